@@ -1,0 +1,71 @@
+# The two that a fresh machine needs: make demo, make test. Nothing but Python 3.11+, make and a package index is assumed.
+# Every OUTBOX_… variable reaches the commands: with OUTBOX_DATABASE_URL and OUTBOX_BROKER_URL set, those servers are used.
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+bin := $(VENV)/bin
+pip := $(bin)/python -m pip --disable-pip-version-check --quiet --quiet install -c constraints.txt
+runtime := $(VENV)/.installed-runtime
+everything := $(VENV)/.installed-everything
+sources := outbox_tasks workers beat_schedule.py $(wildcard tests bench examples)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo up test lint format bench constraints clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo "  ARGS=… is handed on (make demo ARGS=--json, make test ARGS='-k claim'); PYTHON=… chooses the interpreter"
+
+demo: $(runtime) ## the relay at work on a small order application, with failures and a kill -9
+	@$(bin)/outbox-tasks demo $(ARGS)
+
+up: $(runtime) ## database, broker, workers, beat and Flower on this machine, until Ctrl-C
+	@exec $(bin)/outbox-tasks up $(ARGS)
+
+test: lint ## everything that CI checks
+	@$(bin)/python -m pytest $(ARGS)
+
+lint: $(everything) ## ruff, mypy and the import floors
+	@$(bin)/ruff check --quiet --output-format concise $(sources)
+	@$(bin)/ruff format --quiet --check $(sources) || { echo "not formatted: run make format" >&2; exit 1; }
+	@$(bin)/mypy --no-error-summary
+	@$(bin)/lint-imports --no-logo
+
+format: $(everything) ## let ruff lay out the code and mend what it can
+	@$(bin)/ruff check --fix $(sources)
+	@$(bin)/ruff format $(sources)
+
+bench: $(runtime) ## throughput and latency beside raw Celery
+	@$(bin)/outbox-tasks bench $(ARGS)
+
+venv: $(everything) ## the virtual environment with everything in it
+
+constraints: ## pin the newest versions that fit pyproject.toml anew
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $(PYTHON) -m venv "$$scratch/venv" && \
+	  "$$scratch/venv/bin/python" -m pip --disable-pip-version-check --quiet --quiet install '.[all,dev]' && \
+	  { grep '^#' constraints.txt; "$$scratch/venv/bin/python" -m pip freeze --exclude outbox-tasks; } >"$$scratch/new" && \
+	  cat "$$scratch/new" >constraints.txt
+
+clean: ## remove the virtual environment, caches and builds
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# An interrupted install leaves no stamp, and an environment whose interpreter is gone is made again.
+define environment
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "Python 3.11 or newer is needed; $(PYTHON) is %d.%d. Try make PYTHON=python3.13" % v[:2])'
+	@$(bin)/python -c 'import pip' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+endef
+
+$(runtime): pyproject.toml constraints.txt
+	$(environment)
+	@echo "installing into $(VENV)" >&2
+	@$(pip) -e '.[flower,embedded]'
+	@touch $@
+
+$(everything): pyproject.toml constraints.txt
+	$(environment)
+	@echo "installing into $(VENV), with the development tools" >&2
+	@$(pip) -e '.[flower,embedded,dev]'
+	@touch $(runtime) $@

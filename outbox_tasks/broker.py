@@ -1,0 +1,125 @@
+"""What the relay asks of Celery's broker: waking the claim, handing on bundles, and how much is queued."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+from celery import Celery
+from kombu import Producer
+from kombu.exceptions import ChannelError, KombuError, OperationalError
+
+from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.model import Bundle
+from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings, redacted
+
+CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.publish", "outbox_tasks.maintain"
+"""The tasks' names are a contract."""
+
+BUNDLE_TASK = "outbox_tasks.bundle"
+"""Carries several publish tasks in one broker message; on its arrival it counts as those, not as itself."""
+
+TROUBLE = (OperationalError, KombuError, OSError)
+
+
+def transport_options(broker_url: str, settings: Settings, *, timeout: float = 5.0) -> dict[str, Any]:
+    """kombu's transport options for a broker. With the defaults a half-open connection hangs a worker for good."""
+    if not broker_url.startswith(("redis", "sentinel", "valkey")):
+        return {"confirm_publish": True} if broker_url.startswith(("amqp", "pyamqp")) else {}
+    return {
+        "visibility_timeout": settings.visibility_timeout,
+        "socket_timeout": timeout,
+        "socket_connect_timeout": min(timeout, 5.0),
+        "socket_keepalive": True,
+        "health_check_interval": 5,
+    }
+
+
+class Broker:
+    """The relay's side of a Celery app's broker. Every method raises `BrokerUnreachable`."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+
+    def wake_claim(self) -> bool:
+        """Send a claim task, unless one is waiting already: that one will see what we have committed."""
+        try:
+            with self.app.producer_or_acquire() as producer:
+                if _length(producer, CLAIM_QUEUE):
+                    return False
+                self.app.send_task(
+                    CLAIM_TASK,
+                    queue=CLAIM_QUEUE,
+                    expires=self.settings.claim_expires,
+                    ignore_result=True,
+                    producer=producer,
+                    retry=False,
+                )
+        except TROUBLE as error:
+            raise self._unreachable(error) from error
+        return True
+
+    def waiting(self) -> int:
+        """Messages queued for the publish workers: at most; a bundle counts as a full one."""
+        try:
+            with self.app.producer_or_acquire() as producer:
+                return _length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
+        except TROUBLE as error:
+            raise self._unreachable(error) from error
+
+    def send(self, bundles: Sequence[Bundle]) -> None:
+        """Enqueue bundles, all in one batch where the transport has batches."""
+        try:
+            with self.app.producer_or_acquire() as producer, producer.batch(max_size=500):
+                for bundle in bundles:
+                    self._publish(producer, bundle)
+        except TROUBLE as error:
+            raise self._unreachable(error) from error
+
+    def _publish(self, producer: Producer, bundle: Bundle) -> None:
+        """What `apply_async` does in the end, without its detours: it is called for every message."""
+        if len(bundle.tickets) == 1:
+            ticket = bundle.tickets[0]
+            name, task_id = PUBLISH_TASK, ticket.id
+            arguments = publish_arguments(bundle, ticket.event_type, ticket.attempt)
+            retries = ticket.attempt
+        else:
+            name, task_id, retries = BUNDLE_TASK, str(uuid4()), 0
+            arguments = (bundle.destination, bundle.lease, bundle.tickets)
+        message = self.app.amqp.create_task_message(
+            task_id,
+            name,
+            arguments,
+            {"more": True} if bundle.more else {},
+            expires=self.settings.queue_lease,
+            retries=retries,
+            argsrepr=repr(arguments) if name == PUBLISH_TASK else f"{bundle.destination}: {len(bundle.tickets)}",
+            kwargsrepr="{}",
+            ignore_result=True,
+        )
+        producer.publish(
+            message.body,
+            # By the queue's name: a named exchange loses its bindings, and then messages silently, in a flush.
+            exchange="",
+            routing_key=PUBLISH_QUEUE,
+            serializer="json",
+            headers=message.headers,
+            **message.properties,
+        )
+
+    def _unreachable(self, error: BaseException) -> BrokerUnreachable:
+        return BrokerUnreachable(url=redacted(self.app.conf.broker_url or ""), reason=error)
+
+
+def publish_arguments(bundle: Bundle, event_type: str, attempt: int) -> tuple[str, str, int, str]:
+    """The arguments of a publish task, whose id is the message's id; people read them in Flower."""
+    return event_type, bundle.destination, attempt, bundle.lease
+
+
+def _length(producer: Producer, queue: str) -> int:
+    try:
+        return int(producer.channel.queue_declare(queue=queue, passive=True).message_count)
+    except ChannelError:  # an empty queue does not exist
+        return 0

@@ -1,0 +1,128 @@
+"""A bundle in Celery's eyes: one publish task for each of its messages.
+
+One broker message, one begin, one send, one settle; but every message is traced by Celery as an
+`outbox_tasks.publish` task of its own, with that task's signals, retries and failures, and the worker tells event
+listeners such as Flower of each. Events come from the worker's main process, which alone knows if they are wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import Task
+from celery.app import trace
+from celery.worker.request import Request
+
+from outbox_tasks.broker import PUBLISH_TASK, publish_arguments
+from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.settings import PUBLISH_QUEUE
+
+
+class PublishRequest(Request):  # type: ignore[misc]
+    """A request that expires without being remembered as revoked.
+
+    Its id is the message's, and the worker would refuse every later attempt of that message.
+    """
+
+    def maybe_expire(self) -> bool:
+        """Whether it waited for longer than its lease."""
+        return self.expires is not None and datetime.now(UTC) > self.expires
+
+
+class BundleRequest(Request):  # type: ignore[misc]
+    """Sends the events of the messages in the bundle in place of its own."""
+
+    def send_event(self, type: str, **fields: Any) -> None:
+        """Called by Celery as the bundle starts, succeeds, fails or expires."""
+        listening = self._eventer
+        if not (listening and listening.enabled and (not listening.groups or "task" in listening.groups)):
+            return
+        destination, lease, rows, *_ = self._args
+        bundle = Bundle(destination, lease, tuple(Ticket(*row) for row in rows))
+        if type == "task-started":
+            for ticket in bundle.tickets:
+                arguments = publish_arguments(bundle, ticket.event_type, ticket.attempt)
+                listening.send(
+                    "task-received",
+                    uuid=ticket.id,
+                    name=PUBLISH_TASK,
+                    args=repr(arguments),
+                    kwargs="{}",
+                    retries=ticket.attempt,
+                    eta=None,
+                    expires=None,
+                    root_id=ticket.id,
+                    parent_id=None,
+                )
+                listening.send("task-started", uuid=ticket.id)
+        elif type == "task-succeeded":
+            for ticket, kind, more in outcome_events(bundle, fields["result"], fields["runtime"]):
+                listening.send(kind, uuid=ticket.id, **more)
+        else:
+            for ticket in bundle.tickets:
+                listening.send(type, uuid=ticket.id, **fields)
+
+
+def report(verdicts: Sequence[Verdict]) -> str:
+    """What became of a bundle, as text for the log and for `outcome_events`: what is not named was sent."""
+    sent = sum(v.step is Step.SENT for v in verdicts)
+    rest = (f"{n}:{v.step}:{v.code}" for n, v in enumerate(verdicts) if v.step is not Step.SENT)
+    return " ".join([f"{sent} of {len(verdicts)} sent", *rest])
+
+
+def outcome_events(bundle: Bundle, result: str, runtime: float) -> Iterable[tuple[Ticket, str, dict[str, Any]]]:
+    """The event of each message of a bundle whose task returned `result`, the repr of a `report`."""
+    others = {}
+    for part in result.strip("'").split(" ")[4:]:
+        position, step, code = part.split(":", 2)
+        others[int(position)] = (step, code)
+    for n, ticket in enumerate(bundle.tickets):
+        step, code = others.get(n, (Step.SENT, ""))
+        if step == Step.SENT:
+            yield ticket, "task-succeeded", {"result": "'sent'", "runtime": runtime}
+        elif step in (Step.RETRY, Step.RELEASE):
+            yield ticket, "task-retried", {"exception": code, "traceback": None}
+        elif step == Step.DEAD:
+            yield ticket, "task-failed", {"exception": code, "traceback": None}
+
+
+def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> None:
+    """Run Celery's tracer over `publish` for each message, with its verdict in hand."""
+    tracer = _tracer(publish)
+    headers = {
+        "task": publish.name,
+        "lang": "py",
+        "ignore_result": True,
+        "hostname": publish.request.hostname,
+        "delivery_info": {"exchange": "", "routing_key": PUBLISH_QUEUE},
+    }
+    for verdict in verdicts:
+        ticket = verdict.ticket
+        arguments = publish_arguments(bundle, ticket.event_type, ticket.attempt)
+        request = {
+            **headers,
+            "id": ticket.id,
+            "root_id": ticket.id,
+            "correlation_id": ticket.id,
+            "retries": max(0, ticket.attempt - 1),
+            "verdict": verdict,
+        }
+        tracer(ticket.id, arguments, {}, request)
+
+
+def _tracer(publish: Task) -> Callable[..., Any]:
+    """Celery's own tracer, but without its line at INFO for each success: the bundle has one for all."""
+    tracer = publish.__dict__.get("bundle_tracer")
+    if tracer is None:
+        logger = logging.getLogger("celery.app.trace")
+        level = logger.level
+        logger.setLevel(max(level, logging.WARNING))  # the tracer looks at the level once, when it is built
+        try:
+            tracer = trace.build_tracer(publish.name, publish, app=publish.app)
+        finally:
+            logger.setLevel(level)
+        publish.bundle_tracer = tracer
+    return tracer  # type: ignore[no-any-return]

@@ -1,0 +1,79 @@
+"""The Celery app that `celery -A outbox_tasks` finds, with the reason beside each setting that matters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from kombu import Queue
+
+from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, transport_options
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.schedule import beat_schedule
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.tasks import register
+
+QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
+
+
+def configuration(settings: Settings) -> dict[str, Any]:
+    """Celery's configuration for the relay's own app."""
+    if settings.broker_url is None:
+        rule = "workers and beat need it; set OUTBOX_BROKER_URL, for example redis://localhost:6379/0"
+        raise ConfigurationError(setting="broker_url", value=None, rule=rule)
+    return {
+        "broker_url": settings.broker_url,
+        # Short socket timeouts and health checks: a half-open connection would hang a worker for good, silently.
+        "broker_transport_options": transport_options(settings.broker_url, settings),
+        "broker_connection_timeout": 5,
+        # A worker outlives any outage of its broker.
+        "broker_connection_max_retries": None,
+        "broker_connection_retry_on_startup": True,
+        # A refused message goes back to the table soon; longer retries would only hold up the worker.
+        "task_publish_retry_policy": {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.4},
+        "task_queues": [Queue(name, routing_key=name) for name in QUEUES],
+        # Claims must not stand behind sends, so each has its queue, and may have its own workers.
+        "task_routes": {
+            CLAIM_TASK: {"queue": CLAIM_QUEUE},
+            PUBLISH_TASK: {"queue": PUBLISH_QUEUE},
+            BUNDLE_TASK: {"queue": PUBLISH_QUEUE},
+            MAINTAIN_TASK: {"queue": MAINTAIN_QUEUE},
+        },
+        "task_default_queue": MAINTAIN_QUEUE,
+        "task_create_missing_queues": False,
+        # Acknowledged before it runs: the lease brings a lost task back, an unacknowledged one only comes twice.
+        "task_acks_late": False,
+        "task_reject_on_worker_lost": False,
+        # The outcome is on the row; a second copy in a result backend would be one more thing to fail.
+        "task_ignore_result": True,
+        # Nothing that is not plain data ever comes from the broker.
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "enable_utc": True,
+        # A worker takes only what it can start now, so that no lease runs out in a busy worker's memory.
+        "worker_prefetch_multiplier": 1,
+        "worker_disable_prefetch": True,
+        # A stopping worker lets its sends end, and gives back what it has not started.
+        "worker_soft_shutdown_timeout": settings.soft_shutdown_timeout,
+        "worker_enable_soft_shutdown_on_idle": True,
+        "worker_cancel_long_running_tasks_on_connection_loss": False,
+        # The host application's logging is its own.
+        "worker_hijack_root_logger": True,
+        "worker_redirect_stdouts": False,
+        "beat_schedule": beat_schedule(settings),
+        # In memory: nothing in the schedule needs remembering, and a file can be lost, locked or damaged.
+        "beat_scheduler": "celery.beat:Scheduler",
+        "beat_max_loop_interval": settings.claim_interval,
+    }
+
+
+def make_app(settings: Settings | None = None) -> Celery:
+    """An app with the relay's tasks and configuration. Raises `ConfigurationError`."""
+    settings = settings or Settings()
+    made = Celery("outbox_tasks", set_as_current=False)
+    made.conf.update(configuration(settings))
+    made.relay = register(made, settings)
+    return made
+
+
+app = make_app()

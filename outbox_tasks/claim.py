@@ -1,0 +1,102 @@
+"""Hop 2, claim: lease what is due, group it into bundles, hand them to the publish workers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from uuid import uuid4
+
+from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.model import Bundle, Ticket
+from outbox_tasks.schema import DEAD
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import Claimed, Store
+
+log = logging.getLogger(__name__)
+
+SPREAD = 4
+"""When little is due it is split this many ways, so that several workers share it."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one run of the claim did."""
+
+    claimed: int = 0
+    bundles: int = 0
+    dead: int = 0
+    held_back: bool = False
+    """More may be due, but the publish workers have enough to do."""
+
+
+def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Callable[[], int]) -> Tally:
+    """Claim until nothing is due, the publish workers have enough, or it is time to let a fresh claim take over.
+
+    `send` enqueues bundles; `waiting` tells how many messages are queued for the publish workers. Raises
+    `BrokerUnreachable`, after the leases that could not be handed on were given back.
+    """
+    settings, tally = store.settings, Tally()
+    deadline = time.monotonic() + settings.claim_expires
+    while settings.destinations:
+        room = settings.max_in_flight - waiting()
+        if room <= 0:
+            tally.held_back = True
+            break
+        if not _claim_batch(store, send, min(room, settings.claim_batch), tally) or time.monotonic() > deadline:
+            break
+    buried = store.bury_unroutable()
+    tally.dead += len(buried)
+    if tally.claimed or tally.dead:
+        log.info("claimed %d messages in %d bundles, %d dead", tally.claimed, tally.bundles, tally.dead)
+    return tally
+
+
+def _claim_batch(store: Store, send: Callable[[Sequence[Bundle]], None], size: int, tally: Tally) -> bool:
+    """Claim and hand on one batch; true if there may be more."""
+    destinations = store.settings.destinations
+    # Each destination its own share: a flood to one starves nobody. What a share leaves over, the next batch takes.
+    share = max(1, size // len(destinations))
+    lease = str(uuid4())
+    rows = store.claim(dict.fromkeys(destinations, share), lease)
+    due = [row for row in rows if row.status != DEAD]
+    more = any(count >= share for count in _count(rows).values())
+    bundles = list(bundled(store.settings, due, lease))
+    if more and bundles:
+        # Whoever gets to this bundle wakes the claim again, well before the queue has run dry.
+        bundles[0] = replace(bundles[0], more=True)
+    try:
+        send(bundles)
+    except BrokerUnreachable:
+        # What did arrive after all finds its lease gone at begin, and stops.
+        store.release(lease, [ticket for bundle in bundles for ticket in bundle.tickets])
+        raise
+    tally.claimed += len(due)
+    tally.bundles += len(bundles)
+    tally.dead += len(rows) - len(due)
+    return more
+
+
+def bundled(settings: Settings, rows: Iterable[Claimed], lease: str) -> Iterator[Bundle]:
+    """The bundles for freshly leased rows: of one destination each, in the order of insertion."""
+    together: dict[str, list[Ticket]] = defaultdict(list)
+    for row in rows:
+        ticket = Ticket(str(row.id), row.attempts, row.event_type)
+        if row.alone:
+            yield Bundle(row.destination, lease, (ticket,))
+        else:
+            together[row.destination].append(ticket)
+    for destination, tickets in together.items():
+        size = min(settings.bundle_size_of(destination), ceil(len(tickets) / SPREAD))
+        for start in range(0, len(tickets), size):
+            yield Bundle(destination, lease, tuple(tickets[start : start + size]))
+
+
+def _count(rows: Iterable[Claimed]) -> dict[str, int]:
+    counts: dict[str, int] = defaultdict(int)
+    for row in rows:
+        counts[row.destination] += 1
+    return counts

@@ -1,0 +1,51 @@
+"""Publishers: the code that sends to one kind of destination, found by the URL's scheme.
+
+A publisher is a class with this shape, registered under its scheme in the entry point group
+`outbox_tasks.publishers`; built-in ones and those of other packages load alike, when first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import Protocol
+
+from outbox_tasks.errors import PublisherNotInstalled, UnknownPublisher
+from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.settings import Destination, Settings
+
+GROUP = "outbox_tasks.publishers"
+
+
+class Publisher(Protocol):
+    """Sends messages to one destination. Made in the process that uses it, after any fork."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        """Read the URL; connect when first used. Raises `ConfigurationError` for a URL that can't work."""
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """Send, and return one outcome per message, in their order, once the destination has confirmed.
+
+        Takes at most `settings.send_timeout`. May raise `TransientError` or `PermanentError` when one
+        outcome holds for all; any other exception counts as transient.
+        """
+
+    def close(self) -> None:
+        """Close what is open; the publisher may be used again afterwards."""
+
+
+def load(destination: Destination, settings: Settings) -> Publisher:
+    """The publisher for a destination. Raises `UnknownPublisher` or `PublisherNotInstalled`."""
+    scheme = destination.scheme
+    found = entry_points(group=GROUP)
+    if scheme not in found.names:
+        known = ", ".join(sorted(found.names))
+        raise UnknownPublisher(destination=destination.name, scheme=scheme, known=known)
+    entry = found[scheme]
+    try:
+        kind = entry.load()
+    except ModuleNotFoundError as error:
+        extra = scheme.partition("+")[0]
+        raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error
+    publisher: Publisher = kind(destination, settings)
+    return publisher

@@ -1,0 +1,108 @@
+"""Redis Streams: `redis+stream://host:port/db/stream`, one XADD a message, pipelined.
+
+Without a stream in the path, the stream has the destination's name. `?maxlen=100000` trims it, roughly, to that
+many entries. TLS: `rediss+stream://`. Redis Streams have no CloudEvents binding; the fields are `ce_id`, `ce_type`,
+`ce_source`, `ce_time`, `ce_subject`, `ce_partitionkey`, `ce_traceparent`, `content_type`, `data`, and the message's
+own headers as `h_<name>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import parse_qs, urlsplit, urlunsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
+from redis.retry import Retry
+
+from outbox_tasks.errors import ConfigurationError, PermanentError
+from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.settings import Destination, Settings
+
+Fields = dict[str, str | bytes]
+
+
+class RedisStreamPublisher:
+    """Appends to one stream. Sent means that Redis has answered with the entry's id."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        self._source = settings.source
+        parts = urlsplit(destination.url)
+        database, stream = _path(destination, parts.path)
+        self.stream = stream or destination.name
+        self._maxlen = _maxlen(destination, parts.query)
+        self._client = redis.Redis.from_url(
+            urlunsplit((parts.scheme.partition("+")[0], parts.netloc, f"/{database}", "", "")),
+            socket_connect_timeout=min(5.0, settings.send_timeout / 2),
+            socket_timeout=settings.send_timeout / 2,
+            socket_keepalive=True,
+            health_check_interval=5,
+            # An XADD whose answer was lost may have happened: to try again is the relay's to decide, and to record.
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """One pipeline for all, not a transaction: each message has an outcome of its own."""
+        entries = [self._fields(message) for message in messages]
+        pipeline = self._client.pipeline(transaction=False)
+        for entry in entries:
+            if not isinstance(entry, Outcome):
+                pipeline.xadd(self.stream, entry, maxlen=self._maxlen, approximate=True)  # type: ignore[arg-type]
+        try:
+            answers = iter(pipeline.execute(raise_on_error=False) if len(pipeline) else [])
+        except RedisError as error:
+            failed = _outcome(error)
+            return [entry if isinstance(entry, Outcome) else failed for entry in entries]
+        return [entry if isinstance(entry, Outcome) else _outcome(next(answers)) for entry in entries]
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _fields(self, message: LeasedMessage) -> Fields | Outcome:
+        try:
+            fields: Fields = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
+            fields |= {f"h_{name}": value for name, value in own_headers(message).items()}
+        except PermanentError as error:
+            return Outcome.dead(error.code, str(error))
+        fields["content_type"] = message.content_type
+        fields["data"] = message.payload
+        return fields
+
+
+def _outcome(answer: object) -> Outcome:
+    """What an answer means: refusals of this entry are permanent, all else may pass."""
+    if not isinstance(answer, RedisError):
+        return Outcome.sent()
+    text = str(answer)
+    if isinstance(answer, AuthenticationError | NoPermissionError):
+        return Outcome.retry("unauthorized", text)
+    if isinstance(answer, ResponseError):
+        code = text.partition(" ")[0].lower()
+        if code == "wrongtype":
+            return Outcome.dead("wrong_type", text)
+        return Outcome.retry(code if code.isalpha() else "refused", text)
+    if isinstance(answer, redis.exceptions.TimeoutError):
+        return Outcome.retry("timeout", text)
+    return Outcome.retry("connection", text)
+
+
+def _path(destination: Destination, path: str) -> tuple[int, str]:
+    first, _, rest = path.strip("/").partition("/")
+    if first.isdigit():
+        return int(first), rest
+    if rest:
+        rule = "the path of a redis+stream:// URL is /db/stream, as in redis+stream://localhost:6379/1/orders"
+        raise ConfigurationError(setting=f"destinations.{destination.name}.url", value=path, rule=rule)
+    return 0, first
+
+
+def _maxlen(destination: Destination, query: str) -> int | None:
+    options = parse_qs(query)
+    value = options.pop("maxlen", [None])[0]
+    if options or (value is not None and not value.isdigit()):
+        rule = "the only option of a redis+stream:// URL is maxlen=<entries>"
+        raise ConfigurationError(setting=f"destinations.{destination.name}.url", value=query, rule=rule)
+    return int(value) if value else None

@@ -1,0 +1,143 @@
+"""Every error the library raises. One family; the class docstring is the message.
+
+A docstring says the fact, the cause and the remedy, with `{names}` filled in from the keywords
+that the error was raised with. The keywords stay readable as attributes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+
+class OutboxError(Exception):
+    """outbox_tasks failed."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = facts
+        template = " ".join(inspect.cleandoc(type(self).__doc__ or "").split())
+        super().__init__(template.format_map(facts))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["facts"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Celery and multiprocessing pickle exceptions; the default would call __init__ with the text.
+        return _rebuild, (type(self), self.facts)
+
+
+def _rebuild(kind: type[OutboxError], facts: dict[str, Any]) -> OutboxError:
+    return kind(**facts)
+
+
+class ConfigurationError(OutboxError):
+    """Setting {setting} = {value!r} is not usable: {rule}"""
+
+
+class SettingsFileError(OutboxError):
+    """The settings file {path} could not be read: {reason}. Mend it, or point OUTBOX_CONFIG at another."""
+
+
+class UnsupportedDialect(OutboxError):
+    """The database dialect {dialect!r} is not supported, because claims need its FOR UPDATE SKIP LOCKED
+    and SQLAlchemy drops that clause silently where it is unknown. Use one of: {supported}."""
+
+
+class UnsupportedSession(OutboxError):
+    """{kind} is not something messages can be published through. Pass a SQLAlchemy Session, AsyncSession,
+    Connection or AsyncConnection that is inside a transaction."""
+
+
+class NotInTransaction(OutboxError):
+    """{event_type!r} was not published: the session is not inside a transaction, so the message could not
+    stand or fall with your change. Begin one first, for example `with session.begin():`."""
+
+
+class MessageRefused(OutboxError):
+    """The message was refused before anything was written."""
+
+
+class InvalidMessage(MessageRefused):
+    """The message {event_type!r} was refused: {field} = {value!r} {rule}."""
+
+
+class UnknownDestination(MessageRefused):
+    """{event_type!r} was refused: {destination!r} is not a configured destination. Known: {known}.
+    Add [destinations.{destination}] to outbox.toml, or correct the name."""
+
+
+class NoRoute(MessageRefused):
+    """{event_type!r} was refused: no route names a destination for it, `to` was not given, and there is no
+    single destination to fall back on. Known destinations: {known}. Add a route to outbox.toml, or pass `to=`."""
+
+
+class PayloadNotSerializable(MessageRefused):
+    """The payload of {event_type!r} was refused: it can't be written as JSON ({reason}). Pass JSON values,
+    a dataclass or model of them, or str or bytes with a content_type."""
+
+
+class PayloadTooLarge(MessageRefused):
+    """The payload of {event_type!r} was refused: it has {size} bytes and destination {destination!r} takes at
+    most {limit}. Send a reference to the data, or raise max_bytes of the destination if it can take more."""
+
+
+class DatabaseUnavailable(OutboxError):
+    """The database {url} can't serve the outbox: {reason}. Check OUTBOX_DATABASE_URL and that the server is up
+    and takes writes."""
+
+
+class BrokerUnreachable(OutboxError):
+    """The broker {url} can't be reached: {reason}. Check OUTBOX_BROKER_URL and that the server is up."""
+
+
+class SchemaMissing(OutboxError):
+    """The outbox tables are not in schema {schema!r} of this database. Run `outbox-tasks init` once."""
+
+
+class SchemaTooOld(OutboxError):
+    """The outbox tables have version {found}, and this release needs {needed}. Run `outbox-tasks init`
+    to upgrade them, then start the relay again."""
+
+
+class SchemaTooNew(OutboxError):
+    """The outbox tables have version {found}, and this release knows only {needed}: a newer release has
+    upgraded them. Install that release here too."""
+
+
+class UnknownPublisher(OutboxError):
+    """Destination {destination!r} has the URL scheme {scheme!r}, for which no publisher is installed.
+    Installed: {known}. Correct the URL, or install the package that brings the publisher."""
+
+
+class PublisherNotInstalled(OutboxError):
+    """Destination {destination!r} needs a client that is not installed ({missing}).
+    Install it: pip install 'outbox-tasks[{extra}]'."""
+
+
+class PublishError(OutboxError):
+    """{reason}"""
+
+    def __init__(self, reason: str, *, code: str) -> None:
+        super().__init__(reason=reason, code=code)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_publish_error, (type(self), self.reason, self.code)
+
+
+class PermanentError(PublishError):
+    """{reason}"""
+
+
+class TransientError(PublishError):
+    """{reason}"""
+
+
+class DeadLetter(OutboxError):
+    """Message {id} is dead after attempt {attempt}: {code}: {error}"""
+
+
+def _rebuild_publish_error(kind: type[PublishError], reason: str, code: str) -> PublishError:
+    return kind(reason, code=code)

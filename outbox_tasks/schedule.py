@@ -1,0 +1,28 @@
+"""What runs when: the one definition of beat's schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outbox_tasks.broker import CLAIM_TASK, MAINTAIN_TASK
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, Settings
+
+MAINTAIN_INTERVAL = 3600.0
+"""Seconds; the archive's partitions are made a week ahead, so a missed run is no matter."""
+
+
+def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The entries for Celery's `beat_schedule`. Two beats, no beat for a while, or late ones do no harm."""
+    return {
+        CLAIM_TASK: {
+            "task": CLAIM_TASK,
+            "schedule": settings.claim_interval,
+            # A claim that did not start in time is of no use: the next one stands behind it.
+            "options": {"queue": CLAIM_QUEUE, "expires": settings.claim_expires},
+        },
+        MAINTAIN_TASK: {
+            "task": MAINTAIN_TASK,
+            "schedule": MAINTAIN_INTERVAL,
+            "options": {"queue": MAINTAIN_QUEUE, "expires": MAINTAIN_INTERVAL},
+        },
+    }

@@ -1,0 +1,251 @@
+"""Settings: from keywords, the environment (`OUTBOX_<NAME>`) and `outbox.toml`, in that order of precedence.
+
+Everything is checked when the settings are made, so that a contradiction stops the program at its start
+and names the setting, its value and the rule that it breaks.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit, urlunsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from outbox_tasks.errors import ConfigurationError, NoRoute, SettingsFileError, UnknownDestination
+
+PREFIX = "OUTBOX_"
+CONFIG_VARIABLE = "OUTBOX_CONFIG"
+DEFAULT_FILE = "outbox.toml"
+NOT_SETTINGS = {CONFIG_VARIABLE, "OUTBOX_FLOWER_PASSWORD"}
+"""Variables with our prefix that are read elsewhere: the settings file's place, and Flower's password."""
+
+CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "outbox.maintain"
+"""The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
+
+
+def redacted(url: str) -> str:
+    """`url` without its password and query, for logs and errors."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    user = parts.username
+    return urlunsplit((parts.scheme, f"{user}:***@{host}" if user or parts.password else host, parts.path, "", ""))
+
+
+def _has_scheme(url: str) -> str:
+    if "://" not in url:
+        raise ValueError("it must be a URL such as redis+stream://localhost:6379/1/orders")
+    return url
+
+
+Url = Annotated[str, AfterValidator(_has_scheme)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Destination(BaseModel):
+    """Where messages can go, and how: one `[destinations.<name>]` table of `outbox.toml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = ""
+    url: Url = Field(repr=False)
+    max_bytes: int = Field(1_048_576, ge=1)
+    """Larger payloads are refused at the write."""
+    max_attempts: int = Field(20, ge=1)
+    """Begun sends before a message is dead; about half a day with the default backoff."""
+    bundle_size: int | None = Field(None, ge=1, le=1000)
+    """Overrides the general `bundle_size`."""
+
+    @property
+    def scheme(self) -> str:
+        return urlsplit(self.url).scheme
+
+
+class Settings(BaseSettings):
+    """All settings of the relay. Times are in seconds. Raises `ConfigurationError`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
+
+    database_url: Url | None = Field(None, repr=False)
+    """Where the outbox tables are: postgresql://…"""
+    database_schema: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$")
+    """The schema of the outbox tables; none: the first one of the connection's search_path."""
+    broker_url: Url | None = Field(None, repr=False)
+    """Celery's broker. Give it a Redis database of its own."""
+    source: str = Field("/outbox_tasks", min_length=1, max_length=255)
+    """The CloudEvents `source` of every message: which system speaks."""
+    destinations: dict[str, Destination] = Field(default_factory=dict)
+    routes: dict[str, list[str]] = Field(default_factory=dict)
+    """Event type patterns (`order.*`) → destinations; the first pattern that matches counts."""
+
+    claim_interval: Seconds = 1.0
+    """How often beat wakes the claim; what the nudge missed waits this long at most."""
+    claim_expires: Seconds = 5.0
+    """A claim task not started within this time is dropped: a newer one stands behind it."""
+    claim_batch: int = Field(2000, ge=1, le=50_000)
+    """Rows leased by one statement, shared among the destinations."""
+    bundle_size: int = Field(100, ge=1, le=1000)
+    """Most messages in one bundle; 1: one Celery message for each outbox message."""
+    max_in_flight: int = Field(10_000, ge=1)
+    """Back-pressure: no more is leased while this many messages wait for publish workers. At most half
+    of what the workers can publish within `queue_lease`, or leases run out in the queue."""
+    nudge: bool = True
+    """Wake the claim right after a commit, so that messages need not wait for beat."""
+
+    queue_lease: Seconds = 60.0
+    """How long a claimed message may wait in the queue before it may be claimed again."""
+    run_lease: Seconds = 40.0
+    """What a begun send is granted at least."""
+    send_timeout: Seconds = 10.0
+    """The longest that one send to a destination may take."""
+    statement_timeout: float = Field(3.0, ge=0)
+    """The longest that one statement may run; 0: no limit is asked for (as behind PgBouncer)."""
+    soft_time_limit: Seconds = 18.0
+    hard_time_limit: Seconds = 25.0
+    """Celery's limits for one publish task."""
+    soft_shutdown_timeout: Seconds = 25.0
+    """How long a stopping worker lets running tasks end."""
+    visibility_timeout: Seconds = 3600.0
+    """When Redis hands an unacknowledged task to another worker."""
+
+    backoff_base: Seconds = 1.0
+    backoff_cap: Seconds = 3600.0
+    """The wait before attempt n + 1 is base · 2^(n-1), at most the cap, plus up to a quarter at random."""
+    native_retry_max: float = Field(60.0, ge=0)
+    """Waits up to this are Celery's own retry; longer ones go back to the table."""
+
+    archive: Literal["move", "delete"] = "move"
+    """What becomes of a sent row: moved to outbox_archive, or deleted."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _first_problem(error) from None
+        except SettingsError as error:
+            setting = str(error).partition('field "')[2].partition('"')[0]
+            rule = "it must be written as JSON"
+            raise ConfigurationError(setting=setting, value=os.environ.get(PREFIX + setting.upper()), rule=rule) from None
+        for name, destination in self.destinations.items():
+            self.destinations[name] = destination.model_copy(update={"name": name})
+        self._check_contradictions()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, _Environment(settings_cls), InitSettingsSource(settings_cls, _read_file())
+
+    def replace(self, **values: Any) -> Self:
+        """A copy with other values, checked like the first."""
+        return type(self)(**{**self.model_dump(exclude_unset=False), **values})
+
+    def destination(self, name: str, event_type: str) -> Destination:
+        """The destination called `name`. Raises `UnknownDestination`."""
+        try:
+            return self.destinations[name]
+        except KeyError:
+            known = ", ".join(sorted(self.destinations)) or "none"
+            raise UnknownDestination(event_type=event_type, destination=name, known=known) from None
+
+    def routed(self, event_type: str) -> list[str]:
+        """The destinations of an event type: by route, else the only destination there is. Raises `NoRoute`."""
+        for pattern, names in self.routes.items():
+            if fnmatchcase(event_type, pattern):
+                return names
+        if len(self.destinations) == 1:
+            return list(self.destinations)
+        raise NoRoute(event_type=event_type, known=", ".join(sorted(self.destinations)) or "none")
+
+    def bundle_size_of(self, destination: str) -> int:
+        """Most messages in one bundle to `destination`."""
+        return self.destinations[destination].bundle_size or self.bundle_size
+
+    def _check_contradictions(self) -> None:
+        longest_retry = self.native_retry_max * 1.25 + self.queue_lease
+        publish_statements = 2 * self.statement_timeout
+        rules = [
+            ("claim_interval", self.claim_interval < self.claim_expires,
+             f"it must be below claim_expires ({self.claim_expires:g}), or claims expire before they start"),
+            ("claim_expires", self.claim_expires < self.queue_lease,
+             f"it must be below queue_lease ({self.queue_lease:g})"),
+            ("send_timeout", self.send_timeout + publish_statements < self.soft_time_limit,
+             f"with begin and settle ({publish_statements:g}) it must stay below soft_time_limit "
+             f"({self.soft_time_limit:g}), or a slow send is cut before it is settled"),
+            ("soft_time_limit", self.soft_time_limit < self.hard_time_limit,
+             f"it must be below hard_time_limit ({self.hard_time_limit:g})"),
+            ("hard_time_limit", self.hard_time_limit < self.run_lease,
+             f"it must be below run_lease ({self.run_lease:g}), or a message is claimed again while it is sent"),
+            ("visibility_timeout", 2 * longest_retry <= self.visibility_timeout,
+             f"it must be at least twice native_retry_max with jitter plus queue_lease ({2 * longest_retry:g}), "
+             "or Redis repeats tasks that are only waiting"),
+            ("soft_shutdown_timeout", self.soft_shutdown_timeout >= self.hard_time_limit,
+             f"it must be at least hard_time_limit ({self.hard_time_limit:g}), or a stop cuts sends short"),
+            ("backoff_cap", self.backoff_cap >= self.backoff_base,
+             f"it must be at least backoff_base ({self.backoff_base:g})"),
+        ]  # fmt: skip
+        for setting, holds, rule in rules:
+            if not holds:
+                raise ConfigurationError(setting=setting, value=getattr(self, setting), rule=rule)
+        for pattern, names in self.routes.items():
+            for name in names:
+                if name not in self.destinations:
+                    known = ", ".join(sorted(self.destinations)) or "none"
+                    rule = f"the route names a destination that is not configured (known: {known})"
+                    raise ConfigurationError(setting=f"routes.{pattern!r}", value=name, rule=rule)
+
+
+class _Environment(EnvSettingsSource):
+    """The environment, where a variable with our prefix that is no setting is an error, not a silence."""
+
+    def __call__(self) -> dict[str, Any]:
+        known = {PREFIX + name.upper() for name in self.settings_cls.model_fields} | NOT_SETTINGS
+        for variable in os.environ:
+            if variable.startswith(PREFIX) and variable not in known:
+                near = difflib.get_close_matches(variable, known, n=1)
+                rule = "there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
+                raise ConfigurationError(setting=variable, value="…", rule=rule)
+        return super().__call__()
+
+
+def _read_file() -> Mapping[str, Any]:
+    chosen = os.environ.get(CONFIG_VARIABLE)
+    path = Path(chosen or DEFAULT_FILE)
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if chosen:
+            raise SettingsFileError(path=path, reason="there is no such file") from None
+        return {}
+    except (OSError, ValueError) as error:
+        raise SettingsFileError(path=path, reason=error) from None
+
+
+def _first_problem(error: ValidationError) -> ConfigurationError:
+    problem = error.errors()[0]
+    setting = ".".join(str(part) for part in problem["loc"]) or "settings"
+    value = "…" if setting.endswith("url") else problem["input"]
+    rule = problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        fields = Destination.model_fields if setting.startswith("destinations.") else Settings.model_fields
+        near = difflib.get_close_matches(setting.rpartition(".")[2], fields, n=1)
+        rule = "there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
+    return ConfigurationError(setting=setting, value=value, rule=rule)

@@ -1,0 +1,304 @@
+"""Every SQL statement of the pipe, as pure functions of the tables. `tests/golden/` shows the SQL they become.
+
+Each statement is one round trip and its own transaction. Two clocks, both the database's: a lease is granted
+from `clock_timestamp()`, since `now()` is already late after a wait for a lock; what is due is compared with
+`now()`, which alone can be an index condition.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    Boolean,
+    Float,
+    Integer,
+    Interval,
+    Table,
+    Text,
+    Uuid,
+    bindparam,
+    case,
+    column,
+    delete,
+    false,
+    func,
+    insert,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.sql import ColumnElement, Delete, Executable, FromClause, Insert, Select, Update
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from outbox_tasks.errors import UnsupportedDialect
+from outbox_tasks.schema import DEAD, PENDING, Tables
+
+DIALECTS = ("postgresql",)
+"""An allow-list: SQLAlchemy compiles SKIP LOCKED away without a word on some of the others."""
+
+SECOND = literal_column("interval '1 second'", Interval)
+
+
+def check_dialect(name: str) -> None:
+    """Raises `UnsupportedDialect` unless the statements are right for the dialect."""
+    if name not in DIALECTS:
+        raise UnsupportedDialect(dialect=name, supported=", ".join(DIALECTS))
+
+
+def publish(t: Tables) -> Insert:
+    """One message, due when it is committed."""
+    return insert(t.messages)
+
+
+def claim(t: Tables) -> Update:
+    """Lease what is due: of each destination at most its share, the longest due first.
+
+    A row whose lease ran out is marked with the cause, so that a repeated delivery can be traced to it. One that
+    has no attempts left becomes a dead letter here. Parameters: share_destination, share_size,
+    share_ceiling (of attempts; all arrays); token (the new lease), holder, hold (seconds).
+    """
+    m = t.messages
+    share = _rows("share", destination=Text, size=Integer, ceiling=Integer)
+    due = (
+        select(m.c.seq, m.c.attempts, m.c.lease, m.c.begun, m.c.locked_by, m.c.last_error_code)
+        .where(_pending(m), m.c.destination == share.c.destination, m.c.locked_until <= func.now())
+        .order_by(m.c.locked_until)
+        .limit(share.c.size)
+        .with_for_update(skip_locked=True)
+        .lateral("due")
+    )
+    picked = select(due, share.c.ceiling).select_from(share.join(due, true())).cte("picked")
+    unsettled = picked.c.begun
+    exhausted = picked.c.attempts >= picked.c.ceiling
+    return (
+        update(m)
+        .where(m.c.seq == picked.c.seq)
+        .values(
+            lease=case((exhausted, null()), else_=bindparam("token", type_=Uuid)),
+            locked_by=bindparam("holder", type_=Text),
+            locked_until=func.clock_timestamp() + _seconds("hold"),
+            begun=false(),
+            status=case((exhausted, literal(DEAD)), else_=literal(PENDING)),
+            dead_at=case((exhausted, func.clock_timestamp())),
+            last_error_code=case(
+                (unsettled, "unsettled"),
+                (exhausted, func.coalesce(m.c.last_error_code, "attempts_exhausted")),
+                (picked.c.lease.is_not(None), func.coalesce(m.c.last_error_code, "lease_expired")),
+                else_=m.c.last_error_code,
+            ),
+            last_error=case(
+                (
+                    unsettled,
+                    func.format(
+                        "attempt %s was begun by %s and never settled: it died or lost its lease; "
+                        "the message may have been delivered",
+                        picked.c.attempts,
+                        picked.c.locked_by,
+                    ),
+                ),
+                (
+                    picked.c.lease.is_not(None),
+                    func.coalesce(
+                        m.c.last_error,
+                        func.format("claimed by %s, and the lease ran out before it was begun", picked.c.locked_by),
+                    ),
+                ),
+                else_=m.c.last_error,
+            ),
+        )
+        .returning(
+            m.c.seq,
+            m.c.id,
+            m.c.destination,
+            m.c.event_type,
+            m.c.attempts,
+            m.c.status,
+            # Its last send may have killed its worker: let it take nobody with it.
+            or_(unsettled, func.coalesce(picked.c.last_error_code == "unsettled", false())).label("alone"),
+        )
+    )
+
+
+def bury_unroutable(t: Tables) -> Update:
+    """Make dead letters of what is due for destinations that are not configured. Parameter: known (array).
+
+    Finds the destinations by hopping along the index, one probe each, not by reading the rows.
+    """
+    m = t.messages
+    first = select(m.c.destination).where(_pending(m)).order_by(m.c.destination).limit(1)
+    found = select(first.scalar_subquery().label("destination")).cte("found", recursive=True)
+    step = (
+        select(m.c.destination)
+        .where(_pending(m), m.c.destination > found.c.destination)
+        .order_by(m.c.destination)
+        .limit(1)
+        .correlate(found)
+    )
+    found = found.union_all(select(step.scalar_subquery()).where(found.c.destination.is_not(None)))
+    unknown = (
+        select(found.c.destination)
+        .where(found.c.destination != func.all_(bindparam("known", type_=ARRAY(Text))))
+        .limit(100)
+        .subquery("unknown")
+    )
+    due = (
+        select(m.c.seq)
+        .where(_pending(m), m.c.destination == unknown.c.destination, m.c.locked_until <= func.now())
+        .order_by(m.c.locked_until)
+        .limit(100)
+        .with_for_update(skip_locked=True)
+        .lateral("due")
+    )
+    picked = select(due.c.seq).select_from(unknown.join(due, true())).cte("picked")
+    return (
+        update(m)
+        .where(m.c.seq == picked.c.seq)
+        .values(
+            status=DEAD,
+            dead_at=func.clock_timestamp(),
+            lease=null(),
+            last_error_code="unknown_destination",
+            last_error=func.format("no destination %s is configured", func.quote_literal(func.left(m.c.destination, 100))),
+        )
+        .returning(m.c.id)
+    )
+
+
+def begin(t: Tables) -> Update:
+    """The compare-and-set before a send: counts the attempt and returns the message, if it is still ours.
+
+    Parameters: ticket_id, ticket_attempt (arrays); token, holder, hold (seconds: granted to the send at least).
+    """
+    m = t.messages
+    ticket = _rows("ticket", id=Uuid, attempt=Integer)
+    return (
+        update(m)
+        .where(*_held(t, ticket), m.c.locked_until > func.clock_timestamp(), _commit_soon())
+        .values(
+            attempts=m.c.attempts + 1,
+            begun=true(),
+            locked_by=bindparam("holder", type_=Text),
+            locked_until=func.greatest(m.c.locked_until, func.clock_timestamp() + _seconds("hold")),
+        )
+        .returning(
+            m.c.id,
+            m.c.event_type,
+            m.c.destination,
+            m.c.key,
+            m.c.payload,
+            m.c.content_type,
+            m.c.headers,
+            m.c.aggregate_type,
+            m.c.aggregate_id,
+            m.c.created_at,
+            m.c.attempts,
+        )
+    )
+
+
+def settle_sent(t: Tables, *, archive: bool) -> Insert | Delete:
+    """Take sent messages out of the hot table, into the archive.
+
+    Parameters: ticket_id, ticket_attempt (arrays); token.
+    """
+    m, a = t.messages, t.archive
+    ticket = _rows("ticket", id=Uuid, attempt=Integer)
+    gone = delete(m).where(*_held(t, ticket), _commit_soon())
+    if not archive:
+        return gone.returning(m.c.id)
+    kept = [c.name for c in a.c if c.name in m.c]
+    moved = gone.returning(*(m.c[name] for name in kept)).cte("moved")
+    sent = select(*(moved.c[name] for name in kept), literal("sent"), func.clock_timestamp())
+    return insert(a).from_select([*kept, "state", "finished_at"], sent).returning(a.c.id)
+
+
+def settle_failed(t: Tables) -> Update:
+    """Record failures: to be retried under the same lease, released, or dead.
+
+    Parameters: ticket_id, ticket_attempt, ticket_hold (seconds until it is due again), ticket_keep (the lease
+    stays), ticket_dead, ticket_code, ticket_error (arrays); token.
+    """
+    m = t.messages
+    ticket = _rows("ticket", id=Uuid, attempt=Integer, hold=Float, keep=Boolean, dead=Boolean, code=Text, error=Text)
+    return (
+        update(m)
+        .where(*_held(t, ticket), _commit_soon())
+        .values(
+            status=case((ticket.c.dead, DEAD), else_=PENDING),
+            dead_at=case((ticket.c.dead, func.clock_timestamp())),
+            lease=case((ticket.c.keep, m.c.lease)),
+            begun=false(),
+            locked_until=func.clock_timestamp() + ticket.c.hold * SECOND,
+            last_error_code=ticket.c.code,
+            last_error=ticket.c.error,
+        )
+        .returning(m.c.id)
+    )
+
+
+def release(t: Tables) -> Update:
+    """Give leases back unused: the messages are due again after `hold` seconds.
+
+    Parameters: ticket_id, ticket_attempt (arrays); token, hold.
+    """
+    m = t.messages
+    ticket = _rows("ticket", id=Uuid, attempt=Integer)
+    return (
+        update(m)
+        .where(*_held(t, ticket), m.c.begun == false())
+        .values(lease=null(), locked_until=func.clock_timestamp() + _seconds("hold"))
+        .returning(m.c.id)
+    )
+
+
+def version(t: Tables) -> Select[Any]:
+    """The version of the tables."""
+    return select(func.max(t.versions.c.version))
+
+
+def prepare_archive(schema: str | None, days: int) -> Executable:
+    """Make the archive's partitions of today and the next `days`."""
+    make = getattr(func, schema).outbox_archive_prepare if schema else func.outbox_archive_prepare
+    return select(make(days))
+
+
+def _pending(m: Table) -> ColumnElement[bool]:
+    """Written out, not a parameter: only then can every plan use the partial index."""
+    return m.c.status == literal_column("'pending'")
+
+
+def _held(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
+    """The fence: the row is still under this lease, at this attempt."""
+    m = t.messages
+    return [
+        m.c.id == ticket.c.id,
+        m.c.attempts == ticket.c.attempt,
+        m.c.lease == bindparam("token", type_=Uuid),
+        _pending(m),
+    ]
+
+
+def _rows(name: str, **columns: Any) -> TableValuedAlias:
+    """Parallel arrays as a table: `unnest(:ticket_id, :ticket_attempt) AS ticket(id, attempt)`."""
+    arrays = [bindparam(f"{name}_{column_name}", type_=ARRAY(kind)) for column_name, kind in columns.items()]
+    shape = [column(column_name, kind) for column_name, kind in columns.items()]
+    return func.unnest(*arrays).table_valued(*shape, name=name).render_derived(name=name)
+
+
+def _seconds(name: str) -> ColumnElement[Any]:
+    return bindparam(name, type_=Float) * SECOND
+
+
+def _commit_soon() -> ColumnElement[bool]:
+    """Let this commit reach the disk a moment later: losing it in a crash only repeats a delivery.
+
+    A setting of the transaction made inside its only statement costs no round trip of its own.
+    """
+    setting = func.set_config("synchronous_commit", "off", True, type_=Text)
+    return select(setting).scalar_subquery() == "off"

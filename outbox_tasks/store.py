@@ -1,0 +1,224 @@
+"""The only executor of SQL: one method a statement of `statements`, each its own short transaction.
+
+A method that changes rows under a lease returns what it changed; what is missing from the answer is not ours any
+more, which is a result to count and not an error.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
+from uuid import UUID
+
+from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_engine, make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
+
+from outbox_tasks import statements
+from outbox_tasks.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+)
+from outbox_tasks.model import Bundle, LeasedMessage, Step, Ticket, Verdict
+from outbox_tasks.schema import VERSION, tables
+from outbox_tasks.settings import Settings, redacted
+
+PLANNING = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
+"""Every statement reaches its rows by index. A plan made while the table was empty must not say otherwise later."""
+
+LOST_TABLE = {"42P01", "3F000", "42703"}
+"""SQLSTATE of a missing table, schema or column."""
+
+
+class Claimed(NamedTuple):
+    """A row that a claim has just leased, or found to have no attempts left."""
+
+    seq: int
+    id: UUID
+    destination: str
+    event_type: str
+    attempts: int
+    status: str
+    alone: bool
+
+
+def engine_url(url: str) -> URL:
+    """The SQLAlchemy URL of a PostgreSQL URL as people write it, with psycopg 3 as the driver."""
+    parsed = make_url(url)
+    if parsed.drivername in ("postgres", "postgresql"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    statements.check_dialect(parsed.get_backend_name())
+    return parsed
+
+
+@contextmanager
+def migrating(settings: Settings) -> Iterator[Connection]:
+    """A connection in a transaction of its own, without the limits of the pipe, for `migrations.upgrade`."""
+    engine = create_engine(engine_url(_database_url(settings)), connect_args={"connect_timeout": 5}, poolclass=NullPool)
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except (OperationalError, InterfaceError, InternalError) as error:
+        raise _unavailable(settings, error) from error
+
+
+def _database_url(settings: Settings) -> str:
+    if settings.database_url is None:
+        rule = "it is needed here; set OUTBOX_DATABASE_URL, for example postgresql://user@host/database"
+        raise ConfigurationError(setting="database_url", value=None, rule=rule)
+    return settings.database_url
+
+
+def holder() -> str:
+    """Who we are, on the rows that we hold."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class Store:
+    """The outbox tables of one database."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        statements.check_dialect(engine.dialect.name)
+        self.engine = engine
+        self.settings = settings
+        self.tables = t = tables(settings.database_schema)
+        self._claim = statements.claim(t)
+        self._bury_unroutable = statements.bury_unroutable(t)
+        self._begin = statements.begin(t)
+        self._settle_sent = statements.settle_sent(t, archive=settings.archive == "move")
+        self._settle_failed = statements.settle_failed(t)
+        self._release = statements.release(t)
+
+    @classmethod
+    def connect(cls, settings: Settings) -> Self:
+        """A store with an engine of its own for `settings.database_url`. Connects when first used."""
+        timeout = int(settings.statement_timeout * 1000)
+        engine = create_engine(
+            engine_url(_database_url(settings)),
+            # Every statement is its own transaction: no BEGIN, no COMMIT, nothing left open by a crash.
+            isolation_level="AUTOCOMMIT",
+            pool_reset_on_return=None,
+            pool_size=2,
+            max_overflow=8,
+            pool_timeout=5,
+            connect_args={
+                "connect_timeout": 5,
+                "application_name": "outbox_tasks",
+                # A dead peer is noticed by the system when the statement could not have been running any more.
+                "tcp_user_timeout": 10_000,
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 2,
+                **({"options": f"{PLANNING} -c statement_timeout={timeout}"} if timeout else {}),
+            },
+        )
+        return cls(engine, settings)
+
+    def close(self) -> None:
+        """Close the pooled connections."""
+        self.engine.dispose()
+
+    def check_version(self) -> None:
+        """Raises `SchemaMissing`, `SchemaTooOld` or `SchemaTooNew` unless the tables are of this release."""
+        with self._connection() as connection:
+            found = connection.scalar(statements.version(self.tables))
+        if found is None:
+            raise SchemaMissing(schema=self.settings.database_schema or "of the search_path")
+        if found < VERSION:
+            raise SchemaTooOld(found=found, needed=VERSION)
+        if found > VERSION:
+            raise SchemaTooNew(found=found, needed=VERSION)
+
+    def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
+        """Lease up to `shares[destination]` due messages of each destination, in the order of insertion."""
+        configured = self.settings.destinations
+        parameters = {
+            "share_destination": list(shares),
+            "share_size": list(shares.values()),
+            "share_ceiling": [configured[name].max_attempts for name in shares],
+            "token": UUID(lease),
+            "holder": holder(),
+            "hold": self.settings.queue_lease,
+        }
+        return sorted(Claimed(*row) for row in self._rows(self._claim, parameters))
+
+    def bury_unroutable(self) -> list[UUID]:
+        """Make dead letters of due messages whose destination is not configured; a limited number at a time."""
+        rows = self._rows(self._bury_unroutable, {"known": list(self.settings.destinations)})
+        return [row.id for row in rows]
+
+    def begin(self, bundle: Bundle) -> dict[str, LeasedMessage]:
+        """Count an attempt of each message that is still ours and fetch it, by id."""
+        parameters = {
+            **_fence(bundle.lease, bundle.tickets),
+            "holder": holder(),
+            "hold": self.settings.run_lease,
+        }
+        return {str(row[0]): LeasedMessage(*row) for row in self._rows(self._begin, parameters)}
+
+    def settle(self, lease: str, verdicts: Sequence[Verdict]) -> set[str]:
+        """Record what became of begun messages. Returns the ids that were still ours."""
+        sent = [v.ticket for v in verdicts if v.step is Step.SENT]
+        failed = [v for v in verdicts if v.step in (Step.RETRY, Step.RELEASE, Step.DEAD)]
+        settled = self._rows(self._settle_sent, _fence(lease, sent)) if sent else []
+        if failed:
+            lease_left = self.settings.queue_lease
+            parameters = {
+                **_fence(lease, [v.ticket for v in failed]),
+                "ticket_hold": [v.wait + lease_left if v.step is Step.RETRY else v.wait for v in failed],
+                "ticket_keep": [v.step is Step.RETRY for v in failed],
+                "ticket_dead": [v.step is Step.DEAD for v in failed],
+                "ticket_code": [v.code for v in failed],
+                "ticket_error": [_storable(v.error) for v in failed],
+            }
+            settled = [*settled, *self._rows(self._settle_failed, parameters)]
+        return {str(row.id) for row in settled}
+
+    def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
+        """Give back leases that were not begun; the messages are due in `wait` seconds."""
+        rows = self._rows(self._release, {**_fence(lease, tickets), "hold": wait})
+        return {str(row.id) for row in rows}
+
+    def prepare_archive(self, days: int = 7) -> int:
+        """Make the archive's partitions of today and the next `days`; returns how many were missing."""
+        rows = self._rows(statements.prepare_archive(self.settings.database_schema, days), {})
+        return int(rows[0][0])
+
+    def _rows(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
+        with self._connection() as connection:
+            return connection.execute(statement, parameters).all()
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        try:
+            with self.engine.connect() as connection:
+                yield connection
+        except ProgrammingError as error:
+            if getattr(error.orig, "sqlstate", None) in LOST_TABLE:
+                raise SchemaMissing(schema=self.settings.database_schema or "of the search_path") from error
+            raise
+        except (OperationalError, InterfaceError, InternalError) as error:
+            raise _unavailable(self.settings, error) from error
+
+
+def _unavailable(settings: Settings, error: DBAPIError) -> DatabaseUnavailable:
+    reason = " ".join(str(error.orig).split())
+    return DatabaseUnavailable(url=redacted(settings.database_url or ""), reason=reason)
+
+
+def _fence(lease: str, tickets: Collection[Ticket]) -> dict[str, Any]:
+    return {
+        "ticket_id": [UUID(ticket.id) for ticket in tickets],
+        "ticket_attempt": [ticket.attempt for ticket in tickets],
+        "token": UUID(lease),
+    }
+
+
+def _storable(error: str | None) -> str | None:
+    """PostgreSQL's text takes no NUL, and UTF-8 no half of a pair."""
+    return error and error.replace("\0", "\\0").encode("utf-8", "replace").decode("utf-8")

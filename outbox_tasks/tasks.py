@@ -1,0 +1,202 @@
+"""Where the pipe meets Celery: the tasks, and what one worker process works with."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from celery import Celery, Task, signals
+from celery.exceptions import Ignore, Reject, Retry
+
+from outbox_tasks import claim, publish, settle
+from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, Broker
+from outbox_tasks.bundles import report, trace_each
+from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, DeadLetter, OutboxError
+from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.publish import Publishers
+from outbox_tasks.retry import backoff
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class Relay:
+    """The settings, and the connections of one worker process: opened when first used, after any fork."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self.settings = settings
+        self.broker = Broker(app, settings)
+        self._pid: int | None = None
+        self._store: Store | None = None
+        self._publishers = Publishers(settings)
+
+    @property
+    def store(self) -> Store:
+        """The store of this process. Raises a `Schema…` error when the tables are not of this release."""
+        self._after_fork()
+        if self._store is None:
+            store = Store.connect(self.settings)
+            store.check_version()
+            self._store = store
+        return self._store
+
+    @property
+    def publishers(self) -> Publishers:
+        """The publishers of this process."""
+        self._after_fork()
+        return self._publishers
+
+    def check(self) -> None:
+        """At a worker's start, before any fork: raises what would otherwise come up with the first message.
+
+        A database that can't be reached is not one of these: it may come back, and until then nothing is begun.
+        """
+        store, publishers = Store.connect(self.settings), Publishers(self.settings)
+        try:
+            for name in publishers:
+                publishers[name]
+            store.check_version()
+        except DatabaseUnavailable as error:
+            log.warning("%s", error)
+        finally:
+            publishers.close()
+            store.close()
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        self._publishers.close()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            if self._store is not None:
+                self._store.engine.dispose(close=False)  # the connections belong to the parent
+            self._pid, self._store, self._publishers = os.getpid(), None, Publishers(self.settings)
+
+
+def register(app: Celery, settings: Settings) -> Relay:
+    """Add the relay's tasks to an app."""
+    relay = Relay(app, settings)
+    common: dict[str, Any] = {"ignore_result": True, "acks_late": False, "reject_on_worker_lost": False}
+    publishing = {
+        **common,
+        "bind": True,
+        # The row's attempts decide when it ends, not Celery's count.
+        "max_retries": None,
+        "soft_time_limit": settings.soft_time_limit,
+        "time_limit": settings.hard_time_limit,
+        "throws": (DeadLetter, DatabaseUnavailable),
+    }
+
+    @app.task(name=CLAIM_TASK, **common)
+    def outbox_claim() -> str:
+        try:
+            tally = claim.claim(relay.store, relay.broker.send, relay.broker.waiting)
+        except (DatabaseUnavailable, BrokerUnreachable) as error:
+            log.warning("%s", error)
+            return "unavailable"
+        return f"claimed {tally.claimed} in {tally.bundles} bundles, {tally.dead} dead"
+
+    @app.task(name=PUBLISH_TASK, Request="outbox_tasks.bundles:PublishRequest", **publishing)
+    def outbox_publish(
+        self: Task, event_type: str, destination: str, attempt: int, lease: str, *, more: bool = False
+    ) -> str:
+        verdict: Verdict | None = getattr(self.request, "verdict", None)
+        bundle = Bundle(destination, lease, (Ticket(self.request.id, attempt, event_type),), more)
+        if verdict is None:
+            [verdict] = _deliver(self, relay, bundle)
+        return _conclude(self, relay, bundle, verdict)
+
+    @app.task(
+        name=BUNDLE_TASK,
+        Request="outbox_tasks.bundles:BundleRequest",
+        send_events=False,
+        resultrepr_maxsize=100_000,
+        **publishing,
+    )
+    def outbox_bundle(self: Task, destination: str, lease: str, rows: list[list[Any]], *, more: bool = False) -> str:
+        bundle = Bundle(destination, lease, tuple(Ticket(*row) for row in rows), more)
+        verdicts = _deliver(self, relay, bundle)
+        trace_each(outbox_publish, bundle, verdicts)
+        return report(verdicts)
+
+    @app.task(name=MAINTAIN_TASK, **common)
+    def outbox_maintain() -> str:
+        return f"made {relay.store.prepare_archive()} partitions"
+
+    _connect_signals(app, relay)
+    return relay
+
+
+def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
+    """Begin, send, settle. While the database is away nothing is begun: Celery tries again, within the lease."""
+    try:
+        store = relay.store
+        outcomes = publish.publish(store, relay.publishers, bundle)
+    except DatabaseUnavailable as error:
+        wait = backoff(relay.settings, task.request.retries + 1)
+        raise task.retry(exc=error, countdown=wait, expires=relay.settings.queue_lease) from error
+    verdicts = settle.settle(store, bundle, outcomes)
+    if bundle.more:
+        try:
+            relay.broker.wake_claim()
+        except BrokerUnreachable as error:
+            log.warning("%s", error)
+    return verdicts
+
+
+def _conclude(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
+    """End a message's task as its verdict says; what the row needs has been settled before."""
+    ticket = verdict.ticket
+    match verdict.step:
+        case Step.SENT:
+            return "sent"
+        case Step.STALE:
+            raise Ignore(f"message {ticket.id} is not ours any more")
+        case Step.DEAD:
+            raise DeadLetter(id=ticket.id, attempt=ticket.attempt, code=verdict.code, error=verdict.error)
+        case Step.RELEASE:
+            raise Retry(f"{verdict.code}: {verdict.error}", when=verdict.wait)
+        case Step.RETRY:
+            return _retry(task, relay, bundle, verdict)
+
+
+def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
+    """Celery's own retry. The row's lease covers it already: if the task is lost, the row is claimed again."""
+    ticket, wait = verdict.ticket, verdict.wait
+    try:
+        raise task.retry(
+            args=(ticket.event_type, bundle.destination, ticket.attempt, bundle.lease),
+            kwargs={},
+            exc=OutboxTrouble(code=verdict.code, error=verdict.error),
+            countdown=wait,
+            expires=wait + relay.settings.queue_lease,
+        )
+    except Reject as refused:
+        # The broker did not take the retry: give the row back, due when the retry would have been.
+        relay.store.release(bundle.lease, [ticket], wait)
+        raise Retry(f"{verdict.code}: {verdict.error}", when=wait) from refused
+
+
+class OutboxTrouble(OutboxError):
+    """{code}: {error}"""
+
+
+def _connect_signals(app: Celery, relay: Relay) -> None:
+    def check(sender: Any = None, **_: Any) -> None:
+        if sender.app is app:
+            try:
+                relay.check()
+            except OutboxError as error:
+                raise SystemExit(f"outbox_tasks: {error}") from None
+
+    def close(**_: Any) -> None:
+        relay.close()
+
+    signals.worker_init.connect(check, weak=False)
+    signals.worker_process_shutdown.connect(close, weak=False)
+    signals.worker_shutdown.connect(close, weak=False)

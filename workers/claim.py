@@ -1,0 +1,10 @@
+"""`celery -A workers.claim worker`: leases due messages and fans them out to the publish workers.
+
+One is enough, since claims are short and batched; a second one on another host is for when that host is lost.
+Solo: the statements have their own time limits, and a pool would only add a hop to every message's way.
+"""
+
+from outbox_tasks.settings import CLAIM_QUEUE
+from workers import narrowed
+
+app = narrowed("claim", queue=CLAIM_QUEUE, pool="solo", concurrency=1)

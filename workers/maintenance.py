@@ -1,0 +1,9 @@
+"""`celery -A workers.maintenance worker`: the archive's partitions and other housekeeping. One is enough.
+
+It has a worker of its own because one look at a large archive must not hold up a claim.
+"""
+
+from outbox_tasks.settings import MAINTAIN_QUEUE
+from workers import narrowed
+
+app = narrowed("maintenance", queue=MAINTAIN_QUEUE, pool="solo", concurrency=1)
