@@ -84,7 +84,7 @@ def bundled(settings: Settings, rows: Iterable[Claimed], lease: str) -> Iterator
     """The bundles for freshly leased rows: of one destination each, in the order of insertion."""
     together: dict[str, list[Ticket]] = defaultdict(list)
     for row in rows:
-        ticket = Ticket(str(row.id), row.attempts, row.event_type)
+        ticket = Ticket(row.id, row.attempts, row.event_type)
         if row.alone:
             yield Bundle(row.destination, lease, (ticket,))
         else:

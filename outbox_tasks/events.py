@@ -15,7 +15,7 @@ def attributes(message: LeasedMessage, source: str) -> dict[str, str]:
     """The attributes by their CloudEvents names, without prefix and without `specversion`, which a binding adds
     where it has a place for it. https://github.com/cloudevents/spec, version 1.0.2"""
     result = {
-        "id": str(message.id),
+        "id": message.id,
         "type": message.event_type,
         "source": source,
         "time": message.created_at.isoformat(),

@@ -41,9 +41,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class LeasedMessage:
-    """A stored message in the hands of a publisher. `payload` is exactly what was stored."""
+    """A stored message in the hands of a publisher. `id` is the UUID as text; `payload` is exactly what was stored."""
 
-    id: UUID
+    id: str
     event_type: str
     destination: str
     key: str | None

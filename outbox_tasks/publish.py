@@ -46,7 +46,7 @@ def publish(store: Store, publishers: Mapping[str, Publisher], bundle: Bundle) -
     messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
     outcomes = send(publishers, bundle.destination, messages) if messages else []
     return [
-        (Ticket(str(message.id), message.attempts, message.event_type), outcome)
+        (Ticket(message.id, message.attempts, message.event_type), outcome)
         for message, outcome in zip(messages, outcomes, strict=True)
     ]
 

@@ -6,6 +6,7 @@ more, which is a result to count and not an error.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ class Claimed(NamedTuple):
     """A row that a claim has just leased, or found to have no attempts left."""
 
     seq: int
-    id: UUID
+    id: str
     destination: str
     event_type: str
     attempts: int
@@ -137,10 +138,12 @@ class Store:
     def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
         """Lease up to `shares[destination]` due messages of each destination, in the order of insertion."""
         configured = self.settings.destinations
+        share = [
+            {"destination": name, "size": size, "ceiling": configured[name].max_attempts}
+            for name, size in shares.items()
+        ]
         parameters = {
-            "share_destination": list(shares),
-            "share_size": list(shares.values()),
-            "share_ceiling": [configured[name].max_attempts for name in shares],
+            "share": json.dumps(share),
             "token": UUID(lease),
             "holder": holder(),
             "hold": self.settings.queue_lease,
@@ -159,7 +162,7 @@ class Store:
             "holder": holder(),
             "hold": self.settings.run_lease,
         }
-        return {str(row[0]): LeasedMessage(*row) for row in self._rows(self._begin, parameters)}
+        return {row[0]: LeasedMessage(*row) for row in self._rows(self._begin, parameters)}
 
     def settle(self, lease: str, verdicts: Sequence[Verdict]) -> set[str]:
         """Record what became of begun messages. Returns the ids that were still ours."""
@@ -167,22 +170,17 @@ class Store:
         failed = [v for v in verdicts if v.step in (Step.RETRY, Step.RELEASE, Step.DEAD)]
         settled = self._rows(self._settle_sent, _fence(lease, sent)) if sent else []
         if failed:
-            lease_left = self.settings.queue_lease
             parameters = {
-                **_fence(lease, [v.ticket for v in failed]),
-                "ticket_hold": [v.wait + lease_left if v.step is Step.RETRY else v.wait for v in failed],
-                "ticket_keep": [v.step is Step.RETRY for v in failed],
-                "ticket_dead": [v.step is Step.DEAD for v in failed],
-                "ticket_code": [v.code for v in failed],
-                "ticket_error": [_storable(v.error) for v in failed],
+                "ticket": json.dumps([_failure(v, self.settings.queue_lease) for v in failed]),
+                "token": UUID(lease),
             }
             settled = [*settled, *self._rows(self._settle_failed, parameters)]
-        return {str(row.id) for row in settled}
+        return {row[0] for row in settled}
 
     def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
         """Give back leases that were not begun; the messages are due in `wait` seconds."""
         rows = self._rows(self._release, {**_fence(lease, tickets), "hold": wait})
-        return {str(row.id) for row in rows}
+        return {row[0] for row in rows}
 
     def prepare_archive(self, days: int = 7) -> int:
         """Make the archive's partitions of today and the next `days`; returns how many were missing."""
@@ -212,10 +210,21 @@ def _unavailable(settings: Settings, error: DBAPIError) -> DatabaseUnavailable:
 
 
 def _fence(lease: str, tickets: Collection[Ticket]) -> dict[str, Any]:
+    rows = [{"id": ticket.id, "attempt": ticket.attempt} for ticket in tickets]
+    return {"ticket": json.dumps(rows), "token": UUID(lease)}
+
+
+def _failure(verdict: Verdict, queue_lease: float) -> dict[str, Any]:
+    """What `settle_failed` writes for a verdict. A short retry keeps its lease for the wait and the queue."""
+    keep = verdict.step is Step.RETRY
     return {
-        "ticket_id": [UUID(ticket.id) for ticket in tickets],
-        "ticket_attempt": [ticket.attempt for ticket in tickets],
-        "token": UUID(lease),
+        "id": verdict.ticket.id,
+        "attempt": verdict.ticket.attempt,
+        "hold": verdict.wait + queue_lease if keep else verdict.wait,
+        "keep": keep,
+        "dead": verdict.step is Step.DEAD,
+        "code": verdict.code,
+        "error": _storable(verdict.error),
     }
 
 

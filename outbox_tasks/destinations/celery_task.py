@@ -75,6 +75,6 @@ class CeleryTaskPublisher:
         except ValueError as error:
             return Outcome.dead("not_json", f"a Celery task takes a JSON payload: {error}")
         name = self._task or message.event_type
-        task = self._app.amqp.create_task_message(str(message.id), name, (argument,), {}, ignore_result=False)
+        task = self._app.amqp.create_task_message(message.id, name, (argument,), {}, ignore_result=False)
         task.headers.update(headers)
         return name, task

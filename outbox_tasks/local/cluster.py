@@ -156,9 +156,9 @@ class Cluster:
     def _forget_stale_server(self) -> None:
         """Remove the pid file of a killed server unless its number still is a server on this cluster.
 
-        Our lock tells that nothing started by us runs here. PostgreSQL goes by the number alone, and refuses to
-        start if it belongs to another program by now (in containers, where numbers are small) or to a process
-        that nobody has reaped yet (in containers without an init).
+        Our lock tells that nothing started by us runs here. PostgreSQL goes by the number alone, and refuses
+        to start if it belongs to another program by now (in containers, where numbers are small) or to a
+        process that nobody has reaped yet (in containers without an init).
         """
         pid_file = self._data / "postmaster.pid"
         if not pid_file.exists() or not Path("/proc/self").exists():
