@@ -92,7 +92,7 @@ class Broker:
             task_id,
             name,
             arguments,
-            {"more": True} if bundle.more else {},
+            {name: True for name in ("more", "alone") if getattr(bundle, name)},
             expires=self.settings.queue_lease,
             retries=retries,
             argsrepr=repr(arguments) if name == PUBLISH_TASK else f"{bundle.destination}: {len(bundle.tickets)}",

@@ -98,6 +98,7 @@ def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> No
         "ignore_result": True,
         "hostname": publish.request.hostname,
         "delivery_info": {"exchange": "", "routing_key": PUBLISH_QUEUE},
+        "headers": {},  # Celery would search each request for headers of the user's
     }
     for verdict in verdicts:
         ticket = verdict.ticket

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import click
 from celery import Celery
 from kombu import Queue
 
 from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, transport_options
-from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.errors import ConfigurationError, OutboxError
+from outbox_tasks.gather import LIMIT
 from outbox_tasks.schedule import beat_schedule
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.tasks import register
@@ -50,9 +52,10 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "task_serializer": "json",
         "accept_content": ["json"],
         "enable_utc": True,
-        # A worker takes only what it can start now, so that no lease runs out in a busy worker's memory.
-        "worker_prefetch_multiplier": 1,
+        # A worker takes only what it can start now, so that no lease runs out in a busy worker's memory;
+        # while it is free it may take several single messages, to run them together.
         "worker_disable_prefetch": True,
+        "worker_prefetch_multiplier": LIMIT,
         # A stopping worker lets its sends end, and gives back what it has not started.
         "worker_soft_shutdown_timeout": settings.soft_shutdown_timeout,
         "worker_enable_soft_shutdown_on_idle": True,
@@ -76,4 +79,14 @@ def make_app(settings: Settings | None = None) -> Celery:
     return made
 
 
-app = make_app()
+def _app() -> Celery:
+    try:
+        return make_app()
+    except OutboxError as error:
+        if click.get_current_context(silent=True) is None:
+            raise
+        # Celery's command line would print the whole traceback of an import that failed.
+        raise SystemExit(f"outbox_tasks: {error}") from None
+
+
+app = _app()

@@ -86,7 +86,7 @@ def bundled(settings: Settings, rows: Iterable[Claimed], lease: str) -> Iterator
     for row in rows:
         ticket = Ticket(row.id, row.attempts, row.event_type)
         if row.alone:
-            yield Bundle(row.destination, lease, (ticket,))
+            yield Bundle(row.destination, lease, (ticket,), alone=True)
         else:
             together[row.destination].append(ticket)
     for destination, tickets in together.items():

@@ -19,16 +19,19 @@ def attributes(message: LeasedMessage, source: str) -> dict[str, str]:
         "type": message.event_type,
         "source": source,
         "time": message.created_at.isoformat(),
-        "subject": message.aggregate_id,
-        "partitionkey": message.key,
     }
-    headers = checked_headers(message)
-    result.update({name: headers[name] for name in TRACE if name in headers})
-    return {name: value for name, value in result.items() if value is not None}
+    if message.aggregate_id is not None:
+        result["subject"] = message.aggregate_id
+    if message.key is not None:
+        result["partitionkey"] = message.key
+    if message.headers:
+        headers = checked_headers(message)
+        result.update({name: headers[name] for name in TRACE if name in headers})
+    return result
 
 
 def own_headers(message: LeasedMessage) -> dict[str, str]:
-    """The message's own headers: all but those that travel as attributes."""
+    """The message's own headers: all but those that travel as attributes. Raises `PermanentError`."""
     return {name: value for name, value in checked_headers(message).items() if name not in TRACE}
 
 

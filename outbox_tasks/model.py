@@ -73,6 +73,8 @@ class Bundle:
     tickets: tuple[Ticket, ...]
     more: bool = False
     """There was more due than could be claimed: whoever publishes this bundle wakes the claim."""
+    alone: bool = False
+    """Its last send may have killed its worker: it must take no other message with it."""
 
 
 class Result(StrEnum):

@@ -51,9 +51,7 @@ def publish(store: Store, publishers: Mapping[str, Publisher], bundle: Bundle) -
     ]
 
 
-def send(
-    publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]
-) -> list[Outcome]:
+def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
     """One outcome per message, whatever the publisher does."""
     try:
         outcomes = publishers[destination].publish(messages)

@@ -15,9 +15,9 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
     Table,
     Text,
-    UniqueConstraint,
     Uuid,
     func,
 )
@@ -68,14 +68,14 @@ def tables(schema: str | None = None) -> Tables:
     messages = Table(
         "outbox_messages",
         metadata,
-        Column("seq", BigInteger, Identity(), primary_key=True),
+        Column("seq", BigInteger, Identity(), nullable=False),
         *_envelope(),
         Column("status", Text, nullable=False, server_default=PENDING),
         Column("locked_until", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
         Column("lease", Uuid),
         Column("begun", Boolean, nullable=False, server_default="false"),
         Column("dead_at", DateTime(True)),
-        UniqueConstraint("id"),
+        PrimaryKeyConstraint("id"),
     )
     Index(
         "outbox_messages_due",

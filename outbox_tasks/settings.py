@@ -138,7 +138,9 @@ class Settings(BaseSettings):
         except SettingsError as error:
             setting = str(error).partition('field "')[2].partition('"')[0]
             rule = "it must be written as JSON"
-            raise ConfigurationError(setting=setting, value=os.environ.get(PREFIX + setting.upper()), rule=rule) from None
+            raise ConfigurationError(
+                setting=setting, value=os.environ.get(PREFIX + setting.upper()), rule=rule
+            ) from None
         for name, destination in self.destinations.items():
             self.destinations[name] = destination.model_copy(update={"name": name})
         self._check_contradictions()

@@ -60,7 +60,11 @@ def engine_url(url: str) -> URL:
 @contextmanager
 def migrating(settings: Settings) -> Iterator[Connection]:
     """A connection in a transaction of its own, without the limits of the pipe, for `migrations.upgrade`."""
-    engine = create_engine(engine_url(_database_url(settings)), connect_args={"connect_timeout": 5}, poolclass=NullPool)
+    engine = create_engine(
+        engine_url(_database_url(settings)),
+        connect_args={"connect_timeout": 5, "client_encoding": "utf8"},
+        poolclass=NullPool,
+    )
     try:
         with engine.begin() as connection:
             yield connection
@@ -109,6 +113,7 @@ class Store:
             pool_timeout=5,
             connect_args={
                 "connect_timeout": 5,
+                "client_encoding": "utf8",
                 "application_name": "outbox_tasks",
                 # A dead peer is noticed by the system when the statement could not have been running any more.
                 "tcp_user_timeout": 10_000,

@@ -178,7 +178,9 @@ def _check_text(event_type: str, field: str, value: object, at_most: int, *, at_
     if not isinstance(value, str) or not at_least <= len(value) <= at_most or "\0" in value:
         shown = value if not isinstance(value, str) or len(value) <= 40 else value[:40] + "…"
         rule = f"must be text of {at_least} to {at_most} characters, without NUL"
-        raise InvalidMessage(event_type=shown if field == "event_type" else event_type, field=field, value=shown, rule=rule)
+        raise InvalidMessage(
+            event_type=shown if field == "event_type" else event_type, field=field, value=shown, rule=rule
+        )
 
 
 def _refuse(message: Message, field: str, value: object, rule: str) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 
-READY = " ready."
-"""What a worker says when it takes tasks, with `Child.wait_for`."""
-
-BEAT_READY = "beat: Starting..."
+WORKER_READY, BEAT_READY, FLOWER_READY = " ready.", "beat: Starting...", "Visit me at"
+"""What each says when it has started, for `Child.wait_for`."""
 
 CELERY = (sys.executable, "-m", "celery", "-A", "outbox_tasks")
 
@@ -35,10 +32,9 @@ def publish_worker_argv(
     return [*CELERY, "worker", *options, "-E", "-l", loglevel]
 
 
-def beat_argv(directory: Path, *, loglevel: str = "INFO") -> list[str]:
-    """The clock. What it keeps in `directory` is disposable."""
-    schedule = directory / "beat-schedule"
-    return [*CELERY, "beat", "--schedule", str(schedule), "--pidfile", "", "-l", loglevel]
+def beat_argv(*, loglevel: str = "INFO") -> list[str]:
+    """The clock."""
+    return [*CELERY, "beat", "-l", loglevel]
 
 
 def flower_argv(port: int) -> list[str]:

@@ -40,3 +40,18 @@ class ServerNotStarted(LocalError):
 
 class DirectoryInUse(LocalError):
     """{directory} is in use by another running server. Stop that one first, or choose another directory."""
+
+
+class TablesNotMade(LocalError):
+    """`outbox-tasks init` failed with exit code {code}. Its last lines:
+    {tail}"""
+
+
+class ServiceGaveUp(LocalError):
+    """{name} has ended {times} times, the last time with exit code {code}. Its last lines:
+    {tail}"""
+
+
+class ServerLost(LocalError):
+    """The embedded {server} has ended by itself, with exit code {code}. Its last lines:
+    {tail}"""

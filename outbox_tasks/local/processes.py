@@ -255,6 +255,12 @@ class Group:
         self._children.append(child)
         return child
 
+    def replace(self, old: Child, new: Child) -> Child:
+        """Give `new` the place of `old`, which has ended."""
+        self._children[self._children.index(old)] = new
+        old.end()
+        return new
+
     def stop_all(self) -> None:
         """Stop each in turn. An exception on the way, such as a second Ctrl-C, ends the rest at once."""
         try:
@@ -262,9 +268,13 @@ class Group:
                 self._children[-1].stop()
                 self._children.pop()
         finally:
-            for child in reversed(self._children):
-                child.end()
-            self._children.clear()
+            self.end_all()
+
+    def end_all(self) -> None:
+        """SIGKILL to all that is left."""
+        for child in reversed(self._children):
+            child.end()
+        self._children.clear()
 
     def __iter__(self) -> Iterator[Child]:
         return iter(tuple(self._children))

@@ -82,6 +82,11 @@ class EmbeddedServer(ABC):
     def alive(self) -> bool:
         return self._child is not None and self._child.alive
 
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs, and before it has run."""
+        return None if self._child is None else self._child.returncode
+
     def start(self) -> None:
         """Start it and wait until it answers; nothing happens if it runs already."""
         if self.alive:
@@ -219,9 +224,7 @@ class EmbeddedPostgres(EmbeddedServer):
         assert self._cluster is not None
         try:
             # Only our server knows this password.
-            with psycopg.connect(
-                self._url, dbname="postgres", connect_timeout=2, autocommit=True
-            ) as connection:
+            with psycopg.connect(self._url, dbname="postgres", connect_timeout=2, autocommit=True) as connection:
                 found = connection.execute("SELECT FROM pg_database WHERE datname = 'outbox'").rowcount
                 if not found:
                     connection.execute(sql.SQL("CREATE DATABASE outbox"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -419,9 +420,7 @@ class TestServers:
         assert server._directory is None
 
     @pytest.mark.parametrize("kind", [EmbeddedPostgres, EmbeddedValkey])
-    def test_a_missing_wheel_is_named(
-        self, kind: type[EmbeddedServer], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_missing_wheel_is_named(self, kind: type[EmbeddedServer], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(install, "find_spec", lambda name: None)
         with pytest.raises(ServerNotInstalled, match=r"pip install 'outbox-tasks\[embedded\]'"):
             kind().start()
@@ -480,6 +479,44 @@ class TestAsRoot:
             assert parent.wait(60) == 0
 
 
+class TestUp:
+    def test_it_delivers_restarts_a_killed_worker_and_stops_clean(self, directory: Path) -> None:
+        with up(directory) as running_up:
+            exports = exported(running_up)
+            pids = [child.pid for child in psutil.Process(running_up.pid).children(recursive=True)]
+            publish_one(exports)
+            eventually(lambda: stream_length(exports) == 1)
+
+            worker = next(pid for pid in pids if "publish1@%h" in psutil.Process(pid).cmdline())
+            os.kill(worker, signal.SIGKILL)
+            read_until(running_up, "publish1 ended with exit code -9; starting it again in 1 s")
+            read_until(running_up, " ready.")
+            publish_one(exports)
+            eventually(lambda: stream_length(exports) == 2)
+
+            pids += [child.pid for child in psutil.Process(running_up.pid).children(recursive=True)]
+            running_up.send_signal(signal.SIGTERM)
+            read_until(running_up, "All is stopped.")
+            assert running_up.wait(20) == 0
+        eventually(lambda: not any(map(running, pids)))
+
+        with up(directory) as again:
+            assert exported(again) == exports, "data and addresses stay in a given directory"
+            again.send_signal(signal.SIGINT)
+            read_until(again, "All is stopped.")
+            assert again.wait(20) == 0
+
+    def test_it_ends_with_a_finding_when_a_server_is_lost(self, directory: Path) -> None:
+        with up(directory) as running_up:
+            exported(running_up)
+            processes = psutil.Process(running_up.pid).children(recursive=True)
+            postmaster = next(process for process in processes if "postgres" in process.name())
+            postmaster.kill()
+            read_until(running_up, "The embedded PostgreSQL has ended by itself, with exit code -9")
+            assert running_up.wait(60) == 1
+        eventually(lambda: not any(running(process.pid) for process in processes))
+
+
 def test_free_port_prefers_and_finds_another() -> None:
     port = free_port()
     assert free_port(port) == port
@@ -521,3 +558,41 @@ def python_of_nobody(directory: Path) -> str:
             if probe.wait(60) == 0:
                 return executable
     pytest.skip("no Python that another user could run")
+
+
+def up(directory: Path) -> subprocess.Popen[str]:
+    """`outbox-tasks up` in `directory`, with none of our own settings."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+    environment |= {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    argv = [sys.executable, "-m", "outbox_tasks", "up", "--directory", str(directory), "--publishers", "1"]
+    return subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory, env=environment
+    )
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
+    """Lines up to the one that holds `text`; pytest's own timeout is the limit."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line.rstrip("\n"))
+        if text in line:
+            return lines
+    pytest.fail(f"{text!r} did not come:\n" + "\n".join(lines))
+
+
+def exported(process: subprocess.Popen[str]) -> dict[str, str]:
+    lines = [line for line in read_until(process, "Ctrl-C stops everything") if line.startswith("export ")]
+    variables = [shlex.split(line)[1].partition("=") for line in lines]
+    return {name: value for name, _, value in variables}
+
+
+def publish_one(exports: dict[str, str]) -> None:
+    with psycopg.connect(exports["OUTBOX_DATABASE_URL"]) as connection:
+        connection.execute("""SELECT outbox_publish('hello', '{"n": 1}', destination => 'events')""")
+
+
+def stream_length(exports: dict[str, str]) -> int:
+    url = exports["OUTBOX_BROKER_URL"].removesuffix("/0") + "/1"
+    with redis.Redis.from_url(url) as client:
+        return int(client.xlen("events"))

@@ -1,0 +1,224 @@
+"""`outbox-tasks bench`: the relay beside raw Celery, in one run on this machine.
+
+Everything is measured with two solo publish workers, without task events, at log level WARNING. Both sides start
+with a full backlog and idle workers: the raw tasks lie in the queue of workers that are stopped (SIGSTOP) and
+then let go; the messages are committed in one transaction. CPU is that of every process that takes part,
+servers included. Rates on shared machines vary from run to run; their ratio is what counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import quantiles
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+import redis
+from celery import Celery
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
+
+from outbox_tasks.local import commands
+from outbox_tasks.local.processes import Child, Group
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import engine_url, migrating
+from outbox_tasks.write import Outbox
+
+WORKERS = 2
+PATIENCE = 120.0
+"""Seconds after which a phase has failed."""
+
+RATE, LATENCY_SECONDS = 10, 20
+BACKLOG = """INSERT INTO outbox_messages (event_type, destination, key, payload)
+SELECT 'order.created', 'bench', 'order:' || n, convert_to('{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}', 'UTF8')
+FROM generate_series(1, :count) n"""
+
+
+class Bench:
+    """The servers, the destination and how to wait for it."""
+
+    def __init__(self, settings: Settings, servers: list[int], group: Group, directory: Path) -> None:
+        self.settings = settings
+        self.servers = servers
+        self.group = group
+        self.directory = directory
+        self.engine = create_engine(engine_url(str(settings.database_url)))
+        self.broker = redis.Redis.from_url(str(settings.broker_url))
+        self.stream = redis.Redis.from_url(str(settings.broker_url).removesuffix("0") + "1")
+        self.environment = {
+            **os.environ,
+            "OUTBOX_DATABASE_URL": str(settings.database_url),
+            "OUTBOX_BROKER_URL": str(settings.broker_url),
+            "OUTBOX_DESTINATIONS": json.dumps({"bench": {"url": settings.destinations["bench"].url}}),
+        }
+
+    def raw(self, count: int) -> dict[str, float]:
+        """Draining `count` tasks that do nothing."""
+        argv = [sys.executable, "-m", "celery", "-A", "outbox_tasks.local.raw_celery", "worker", "-P", "solo"]
+        with self._workers([[*argv, "-n", f"raw{n}@%h", "-l", "WARNING"] for n in range(WORKERS)]) as workers:
+            self._wait(lambda: self._consumers("celery"), "the raw workers are ready")
+            for worker in workers:
+                os.kill(worker.pid, signal.SIGSTOP)
+            app = Celery("raw", broker=self.settings.broker_url, set_as_current=False)
+            with app.producer_or_acquire() as producer, producer.batch():
+                for n in range(count):
+                    app.send_task("raw.noop", (n,), producer=producer, ignore_result=True)
+            for worker in workers:
+                os.kill(worker.pid, signal.SIGCONT)
+            return self._measure(
+                workers, count, lambda: not self.broker.llen("celery") and not self.broker.hlen("unacked")
+            )
+
+    def drain(self, count: int, bundle_size: int) -> dict[str, float]:
+        """Delivering `count` committed messages."""
+        self.stream.delete("bench")
+        with self._relay(bundle_size) as workers:
+            with self.engine.begin() as connection:
+                connection.execute(text(BACKLOG), {"count": count})
+            figures = self._measure(workers, count, lambda: self.stream.xlen("bench") >= count)
+            self._wait(self._settled, "everything is settled")
+            return figures
+
+    def latency(self) -> dict[str, float]:
+        """Commit → destination in milliseconds, at a few messages a second."""
+        self.stream.delete("bench")
+        committed: dict[str, float] = {}
+        outbox = Outbox(self.settings)
+        with self._relay(bundle_size=100):
+            for _ in range(RATE * LATENCY_SECONDS):
+                with Session(self.engine) as session, session.begin():
+                    message_id = outbox.publish(session, "order.created", {"id": 42})
+                committed[str(message_id)] = time.time() * 1000
+                time.sleep(1 / RATE)
+            self._wait(lambda: self.stream.xlen("bench") >= len(committed), "the last message has arrived")
+        taken = []
+        for entry, fields in self.stream.xrange("bench"):  # type: ignore[union-attr]
+            # An entry's id is the millisecond in which the destination took it, rounded down.
+            taken.append(max(0.0, int(entry.split(b"-")[0]) + 1 - committed[fields[b"ce_id"].decode()]))
+        cuts = quantiles(taken, n=100)
+        return {"p50_ms": round(cuts[49], 1), "p99_ms": round(cuts[98], 1)}
+
+    @contextmanager
+    def _relay(self, bundle_size: int) -> Iterator[list[Child]]:
+        self.environment["OUTBOX_BUNDLE_SIZE"] = str(bundle_size)
+        claim = commands.claim_worker_argv(loglevel="WARNING")
+        publish = [commands.publish_worker_argv(n, pool="solo", loglevel="WARNING") for n in range(WORKERS)]
+        argvs = [[word for word in argv if word != "-E"] for argv in (claim, *publish)]
+        with self._workers([*argvs, commands.beat_argv(loglevel="WARNING")]) as workers:
+            self._wait(lambda: self._consumers("outbox.publish", "outbox.claim"), "the relay's workers are ready")
+            yield workers
+
+    @contextmanager
+    def _workers(self, argvs: list[list[str]]) -> Iterator[list[Child]]:
+        self.broker.delete("_kombu.binding.celery.pidbox")
+        log = self.directory / "workers.log"
+        children = [self.group.start(f"worker{n}", argv, env=self.environment, log=log) for n, argv in enumerate(argvs)]
+        try:
+            yield children
+        finally:
+            for child in children:
+                child.stop()
+
+    def _consumers(self, *queues: str) -> bool:
+        """Whether every worker listens: each has its own queue for remote control, and has said hello."""
+        bound = self.broker.scard("_kombu.binding.celery.pidbox")
+        return bool(bound) and int(bound) >= (WORKERS if queues == ("celery",) else WORKERS + 1)  # type: ignore[arg-type]
+
+    def _settled(self) -> bool:
+        with self.engine.connect() as connection:
+            return not connection.scalar(text("SELECT EXISTS (SELECT FROM outbox_messages WHERE status = 'pending')"))
+
+    def _measure(self, workers: list[Child], count: int, done: Callable[[], bool]) -> dict[str, float]:
+        pids = [*self.servers, *(worker.pid for worker in workers)]
+        started, cpu = time.perf_counter(), _cpu_seconds(pids)
+        self._wait(done, f"{count} are done")
+        seconds = time.perf_counter() - started
+        return {
+            "per_second": round(count / seconds),
+            "cpu_us": round((_cpu_seconds(pids) - cpu) / count * 1e6),
+        }
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {PATIENCE:g} s in vain until {what}")
+            time.sleep(0.005)
+
+
+def _cpu_seconds(pids: list[int]) -> float:
+    """CPU time of the processes and their descendants."""
+    total = 0.0
+    for pid in pids:
+        for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+@contextmanager
+def _bench(environment: Mapping[str, str]) -> Iterator[Bench]:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="outbox-bench-")))
+        postgres = stack.enter_context(EmbeddedPostgres())
+        valkey = stack.enter_context(EmbeddedValkey())
+        destination = {"url": valkey.url.replace("redis://", "redis+stream://").rsplit("/", 1)[0] + "/1/bench"}
+        settings = Settings(database_url=postgres.url, broker_url=valkey.url, destinations={"bench": destination})
+        with migrating(settings) as connection:
+            upgrade(connection)
+        yield Bench(settings, [postgres.pid, valkey.pid], stack.enter_context(Group()), directory)
+
+
+def bench(messages: int = 50_000, as_json: bool = False) -> int:
+    """Run all phases and print the figures. Returns the exit code."""
+    console = Console(stderr=True)
+    figures: dict[str, Any] = {}
+    with _bench(os.environ) as run, console.status("starting") as status:
+
+        def phase(name: str, work: Callable[[], dict[str, float]]) -> dict[str, float]:
+            status.update(name)
+            return work()
+
+        before = phase("raw Celery", lambda: run.raw(messages // 4))
+        figures["bundle"] = phase("bundles", lambda: run.drain(messages, bundle_size=100))
+        figures["single"] = phase("one by one", lambda: run.drain(messages // 4, bundle_size=1))
+        after = phase("raw Celery again", lambda: run.raw(messages // 4))
+        figures["latency"] = phase("latency", run.latency)
+    # The yardstick before and after: a machine that became faster or slower in between shows.
+    figures["raw_celery"] = {name: round((before[name] + after[name]) / 2) for name in before}
+    for name in ("bundle", "single"):
+        ratio = figures[name]["per_second"] / figures["raw_celery"]["per_second"]
+        figures[name]["vs_raw_celery"] = round(ratio, 2)
+    if as_json:
+        print(json.dumps(figures))
+    else:
+        Console().print(_table(figures))
+    return 0
+
+
+def _table(figures: dict[str, Any]) -> Table:
+    latency = figures["latency"]
+    table = Table(caption=f"commit → destination at {RATE}/s: p50 {latency['p50_ms']} ms, p99 {latency['p99_ms']} ms")
+    for heading in ("2 publish workers", "messages/s", "CPU µs each", "× raw Celery"):
+        table.add_column(heading, justify="left" if heading.startswith("2") else "right")
+    names = {
+        "raw_celery": "raw Celery, no-op task",
+        "bundle": "relay, bundles of 100",
+        "single": "relay, one by one",
+    }
+    for name, label in names.items():
+        row = figures[name]
+        table.add_row(label, f"{row['per_second']:,}", f"{row['cpu_us']}", f"{row.get('vs_raw_celery', 1):.2f}")
+    return table

@@ -1,0 +1,144 @@
+"""The demo's order application: an ordinary SQLAlchemy one, which publishes in its own transactions."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from enum import Enum
+from typing import Self
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import engine_url
+from outbox_tasks.write import Outbox
+
+WRITERS = 4
+RATE = 500.0
+"""Orders a second at most: on a small machine the relay needs a processor too."""
+
+AT_LEAST = 4.0
+"""Seconds that taking the orders lasts: also a few of them need a middle in which a worker can be killed."""
+
+DESTINATION = "orders"
+CUSTOMERS = ("Ada", "Barbara", "Edsger", "Grace", "Jim", "Leslie", "Pat", "Tony")
+
+# No publisher takes headers that are not text: a programming error in another language, as it were.
+UNDELIVERABLE = """SELECT {schema}.outbox_publish(
+    'order.created', jsonb_build_object('id', CAST(:order AS bigint)), key => 'order:' || :order,
+    destination => '{destination}', headers => '{{"priority": 1}}')"""
+
+
+class Base(DeclarativeBase):
+    """The application's tables."""
+
+
+class Order(Base):
+    """What the application is about."""
+
+    __tablename__ = "demo_orders"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    customer: Mapped[str]
+    cents: Mapped[int]
+
+
+class PaymentDeclined(Exception):
+    """The application's reason to roll an order back."""
+
+
+class Fate(Enum):
+    """What will become of an order."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNDELIVERABLE = "committed, with a message that can never be delivered"
+
+
+class Shop:
+    """Takes orders in several threads, and notes for each what became of it."""
+
+    def __init__(self, settings: Settings, orders: int) -> None:
+        self.committed: dict[str, float] = {}
+        """When the commit was asked for, in Unix time, by the message's id."""
+        self.rolled_back: set[str] = set()
+        self.undeliverable = ""
+        self._schema = settings.database_schema
+        self._outbox = Outbox(settings)
+        self._engine = create_engine(
+            engine_url(str(settings.database_url)),
+            pool_size=WRITERS,
+            execution_options={"schema_translate_map": {None: self._schema}},
+        )
+        self._fates = _fates(orders)
+        self._closing = threading.Event()
+        self._threads = ThreadPoolExecutor(WRITERS, "order")
+        self._writing: list[Future[None]] = []
+
+    def open(self) -> None:
+        """Begin to take orders."""
+        Base.metadata.create_all(self._engine)
+        interval = max(AT_LEAST / len(self._fates), 1 / RATE)
+        start = time.monotonic()
+        self._writing = [
+            self._threads.submit(self._take, self._fates[n::WRITERS], start + n * interval, WRITERS * interval)
+            for n in range(WRITERS)
+        ]
+
+    @property
+    def done(self) -> bool:
+        """Whether all orders are taken. Raises what stopped a writer."""
+        return all(writing.done() and writing.result() is None for writing in self._writing)
+
+    def close(self) -> None:
+        """Take no more orders."""
+        self._closing.set()
+        self._threads.shutdown()
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self, fates: Sequence[Fate], first: float, interval: float) -> None:
+        for n, fate in enumerate(fates):
+            if self._closing.wait(max(0.0, first + n * interval - time.monotonic())):
+                return
+            self._order(fate)
+
+    def _order(self, fate: Fate) -> None:
+        order = Order(customer=random.choice(CUSTOMERS), cents=random.randint(100, 100_000))
+        message_id = ""
+        try:
+            with Session(self._engine) as session, session.begin():
+                session.add(order)
+                session.flush()
+                message_id = self._publish(session, order, fate)
+                if fate is Fate.ROLLED_BACK:
+                    raise PaymentDeclined
+                asked = time.time()
+        except PaymentDeclined:
+            self.rolled_back.add(message_id)
+        else:
+            self.committed[message_id] = asked
+
+    def _publish(self, session: Session, order: Order, fate: Fate) -> str:
+        if fate is Fate.UNDELIVERABLE:
+            sql = UNDELIVERABLE.format(schema=self._schema, destination=DESTINATION)
+            self.undeliverable = str(session.scalar(text(sql), {"order": str(order.id)}))
+            return self.undeliverable
+        payload = {"id": order.id, "customer": order.customer, "cents": order.cents}
+        return str(self._outbox.publish(session, "order.created", payload, key=f"order:{order.id}"))
+
+
+def _fates(orders: int) -> list[Fate]:
+    """`orders` that are committed, one of them with a bad message, and a tenth more that are rolled back."""
+    fates = [Fate.COMMITTED] * (orders - 1) + [Fate.ROLLED_BACK] * max(1, orders // 10) + [Fate.UNDELIVERABLE]
+    random.shuffle(fates)
+    return fates

@@ -1,0 +1,222 @@
+"""What came of the demo: counted at the destination, and held against what the application knows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import NamedTuple, cast
+
+import redis
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy import ColumnElement, Engine, Integer, Uuid, column, func, select, table
+from sqlalchemy import Text as SqlText
+from sqlalchemy.sql.selectable import TableClause
+
+from outbox_tasks.local.demo_app import Shop
+from outbox_tasks.local.demo_surroundings import Surroundings
+
+PAGE = 5000
+
+Entries = list[tuple[str, dict[str, str]]]
+"""Of a stream, as Redis returns them decoded."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What `--json` prints."""
+
+    committed: int
+    rolled_back: int
+    delivered: int
+    """Distinct messages found at the destination."""
+    duplicates: int
+    retried: int
+    dead: int
+    lost: int
+    ghosts: int
+    """Messages found at the destination that nobody committed."""
+    seconds: float
+    per_second: float
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True)
+class Casualty:
+    """The publish worker that was killed."""
+
+    name: str
+    held: int
+    """Messages whose send it had begun and not settled."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The figures, and what else there is to say."""
+
+    figures: Figures
+    casualty: Casualty | None
+    mishaps: int
+    unexplained: int
+    """Messages that arrived more than once without a cause on their row."""
+    undeliverable_is_dead: bool
+    unfinished: int
+    """Messages that were still on their way when time was up."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, in plain words; empty if all is as promised."""
+        f = self.figures
+        dead = "The message that can't be delivered is not the one dead letter there is"
+        found = [
+            (f.lost, f"{f.lost:,} committed messages are missing at the destination"),
+            (f.ghosts, f"{f.ghosts:,} messages were delivered that nobody had committed"),
+            (not self.undeliverable_is_dead, dead),
+            (self.unexplained, f"{self.unexplained:,} messages arrived twice without a recorded cause"),
+            (self.casualty is None, "No publish worker could be killed while it was sending"),
+            (self.unfinished, f"Time was up with {self.unfinished:,} messages still on their way"),
+        ]
+        return [problem for wrong, problem in found if wrong]
+
+    def json(self) -> dict[str, int | float | None]:
+        """The figures by name."""
+        return asdict(self.figures)
+
+    def show(self, console: Console) -> None:
+        """A table in plain words, and the verdict."""
+        grid = Table(title="What happened", title_justify="left", show_header=False, box=None, pad_edge=False)
+        grid.add_column(overflow="fold")
+        grid.add_column(justify="right", no_wrap=True)
+        for label, value in self._lines():
+            grid.add_row(label, value)
+        console.print()
+        console.print(grid)
+        console.print()
+        for problem in self.problems:
+            console.print(Text(f"✗ {problem}.", style="bold red"))
+        if not self.problems:
+            verdict = "✓ Nothing was lost, and nothing that was rolled back was delivered."
+            console.print(Text(verdict, style="bold green"))
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        f = self.figures
+        yield "Orders committed, each with its message", f"{f.committed:,}"
+        yield "Orders rolled back after their message was written", f"{f.rolled_back:,}"
+        yield "Requests that the destination failed", f"{self.mishaps:,}"
+        if self.casualty is not None:
+            yield f"Messages that {self.casualty.name} was sending at its kill -9", f"{self.casualty.held:,}"
+        yield "Messages that needed more than one attempt", f"{f.retried:,}"
+        yield "Messages found at the destination", f"{f.delivered:,}"
+        yield "Repeated there, with the same id and a recorded cause", f"{f.duplicates:,}"
+        yield "Can never be delivered: kept as dead letters", f"{f.dead:,}"
+        yield "Lost", f"{f.lost:,}"
+        yield "Rolled back, yet delivered", f"{f.ghosts:,}"
+        yield "From commit to arrival: half of them within", _duration(f.p50_ms)
+        yield "                        99 of 100 within", _duration(f.p99_ms)
+        yield f"Messages a second, over {f.seconds:.1f} s with failures and kill", f"{f.per_second:,.0f}"
+
+
+class Progress(NamedTuple):
+    """How far the relay is, by its own books: for the progress bar, and to know when to stop waiting."""
+
+    unsettled: int
+    delivered: int
+    dead: int
+    retried: int
+
+
+class Books:
+    """The relay's own account, from the view `outbox_all`."""
+
+    def __init__(self, engine: Engine, schema: str | None) -> None:
+        self._engine = engine
+        columns = column("id", Uuid), column("state", SqlText), column("attempts", Integer)
+        self._all: TableClause = table("outbox_all", *columns, column("last_error_code", SqlText), schema=schema)
+
+    def progress(self) -> Progress:
+        """Counts of now."""
+        a = self._all.c
+        counts = [
+            func.count().filter(a.state.not_in(["sent", "dead"])),
+            func.count().filter(a.state == "sent"),
+            func.count().filter(a.state == "dead"),
+            func.count().filter(a.attempts > 1),
+        ]
+        with self._engine.connect() as connection:
+            return Progress._make(connection.execute(select(*counts).select_from(self._all)).one())
+
+    def dead(self) -> set[str]:
+        """The ids of the dead letters."""
+        return self._ids(self._all.c.state == "dead")
+
+    def explained(self) -> set[str]:
+        """The ids of messages with a recorded failure."""
+        return self._ids(self._all.c.last_error_code.is_not(None))
+
+    def _ids(self, condition: ColumnElement[bool]) -> set[str]:
+        with self._engine.connect() as connection:
+            return set(map(str, connection.scalars(select(self._all.c.id).where(condition))))
+
+
+def counted(place: Surroundings, shop: Shop, books: Books, casualty: Casualty | None, seconds: float) -> Report:
+    """Count, once the relay is stopped and nothing moves any more."""
+    first: dict[str, float] = {}
+    arrivals: Counter[str] = Counter()
+    for message_id, arrived in _arrivals(place.redis, place.stream):
+        first.setdefault(message_id, arrived)
+        arrivals[message_id] += 1
+    repeated = {message_id for message_id, times in arrivals.items() if times > 1}
+    dead, progress = books.dead(), books.progress()
+    delivered = shop.committed.keys() & first.keys()
+    waits = sorted(max(0.0, first[found] - shop.committed[found]) * 1000 for found in delivered)
+    figures = Figures(
+        committed=len(shop.committed),
+        rolled_back=len(shop.rolled_back),
+        delivered=len(delivered),
+        duplicates=arrivals.total() - len(first),
+        retried=progress.retried,
+        dead=len(dead),
+        lost=len(shop.committed.keys() - first.keys() - dead),
+        ghosts=len(first.keys() - shop.committed.keys()),
+        seconds=round(seconds, 2),
+        per_second=round(len(delivered) / seconds, 1),
+        p50_ms=_share(waits, 0.50),
+        p99_ms=_share(waits, 0.99),
+    )
+    return Report(
+        figures,
+        casualty,
+        mishaps=place.mishaps.total(),
+        unexplained=len(repeated - books.explained()),
+        undeliverable_is_dead=dead == {shop.undeliverable},
+        unfinished=progress.unsettled,
+    )
+
+
+def _arrivals(client: redis.Redis, stream: str) -> Iterator[tuple[str, float]]:
+    """Every entry of the stream, as the message's id and the Unix time of its arrival by our clock."""
+    asked = time.time()
+    seconds, microseconds = client.time()
+    ahead = seconds + microseconds / 1e6 - (asked + time.time()) / 2
+    last = "-"
+    while entries := cast(Entries, client.xrange(stream, min=last, count=PAGE)):
+        for entry, fields in entries:
+            # The id of an entry has the server's milliseconds, rounded down.
+            yield fields["ce_id"], (int(entry.partition("-")[0]) + 1) / 1000 - ahead
+        last = f"({entry}"
+
+
+def _share(ordered: list[float], share: float) -> float | None:
+    """The value that this share of the values does not exceed."""
+    return round(ordered[math.ceil(share * len(ordered)) - 1], 1) if ordered else None
+
+
+def _duration(milliseconds: float | None) -> str:
+    if milliseconds is None:
+        return "–"
+    return f"{milliseconds:,.0f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:,.1f} s"

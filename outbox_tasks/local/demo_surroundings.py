@@ -1,0 +1,184 @@
+"""What the demo runs on: its own servers, or a corner of its own on those that the environment names."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import redis
+from redis.exceptions import ResponseError
+from sqlalchemy.schema import DropSchema
+
+from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
+from outbox_tasks.local import demo_destination
+from outbox_tasks.local.demo_app import DESTINATION
+from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.local.processes import Child
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.settings import PREFIX, Settings, redacted
+from outbox_tasks.store import migrating
+
+FAILING_SHARE = 0.06
+"""Of the requests with messages to the destination."""
+
+TIMES = {
+    "CLAIM_INTERVAL": 0.5,
+    "STATEMENT_TIMEOUT": 1.5,
+    "SEND_TIMEOUT": 2,
+    "SOFT_TIME_LIMIT": 6,
+    "HARD_TIME_LIMIT": 7,
+    "RUN_LEASE": 8,
+    "QUEUE_LEASE": 9,
+    "BACKOFF_BASE": 0.2,
+    "SOFT_SHUTDOWN_TIMEOUT": 8,
+}
+"""Shorter than in production: what a killed worker held comes back when its lease ends, in seconds here."""
+
+IN_FLIGHT, BUNDLE = 5000, 50
+"""So little that no lease ends in the queue, also on a slow machine."""
+
+DATABASES = range(15, 0, -1)
+"""Numbers of Redis databases to look at, from the one least likely to be meant for anything."""
+
+OURS = ("outbox", "unacked", "_kombu.", "celery")
+"""How the keys begin that the demo, and Celery for it, leave in Redis."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Where the demo takes place."""
+
+    settings: Settings
+    redis: redis.Redis
+    stream: str
+    mishaps: Counter[str]
+    """What the destination did to requests, and how often."""
+
+
+@contextmanager
+def surroundings() -> Iterator[Surroundings]:
+    """Start or borrow database and broker, make tables and a failing destination; all goes at the end."""
+    name = f"outbox_demo_{secrets.token_hex(4)}"
+    mishaps: Counter[str] = Counter()
+    with ExitStack() as stack:
+        database_url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
+        given = os.environ.get("OUTBOX_BROKER_URL") or stack.enter_context(EmbeddedValkey()).url
+        broker_url = stack.enter_context(_redis_database(given, name))
+        destination = stack.enter_context(_destination(broker_url, name, mishaps))
+        variables = {f"{PREFIX}{setting}": str(value) for setting, value in TIMES.items()} | {
+            "OUTBOX_DATABASE_URL": database_url,
+            "OUTBOX_DATABASE_SCHEMA": name,
+            "OUTBOX_BROKER_URL": broker_url,
+            "OUTBOX_DESTINATIONS": json.dumps({DESTINATION: {"url": destination, "bundle_size": BUNDLE}}),
+            "OUTBOX_BUNDLE_SIZE": str(BUNDLE),
+            "OUTBOX_MAX_IN_FLIGHT": str(IN_FLIGHT),
+            "OUTBOX_CONFIG": os.devnull,
+        }
+        stack.enter_context(_environment(variables))
+        settings = Settings()
+        stack.enter_context(_tables(settings))
+        client = stack.enter_context(redis.Redis.from_url(broker_url, decode_responses=True))
+        yield Surroundings(settings, client, name, mishaps)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Exactly these settings, for us and our children; Celery's own variables would win over them."""
+    before = {name: value for name, value in os.environ.items() if name.startswith((PREFIX, "CELERY_"))}
+    for name in before:
+        del os.environ[name]
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def _tables(settings: Settings) -> Iterator[None]:
+    """The outbox tables, in a database schema of the demo's own."""
+    schema = str(settings.database_schema)
+    with migrating(settings) as connection:
+        upgrade(connection, schema)
+    try:
+        yield
+    finally:
+        with migrating(settings) as connection:
+            connection.execute(DropSchema(schema, cascade=True, if_exists=True))
+
+
+@contextmanager
+def _redis_database(url: str, name: str) -> Iterator[str]:
+    """The URL of an empty database on the server at `url`, emptied again at the end.
+
+    Celery's queues have the same names everywhere: a relay at home in the given one must not meet the demo's.
+    """
+    if urlsplit(url).scheme != "redis":
+        rule = "the demo needs a redis:// server; without OUTBOX_BROKER_URL it starts its own"
+        raise ConfigurationError(setting="broker_url", value=redacted(url), rule=rule)
+    marker = "outbox_demo"
+    try:
+        for candidate in (*(_with_database(url, number) for number in DATABASES), url):
+            with redis.Redis.from_url(candidate, socket_timeout=5, socket_connect_timeout=5) as client:
+                if _is_taken(client, marker, name):
+                    break
+        else:
+            rule = "the demo needs an empty database on this server; without OUTBOX_BROKER_URL it starts its own"
+            raise ConfigurationError(setting="broker_url", value=redacted(url), rule=rule)
+        try:
+            yield candidate
+        finally:
+            with redis.Redis.from_url(candidate) as client:
+                for key in client.scan_iter(count=1000):
+                    if key.decode(errors="replace").startswith(OURS):
+                        client.unlink(key)
+    except redis.RedisError as error:
+        raise BrokerUnreachable(url=redacted(url), reason=error) from error
+
+
+def _is_taken(client: redis.Redis, marker: str, name: str) -> bool:
+    """Whether the database was empty, and is now ours."""
+    try:
+        if client.dbsize() or not client.set(marker, name, nx=True):
+            return False
+        if client.dbsize() == 1:
+            return True
+        client.delete(marker)
+    except ResponseError:  # the server has no database of this number, or not for us
+        pass
+    return False
+
+
+@contextmanager
+def _destination(broker_url: str, stream: str, mishaps: Counter[str]) -> Iterator[str]:
+    """The URL of a Redis Stream whose connections fail sometimes."""
+    parts = urlsplit(broker_url)
+    with socket.create_server((LOOPBACK, 0)) as listening:
+        argv = [sys.executable, "-I", "-S", str(Path(demo_destination.__file__)), str(listening.fileno())]
+        argv += [parts.hostname or LOOPBACK, str(parts.port or 6379), str(FAILING_SHARE)]
+        child = Child.start(
+            "destination",
+            argv,
+            pass_fds=[listening.fileno()],
+            on_line=lambda _, mishap: mishaps.update([mishap]),
+        )
+        port = listening.getsockname()[1]
+    with child:
+        login, at, _ = parts.netloc.rpartition("@")
+        yield f"redis+stream://{login}{at}{LOOPBACK}:{port}{parts.path}/{stream}"
+
+
+def _with_database(url: str, number: int) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{number}"))

@@ -1,0 +1,212 @@
+"""`outbox-tasks up`: database, broker and relay on this machine, until Ctrl-C. For development."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shlex
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from outbox_tasks.local.commands import outbox_tasks_argv
+from outbox_tasks.local.errors import LocalError, ServerLost, TablesNotMade
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.processes import Child
+from outbox_tasks.local.relay import Flower, Relay
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
+from outbox_tasks.settings import Settings, redacted
+
+DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OUTBOX_DESTINATIONS"
+FLOWER_PASSWORD = "OUTBOX_FLOWER_PASSWORD"
+FLOWER_PORT = 5555
+EXAMPLE = "events"
+INIT_TIMEOUT = 120.0
+LOOK_INTERVAL = 0.2
+# What an idle relay says each second would hide the rest.
+ROUTINE = re.compile(r"due task outbox_tasks\.claim |outbox_tasks\.claim\[.*(received$|claimed 0 in 0)")
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
+
+
+def up(
+    settings_env: Mapping[str, str],
+    *,
+    directory: Path | None,
+    publishers: int = 2,
+    flower: bool = True,
+    console: Console,
+) -> int:
+    """Run it all until Ctrl-C or SIGTERM; return the exit code.
+
+    Database and broker are our own unless `settings_env` or outbox.toml names one. Without a `directory`
+    their data are thrown away at the end.
+    """
+    with _sigterm_as_ctrl_c():
+        try:
+            with ExitStack() as stack:
+                _run(stack, settings_env, directory, publishers, flower, console)
+        except KeyboardInterrupt:
+            return 0
+        except LocalError as error:
+            console.print(Text(str(error), style="red"), soft_wrap=True)
+            return 1
+    return 0
+
+
+def _run(
+    stack: ExitStack,
+    settings_env: Mapping[str, str],
+    directory: Path | None,
+    publishers: int,
+    with_flower: bool,
+    console: Console,
+) -> None:
+    # Entered first, left last: these say what is going on while the rest is still being stopped.
+    stack.callback(console.print, "All is stopped.")
+    with console.status("Starting database and broker …"):
+        surroundings = Surroundings(settings_env)
+        surroundings.start(stack, directory)
+    with console.status("Creating the outbox tables …"):
+        _init(surroundings.env)
+    flower = _flower(settings_env, console) if with_flower else None
+    log = Log(console)
+    relay = Relay(surroundings.env, publishers=publishers, flower=flower, on_line=log)
+    with console.status("Starting the relay …"):
+        stack.enter_context(relay)
+    stack.callback(console.print, "Stopping; Ctrl-C once more to hurry …")
+    _welcome(console, surroundings, flower)
+    log.shown = True
+    while True:
+        surroundings.check()
+        relay.supervise(log.say)
+        time.sleep(LOOK_INTERVAL)
+
+
+class Surroundings:
+    """What the relay needs around it, and the variables that tell it so."""
+
+    def __init__(self, settings_env: Mapping[str, str]) -> None:
+        settings = Settings()
+        self.database_url = settings_env.get(DATABASE) or settings.database_url or ""
+        self.broker_url = settings_env.get(BROKER) or settings.broker_url or ""
+        self.destinations = sorted(settings.destinations)
+        self.exports: dict[str, str] = {}
+        """What an application needs to use what was started here."""
+        self._given = dict(settings_env)
+        self._servers: list[EmbeddedServer] = []
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of the relay."""
+        return {**self._given, **self.exports}
+
+    def start(self, stack: ExitStack, directory: Path | None) -> None:
+        """Start the servers that the settings don't name. They stop when `stack` is left."""
+        if not self.database_url:
+            self.database_url = self._start(stack, DATABASE, EmbeddedPostgres(directory))
+        if not self.broker_url:
+            broker = EmbeddedValkey(directory)
+            self.broker_url = self._start(stack, BROKER, broker)
+            if not (self.destinations or self._given.get(DESTINATIONS)):
+                # So that something can be published at once.
+                stream = f"redis+stream://{LOOPBACK}:{broker.port}/1/{EXAMPLE}"
+                self.exports[DESTINATIONS] = json.dumps({EXAMPLE: {"url": stream}})
+                self.destinations = [EXAMPLE]
+
+    def _start(self, stack: ExitStack, variable: str, server: EmbeddedServer) -> str:
+        stack.enter_context(server)
+        self._servers.append(server)
+        self.exports[variable] = server.url
+        return server.url
+
+    def check(self) -> None:
+        """Raises `ServerLost` if a server has ended: nothing can go on without it."""
+        for server in self._servers:
+            if not server.alive:
+                raise ServerLost(server=server.name, code=server.returncode, tail="\n" + server.tail())
+
+
+class Log:
+    """Prints what the services say, each line behind the coloured name of its service."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._colours: dict[str, str] = {}
+        self.shown = False
+        """Off while the services start: if one fails, its last lines are in the error."""
+
+    def __call__(self, name: str, line: str) -> None:
+        if self.shown and line and not ROUTINE.search(line):
+            colour = self._colours.setdefault(name, COLOURS[len(self._colours) % len(COLOURS)])
+            text = Text.assemble((f"{name:<9}", colour), ("│ ", "dim"), line)
+            self._console.print(text, soft_wrap=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        """A line of our own."""
+        self._console.print(Text.assemble(("up       ", "bold red"), ("│ ", "dim"), text), soft_wrap=True)
+
+
+def _init(env: Mapping[str, str]) -> None:
+    with Child.start("init", outbox_tasks_argv("init"), env=env) as init:
+        try:
+            code: int | str = init.wait(INIT_TIMEOUT)
+        except TimeoutError:
+            code = f"none within {INIT_TIMEOUT:g} s"
+    if code != 0:
+        raise TablesNotMade(code=code, tail="\n" + init.tail())
+
+
+def _flower(env: Mapping[str, str], console: Console) -> Flower | None:
+    if find_spec("flower") is None:
+        console.print(Text("Without Flower, which is not installed: pip install 'outbox-tasks[flower]'"))
+        return None
+    return Flower(free_port(FLOWER_PORT), env.get(FLOWER_PASSWORD) or secrets.token_urlsafe(12))
+
+
+def _welcome(console: Console, surroundings: Surroundings, flower: Flower | None) -> None:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("Database", redacted(surroundings.database_url))
+    table.add_row("Broker", redacted(surroundings.broker_url))
+    if flower is not None:
+        table.add_row("Flower", f"http://{LOOPBACK}:{flower.port}  as outbox, password {flower.password}")
+    names = ", ".join(surroundings.destinations) or "none: add [destinations.<name>] to outbox.toml"
+    table.add_row("Destinations", Text(names))
+    console.print(Panel(table, title="outbox-tasks is up", expand=False))
+    # Outside the panel, so that they can be copied.
+    if surroundings.exports:
+        console.print("In the shell of your application:\n", style="bold")
+        for variable, value in surroundings.exports.items():
+            _print_plain(console, f"export {variable}={shlex.quote(value)}")
+    if surroundings.destinations:
+        console.print("\nPublish something:\n", style="bold")
+        arguments = rf"'hello', '{{\"n\": 1}}', destination => '{surroundings.destinations[0]}'"
+        _print_plain(console, f'psql "${DATABASE}" -c "SELECT outbox_publish({arguments})"')
+    console.print("\nCtrl-C stops everything.\n")
+
+
+def _print_plain(console: Console, line: str) -> None:
+    console.print(Text(line), soft_wrap=True)
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

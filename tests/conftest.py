@@ -1,0 +1,259 @@
+"""What the tests share: real servers, and for each test a database schema and a stream of its own.
+
+The servers are those of OUTBOX_DATABASE_URL and OUTBOX_BROKER_URL where these are set, else embedded ones. On
+either, a test touches nothing but what it made itself. The factories `settings` and `new_store` take what
+differs from the usual settings.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+from uuid import UUID, uuid4
+
+import pytest
+import redis
+from sqlalchemy import Connection, Engine, Row, create_engine, func, insert, literal, select, text, update
+from sqlalchemy.sql import ColumnElement
+
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.model import LeasedMessage
+from outbox_tasks.schema import tables
+from outbox_tasks.settings import Settings
+from outbox_tasks.statements import SECOND
+from outbox_tasks.store import Store, engine_url
+
+GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
+"""The settings of whoever runs the tests; no test may see them but through the fixtures."""
+
+KINDS = ("unit", "contract", "integration", "acceptance", "fault")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test is marked by the directory it is in."""
+    for item in items:
+        if item.path.parent.name in KINDS:
+            item.add_marker(item.path.parent.name)
+
+
+def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Wait until the condition is true; returns its value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"it did not become true within {seconds:g} s"
+        time.sleep(0.01)
+    return value
+
+
+def seconds_from_now(seconds: float) -> ColumnElement[Any]:
+    """A time by the database's clock, for a column."""
+    return func.clock_timestamp() + literal(seconds) * SECOND
+
+
+class MakeSettings(Protocol):
+    def __call__(self, **values: Any) -> Settings: ...
+
+
+class MakeStore(Protocol):
+    def __call__(self, **values: Any) -> Store: ...
+
+
+class MakeMessage(Protocol):
+    def __call__(self, **fields: Any) -> LeasedMessage: ...
+
+
+class Rows:
+    """The rows of a test's outbox, written and read by hand."""
+
+    def __init__(self, engine: Engine, schema: str | None) -> None:
+        self.engine = engine
+        self.tables = tables(schema)
+        self._view = f"{schema}.outbox_all" if schema else "outbox_all"
+
+    def insert(self, count: int = 1, **columns: Any) -> list[str]:
+        """Commit `count` rows, due since a second ago, with these columns (values or SQL). Returns ids."""
+        m = self.tables.messages
+        columns = {
+            "event_type": "order.created",
+            "destination": "orders",
+            "payload": b"{}",
+            "locked_until": seconds_from_now(-1),
+            **columns,
+        }
+        values = [v if isinstance(v, ColumnElement) else literal(v, m.c[n].type) for n, v in columns.items()]
+        made = select(*values).select_from(func.generate_series(1, count))
+        with self.engine.begin() as connection:
+            ids = connection.scalars(insert(m).from_select(list(columns), made).returning(m.c.id))
+            return [str(id) for id in ids]
+
+    def change(self, ids: Sequence[str] | None = None, /, **columns: Any) -> None:
+        """Change these rows, or all."""
+        m = self.tables.messages
+        statement = update(m).values(**columns)
+        if ids is not None:
+            statement = statement.where(m.c.id.in_([UUID(id) for id in ids]))
+        with self.engine.begin() as connection:
+            connection.execute(statement)
+
+    def hot(self) -> list[Row[Any]]:
+        """The rows of outbox_messages, in the order of insertion."""
+        return self._read(select(self.tables.messages).order_by("seq"))
+
+    def archived(self) -> list[Row[Any]]:
+        """The rows of outbox_archive, in the order of insertion."""
+        return self._read(select(self.tables.archive).order_by("seq"))
+
+    def shown(self) -> list[Row[Any]]:
+        """The rows of the view outbox_all, in the order of insertion."""
+        return self._read(text(f"SELECT * FROM {self._view} ORDER BY seq"))
+
+    def one(self, id: str | UUID) -> Row[Any]:
+        """The row of outbox_messages with this id."""
+        [row] = [row for row in self.hot() if str(row.id) == str(id)]
+        return row
+
+    def state(self, id: str | UUID) -> str:
+        """The state that outbox_all shows."""
+        [state] = [row.state for row in self.shown() if str(row.id) == str(id)]
+        return str(state)
+
+    def _read(self, statement: Any) -> list[Row[Any]]:
+        with self.engine.connect() as connection:
+            return list(connection.execute(statement).all())
+
+
+class Stream:
+    """The Redis Stream of a test: what it holds is what was delivered."""
+
+    def __init__(self, redis_url: str, name: str) -> None:
+        self.name = name
+        parts = urlsplit(redis_url)
+        self.url = f"{parts.scheme}+stream://{parts.netloc}/{parts.path.strip('/') or 0}/{name}"
+        self.client = redis.Redis.from_url(redis_url)
+
+    def entries(self) -> list[dict[str, bytes]]:
+        """The fields of every entry, in order."""
+        found: list[tuple[bytes, dict[bytes, bytes]]] = self.client.xrange(self.name)  # type: ignore[assignment]
+        return [{name.decode(): value for name, value in fields.items()} for _, fields in found]
+
+    def ids(self) -> list[str]:
+        """The message id of every entry, in order, duplicates and all."""
+        return [entry["ce_id"].decode() for entry in self.entries()]
+
+    def __len__(self) -> int:
+        return int(self.client.xlen(self.name))
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    if url := GIVEN.get("OUTBOX_DATABASE_URL"):
+        yield url
+    else:
+        with EmbeddedPostgres() as server:
+            yield server.url
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    if url := GIVEN.get("OUTBOX_BROKER_URL"):
+        yield url
+    else:
+        with EmbeddedValkey() as server:
+            yield server.url
+
+
+@pytest.fixture
+def own_redis() -> Iterator[EmbeddedValkey]:
+    """A Redis-compatible server that the test may kill."""
+    with EmbeddedValkey() as server:
+        yield server
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL that the test may kill; takes a few seconds to make."""
+    with EmbeddedPostgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def engine(postgres_url: str) -> Iterator[Engine]:
+    """The application's engine."""
+    made = create_engine(engine_url(postgres_url), pool_size=20)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def connection(engine: Engine) -> Iterator[Connection]:
+    """A connection of the application, in no transaction yet."""
+    with engine.connect() as made:
+        yield made
+
+
+@pytest.fixture
+def stream(redis_url: str) -> Iterator[Stream]:
+    """Where the destination `orders` delivers to."""
+    made = Stream(redis_url, f"outbox_test_{uuid4().hex[:12]}")
+    yield made
+    made.client.delete(made.name)
+    made.client.close()
+
+
+@pytest.fixture
+def schema(engine: Engine) -> Iterator[str]:
+    """The name of a database schema for this test alone; not made yet, and dropped afterwards."""
+    name = f"outbox_test_{uuid4().hex[:12]}"
+    yield name
+    with engine.begin() as connection:
+        connection.execute(text("SET LOCAL client_min_messages = warning"))
+        connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+
+
+@pytest.fixture
+def settings(postgres_url: str, redis_url: str, schema: str, stream: Stream) -> MakeSettings:
+    """Makes settings with one destination, `orders`, the test's stream; the tables are not made yet."""
+
+    def make(**values: Any) -> Settings:
+        mine = {
+            "database_url": postgres_url,
+            "broker_url": redis_url,
+            "database_schema": schema,
+            "destinations": {"orders": {"url": stream.url}},
+        }
+        return Settings(**{**mine, **values})
+
+    return make
+
+
+@pytest.fixture
+def new_store(settings: MakeSettings, engine: Engine, schema: str) -> Iterator[MakeStore]:
+    """Makes stores, over tables that are migrated."""
+    with engine.begin() as connection:
+        upgrade(connection, schema)
+    made: list[Store] = []
+
+    def make(**values: Any) -> Store:
+        made.append(Store.connect(settings(**values)))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+
+
+@pytest.fixture
+def store(new_store: MakeStore) -> Store:
+    """A store over migrated tables."""
+    return new_store()
+
+
+@pytest.fixture
+def rows(new_store: MakeStore, engine: Engine, schema: str) -> Rows:
+    """The rows of the test's migrated outbox."""
+    return Rows(engine, schema)

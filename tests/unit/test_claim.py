@@ -1,0 +1,88 @@
+"""Grouping what was claimed into bundles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbox_tasks.claim import SPREAD, bundled
+from outbox_tasks.model import Bundle, Ticket
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import Claimed
+
+SETTINGS = Settings(
+    bundle_size=10, destinations={"orders": {"url": "a://b"}, "single": {"url": "a://b", "bundle_size": 1}}
+)
+
+
+def claimed(seq: int, destination: str = "orders", alone: bool = False) -> Claimed:
+    return Claimed(seq, f"id-{seq}", destination, f"event-{seq}", seq % 3, "pending", alone)
+
+
+def sizes(rows: list[Claimed]) -> list[int]:
+    return [len(bundle.tickets) for bundle in bundled(SETTINGS, rows, "lease")]
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (0, []),
+        (1, [1]),
+        (3, [1, 1, 1]),
+        (4, [1, 1, 1, 1]),
+        (5, [2, 2, 1]),
+        (36, [9, 9, 9, 9]),
+        (40, [10, 10, 10, 10]),
+        (41, [10, 10, 10, 10, 1]),
+    ],
+)
+def test_little_is_spread_and_much_goes_in_full_bundles(count: int, expected: list[int]) -> None:
+    assert sizes([claimed(n) for n in range(count)]) == expected
+
+
+def test_a_bundle_size_of_one_is_the_plain_case() -> None:
+    assert sizes([claimed(n, "single") for n in range(50)]) == [1] * 50
+
+
+def test_a_ticket_says_what_begin_compares() -> None:
+    [bundle] = bundled(SETTINGS, [claimed(5)], "lease")
+    assert bundle == Bundle("orders", "lease", (Ticket("id-5", 2, "event-5"),))
+
+
+def test_a_row_whose_last_send_never_ended_travels_alone() -> None:
+    rows = [claimed(n, alone=n in (2, 7)) for n in range(20)]
+    bundles = list(bundled(SETTINGS, rows, "lease"))
+    assert [b.tickets[0].id for b in bundles if len(b.tickets) == 1 and b.tickets[0].id in ("id-2", "id-7")] == [
+        "id-2",
+        "id-7",
+    ]
+    assert sorted(len(b.tickets) for b in bundles) == [1, 1, 3, 5, 5, 5]
+
+
+rows = st.lists(st.tuples(st.sampled_from(["orders", "single"]), st.booleans()), max_size=150).map(
+    lambda drawn: [claimed(seq, destination, alone) for seq, (destination, alone) in enumerate(drawn)]
+)
+
+
+@given(rows)
+def test_every_row_is_in_one_bundle_of_its_destination_and_in_order(rows: list[Claimed]) -> None:
+    bundles = list(bundled(SETTINGS, rows, "lease"))
+    by_id = {row.id: row for row in rows}
+    assert Counter(ticket.id for bundle in bundles for ticket in bundle.tickets) == Counter(list(by_id))
+    for bundle in bundles:
+        taken = [by_id[ticket.id] for ticket in bundle.tickets]
+        assert {row.destination for row in taken} == {bundle.destination}
+        assert taken == sorted(taken)
+        assert 1 <= len(taken) <= SETTINGS.bundle_size_of(bundle.destination)
+        assert len(taken) == 1 or not any(row.alone for row in taken)
+    for destination in SETTINGS.destinations:
+        together = [row for row in rows if row.destination == destination and not row.alone]
+        order = [t.id for b in bundles if b.destination == destination for t in b.tickets if not by_id[t.id].alone]
+        assert order == [row.id for row in together]
+        made = [b for b in bundles if b.destination == destination and not by_id[b.tickets[0].id].alone]
+        size = min(SETTINGS.bundle_size_of(destination), ceil(len(together) / SPREAD)) or 1
+        assert len(made) == ceil(len(together) / size)

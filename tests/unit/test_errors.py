@@ -1,0 +1,126 @@
+"""The one family of errors: each says the fact, the cause and the remedy, and travels whole."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import pickle
+import string
+from collections.abc import Iterator
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.utils.serialization import get_pickleable_exception
+
+import outbox_tasks
+import outbox_tasks.local.errors
+import outbox_tasks.tasks
+from outbox_tasks.errors import (
+    ConfigurationError,
+    InvalidMessage,
+    MessageRefused,
+    OutboxError,
+    PayloadNotSerializable,
+    PermanentError,
+    PublishError,
+    TransientError,
+)
+from outbox_tasks.settings import Settings
+from outbox_tasks.write import Outbox
+from tests.conftest import MakeSettings
+
+
+def family(kind: type[OutboxError]) -> Iterator[type[OutboxError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from family(child)
+
+
+FAMILY = sorted(set(family(OutboxError)), key=lambda kind: kind.__name__)
+
+
+def template(kind: type[OutboxError]) -> str:
+    assert kind.__doc__, f"{kind.__name__} has no message"
+    return " ".join(cleandoc(kind.__doc__).split())
+
+
+def fields(kind: type[OutboxError]) -> list[str]:
+    return [name for _, name, _, _ in string.Formatter().parse(template(kind)) if name]
+
+
+def example(kind: type[OutboxError]) -> OutboxError:
+    if issubclass(kind, PublishError):
+        return kind("the answer was {odd}", code="refused")
+    return kind(**{name: 1.5 if name == "seconds" else f"<{name} {{x}} %s>" for name in fields(kind)})
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+class TestEveryError:
+    def test_fills_its_docstring_with_its_facts(self, kind: type[OutboxError]) -> None:
+        error = example(kind)
+        assert str(error) == template(kind).format_map(error.facts)
+
+    def test_gives_out_its_facts_as_attributes(self, kind: type[OutboxError]) -> None:
+        error = example(kind)
+        assert {name: getattr(error, name) for name in error.facts} == error.facts
+        assert not hasattr(error, "no_such_fact")
+
+    @pytest.mark.parametrize(
+        "travel",
+        [
+            pytest.param(lambda error: pickle.loads(pickle.dumps(error)), id="pickle"),
+            pytest.param(lambda error: pickle.loads(pickle.dumps(get_pickleable_exception(error))), id="celery"),
+            pytest.param(copy.copy, id="copy"),
+            pytest.param(copy.deepcopy, id="deepcopy"),
+        ],
+    )
+    def test_arrives_whole(self, kind: type[OutboxError], travel: Any) -> None:
+        error = example(kind)
+        arrived = travel(error)
+        assert type(arrived) is kind
+        assert str(arrived) == str(error)
+        assert arrived.facts == error.facts
+
+
+def test_a_publish_error_has_a_reason_and_a_code() -> None:
+    error = TransientError("try again", code="busy")
+    assert (str(error), error.reason, error.code) == ("try again", "try again", "busy")
+    assert not isinstance(error, PermanentError)
+
+
+def test_what_refuses_a_message_is_one_branch() -> None:
+    assert issubclass(InvalidMessage, MessageRefused)
+    assert issubclass(PayloadNotSerializable, MessageRefused)
+    assert not issubclass(ConfigurationError, MessageRefused)
+
+
+@pytest.mark.parametrize("payload", [object(), float("nan"), {(1, 2): 3}, "\ud800", {"a": b"\xff"}])
+def test_an_error_with_another_error_as_its_reason_arrives_whole(settings: MakeSettings, payload: Any) -> None:
+    with pytest.raises(PayloadNotSerializable) as caught:
+        Outbox(settings(nudge=False)).publish(None, "order.created", payload)  # type: ignore[arg-type]
+    arrived = pickle.loads(pickle.dumps(caught.value))
+    assert str(arrived) == str(caught.value)
+
+
+def test_every_raise_gives_all_the_facts_that_the_message_needs() -> None:
+    """Static: an error path that nobody walks in a test must not end in a KeyError."""
+    kinds = {kind.__name__: kind for kind in FAMILY}
+    found = 0
+    for path in sorted(Path(outbox_tasks.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds):
+                continue
+            kind = kinds[node.func.id]
+            given = {keyword.arg for keyword in node.keywords}
+            if None in given or issubclass(kind, PublishError):
+                continue
+            assert set(fields(kind)) <= given, f"{path.name}:{node.lineno} {kind.__name__}"
+            found += 1
+    assert found > 20
+
+
+def test_settings_errors_are_of_the_family() -> None:
+    with pytest.raises(OutboxError):
+        Settings(claim_batch=0)

@@ -1,0 +1,64 @@
+"""The CloudEvents attributes of a message."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from outbox_tasks.errors import PermanentError
+from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.model import LeasedMessage
+
+PLAIN: dict[str, Any] = {
+    "id": "0190a5d2-7c4e-7000-8000-000000000001",
+    "event_type": "order.created",
+    "destination": "orders",
+    "key": None,
+    "payload": b"{}",
+    "content_type": "application/json",
+    "headers": {},
+    "aggregate_type": None,
+    "aggregate_id": None,
+    "created_at": datetime(2030, 1, 2, 3, 4, 5, 678, UTC),
+    "attempts": 1,
+}
+
+
+def message(**fields: Any) -> LeasedMessage:
+    return LeasedMessage(**{**PLAIN, **fields})
+
+
+def test_a_plain_message_has_the_required_attributes_and_its_time() -> None:
+    assert attributes(message(), "/shop") == {
+        "id": "0190a5d2-7c4e-7000-8000-000000000001",
+        "type": "order.created",
+        "source": "/shop",
+        "time": "2030-01-02T03:04:05.000678+00:00",
+    }
+
+
+def test_key_aggregate_and_trace_context_are_attributes() -> None:
+    trace = {"traceparent": "00-a-b-01", "tracestate": "vendor=1"}
+    found = attributes(message(key="order:42", aggregate_id="42", headers={**trace, "tenant": "t1"}), "/shop")
+    assert found.items() >= {"partitionkey": "order:42", "subject": "42", **trace}.items()
+    assert "tenant" not in found
+
+
+def test_its_own_headers_are_the_others() -> None:
+    assert own_headers(message(headers={"traceparent": "00-a-b-01", "tenant": "t1"})) == {"tenant": "t1"}
+
+
+@pytest.mark.parametrize("headers", [["a"], "text", 5, {"n": 5}, {"n": None}, {"n": {"deep": "er"}}])
+@pytest.mark.parametrize("read", [lambda m: attributes(m, "/shop"), own_headers])
+def test_rubbish_headers_are_a_permanent_error(headers: Any, read: Any) -> None:
+    with pytest.raises(PermanentError) as caught:
+        read(message(headers=headers))
+    assert caught.value.code == "bad_headers"
+
+
+@pytest.mark.parametrize("headers", [None, [], "", 0])
+def test_empty_rubbish_is_rubbish_too(headers: Any) -> None:
+    with pytest.raises(PermanentError):
+        own_headers(message(headers=headers))

@@ -1,0 +1,34 @@
+"""The floors of the house, as pyproject.toml has them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+import outbox_tasks
+
+PACKAGE = Path(outbox_tasks.__file__).parent
+
+
+def test_imports_go_down_the_floors(capsys: pytest.CaptureFixture[str]) -> None:
+    config = PACKAGE.parent / "pyproject.toml"
+    status = lint_imports(config_filename=str(config), cache_dir=None)
+    assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+def test_only_the_store_the_migrations_and_the_write_execute_sql() -> None:
+    """The store is the relay's only executor; the other two work inside transactions of others."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ("execute", "exec_driver_sql", "scalar", "scalars")
+    }
+    assert {name for name in found if not name.startswith(("local/", "destinations/"))} == {
+        "store.py",
+        "migrations/__init__.py",
+        "write.py",
+    }

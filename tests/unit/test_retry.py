@@ -1,0 +1,128 @@
+"""When a failed message is tried again, and when it is given up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from outbox_tasks import retry
+from outbox_tasks.model import Outcome, Step, Ticket
+from outbox_tasks.retry import JITTER, MAX_ERROR, backoff, judge
+from outbox_tasks.settings import Settings
+from tests.conftest import MakeSettings
+
+TEN_ATTEMPTS = Settings(destinations={"orders": {"url": "a://b", "max_attempts": 10}})
+FAILED = Outcome.retry("busy", "try later")
+
+bases = st.floats(0.01, 100)
+caps = st.floats(100, 100_000)
+attempts = st.integers(1, 10_000)
+
+
+def with_backoff(base: float, cap: float) -> Settings:
+    return Settings(backoff_base=base, backoff_cap=cap)
+
+
+def ticket(attempt: int) -> Ticket:
+    return Ticket("some-id", attempt, "order.created")
+
+
+@pytest.fixture
+def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "JITTER", 0)
+
+
+class TestBackoff:
+    @given(bases, caps, attempts)
+    def test_is_base_times_a_power_of_two_and_at_most_the_cap(self, base: float, cap: float, attempts: int) -> None:
+        plain = min(cap, base * 2.0 ** min(attempts - 1, 60))
+        wait = backoff(with_backoff(base, cap), attempts)
+        assert plain <= wait * (1 + 1e-9)
+        assert wait <= plain * (1 + JITTER) * (1 + 1e-9)
+
+    @given(bases, caps, attempts, st.floats(0, 100_000))
+    def test_is_never_shorter_than_the_destination_asked_for(
+        self, base: float, cap: float, attempts: int, asked: float
+    ) -> None:
+        assert backoff(with_backoff(base, cap), attempts, at_least=asked) >= asked
+
+    @given(bases, caps, st.integers(1, 100))
+    def test_grows_until_the_cap(self, base: float, cap: float, attempts: int) -> None:
+        settings = with_backoff(base, cap)
+        assume(base * 2.0**attempts < cap)
+        # Twice the plain wait is more than the shorter one with all its jitter.
+        assert backoff(settings, attempts + 1) > backoff(settings, attempts)
+
+    @pytest.mark.parametrize("attempts", [-1, 0, 1])
+    def test_of_the_first_attempt_is_the_base(self, no_jitter: None, attempts: int) -> None:
+        assert backoff(with_backoff(1.5, 100), attempts) == 1.5
+
+    def test_takes_the_jitter_from_all_of_its_range(self) -> None:
+        waits = [backoff(with_backoff(100, 100), 1) for _ in range(1000)]
+        assert 100 <= min(waits) < 102
+        assert 123 < max(waits) <= 125
+
+
+class TestJudge:
+    def test_what_was_sent_is_sent_whatever_the_attempt(self) -> None:
+        assert judge(TEN_ATTEMPTS, "orders", ticket(11), Outcome.sent()).step is Step.SENT
+
+    def test_what_can_never_be_delivered_is_dead_at_once(self) -> None:
+        verdict = judge(TEN_ATTEMPTS, "orders", ticket(1), Outcome.dead("wrong_type", "no stream"))
+        assert (verdict.step, verdict.code, verdict.error) == (Step.DEAD, "wrong_type", "no stream")
+
+    @pytest.mark.parametrize(("attempt", "dead"), [(1, False), (9, False), (10, True), (11, True)])
+    def test_the_last_attempt_is_the_last(self, attempt: int, dead: bool) -> None:
+        verdict = judge(TEN_ATTEMPTS, "orders", ticket(attempt), FAILED)
+        assert (verdict.step is Step.DEAD) is dead
+        assert (verdict.code, verdict.error) == ("busy", "try later")
+
+    def test_a_destination_that_is_not_configured_here_gets_no_further_attempt(self) -> None:
+        assert judge(TEN_ATTEMPTS, "gone", ticket(1), FAILED).step is Step.DEAD
+
+    @pytest.mark.usefixtures("no_jitter")
+    @pytest.mark.parametrize(
+        ("attempt", "asked", "step", "wait"),
+        [
+            (1, None, Step.RETRY, 1),
+            (6, None, Step.RETRY, 32),
+            (7, None, Step.RELEASE, 64),
+            (9, None, Step.RELEASE, 256),
+            (1, 60, Step.RETRY, 60),
+            (1, 60.1, Step.RELEASE, 60.1),
+            (7, 10, Step.RELEASE, 64),
+        ],
+    )
+    def test_short_waits_are_a_retry_and_long_ones_go_back_to_the_table(
+        self, attempt: int, asked: float | None, step: Step, wait: float
+    ) -> None:
+        outcome = Outcome.retry("busy", "later", retry_after=asked)
+        verdict = judge(TEN_ATTEMPTS, "orders", ticket(attempt), outcome)
+        assert (verdict.step, verdict.wait) == (step, wait)
+
+    def test_jitter_never_makes_a_release_of_a_retry(self) -> None:
+        outcome = Outcome.retry("busy", "later", retry_after=TEN_ATTEMPTS.native_retry_max)
+        steps = {judge(TEN_ATTEMPTS, "orders", ticket(1), outcome).step for _ in range(300)}
+        assert steps == {Step.RETRY}
+
+    @given(st.integers(1, 9), st.none() | st.floats(0, 100_000))
+    def test_no_native_retry_outlives_what_the_lease_and_the_visibility_timeout_cover(
+        self, attempt: int, asked: float | None
+    ) -> None:
+        verdict = judge(TEN_ATTEMPTS, "orders", ticket(attempt), Outcome.retry("busy", "later", retry_after=asked))
+        assert verdict.step in (Step.RETRY, Step.RELEASE)
+        assert verdict.wait >= (asked or 0)
+        if verdict.step is Step.RETRY:
+            assert 2 * (verdict.wait + TEN_ATTEMPTS.queue_lease) <= TEN_ATTEMPTS.visibility_timeout
+
+    def test_retries_can_be_kept_out_of_the_broker(self) -> None:
+        settings = TEN_ATTEMPTS.replace(native_retry_max=0)
+        assert judge(settings, "orders", ticket(1), FAILED).step is Step.RELEASE
+
+    @pytest.mark.parametrize("make", [Outcome.dead, Outcome.retry])
+    def test_a_long_error_is_cut(self, settings: MakeSettings, make: Any) -> None:
+        verdict = judge(settings(), "orders", ticket(1), make("long", "x" * 10_000))
+        assert verdict.error == "x" * MAX_ERROR

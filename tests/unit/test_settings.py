@@ -1,0 +1,304 @@
+"""Settings: where they come from, what they refuse, and what they never show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outbox_tasks.errors import (
+    ConfigurationError,
+    NoRoute,
+    OutboxError,
+    SettingsFileError,
+    UnknownDestination,
+)
+from outbox_tasks.settings import Destination, Settings, redacted
+from tests.conftest import MakeSettings
+
+SECRET = "hunter2"
+ORDERS = {"orders": {"url": "redis+stream://localhost/0/orders"}}
+
+
+class TestContradictions:
+    @pytest.mark.parametrize(
+        ("setting", "value", "rule"),
+        [
+            ("claim_interval", 5, "claim_expires (5)"),
+            ("claim_expires", 60, "queue_lease (60)"),
+            ("send_timeout", 12, "soft_time_limit (18)"),
+            ("soft_time_limit", 25, "hard_time_limit (25)"),
+            ("hard_time_limit", 40, "run_lease (40)"),
+            (
+                "visibility_timeout",
+                269.9,
+                "at least twice native_retry_max with jitter plus queue_lease (270)",
+            ),
+            ("soft_shutdown_timeout", 24.9, "at least hard_time_limit (25)"),
+            ("backoff_cap", 0.9, "at least backoff_base (1)"),
+        ],
+    )
+    def test_is_refused_with_the_setting_its_value_and_the_rule(self, setting: str, value: float, rule: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            Settings(**{setting: value})
+        assert (caught.value.setting, caught.value.value) == (setting, value)
+        assert rule in caught.value.rule
+        assert str(caught.value).startswith(f"Setting {setting} = {float(value)!r} is not usable: ")
+
+    @pytest.mark.parametrize(
+        ("setting", "value"),
+        [
+            ("claim_interval", 4.9),
+            ("claim_expires", 59.9),
+            ("send_timeout", 11.9),
+            ("soft_time_limit", 24.9),
+            ("hard_time_limit", 24.9),
+            ("visibility_timeout", 270),
+            ("soft_shutdown_timeout", 25),
+            ("backoff_cap", 1),
+        ],
+    )
+    def test_just_short_of_it_is_taken(self, setting: str, value: float) -> None:
+        assert getattr(Settings(**{setting: value}), setting) == value
+
+    def test_a_route_to_an_unknown_destination_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"'order\.\*' = 'audit' is not usable.*known: orders") as caught:
+            Settings(destinations=ORDERS, routes={"order.*": ["orders", "audit"]})
+        assert caught.value.value == "audit"
+
+    def test_a_changed_copy_is_checked_too(self, settings: MakeSettings) -> None:
+        assert settings().replace(claim_batch=7).claim_batch == 7
+        with pytest.raises(ConfigurationError):
+            settings().replace(claim_interval=60)
+
+    def test_made_settings_do_not_change(self, settings: MakeSettings) -> None:
+        with pytest.raises(ValueError, match="frozen"):
+            settings().claim_batch = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("values", "setting"),
+    [
+        ({"claim_batch": 0}, "claim_batch"),
+        ({"claim_interval": "soon"}, "claim_interval"),
+        ({"claim_interval": 0}, "claim_interval"),
+        ({"run_lease": float("nan")}, "run_lease"),
+        ({"bundle_size": 1001}, "bundle_size"),
+        ({"statement_timeout": -1}, "statement_timeout"),
+        ({"archive": "keep"}, "archive"),
+        ({"source": ""}, "source"),
+        ({"database_url": "localhost"}, "database_url"),
+        ({"database_schema": 'a"b'}, "database_schema"),
+        ({"database_schema": "x" * 64}, "database_schema"),
+        ({"routes": {"order.*": "orders"}}, "routes.order.*"),
+        ({"destinations": {"orders": {}}}, "destinations.orders.url"),
+        ({"destinations": {"orders": {"url": "nowhere"}}}, "destinations.orders.url"),
+        ({"destinations": {"orders": {"url": "a://b", "max_bytes": 0}}}, "destinations.orders.max_bytes"),
+    ],
+)
+def test_a_value_that_can_not_be_is_refused_by_name(values: dict[str, Any], setting: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Settings(**values)
+    assert caught.value.setting == setting
+
+
+class TestUnknownKeys:
+    def test_as_keywords(self) -> None:
+        with pytest.raises(ConfigurationError, match="no such setting; did you mean claim_batch") as caught:
+            Settings(clam_batch=3)
+        assert caught.value.setting == "clam_batch"
+
+    def test_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OUTBOX_CLAIM_INTERVALL", "2")
+        with pytest.raises(ConfigurationError, match="did you mean OUTBOX_CLAIM_INTERVAL"):
+            Settings()
+
+    def test_in_the_environment_unlike_anything(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OUTBOX_ZZZZZZ", "2")
+        with pytest.raises(ConfigurationError, match=r"OUTBOX_ZZZZZZ.*there is no such setting$"):
+            Settings()
+
+    def test_in_the_file(self, empty_directory: Path) -> None:
+        (empty_directory / "outbox.toml").write_text("max_inflight = 3")
+        with pytest.raises(ConfigurationError, match="did you mean max_in_flight"):
+            Settings()
+
+    def test_in_a_destination(self, empty_directory: Path) -> None:
+        (empty_directory / "outbox.toml").write_text('[destinations.orders]\nurl = "a://b"\nmax_byte = 3')
+        with pytest.raises(ConfigurationError, match=r"destinations\.orders\.max_byte .*did you mean max_bytes"):
+            Settings()
+
+    def test_what_others_read_is_no_setting_and_no_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OUTBOX_FLOWER_PASSWORD", SECRET)
+        Settings()
+
+
+class TestSources:
+    @pytest.fixture(autouse=True)
+    def file(self, empty_directory: Path) -> Path:
+        path = empty_directory / "outbox.toml"
+        path.write_text('claim_batch = 1\nbundle_size = 1\nmax_in_flight = 1\n[destinations.file]\nurl = "a://b"\n')
+        return path
+
+    def test_keywords_come_before_the_environment_and_that_before_the_file(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("OUTBOX_CLAIM_BATCH", "2")
+        monkeypatch.setenv("OUTBOX_BUNDLE_SIZE", "2")
+        made = Settings(claim_batch=3)
+        assert (made.claim_batch, made.bundle_size, made.max_in_flight) == (3, 2, 1)
+
+    def test_an_empty_variable_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OUTBOX_CLAIM_BATCH", "")
+        assert Settings().claim_batch == 1
+
+    def test_destinations_and_routes_can_be_json_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"env": {"url": "c://d"}}))
+        monkeypatch.setenv("OUTBOX_ROUTES", json.dumps({"order.*": ["env", "file"]}))
+        made = Settings()
+        assert made.routed("order.created") == ["env", "file"]
+
+    @pytest.mark.parametrize("setting", ["destinations", "routes"])
+    def test_json_that_is_none_is_refused(self, monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+        monkeypatch.setenv(f"OUTBOX_{setting.upper()}", "{orders: a")
+        with pytest.raises(ConfigurationError, match=f"Setting {setting} .*must be written as JSON"):
+            Settings()
+
+    def test_another_file_can_be_named(self, empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        other = empty_directory / "other.toml"
+        other.write_text("claim_batch = 9")
+        monkeypatch.setenv("OUTBOX_CONFIG", str(other))
+        assert (Settings().claim_batch, Settings().destinations) == (9, {})
+
+    def test_a_named_file_that_is_not_there_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OUTBOX_CONFIG", "nowhere.toml")
+        with pytest.raises(SettingsFileError, match=r"nowhere\.toml.*there is no such file"):
+            Settings()
+
+    def test_no_file_is_no_error(self, file: Path) -> None:
+        file.unlink()
+        assert Settings().destinations == {}
+
+    @pytest.mark.parametrize("content", [b"claim_batch = ", b"\xff\xfe"])
+    def test_a_file_that_is_no_toml_is_an_error(self, file: Path, content: bytes) -> None:
+        file.write_bytes(content)
+        with pytest.raises(SettingsFileError, match=r"outbox\.toml could not be read"):
+            Settings()
+
+
+class TestDestinationsAndRoutes:
+    def test_a_destination_knows_its_name_and_scheme(self, settings: MakeSettings) -> None:
+        found = settings().destination("orders", "order.created")
+        assert (found.name, found.scheme) == ("orders", "redis+stream")
+
+    def test_an_unknown_destination_is_refused_with_the_known_ones(self, settings: MakeSettings) -> None:
+        with pytest.raises(UnknownDestination, match=r"'order\.created'.*'order' is not.*Known: orders\."):
+            settings().destination("order", "order.created")
+
+    def test_the_first_pattern_that_matches_counts(self) -> None:
+        two = {name: {"url": "a://b"} for name in ("orders", "audit")}
+        made = Settings(destinations=two, routes={"order.paid": ["audit"], "order.*": ["orders", "audit"]})
+        assert made.routed("order.paid") == ["audit"]
+        assert made.routed("order.created") == ["orders", "audit"]
+        with pytest.raises(NoRoute, match=r"'Order\.created'.*Known destinations: audit, orders\."):
+            made.routed("Order.created")
+
+    def test_without_a_route_the_only_destination_takes_all(self, settings: MakeSettings) -> None:
+        assert settings().routed("anything") == ["orders"]
+
+    def test_without_destinations_nothing_can_be_routed(self) -> None:
+        with pytest.raises(NoRoute, match="Known destinations: none"):
+            Settings().routed("anything")
+
+    def test_a_destination_may_have_a_bundle_size_of_its_own(self) -> None:
+        made = Settings(destinations={"a": {"url": "a://b", "bundle_size": 1}, "b": {"url": "a://b"}}, bundle_size=9)
+        assert (made.bundle_size_of("a"), made.bundle_size_of("b")) == (1, 9)
+
+
+class TestCredentials:
+    URL = f"redis+stream://user:{SECRET}@localhost/0/s?password={SECRET}"
+
+    @pytest.mark.parametrize("show", [repr, str])
+    def test_are_not_in_the_repr(self, show: Callable[[object], str]) -> None:
+        made = Settings(database_url=self.URL, broker_url=self.URL, destinations={"orders": {"url": self.URL}})
+        assert SECRET not in show(made)
+        assert SECRET not in show(made.destinations)
+
+    leaks = pytest.mark.xfail(reason="settings._first_problem shows the input unless the setting's name ends in url")
+
+    @pytest.mark.parametrize(
+        "values",
+        [
+            {"database_url": f"user:{SECRET}@localhost"},
+            {"databas_url": URL},
+            {"destinations": {"orders": {"url": f"user:{SECRET}@localhost"}}},
+            pytest.param({"destinations": {"orders": URL}}, marks=leaks),
+            pytest.param({"destinations": [URL]}, marks=leaks),
+            pytest.param({"destinations": {"orders": {"url": "a://b", "password": SECRET}}}, marks=leaks),
+            pytest.param({"broker": URL}, marks=leaks),
+        ],
+    )
+    def test_are_not_in_errors(self, values: dict[str, Any]) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            Settings(**values)
+        assert SECRET not in f"{caught.value} {caught.value.facts}"
+
+    @pytest.mark.xfail(reason="Settings.__init__ shows the whole variable when its JSON is broken")
+    def test_are_not_in_the_error_for_bad_json(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OUTBOX_DESTINATIONS", f'{{"orders": {{"url": "{self.URL}"}}')
+        with pytest.raises(ConfigurationError) as caught:
+            Settings()
+        assert SECRET not in str(caught.value)
+
+    def test_of_an_unknown_variable_are_not_in_errors(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OUTBOX_DATABASEURL", self.URL)
+        with pytest.raises(ConfigurationError) as caught:
+            Settings()
+        assert SECRET not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            (f"postgresql://u:{SECRET}@h:5432/d?password={SECRET}", "postgresql://u:***@h:5432/d"),
+            (f"redis://:{SECRET}@h:6379/0", "redis://:***@h:6379/0"),
+            ("redis://h/0", "redis://h/0"),
+            ("", ""),
+            pytest.param(
+                f"postgresql://u:pa/{SECRET}@h/d",
+                "postgresql://u:***@h/d",
+                marks=pytest.mark.xfail(reason="redacted: SQLAlchemy takes a / in a password, urlsplit does not"),
+            ),
+            pytest.param(
+                f"redis://:one@h:1/0;redis://:{SECRET}@h:2/0",
+                "redis://:***@h:1/0;redis://:***@h:2/0",
+                marks=pytest.mark.xfail(reason="redacted: of several broker URLs only the first is"),
+            ),
+        ],
+    )
+    def test_are_taken_out_of_urls(self, url: str, shown: str) -> None:
+        assert redacted(url) == shown
+
+    @given(
+        st.text(
+            st.characters(codec="utf-8", exclude_characters="/?#[]@:", exclude_categories=["C", "Z"]),
+            min_size=6,
+        )
+    )
+    def test_any_password_is_taken_out(self, password: str) -> None:
+        assert password not in redacted(f"redis://user:{password}@host:1/0")
+
+
+def test_a_destination_does_not_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Destination(url="a://b").max_bytes = 5  # type: ignore[misc]
+
+
+def test_every_error_of_the_settings_is_one_of_ours() -> None:
+    for values in ({"x": 1}, {"claim_batch": None}, {"destinations": 5}, {"routes": {"a": [1]}}):
+        with pytest.raises(OutboxError):
+            Settings(**values)
