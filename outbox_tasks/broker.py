@@ -83,7 +83,7 @@ class Broker:
         if len(bundle.tickets) == 1:
             ticket = bundle.tickets[0]
             name, task_id = PUBLISH_TASK, ticket.id
-            arguments = publish_arguments(bundle, ticket.event_type, ticket.attempt)
+            arguments: tuple[Any, ...] = publish_arguments(bundle, ticket.event_type, ticket.attempt)
             retries = ticket.attempt
         else:
             name, task_id, retries = BUNDLE_TASK, str(uuid4()), 0

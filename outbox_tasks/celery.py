@@ -60,9 +60,6 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "worker_soft_shutdown_timeout": settings.soft_shutdown_timeout,
         "worker_enable_soft_shutdown_on_idle": True,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
-        # The host application's logging is its own.
-        "worker_hijack_root_logger": True,
-        "worker_redirect_stdouts": False,
         "beat_schedule": beat_schedule(settings),
         # In memory: nothing in the schedule needs remembering, and a file can be lost, locked or damaged.
         "beat_scheduler": "celery.beat:Scheduler",

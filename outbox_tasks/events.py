@@ -37,7 +37,7 @@ def own_headers(message: LeasedMessage) -> dict[str, str]:
 
 def checked_headers(message: LeasedMessage) -> Mapping[str, str]:
     """The headers, if they are text by name. Raises `PermanentError`: rows can be written by anybody."""
-    headers = message.headers
+    headers: object = message.headers
     if not isinstance(headers, Mapping) or not all(isinstance(value, str) for value in headers.values()):
         raise PermanentError("the headers are not a JSON object of texts", code="bad_headers")
     return headers

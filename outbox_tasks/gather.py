@@ -34,7 +34,7 @@ Arrival = tuple[Any, Any, Callable[..., Any], Callable[..., Any], Any]
 
 def strategy(task: Task, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
     """The strategy of the publish task: see Celery's `Task.Strategy`."""
-    alone = default(task, app, consumer, **options)
+    alone: Callable[..., Any] = default(task, app, consumer, **options)
     if consumer.hub is None:  # without an event loop there is no telling whether more is waiting
         return alone
     return Gathering(app, consumer, alone)

@@ -20,7 +20,7 @@ MAX_ERROR = 500
 def backoff(settings: Settings, attempts: int, *, at_least: float = 0.0) -> float:
     """Seconds to wait after the `attempts`-th failed attempt: base · 2^(attempts-1), capped, with jitter."""
     doublings = min(max(attempts, 1) - 1, 60)
-    plain = get_exponential_backoff_interval(settings.backoff_base, doublings, settings.backoff_cap)  # type: ignore[arg-type]
+    plain = get_exponential_backoff_interval(settings.backoff_base, doublings, settings.backoff_cap)
     return float(max(plain, at_least)) * (1 + JITTER * random.random())
 
 

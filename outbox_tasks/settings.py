@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -228,7 +227,7 @@ class _Environment(EnvSettingsSource):
         return super().__call__()
 
 
-def _read_file() -> Mapping[str, Any]:
+def _read_file() -> dict[str, Any]:
     chosen = os.environ.get(CONFIG_VARIABLE)
     path = Path(chosen or DEFAULT_FILE)
     try:

@@ -37,7 +37,8 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import array
-from sqlalchemy.sql import ColumnElement, Delete, Executable, FromClause, Insert, Select, Update
+from sqlalchemy.sql import ColumnElement, Executable, FromClause, Insert, Select, Update
+from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from outbox_tasks.errors import UnsupportedDialect
@@ -208,7 +209,7 @@ def begin(t: Tables) -> Update:
     )
 
 
-def settle_sent(t: Tables, *, archive: bool) -> Insert | Delete:
+def settle_sent(t: Tables, *, archive: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
     """Take sent messages out of the hot table, into the archive.
 
     Parameters: ticket (JSON rows of id and attempt); token.

@@ -152,7 +152,8 @@ def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
         outcomes = publish.publish(store, relay.publishers, bundle)
     except DatabaseUnavailable as error:
         wait = backoff(relay.settings, task.request.retries + 1)
-        raise task.retry(exc=error, countdown=wait, expires=relay.settings.queue_lease) from error
+        # It still expires when it would have: with its lease.
+        raise task.retry(exc=error, countdown=wait) from error
     verdicts = settle.settle(store, bundle, outcomes)
     if bundle.more:
         try:

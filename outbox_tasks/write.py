@@ -167,7 +167,8 @@ def _due(message: Message) -> Any:
 
 
 def _check_headers(message: Message) -> None:
-    for name, value in (message.headers or {}).items():
+    headers: Mapping[Any, Any] = message.headers or {}
+    for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
             _refuse(message, f"headers[{name!r}]", value, "must be text under a name that is text")
 

@@ -42,7 +42,8 @@ PATIENCE = 120.0
 
 RATE, LATENCY_SECONDS = 10, 20
 BACKLOG = """INSERT INTO outbox_messages (event_type, destination, key, payload)
-SELECT 'order.created', 'bench', 'order:' || n, convert_to('{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}', 'UTF8')
+SELECT 'order.created', 'bench', 'order:' || n,
+       convert_to('{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}', 'UTF8')
 FROM generate_series(1, :count) n"""
 
 
@@ -104,7 +105,8 @@ class Bench:
                 time.sleep(1 / RATE)
             self._wait(lambda: self.stream.xlen("bench") >= len(committed), "the last message has arrived")
         taken = []
-        for entry, fields in self.stream.xrange("bench"):  # type: ignore[union-attr]
+        entries: Any = self.stream.xrange("bench")
+        for entry, fields in entries:
             # An entry's id is the millisecond in which the destination took it, rounded down.
             taken.append(max(0.0, int(entry.split(b"-")[0]) + 1 - committed[fields[b"ce_id"].decode()]))
         cuts = quantiles(taken, n=100)
@@ -134,7 +136,7 @@ class Bench:
     def _consumers(self, *queues: str) -> bool:
         """Whether every worker listens: each has its own queue for remote control, and has said hello."""
         bound = self.broker.scard("_kombu.binding.celery.pidbox")
-        return bool(bound) and int(bound) >= (WORKERS if queues == ("celery",) else WORKERS + 1)  # type: ignore[arg-type]
+        return bool(bound) and int(bound) >= (WORKERS if queues == ("celery",) else WORKERS + 1)
 
     def _settled(self) -> bool:
         with self.engine.connect() as connection:

@@ -98,6 +98,7 @@ class Run:
         task = self._bar.add_task("", total=orders, committed=0, delivered=0, retried=0, dead=0)
         start = time.monotonic()
         deadline = start + PATIENCE + orders / ORDERS_A_SECOND
+        self._say(f"Taking {orders:,} orders, each with a message in its own transaction …")
         self._shop.open()
         with self._bar:
             while time.monotonic() < deadline:
@@ -135,7 +136,7 @@ class Run:
             os.killpg(service.child.pid, signal.SIGSTOP)
             if held := self._sending().get(holder, 0):
                 service.child.end()
-                self._say(f"kill -9 of {service.name} while it is sending {held:,} messages")
+                self._say(f"kill -9 of {service.name} while it sends {held:,} messages")
                 return Casualty(service.name, held)
             os.killpg(service.child.pid, signal.SIGCONT)
         return None
@@ -165,8 +166,9 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, action in before.items():
+            signal.signal(number, action)

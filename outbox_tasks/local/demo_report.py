@@ -93,7 +93,7 @@ class Report:
         grid.add_column(overflow="fold")
         grid.add_column(justify="right", no_wrap=True)
         for label, value in self._lines():
-            grid.add_row(label, value)
+            grid.add_row(label, value, style="bold" if value == "0" else "")
         console.print()
         console.print(grid)
         console.print()

@@ -9,6 +9,6 @@ from celery import Celery
 app = Celery("raw", broker=os.environ["OUTBOX_BROKER_URL"], set_as_current=False)
 
 
-@app.task(name="raw.noop", ignore_result=True)
+@app.task(name="raw.noop", ignore_result=True)  # type: ignore[untyped-decorator]
 def noop(n: int) -> None:
     """Nothing."""

@@ -1,0 +1,150 @@
+"""`outbox-tasks demo` as people start it: what it counts, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from sqlalchemy import Engine, text
+
+from tests.conftest import GIVEN, eventually
+
+KEYS = (
+    "committed", "rolled_back", "delivered", "duplicates", "retried", "dead", "lost", "ghosts",
+    "seconds", "per_second", "p50_ms", "p99_ms",
+)  # fmt: skip
+ORDERS = 300
+
+
+class Running:
+    """A demo in a process of its own, and every process that was ever seen below it."""
+
+    def __init__(self, directory: Path, *arguments: str, **env: str) -> None:
+        self._out, self._err = directory / "out", directory / "err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            argv = [sys.executable, "-m", "outbox_tasks", "demo", *arguments]
+            self.process = subprocess.Popen(argv, stdout=out, stderr=err, env={**os.environ, **env})
+        self.family: dict[int, psutil.Process] = {}
+
+    def look(self) -> dict[int, psutil.Process]:
+        """Remember who is there now."""
+        with suppress(psutil.NoSuchProcess):
+            found = psutil.Process(self.process.pid).children(recursive=True)
+            self.family |= {process.pid: process for process in found}
+        return self.family
+
+    def wait(self, seconds: float = 110) -> int:
+        """Its exit code."""
+        deadline = time.monotonic() + seconds
+        while (code := self.process.poll()) is None:
+            assert time.monotonic() < deadline, f"it did not end within {seconds:g} s: {self.errors}"
+            self.look()
+            time.sleep(0.1)
+        return code
+
+    @property
+    def output(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def errors(self) -> str:
+        return self._err.read_text()
+
+    def left(self) -> list[psutil.Process]:
+        """Which of its processes still run; psutil knows a reused number from the one it has seen."""
+        return [p for p in self.family.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+@contextmanager
+def running(directory: Path, *arguments: str, **env: str) -> Iterator[Running]:
+    """Start it, and don't leave it running whatever happens."""
+    started = Running(directory, *arguments, **env)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.wait()
+        eventually(lambda: not started.left(), 15)
+
+
+def schemas(engine: Engine) -> set[str]:
+    with engine.connect() as connection:
+        return set(connection.scalars(text("SELECT nspname FROM pg_namespace")))
+
+
+def keys(url: str) -> dict[int, int]:
+    """How many keys each of the server's databases has, where there are any."""
+    with redis.Redis.from_url(url) as client:
+        found = client.info("keyspace")
+    return {int(name[2:]): facts["keys"] for name, facts in found.items()}  # type: ignore[union-attr]
+
+
+def test_every_committed_order_arrives_and_none_that_was_rolled_back(tmp_path: Path) -> None:
+    given = {name: url for name, url in GIVEN.items() if name in ("OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL")}
+    with running(tmp_path, "--json", "--orders", str(ORDERS), **given) as demo:
+        code = demo.wait()
+        figures = json.loads(demo.output)
+        assert code == 0, demo.errors
+        assert tuple(figures) == KEYS
+        assert (figures["committed"], figures["rolled_back"]) == (ORDERS, ORDERS // 10)
+        assert (figures["delivered"], figures["dead"]) == (ORDERS - 1, 1)
+        assert (figures["lost"], figures["ghosts"]) == (0, 0)
+        assert figures["retried"] > 0
+        assert 0 <= figures["duplicates"] <= figures["retried"]
+        assert 0 < figures["p50_ms"] <= figures["p99_ms"]
+        assert "kill -9 of publish" in demo.errors
+        assert len(demo.family) > 5
+        assert demo.left() == []
+
+
+def test_on_given_servers_it_keeps_to_a_corner_of_its_own_and_clears_it(
+    tmp_path: Path, engine: Engine, postgres_url: str, redis_url: str
+) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("somebody_elses", "key", ex=300)
+    schemas_before, keys_before = schemas(engine), keys(redis_url)
+    given = {"OUTBOX_DATABASE_URL": postgres_url, "OUTBOX_BROKER_URL": redis_url}
+    # Settings that are not meant for the demo, and a broker that Celery would prefer.
+    others = {"OUTBOX_BUNDLE_SIZE": "7", "OUTBOX_DATABASE_SCHEMA": "nowhere", "CELERY_BROKER_URL": "redis://nowhere"}
+    with running(tmp_path, "--orders", str(ORDERS), **given, **others) as demo:
+        eventually(lambda: schemas(engine) - schemas_before, 30)
+        eventually(lambda: keys(redis_url).keys() - keys_before.keys(), 30)
+        assert demo.wait() == 0, demo.errors
+        assert "Nothing was lost" in demo.output
+    assert schemas(engine) == schemas_before
+    assert keys(redis_url) == keys_before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_when_it_is_stopped_in_the_middle_it_clears_up_too(
+    tmp_path: Path, engine: Engine, postgres_url: str, redis_url: str, number: signal.Signals
+) -> None:
+    schemas_before, keys_before = schemas(engine), keys(redis_url)
+    given = {"OUTBOX_DATABASE_URL": postgres_url, "OUTBOX_BROKER_URL": redis_url}
+    with running(tmp_path, "--json", **given) as demo:
+        eventually(lambda: demo.look() and "Taking 5,000 orders" in demo.errors, 60)
+        demo.process.send_signal(number)
+        assert demo.wait(40) == 1
+        assert demo.output == ""
+        assert demo.left() == []
+    assert schemas(engine) == schemas_before
+    assert keys(redis_url) == keys_before
+
+
+def test_a_broker_that_it_cannot_use_is_refused(tmp_path: Path, postgres_url: str) -> None:
+    given = {"OUTBOX_DATABASE_URL": postgres_url, "OUTBOX_BROKER_URL": "amqp://guest:secret@localhost//"}
+    with running(tmp_path, **given) as demo:
+        assert demo.wait() == 1
+        assert "needs a redis:// server" in demo.errors
+        assert "secret" not in demo.errors
+        assert "Traceback" not in demo.errors

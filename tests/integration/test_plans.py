@@ -1,0 +1,166 @@
+"""The claim, the begin and the settle reach their rows by index, however much else is in the table.
+
+Bounds are on the pages that PostgreSQL touches, not on time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.sql import ClauseElement, Executable
+
+from outbox_tasks import statements
+from outbox_tasks.model import Step, Verdict
+from outbox_tasks.store import Store
+from tests.conftest import Rows, seconds_from_now
+from tests.integration.conftest import after, bundle_of
+
+PENDING, LEASED = 100_000, 50_000
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def explained(store: Store, statement: Executable, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """The nodes of the plan, the first with the pages of all; it was run, and rolled back."""
+    assert isinstance(statement, ClauseElement)
+    compiled = statement.compile(dialect=store.engine.dialect)
+    with store.engine.connect() as connection:
+        connection.exec_driver_sql("BEGIN")
+        plan = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {compiled}", compiled.construct_params(parameters)
+        ).scalar_one()
+        connection.exec_driver_sql("ROLLBACK")
+    return list(nodes(plan[0]["Plan"]))
+
+
+def pages(plan: list[dict[str, Any]]) -> int:
+    return int(plan[0]["Shared Hit Blocks"] + plan[0]["Shared Read Blocks"])
+
+
+def scans(plan: list[dict[str, Any]]) -> dict[str, str]:
+    """How outbox_messages is read: the index (or the kind of scan) and its condition."""
+    return {
+        node.get("Index Name", node["Node Type"]): node.get("Index Cond", "")
+        for node in plan
+        if node.get("Relation Name") == "outbox_messages" and node["Node Type"] != "ModifyTable"
+    }
+
+
+def claim_100(store: Store) -> list[dict[str, Any]]:
+    parameters = {
+        "share": '[{"destination": "orders", "size": 100, "ceiling": 20}]',
+        "token": UUID(int=1),
+        "holder": "me",
+        "hold": 60.0,
+    }
+    return explained(store, statements.claim(store.tables), parameters)
+
+
+@pytest.fixture
+def flood(rows: Rows) -> None:
+    """Leased rows at the head, then a backlog."""
+    rows.insert(LEASED, lease=UUID(int=9), locked_until=seconds_from_now(3600))
+    rows.insert(PENDING)
+
+
+@pytest.mark.parametrize("analyzed", [True, False], ids=["analyzed", "not analyzed"])
+def test_a_claim_costs_no_more_in_a_flood(
+    store: Store, rows: Rows, connection: Connection, request: pytest.FixtureRequest, analyzed: bool
+) -> None:
+    rows.insert(100)
+    small = claim_100(store)
+    request.getfixturevalue("flood")
+    if analyzed:
+        connection.execute(text(f"ANALYZE {rows.tables.messages}"))
+        connection.commit()
+    large = claim_100(store)
+    for plan in (small, large):
+        read = scans(plan)
+        assert read.keys() == {"outbox_messages_due", "outbox_messages_pkey"}
+        assert "destination = " in read["outbox_messages_due"]
+        assert "locked_until <= now()" in read["outbox_messages_due"]
+    assert pages(large) <= 2 * pages(small)
+
+
+def test_statements_prepared_while_the_table_was_empty_stay_cheap(
+    store: Store, rows: Rows, connection: Connection, request: pytest.FixtureRequest
+) -> None:
+    """What a worker does for days on one connection, by the server's own counters."""
+
+    def work() -> None:
+        lease = str(uuid4())
+        if claimed := store.claim({"orders": 100}, lease):
+            bundle = bundle_of(claimed, lease)
+            tickets = after(store.begin(bundle))
+            store.settle(lease, [Verdict(t, Step.SENT) for t in tickets[:50]])
+            store.settle(lease, [Verdict(t, Step.RELEASE, 60) for t in tickets[50:]])
+
+    def read() -> tuple[int, int]:
+        with store.engine.connect() as own:
+            own.execute(text("SELECT pg_stat_force_next_flush()"))
+        connection.rollback()
+        return (
+            connection.execute(
+                text(
+                    "SELECT idx_blks_read + idx_blks_hit + heap_blks_read + heap_blks_hit, seq_tup_read "
+                    "FROM pg_statio_user_tables JOIN pg_stat_user_tables USING (relid) WHERE relid = CAST(:t AS regclass)"
+                ),
+                {"t": str(rows.tables.messages)},
+            )
+            .one()
+            ._tuple()
+        )
+
+    for _ in range(10):  # psycopg prepares after 5, PostgreSQL decides for a generic plan after 5 more
+        rows.insert(1)
+        work()
+    for _ in range(5):
+        rows.insert(100)
+        work()
+    request.getfixturevalue("flood")
+    touched, scanned = read()
+    for _ in range(5):
+        work()
+    touched_now, scanned_now = read()
+    assert scanned_now == scanned
+    # 500 messages with all that their 4 statements write; a single scan of the flood would be thousands more each.
+    assert (touched_now - touched) / 500 < 80
+
+
+@pytest.mark.parametrize("analyzed", [True, False], ids=["analyzed", "not analyzed"])
+@pytest.mark.usefixtures("flood")
+def test_begin_and_settle_look_each_message_up_by_its_id(
+    store: Store, rows: Rows, connection: Connection, analyzed: bool
+) -> None:
+    if analyzed:
+        connection.execute(text(f"ANALYZE {rows.tables.messages}"))
+        connection.commit()
+    lease = UUID(int=1)
+    claimed = store.claim({"orders": 100}, str(lease))
+    rows_of = "[{}]".format(", ".join(f'{{"id": "{c.id}", "attempt": 0, "hold": 1}}' for c in claimed))
+    parameters = {"ticket": rows_of, "token": lease, "holder": "me", "hold": 40.0}
+    for statement in (
+        statements.begin(store.tables),
+        statements.settle_sent(store.tables, archive=True),
+        statements.settle_sent(store.tables, archive=False),
+        statements.settle_failed(store.tables),
+        statements.release(store.tables),
+    ):
+        plan = explained(store, statement, parameters)
+        assert scans(plan).keys() == {"outbox_messages_id_key"}, statement
+        assert pages(plan) < 100 * 60
+
+
+@pytest.mark.usefixtures("flood")
+def test_looking_for_unknown_destinations_reads_next_to_nothing(store: Store) -> None:
+    plan = explained(store, statements.bury_unroutable(store.tables), {"known": ["orders"]})
+    assert set(scans(plan)) <= {"outbox_messages_due", "outbox_messages_pkey"}
+    assert pages(plan) < 50
