@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -72,13 +73,15 @@ class Broker:
     def send(self, bundles: Sequence[Bundle]) -> None:
         """Enqueue bundles, all in one batch where the transport has batches."""
         try:
+            # As text: Celery would work it out for each message anew, time zones and all.
+            expires = (datetime.now(UTC) + timedelta(seconds=self.settings.queue_lease)).isoformat()
             with self.app.producer_or_acquire() as producer, producer.batch(max_size=500):
                 for bundle in bundles:
-                    self._publish(producer, bundle)
+                    self._publish(producer, bundle, expires)
         except TROUBLE as error:
             raise self._unreachable(error) from error
 
-    def _publish(self, producer: Producer, bundle: Bundle) -> None:
+    def _publish(self, producer: Producer, bundle: Bundle, expires: str) -> None:
         """What `apply_async` does in the end, without its detours: it is called for every message."""
         if len(bundle.tickets) == 1:
             ticket = bundle.tickets[0]
@@ -93,7 +96,7 @@ class Broker:
             name,
             arguments,
             {name: True for name in ("more", "alone") if getattr(bundle, name)},
-            expires=self.settings.queue_lease,
+            expires=expires,
             retries=retries,
             argsrepr=repr(arguments) if name == PUBLISH_TASK else f"{bundle.destination}: {len(bundle.tickets)}",
             kwargsrepr="{}",

@@ -24,7 +24,7 @@ def attributes(message: LeasedMessage, source: str) -> dict[str, str]:
         result["subject"] = message.aggregate_id
     if message.key is not None:
         result["partitionkey"] = message.key
-    if message.headers:
+    if message.headers != {}:
         headers = checked_headers(message)
         result.update({name: headers[name] for name in TRACE if name in headers})
     return result

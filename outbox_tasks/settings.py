@@ -61,6 +61,7 @@ class Destination(BaseModel):
 
     name: str = ""
     url: Url = Field(repr=False)
+    """Where, and by its scheme how: see destinations.md."""
     max_bytes: int = Field(1_048_576, ge=1)
     """Larger payloads are refused at the write."""
     max_attempts: int = Field(20, ge=1)
@@ -87,6 +88,7 @@ class Settings(BaseSettings):
     source: str = Field("/outbox_tasks", min_length=1, max_length=255)
     """The CloudEvents `source` of every message: which system speaks."""
     destinations: dict[str, Destination] = Field(default_factory=dict)
+    """Where messages can go, by name."""
     routes: dict[str, list[str]] = Field(default_factory=dict)
     """Event type patterns (`order.*`) → destinations; the first pattern that matches counts."""
 
@@ -113,14 +115,16 @@ class Settings(BaseSettings):
     statement_timeout: float = Field(3.0, ge=0)
     """The longest that one statement may run; 0: no limit is asked for (as behind PgBouncer)."""
     soft_time_limit: Seconds = 18.0
+    """Celery's soft limit for a publish task: what is still being sent is given up, and settled as a retry."""
     hard_time_limit: Seconds = 25.0
-    """Celery's limits for one publish task."""
+    """Celery's hard limit: the worker process is killed, and the lease brings its messages back."""
     soft_shutdown_timeout: Seconds = 25.0
     """How long a stopping worker lets running tasks end."""
     visibility_timeout: Seconds = 3600.0
     """When Redis hands an unacknowledged task to another worker."""
 
     backoff_base: Seconds = 1.0
+    """The wait after the first failed attempt."""
     backoff_cap: Seconds = 3600.0
     """The wait before attempt n + 1 is base · 2^(n-1), at most the cap, plus up to a quarter at random."""
     native_retry_max: float = Field(60.0, ge=0)

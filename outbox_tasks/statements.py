@@ -36,7 +36,7 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import array
+from sqlalchemy.dialects.postgresql import JSONB, array
 from sqlalchemy.sql import ColumnElement, Executable, FromClause, Insert, Select, Update
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 from sqlalchemy.sql.selectable import TableValuedAlias
@@ -200,7 +200,9 @@ def begin(t: Tables) -> Update:
             m.c.key,
             m.c.payload,
             m.c.content_type,
-            m.c.headers,
+            func.nullif(m.c.headers, cast(literal_column("'{}'"), JSONB)).label(
+                "headers"
+            ),  # mostly empty: not worth parsing
             m.c.aggregate_type,
             m.c.aggregate_id,
             m.c.created_at,

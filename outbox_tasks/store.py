@@ -167,7 +167,7 @@ class Store:
             "holder": holder(),
             "hold": self.settings.run_lease,
         }
-        return {row[0]: LeasedMessage(*row) for row in self._rows(self._begin, parameters)}
+        return {row[0]: _leased(*row) for row in self._rows(self._begin, parameters)}
 
     def settle(self, lease: str, verdicts: Sequence[Verdict]) -> set[str]:
         """Record what became of begun messages. Returns the ids that were still ours."""
@@ -212,6 +212,21 @@ class Store:
 def _unavailable(settings: Settings, error: DBAPIError) -> DatabaseUnavailable:
     reason = " ".join(str(error.orig).split())
     return DatabaseUnavailable(url=redacted(settings.database_url or ""), reason=reason)
+
+
+def _leased(
+    id: str,
+    event_type: str,
+    destination: str,
+    key: str | None,
+    payload: bytes,
+    content_type: str,
+    headers: Any,
+    *rest: Any,
+) -> LeasedMessage:
+    return LeasedMessage(
+        id, event_type, destination, key, payload, content_type, {} if headers is None else headers, *rest
+    )
 
 
 def _fence(lease: str, tickets: Collection[Ticket]) -> dict[str, Any]:

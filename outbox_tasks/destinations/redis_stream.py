@@ -9,6 +9,7 @@ own headers as `h_<name>`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
@@ -33,7 +34,8 @@ class RedisStreamPublisher:
         parts = urlsplit(destination.url)
         database, stream = _path(destination, parts.path)
         self.stream = stream or destination.name
-        self._maxlen = _maxlen(destination, parts.query)
+        maxlen = _maxlen(destination, parts.query)
+        self._trim = ("MAXLEN", "~", maxlen) if maxlen else ()
         self._client = redis.Redis.from_url(
             urlunsplit((parts.scheme.partition("+")[0], parts.netloc, f"/{database}", "", "")),
             socket_connect_timeout=min(5.0, settings.send_timeout / 2),
@@ -51,7 +53,9 @@ class RedisStreamPublisher:
         pipeline = self._client.pipeline(transaction=False)
         for entry in entries:
             if not isinstance(entry, Outcome):
-                pipeline.xadd(self.stream, entry, maxlen=self._maxlen, approximate=True)  # type: ignore[arg-type]
+                pipeline.execute_command(  # type: ignore[no-untyped-call]
+                    "XADD", self.stream, *self._trim, "*", *chain.from_iterable(entry.items())
+                )
         try:
             answers = iter(pipeline.execute(raise_on_error=False) if len(pipeline) else [])
         except RedisError as error:
@@ -66,7 +70,8 @@ class RedisStreamPublisher:
     def _fields(self, message: LeasedMessage) -> Fields | Outcome:
         try:
             fields: Fields = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
-            fields |= {f"h_{name}": value for name, value in own_headers(message).items()}
+            if message.headers != {}:
+                fields |= {f"h_{name}": value for name, value in own_headers(message).items()}
         except PermanentError as error:
             return Outcome.dead(error.code, str(error))
         fields["content_type"] = message.content_type

@@ -74,12 +74,12 @@ class Report:
         f = self.figures
         dead = "The message that can't be delivered is not the one dead letter there is"
         found = [
-            (f.lost, f"{f.lost:,} committed messages are missing at the destination"),
-            (f.ghosts, f"{f.ghosts:,} messages were delivered that nobody had committed"),
+            (f.lost, f"Committed, yet missing at the destination: {f.lost:,}"),
+            (f.ghosts, f"Delivered, though nobody had committed them: {f.ghosts:,}"),
             (not self.undeliverable_is_dead, dead),
-            (self.unexplained, f"{self.unexplained:,} messages arrived twice without a recorded cause"),
+            (self.unexplained, f"Arrived more than once, without a recorded cause: {self.unexplained:,}"),
             (self.casualty is None, "No publish worker could be killed while it was sending"),
-            (self.unfinished, f"Time was up with {self.unfinished:,} messages still on their way"),
+            (self.unfinished, f"Still on their way when time was up: {self.unfinished:,}"),
         ]
         return [problem for wrong, problem in found if wrong]
 
@@ -93,12 +93,12 @@ class Report:
         grid.add_column(overflow="fold")
         grid.add_column(justify="right", no_wrap=True)
         for label, value in self._lines():
-            grid.add_row(label, value, style="bold" if value == "0" else "")
+            grid.add_row(label, value)
         console.print()
         console.print(grid)
         console.print()
         for problem in self.problems:
-            console.print(Text(f"✗ {problem}.", style="bold red"))
+            console.print(Text(f"✗ {problem}", style="bold red"))
         if not self.problems:
             verdict = "✓ Nothing was lost, and nothing that was rolled back was delivered."
             console.print(Text(verdict, style="bold green"))
@@ -112,7 +112,8 @@ class Report:
             yield f"Messages that {self.casualty.name} was sending at its kill -9", f"{self.casualty.held:,}"
         yield "Messages that needed more than one attempt", f"{f.retried:,}"
         yield "Messages found at the destination", f"{f.delivered:,}"
-        yield "Repeated there, with the same id and a recorded cause", f"{f.duplicates:,}"
+        cause = "" if self.unexplained else ", each with a recorded cause"
+        yield f"Repetitions there, of the same id{cause}", f"{f.duplicates:,}"
         yield "Can never be delivered: kept as dead letters", f"{f.dead:,}"
         yield "Lost", f"{f.lost:,}"
         yield "Rolled back, yet delivered", f"{f.ghosts:,}"

@@ -200,7 +200,7 @@ class TestTables:
         for table in (ours.messages, ours.archive, ours.versions):
             found = reflected.tables[f"{schema}.{table.name}"]
             assert shape(found)[0] == shape(table)[0], table.name
-        assert inspect(engine).get_unique_constraints("outbox_messages", schema)[0]["column_names"] == ["id"]
+        assert inspect(engine).get_pk_constraint("outbox_messages", schema)["constrained_columns"] == ["id"]
 
     def test_made_by_sqlalchemy_have_the_same_columns_in_the_same_words(
         self, migrated: Settings, connection: Connection, schema: str

@@ -1,0 +1,127 @@
+"""A relay of real processes for each module of tests, in a schema, a stream and a Redis database of its own.
+
+A module says which processes by a fixture `celery_worker_cluster`, and may replace `values` and `destinations`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import pytest
+import redis
+from pytest_celery import CeleryBrokerCluster, CeleryTestBroker, CeleryWorkerCluster
+from sqlalchemy import Engine, text
+
+from outbox_tasks import Outbox
+from outbox_tasks.migrations import upgrade
+from tests.acceptance.nodes import Relay, Server, Worker
+from tests.acceptance.publishers import SCHEME, distribution
+from tests.conftest import Stream, eventually
+
+EMPTY = range(15, 0, -1)
+
+
+@pytest.fixture(scope="module")
+def schema(engine: Engine) -> Iterator[str]:
+    """A migrated database schema for the module."""
+    name = f"outbox_test_{uuid4().hex[:12]}"
+    with engine.begin() as connection:
+        upgrade(connection, name)
+    yield name
+    with engine.begin() as connection:
+        connection.execute(text("SET LOCAL client_min_messages = warning"))
+        connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+
+
+@pytest.fixture(scope="module")
+def stream(redis_url: str) -> Iterator[Stream]:
+    """Where the destination `orders` delivers to."""
+    made = Stream(redis_url, f"outbox_test_{uuid4().hex[:12]}")
+    yield made
+    made.client.delete(made.name)
+    made.client.close()
+
+
+@pytest.fixture(scope="module")
+def broker_url(redis_url: str) -> Iterator[str]:
+    """A database of the Redis server that was empty, and is emptied again: Celery's queues are named alike."""
+    for number in EMPTY:
+        url = urlunsplit(urlsplit(redis_url)._replace(path=f"/{number}"))
+        with redis.Redis.from_url(url) as client:
+            if not client.dbsize():
+                yield url
+                client.flushdb()
+                return
+    pytest.fail("no Redis database is empty")
+
+
+@pytest.fixture(scope="module")
+def destinations(stream: Stream) -> dict[str, Any]:
+    """`orders`: the stream; `told`: what does as the payload says, into the same stream."""
+    return {
+        "orders": {"url": stream.url},
+        "told": {"url": stream.url.replace("redis+stream", SCHEME), "max_attempts": 3},
+    }
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    """Settings that differ from the usual ones."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def relay(
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_url: str,
+    schema: str,
+    broker_url: str,
+    destinations: dict[str, Any],
+    values: dict[str, Any],
+) -> Iterator[Relay]:
+    """Starts the processes; they end with the module."""
+    usual = {
+        "database_url": postgres_url,
+        "database_schema": schema,
+        "broker_url": broker_url,
+        "destinations": destinations,
+        "claim_interval": 0.5,
+    }
+    plugins = distribution(tmp_path_factory.mktemp("plugins"))
+    made = Relay(tmp_path_factory.mktemp("relay"), {**usual, **values}, plugins)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def outbox(relay: Relay) -> Outbox:
+    """The application's outbox."""
+    return Outbox(relay.settings)
+
+
+@pytest.fixture(scope="module")
+def celery_broker_cluster(broker_url: str) -> Iterator[CeleryBrokerCluster]:
+    """pytest-celery's fixture, over a server that runs already."""
+    node = CeleryTestBroker(Server(broker_url))
+    yield CeleryBrokerCluster(node)
+    node.teardown()
+
+
+@pytest.fixture(scope="module")
+def celery_backend_cluster() -> None:
+    """The relay has no results."""
+
+
+def cluster(relay: Relay, workers: Sequence[Worker]) -> CeleryWorkerCluster:
+    """pytest-celery's cluster of these workers, once they and all else in the relay are ready."""
+    relay.ready()
+    return CeleryWorkerCluster(*workers)
+
+
+def settled(rows: Any, within: float = 60.0) -> None:
+    """Wait until no message waits any more: all are sent, or dead."""
+    eventually(lambda: all(row.status == "dead" for row in rows.hot()), within)

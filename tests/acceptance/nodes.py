@@ -1,0 +1,250 @@
+"""pytest-celery's nodes and clusters over local child processes, in place of Docker containers.
+
+A node of pytest-celery only asks its `container` for a few things; `Process` and `Server` have those. All of
+`CeleryTestSetup`, the clusters and `CeleryTestWorker` works over them, except what is Docker itself: the vendors'
+fixtures build images and volumes, and `get_running_processes_info` runs a script in the container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal as signals
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import celery
+import psutil
+import redis
+from pytest_celery import CeleryTestNode, CeleryTestWorker
+
+from outbox_tasks.local.commands import (
+    BEAT_READY,
+    WORKER_READY,
+    beat_argv,
+    claim_worker_argv,
+    publish_worker_argv,
+)
+from outbox_tasks.local.processes import Child
+from outbox_tasks.local.servers import EmbeddedServer
+from outbox_tasks.settings import Settings
+from tests.conftest import eventually
+
+ROOT = Path(__file__).parents[2]
+
+START_TIMEOUT = 60.0
+
+
+class Process:
+    """What a node asks of its container, answered by a child process."""
+
+    def __init__(self, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str], prompt: str) -> None:
+        self.name = name
+        self.argv = list(argv)
+        self.ready_prompt = prompt
+        self._log = log
+        self._env = dict(env)
+        self._former: list[Child] = []
+        self._seen = 0
+        self.child = self._start()
+
+    def _start(self) -> Child:
+        return Child.start(self.name, self.argv, env=self._env, cwd=self._log.parent, log=self._log, stop_timeout=20)
+
+    @property
+    def id(self) -> str:
+        return socket.gethostname()
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    @property
+    def status(self) -> str:
+        return "running" if self.child.alive else "exited"
+
+    @property
+    def celeryconfig(self) -> dict[str, Any]:
+        return {}
+
+    def pool(self) -> list[psutil.Process]:
+        """The processes of its prefork pool."""
+        return psutil.Process(self.pid).children()
+
+    def logs(self) -> str:
+        """All that it wrote, over restarts too."""
+        return self._log.read_text(errors="replace")
+
+    def ready(self) -> bool:
+        """Wait until it says so, since its last start."""
+
+        def said() -> bool:
+            assert self.child.alive, f"{self.name} ended with {self.child.returncode}\n{self.child.tail(40)}"
+            return self.ready_prompt in self.logs()[self._seen :]
+
+        return bool(eventually(said, START_TIMEOUT))
+
+    def kill(self, signal: str | int = "SIGKILL") -> None:
+        """Only the process itself; what it has started stays behind."""
+        number = signals.Signals[signal] if isinstance(signal, str) else signals.Signals(signal)
+        self.child.send_signal(number)
+        if number == signals.SIGKILL:
+            self.child.wait(10)
+
+    def reload(self) -> None:
+        """Nothing is cached."""
+
+    def restart(self, timeout: float = 60.0) -> None:
+        """Start it again; what a killed predecessor left behind goes on beside it, as it would."""
+        if self.child.alive:
+            self.child.stop()
+        self._former.append(self.child)
+        self._seen = len(self.logs())
+        self.child = self._start()
+
+    def teardown(self) -> None:
+        """End it, and what it left behind."""
+        for child in (*self._former, self.child):
+            child.end()
+
+    def version(self) -> str:
+        return str(celery.__version__)
+
+    def log_level(self) -> str:
+        return "INFO"
+
+    def worker_name(self) -> str:
+        """The first part of its node name."""
+        if "-n" in self.argv:
+            return self.argv[self.argv.index("-n") + 1].partition("@")[0]
+        return "celery"
+
+    def worker_queue(self) -> str:
+        return self.argv[self.argv.index("-Q") + 1] if "-Q" in self.argv else ""
+
+
+class Worker(CeleryTestWorker):  # type: ignore[misc]
+    """A worker process."""
+
+    container: Process
+
+    @property
+    def pid(self) -> int:
+        return self.container.pid
+
+    def hostname(self) -> str:
+        """All processes are on one host."""
+        return f"{self.worker_name}@{socket.gethostname()}"
+
+    def wait_for_log(self, log: str, message: str = "", timeout: float = 60.0) -> None:
+        """Without the pauses of a second in pytest-celery's own."""
+        eventually(lambda: log in self.logs(), timeout)
+
+    def freeze(self) -> None:
+        """SIGSTOP to the process, and wait until it has stopped."""
+        freeze(psutil.Process(self.pid))
+
+    def thaw(self) -> None:
+        self.container.kill("SIGCONT")
+
+
+class Beat(CeleryTestNode):  # type: ignore[misc]
+    """A beat process."""
+
+    container: Process
+
+
+class Server:
+    """What a node asks of its container, answered by a Redis server: ours to kill if it is an embedded one."""
+
+    def __init__(self, url: str, server: EmbeddedServer | None = None) -> None:
+        self.url = url
+        self.server = server
+        self.client = redis.Redis.from_url(url)
+        self.id = self.name = "broker"
+
+    @property
+    def celeryconfig(self) -> dict[str, Any]:
+        return {"url": self.url, "host_url": self.url}
+
+    @property
+    def status(self) -> str:
+        return "exited" if self.server and not self.server.alive else "running"
+
+    def logs(self) -> str:
+        return self.server.tail(1000) if self.server else ""
+
+    def ready(self) -> bool:
+        return bool(self.client.ping())
+
+    def reload(self) -> None:
+        """Nothing is cached."""
+
+    def kill(self, signal: str | int = "SIGKILL") -> None:
+        assert self.server is not None
+        self.server.kill()
+
+    def restart(self, timeout: float = 60.0) -> None:
+        """At the same address, and empty."""
+        assert self.server is not None
+        self.server.restart()
+
+    def teardown(self) -> None:
+        self.client.close()
+
+
+class Relay:
+    """Starts processes of a relay with the same settings; all of them end with it."""
+
+    def __init__(self, directory: Path, values: Mapping[str, Any], *paths: Path) -> None:
+        self.values = dict(values)
+        self.settings = Settings(**values)
+        self.nodes: list[Worker | Beat] = []
+        self._directory = directory
+        self._paths = [*paths, ROOT]
+
+    def env(self, **values: Any) -> dict[str, str]:
+        """The settings as a process takes them."""
+        texts = {
+            f"OUTBOX_{name.upper()}": json.dumps(value) if isinstance(value, dict | list | bool) else str(value)
+            for name, value in {**self.values, **values}.items()
+        }
+        return {"OUTBOX_CONFIG": os.devnull, "PYTHONPATH": os.pathsep.join(map(str, self._paths)), **texts}
+
+    def worker(self, argv: Sequence[str], **values: Any) -> Worker:
+        """Start a worker, and don't wait for it."""
+        node = Worker(self._process(f"worker{len(self.nodes)}", argv, WORKER_READY, values), None)
+        self.nodes.append(node)
+        return node
+
+    def claim(self, name: str = "claim", **values: Any) -> Worker:
+        return self.worker([*claim_worker_argv(name), "--without-mingle"], **values)
+
+    def publish(self, n: int = 1, concurrency: int = 1, pool: str = "prefork", **values: Any) -> Worker:
+        return self.worker([*publish_worker_argv(n, concurrency, pool), "--without-mingle"], **values)
+
+    def beat(self, argv: Sequence[str] = (), **values: Any) -> Beat:
+        node = Beat(self._process(f"beat{len(self.nodes)}", argv or beat_argv(), BEAT_READY, values))
+        self.nodes.append(node)
+        return node
+
+    def _process(self, name: str, argv: Sequence[str], prompt: str, values: Mapping[str, Any]) -> Process:
+        return Process(name, argv, self._directory / f"{name}.log", self.env(**values), prompt)
+
+    def ready(self) -> Self:
+        """Wait until all have started."""
+        for node in self.nodes:
+            node.ready()
+        return self
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.teardown()
+
+
+def freeze(process: psutil.Process) -> None:
+    """SIGSTOP, and wait until it has stopped."""
+    process.suspend()
+    eventually(lambda: process.status() == psutil.STATUS_STOPPED)

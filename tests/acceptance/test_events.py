@@ -1,0 +1,187 @@
+"""With task events on, every message is a publish task of its own to whoever watches, also those of a bundle."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.events.state import State, Task
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.broker import PUBLISH_TASK
+from outbox_tasks.local.commands import FLOWER_READY, flower_argv, flower_env
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.processes import Child
+from tests.acceptance.conftest import cluster, settled
+from tests.acceptance.nodes import Relay
+from tests.conftest import Rows, Stream, eventually
+
+CELERY = [sys.executable, "-m", "celery"]
+PASSWORD = "a secret"
+
+TOLD: dict[str, dict[str, Any]] = {
+    "SUCCESS": {},
+    "FAILURE": {"refuse": "no good"},  # a code of two words, as publishers of others may have
+    "RETRY": {"fail": 99, "retry_after": 3600, "code": "rate limited: 429"},
+}
+"""What a message tells its destination to do, by the state in which its task then ends."""
+
+
+@pytest.fixture(scope="module", params=["prefork", "solo"])
+def pool(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    return {"backoff_base": 0.2}
+
+
+@pytest.fixture(scope="module")
+def destinations(destinations: dict[str, Any]) -> dict[str, Any]:
+    return {"bundled": destinations["told"], "single": {**destinations["told"], "bundle_size": 1}}
+
+
+@pytest.fixture(scope="module")
+def celery_worker_cluster(relay: Relay, pool: str) -> CeleryWorkerCluster:
+    return cluster(relay, [relay.claim(f"claim-{pool}"), relay.publish(1, 2, pool)])
+
+
+class Watcher:
+    """Receives events as Flower does, into Celery's own picture of the cluster."""
+
+    def __init__(self, app: Celery) -> None:
+        self.state = State(max_tasks_in_memory=100_000)
+        self._app = app
+        self._over = threading.Event()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with self._app.connection_for_read() as connection:
+            receiver = self._app.events.Receiver(connection, handlers={"*": self.state.event})
+            with receiver.consumer_context():
+                self._ready.set()
+                while not self._over.is_set():
+                    with suppress(TimeoutError):
+                        connection.drain_events(timeout=0.2)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(10)
+
+    def task(self, id: str, *states: str) -> Task:
+        """The task of a message, once it is in one of the states."""
+        return eventually(lambda: (task := self.state.tasks.get(id)) and task.state in states and task, 30)
+
+
+@pytest.fixture
+def watcher(celery_setup: CeleryTestSetup) -> Iterator[Watcher]:
+    with Watcher(celery_setup.app) as made:
+        yield made
+
+
+@pytest.mark.parametrize("to", ["bundled", "single"])
+def test_every_message_is_seen_as_a_publish_task_of_its_own(
+    watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows, stream: Stream, to: str
+) -> None:
+    with Session(engine) as session, session.begin():
+        ids = {
+            state: [str(outbox.publish(session, f"order.{state.lower()}", told, to=to)) for _ in range(12)]
+            for state, told in TOLD.items()
+        }
+    for state in TOLD:
+        for id in ids[state]:
+            task = watcher.task(id, state)
+            assert task.name == PUBLISH_TASK
+            assert f"order.{state.lower()}" in task.args
+            assert to in task.args
+            assert (task.runtime is not None) == (state == "SUCCESS")
+            assert (task.received is not None, task.started is not None) == (True, True)
+    assert {task.name for task in watcher.state.tasks.values()} <= {PUBLISH_TASK, "outbox_tasks.claim"}
+    assert sorted(set(stream.ids()) & set(ids["SUCCESS"])) == sorted(ids["SUCCESS"])
+    rows.change(ids["RETRY"], status="dead", lease=None)
+
+
+@pytest.mark.parametrize("to", ["bundled", "single"])
+def test_a_message_that_fails_first_is_one_task_with_retries(
+    watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows, to: str
+) -> None:
+    with Session(engine) as session, session.begin():
+        good = [str(outbox.publish(session, "order.created", {}, to=to)) for _ in range(11)]
+        id = str(outbox.publish(session, "order.stubborn", {"fail": 2}, to=to))
+    task = watcher.task(id, "SUCCESS")
+    assert (task.retries, task.name) == (2, PUBLISH_TASK)
+    assert task.retried is not None
+    assert "order.stubborn" in task.args
+    assert [watcher.task(other, "SUCCESS").retries for other in good] == [0] * 11
+    settled(rows)
+
+
+@pytest.mark.parametrize("to", ["bundled", "single"])
+def test_a_message_that_uses_up_its_attempts_is_seen_to_fail(
+    watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows, to: str
+) -> None:
+    with Session(engine) as session, session.begin():
+        id = str(outbox.publish(session, "order.hopeless", {"fail": 99}, to=to))
+    task = watcher.task(id, "FAILURE")
+    assert (task.retries, rows.one(id).attempts) == (2, 3)
+    assert task.exception
+
+
+@pytest.fixture(scope="module")
+def flower(relay: Relay, celery_worker_cluster: CeleryWorkerCluster, pool: str) -> Iterator[str]:
+    """The address of Flower, watching the relay."""
+    if pool != "prefork":
+        pytest.skip("once is enough")
+    port = free_port()
+    env = {**relay.env(), **flower_env(PASSWORD)}
+    with Child.start("flower", flower_argv(port), env=env) as child:
+        child.wait_for(FLOWER_READY, 60)
+        child.wait_for("Connected to", 60)
+        yield f"http://{LOOPBACK}:{port}"
+
+
+def test_flower_lists_every_message(
+    flower: str, celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox, rows: Rows
+) -> None:
+    with Session(engine) as session, session.begin():
+        ids = {str(outbox.publish(session, "order.created", {}, to="bundled")) for _ in range(40)}
+    listed = eventually(lambda: (found := tasks(flower)).keys() >= ids and found, 30)
+    eventually(lambda: {tasks(flower)[id]["state"] for id in ids} == {"SUCCESS"}, 30)
+    assert {(listed[id]["name"], "order.created" in listed[id]["args"]) for id in ids} == {(PUBLISH_TASK, True)}
+
+
+@pytest.mark.parametrize("login", [None, "outbox:wrong"])
+def test_flower_refuses_who_has_not_the_password(flower: str, login: str | None) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        tasks(flower, login)
+    assert refusal.value.code == 401
+    refusal.value.close()
+
+
+def tasks(flower: str, login: str | None = f"outbox:{PASSWORD}") -> dict[str, dict[str, Any]]:
+    """What Flower's API lists, by task id."""
+    request = urllib.request.Request(f"{flower}/api/tasks")
+    if login:
+        request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        found: dict[str, dict[str, Any]] = json.load(answer)
+    return found
