@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from celery import Celery
-from kombu import Producer
+from kombu import Connection, Producer
 from kombu.exceptions import ChannelError, KombuError, OperationalError
 
 from outbox_tasks.errors import BrokerUnreachable
@@ -26,15 +26,49 @@ TROUBLE = (OperationalError, KombuError, OSError)
 
 def transport_options(broker_url: str, settings: Settings, *, timeout: float = 5.0) -> dict[str, Any]:
     """kombu's transport options for a broker. With the defaults a half-open connection hangs a worker for good."""
+    # kombu would wait for two seconds before it connects again: what is refused goes back to the table instead.
+    connecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
     if not broker_url.startswith(("redis", "sentinel", "valkey")):
-        return {"confirm_publish": True} if broker_url.startswith(("amqp", "pyamqp")) else {}
-    return {
+        return connecting | ({"confirm_publish": True} if broker_url.startswith(("amqp", "pyamqp")) else {})
+    return connecting | {
         "visibility_timeout": settings.visibility_timeout,
         "socket_timeout": timeout,
         "socket_connect_timeout": min(timeout, 5.0),
         "socket_keepalive": True,
         "health_check_interval": 5,
     }
+
+
+class PinnedCelery(Celery):  # type: ignore[misc]
+    """An app that uses the broker it was made with.
+
+    Others prefer CELERY_BROKER_URL, which in an application's environment names the application's broker.
+    """
+
+    def __init__(self, name: str, *, broker: str, settings: Settings, timeout: float = 5.0) -> None:
+        super().__init__(name, broker=broker, set_as_current=False)
+        self.pinned_broker = broker
+        self.conf.update(
+            broker_url=broker,
+            # Short socket timeouts and health checks: a half-open connection would hang a worker for good, silently.
+            broker_transport_options=transport_options(broker, settings, timeout=timeout),
+            broker_connection_timeout=min(timeout, 5.0),
+        )
+
+    def connection_for_write(self, url: str | None = None, **options: Any) -> Connection:
+        """A connection for sending."""
+        connection: Connection = super().connection_for_write(self._chosen(url), **options)
+        return connection
+
+    def connection_for_read(self, url: str | None = None, **options: Any) -> Connection:
+        """A connection for receiving."""
+        connection: Connection = super().connection_for_read(self._chosen(url), **options)
+        return connection
+
+    def _chosen(self, url: str | None) -> str:
+        """The pinned broker, unless somebody asks for one that is not just what Celery takes for the default."""
+        defaults = (None, self.conf.broker_url, self.conf.broker_read_url, self.conf.broker_write_url)
+        return self.pinned_broker if url in defaults else str(url)
 
 
 class Broker:

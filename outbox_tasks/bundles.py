@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,9 @@ from celery.worker.request import Request
 from outbox_tasks.broker import PUBLISH_TASK, publish_arguments
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.settings import PUBLISH_QUEUE
+
+verdict_in_hand: ContextVar[Verdict | None] = ContextVar("verdict_in_hand", default=None)
+"""What became of the message whose publish task is being traced. Not in the request: a retry would send it along."""
 
 
 class PublishRequest(Request):  # type: ignore[misc]
@@ -109,9 +113,12 @@ def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> No
             "root_id": ticket.id,
             "correlation_id": ticket.id,
             "retries": max(0, ticket.attempt - 1),
-            "verdict": verdict,
         }
-        tracer(ticket.id, arguments, {}, request)
+        token = verdict_in_hand.set(verdict)
+        try:
+            tracer(ticket.id, arguments, {}, request)
+        finally:
+            verdict_in_hand.reset(token)
 
 
 def _tracer(publish: Task) -> Callable[..., Any]:

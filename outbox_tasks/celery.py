@@ -8,7 +8,7 @@ import click
 from celery import Celery
 from kombu import Queue
 
-from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, transport_options
+from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, PinnedCelery
 from outbox_tasks.errors import ConfigurationError, OutboxError
 from outbox_tasks.gather import LIMIT
 from outbox_tasks.schedule import beat_schedule
@@ -20,14 +20,7 @@ QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
 
 def configuration(settings: Settings) -> dict[str, Any]:
     """Celery's configuration for the relay's own app."""
-    if settings.broker_url is None:
-        rule = "workers and beat need it; set OUTBOX_BROKER_URL, for example redis://localhost:6379/0"
-        raise ConfigurationError(setting="broker_url", value=None, rule=rule)
     return {
-        "broker_url": settings.broker_url,
-        # Short socket timeouts and health checks: a half-open connection would hang a worker for good, silently.
-        "broker_transport_options": transport_options(settings.broker_url, settings),
-        "broker_connection_timeout": 5,
         # A worker outlives any outage of its broker.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
@@ -70,7 +63,10 @@ def configuration(settings: Settings) -> dict[str, Any]:
 def make_app(settings: Settings | None = None) -> Celery:
     """An app with the relay's tasks and configuration. Raises `ConfigurationError`."""
     settings = settings or Settings()
-    made = Celery("outbox_tasks", set_as_current=False)
+    if settings.broker_url is None:
+        rule = "workers and beat need it; set OUTBOX_BROKER_URL, for example redis://localhost:6379/0"
+        raise ConfigurationError(setting="broker_url", value=None, rule=rule)
+    made = PinnedCelery("outbox_tasks", broker=settings.broker_url, settings=settings)
     made.conf.update(configuration(settings))
     made.relay = register(made, settings)
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -19,7 +19,7 @@ from outbox_tasks.store import Claimed, Store
 log = logging.getLogger(__name__)
 
 SPREAD = 4
-"""When little is due it is split this many ways, so that several workers share it."""
+"""When the workers have nothing to do, little is split this many ways, so that several of them share it."""
 
 
 @dataclass(slots=True)
@@ -41,21 +41,27 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
     """
     settings, tally = store.settings, Tally()
     deadline = time.monotonic() + settings.claim_expires
+    least = min(settings.claim_batch, max(1, settings.max_in_flight // 4))
     while settings.destinations:
-        room = settings.max_in_flight - waiting()
-        if room <= 0:
+        queued = waiting()
+        room = settings.max_in_flight - queued
+        if room < least:
+            # Not for crumbs: they would become small bundles, and cost the workers more than they carry.
             tally.held_back = True
             break
-        if not _claim_batch(store, send, min(room, settings.claim_batch), tally) or time.monotonic() > deadline:
+        size = min(room, settings.claim_batch)
+        if not _claim_batch(store, send, size, tally, idle=not queued) or time.monotonic() > deadline:
             break
-    buried = store.bury_unroutable()
-    tally.dead += len(buried)
+    if not tally.held_back:
+        tally.dead += len(store.bury_unroutable())
     if tally.claimed or tally.dead:
         log.info("claimed %d messages in %d bundles, %d dead", tally.claimed, tally.bundles, tally.dead)
     return tally
 
 
-def _claim_batch(store: Store, send: Callable[[Sequence[Bundle]], None], size: int, tally: Tally) -> bool:
+def _claim_batch(
+    store: Store, send: Callable[[Sequence[Bundle]], None], size: int, tally: Tally, *, idle: bool
+) -> bool:
     """Claim and hand on one batch; true if there may be more."""
     destinations = store.settings.destinations
     # Each destination its own share: a flood to one starves nobody. What a share leaves over, the next batch takes.
@@ -63,8 +69,8 @@ def _claim_batch(store: Store, send: Callable[[Sequence[Bundle]], None], size: i
     lease = str(uuid4())
     rows = store.claim(dict.fromkeys(destinations, share), lease)
     due = [row for row in rows if row.status != DEAD]
-    more = any(count >= share for count in _count(rows).values())
-    bundles = list(bundled(store.settings, due, lease))
+    more = any(count >= share for count in Counter(row.destination for row in rows).values())
+    bundles = list(bundled(store.settings, due, lease, spread=SPREAD if idle else 1))
     if more and bundles:
         # Whoever gets to this bundle wakes the claim again, well before the queue has run dry.
         bundles[0] = replace(bundles[0], more=True)
@@ -80,7 +86,7 @@ def _claim_batch(store: Store, send: Callable[[Sequence[Bundle]], None], size: i
     return more
 
 
-def bundled(settings: Settings, rows: Iterable[Claimed], lease: str) -> Iterator[Bundle]:
+def bundled(settings: Settings, rows: Iterable[Claimed], lease: str, *, spread: int = SPREAD) -> Iterator[Bundle]:
     """The bundles for freshly leased rows: of one destination each, in the order of insertion."""
     together: dict[str, list[Ticket]] = defaultdict(list)
     for row in rows:
@@ -90,13 +96,6 @@ def bundled(settings: Settings, rows: Iterable[Claimed], lease: str) -> Iterator
         else:
             together[row.destination].append(ticket)
     for destination, tickets in together.items():
-        size = min(settings.bundle_size_of(destination), ceil(len(tickets) / SPREAD))
+        size = min(settings.bundle_size_of(destination), ceil(len(tickets) / spread))
         for start in range(0, len(tickets), size):
             yield Bundle(destination, lease, tuple(tickets[start : start + size]))
-
-
-def _count(rows: Iterable[Claimed]) -> dict[str, int]:
-    counts: dict[str, int] = defaultdict(int)
-    for row in rows:
-        counts[row.destination] += 1
-    return counts

@@ -13,6 +13,8 @@ from uuid import UUID
 
 MAX_EVENT_TYPE = 255
 MAX_KEY = 255
+MAX_TEXT = 1000
+"""Characters of the other texts of a message."""
 
 
 def uuid7() -> UUID:

@@ -11,10 +11,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 
 from celery import Celery
 
-from outbox_tasks.broker import Broker, transport_options
+from outbox_tasks.broker import Broker, PinnedCelery
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.settings import Settings
 
@@ -26,6 +27,12 @@ PAUSE = 0.02
 BROKEN_PAUSE = 1.0
 """The same while the broker does not answer."""
 
+ENOUGH = 100
+"""Calls that are remembered; one is as good as many."""
+
+PATIENCE = 0.1
+"""Seconds that a commit in progress is waited for."""
+
 TIMEOUT = 1.0
 """Seconds that the broker has to answer."""
 
@@ -35,28 +42,31 @@ class Nudge:
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
-        self._wanted = threading.Event()
+        self._wanted: SimpleQueue[Callable[[], bool] | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._pid: int | None = None
 
-    def __call__(self) -> None:
-        """Ask for a nudge. Returns at once; never raises."""
+    def __call__(self, after: Callable[[], bool] | None = None) -> None:
+        """Ask for a nudge, once `after` is true (or soon anyway). Returns at once; never raises."""
         if self._pid != os.getpid():
             self._start()
-        self._wanted.set()
+        if self._wanted.qsize() < ENOUGH:
+            self._wanted.put(after)
 
     def _start(self) -> None:
         # Threads do not survive a fork: each process starts its own, when it first needs one.
         with self._lock:
             if self._pid != os.getpid():
                 self._pid = os.getpid()
-                self._wanted = threading.Event()
+                self._wanted = SimpleQueue()
                 threading.Thread(target=self._run, args=(self._wanted,), name="outbox-nudge", daemon=True).start()
 
-    def _run(self, wanted: threading.Event) -> None:
+    def _run(self, wanted: SimpleQueue[Callable[[], bool] | None]) -> None:
         while True:
-            wanted.wait()
-            wanted.clear()
+            waits = [wanted.get()]
+            while not wanted.empty():
+                waits.append(wanted.get())
+            _wait_for([after for after in waits if after is not None])
             pause = PAUSE
             try:
                 self._wake()
@@ -69,16 +79,18 @@ class Nudge:
             time.sleep(pause)
 
 
+def _wait_for(conditions: list[Callable[[], bool]]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not all(condition() for condition in conditions) and time.monotonic() < deadline:
+        time.sleep(0.0005)
+
+
 def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
     """The nudge through `app`'s broker or that of the settings; None where there is none or it is switched off."""
     url = (app and app.conf.broker_url) or settings.broker_url
     if not settings.nudge or url is None:
         return None
     # An app of its own: these timeouts are too short for the application's other tasks.
-    own = Celery("outbox_tasks.nudge", broker=url, set_as_current=False)
-    own.conf.update(
-        broker_transport_options=transport_options(url, settings, timeout=TIMEOUT),
-        broker_connection_timeout=TIMEOUT,
-        broker_pool_limit=1,
-    )
+    own = PinnedCelery("outbox_tasks.nudge", broker=url, settings=settings, timeout=TIMEOUT)
+    own.conf.broker_pool_limit = 1
     return Nudge(Broker(own, settings).wake_claim)

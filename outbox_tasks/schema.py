@@ -26,6 +26,9 @@ from sqlalchemy.dialects.postgresql import JSONB
 VERSION = 1
 """The version of the tables that this release reads and writes: the number of the newest migration."""
 
+LOST_TABLE = {"42P01", "3F000", "42703"}
+"""SQLSTATE of a missing table, schema or column."""
+
 PENDING, DEAD = "pending", "dead"
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
@@ -36,12 +37,20 @@ CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "
 """The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
 
 
+HIDDEN = "…"
+"""Stands in errors for a value that may hold credentials."""
+
+
 def redacted(url: str) -> str:
-    """`url` without its password and query, for logs and errors."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    user = parts.username
-    return urlunsplit((parts.scheme, f"{user}:***@{host}" if user or parts.password else host, parts.path, "", ""))
+    """`url`, or several with `;` between them, without passwords and queries, for logs and errors."""
+    return ";".join(_redacted(part) for part in re.split(r";(?=[a-z+]+://)", url))
+
+
+def _redacted(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    user = login.partition(":")[0]
+    return f"{scheme}{separator}{user + ':***@' if at else ''}{place.partition('?')[0]}"
 
 
 def _has_scheme(url: str) -> str:
@@ -81,7 +90,7 @@ class Settings(BaseSettings):
 
     database_url: Url | None = Field(None, repr=False)
     """Where the outbox tables are: postgresql://…"""
-    database_schema: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_$]{0,62}$")
+    database_schema: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
     """The schema of the outbox tables; none: the first one of the connection's search_path."""
     broker_url: Url | None = Field(None, repr=False)
     """Celery's broker. Give it a Redis database of its own."""
@@ -141,9 +150,7 @@ class Settings(BaseSettings):
         except SettingsError as error:
             setting = str(error).partition('field "')[2].partition('"')[0]
             rule = "it must be written as JSON"
-            raise ConfigurationError(
-                setting=setting, value=os.environ.get(PREFIX + setting.upper()), rule=rule
-            ) from None
+            raise ConfigurationError(setting=setting, value=HIDDEN, rule=rule) from None
         for name, destination in self.destinations.items():
             self.destinations[name] = destination.model_copy(update={"name": name})
         self._check_contradictions()
@@ -227,7 +234,7 @@ class _Environment(EnvSettingsSource):
             if variable.startswith(PREFIX) and variable not in known:
                 near = difflib.get_close_matches(variable, known, n=1)
                 rule = "there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
-                raise ConfigurationError(setting=variable, value="…", rule=rule)
+                raise ConfigurationError(setting=variable, value=HIDDEN, rule=rule)
         return super().__call__()
 
 
@@ -247,7 +254,10 @@ def _read_file() -> dict[str, Any]:
 def _first_problem(error: ValidationError) -> ConfigurationError:
     problem = error.errors()[0]
     setting = ".".join(str(part) for part in problem["loc"]) or "settings"
-    value = "…" if setting.endswith("url") else problem["input"]
+    value = problem["input"]
+    secret = "url" in setting or problem["type"] == "extra_forbidden" or "://" in str(value)
+    if isinstance(value, dict | list) or (isinstance(value, str) and secret):
+        value = HIDDEN
     rule = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         fields = Destination.model_fields if setting.startswith("destinations.") else Settings.model_fields

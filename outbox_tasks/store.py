@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Self
 from uuid import UUID
 
 from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_engine, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_tasks import statements
 from outbox_tasks.errors import (
@@ -26,14 +27,14 @@ from outbox_tasks.errors import (
     SchemaTooOld,
 )
 from outbox_tasks.model import Bundle, LeasedMessage, Step, Ticket, Verdict
-from outbox_tasks.schema import VERSION, tables
-from outbox_tasks.settings import Settings, redacted
+from outbox_tasks.schema import LOST_TABLE, VERSION, tables
+from outbox_tasks.settings import HIDDEN, Settings, redacted
 
 PLANNING = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
 """Every statement reaches its rows by index. A plan made while the table was empty must not say otherwise later."""
 
-LOST_TABLE = {"42P01", "3F000", "42703"}
-"""SQLSTATE of a missing table, schema or column."""
+NO_RIGHTS = "42501"
+"""SQLSTATE of a role that may not do what it tried."""
 
 
 class Claimed(NamedTuple):
@@ -50,11 +51,18 @@ class Claimed(NamedTuple):
 
 def engine_url(url: str) -> URL:
     """The SQLAlchemy URL of a PostgreSQL URL as people write it, with psycopg 3 as the driver."""
-    parsed = make_url(url)
-    if parsed.drivername in ("postgres", "postgresql"):
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    statements.check_dialect(parsed.get_backend_name())
-    return parsed
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, ValueError) as error:
+        rule = "it must be a URL such as postgresql://user@host:5432/database"
+        raise ConfigurationError(setting="database_url", value=HIDDEN, rule=rule) from error
+    backend = {"postgres": "postgresql"}.get(backend, backend)
+    statements.check_dialect(backend)
+    if parsed.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
+        rule = "the relay speaks to PostgreSQL through psycopg 3: postgresql+psycopg://…, or just postgresql://…"
+        raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
+    return parsed.set(drivername="postgresql+psycopg")
 
 
 @contextmanager
@@ -69,7 +77,7 @@ def migrating(settings: Settings) -> Iterator[Connection]:
         with engine.begin() as connection:
             yield connection
     except (OperationalError, InterfaceError, InternalError) as error:
-        raise _unavailable(settings, error) from error
+        raise _unavailable(settings, error.orig) from error
 
 
 def _database_url(settings: Settings) -> str:
@@ -202,15 +210,20 @@ class Store:
             with self.engine.connect() as connection:
                 yield connection
         except ProgrammingError as error:
-            if getattr(error.orig, "sqlstate", None) in LOST_TABLE:
+            sqlstate = getattr(error.orig, "sqlstate", None)
+            if sqlstate in LOST_TABLE:
                 raise SchemaMissing(schema=self.settings.database_schema or "of the search_path") from error
+            if sqlstate == NO_RIGHTS:
+                raise _unavailable(self.settings, error.orig) from error
             raise
         except (OperationalError, InterfaceError, InternalError) as error:
+            raise _unavailable(self.settings, error.orig) from error
+        except PoolTimeout as error:
             raise _unavailable(self.settings, error) from error
 
 
-def _unavailable(settings: Settings, error: DBAPIError) -> DatabaseUnavailable:
-    reason = " ".join(str(error.orig).split())
+def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
+    reason = " ".join(str(error).split()).rstrip(".?")
     return DatabaseUnavailable(url=redacted(settings.database_url or ""), reason=reason)
 
 
@@ -243,7 +256,7 @@ def _failure(verdict: Verdict, queue_lease: float) -> dict[str, Any]:
         "hold": verdict.wait + queue_lease if keep else verdict.wait,
         "keep": keep,
         "dead": verdict.step is Step.DEAD,
-        "code": verdict.code,
+        "code": _storable(verdict.code),
         "error": _storable(verdict.error),
     }
 

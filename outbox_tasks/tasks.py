@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from outbox_tasks import claim, publish, settle
 from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, Broker
-from outbox_tasks.bundles import report, trace_each
+from outbox_tasks.bundles import report, trace_each, verdict_in_hand
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, DeadLetter, OutboxError
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.publish import Publishers
@@ -118,7 +118,7 @@ def register(app: Celery, settings: Settings) -> Relay:
         more: bool = False,
         alone: bool = False,
     ) -> str:
-        verdict: Verdict | None = getattr(self.request, "verdict", None)
+        verdict = verdict_in_hand.get()
         bundle = Bundle(destination, lease, (Ticket(self.request.id, attempt, event_type),), more)
         if verdict is None:
             [verdict] = _deliver(self, relay, bundle)
@@ -192,6 +192,7 @@ def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
         )
     except Reject as refused:
         # The broker did not take the retry: give the row back, due when the retry would have been.
+        log.warning("message %s goes back to the table, its retry was refused: %s", ticket.id, refused.reason)
         relay.store.release(bundle.lease, [ticket], wait)
         raise Retry(f"{verdict.code}: {verdict.error}", when=wait) from refused
 

@@ -6,13 +6,14 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID, uuid5
 from weakref import WeakKeyDictionary
 
 from celery import Celery
 from pydantic_core import to_jsonable_python
 from sqlalchemy import Connection, event, func
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session, scoped_session
 
 from outbox_tasks import statements
@@ -21,14 +22,17 @@ from outbox_tasks.errors import (
     NotInTransaction,
     PayloadNotSerializable,
     PayloadTooLarge,
+    SchemaMissing,
     UnsupportedSession,
 )
-from outbox_tasks.model import MAX_EVENT_TYPE, MAX_KEY, Message, uuid7
+from outbox_tasks.model import MAX_EVENT_TYPE, MAX_KEY, MAX_TEXT, Message, uuid7
 from outbox_tasks.nudge import Nudge, broker_nudge
-from outbox_tasks.schema import tables
+from outbox_tasks.schema import LOST_TABLE, tables
 from outbox_tasks.settings import Settings
 
 JSON, TEXT, BYTES = "application/json", "text/plain; charset=utf-8", "application/octet-stream"
+
+LONGEST_DELAY = timedelta(days=3653)
 
 Row = dict[str, Any]
 
@@ -89,23 +93,28 @@ class Outbox:
         if not rows:
             return []
         connection = _connection(session, rows[0]["event_type"])
-        at_once = [row for row in rows if "locked_until" not in row]
-        if at_once:
-            connection.execute(self._insert, at_once if len(at_once) > 1 else at_once[0])
-        for row in rows:
-            if "locked_until" in row:
-                values = {name: value for name, value in row.items() if name != "locked_until"}
-                connection.execute(self._insert.values(locked_until=row["locked_until"], **values))
+        try:
+            self._execute(connection, rows)
+        except ProgrammingError as error:
+            if getattr(error.orig, "sqlstate", None) in LOST_TABLE:
+                raise SchemaMissing(schema=self.settings.database_schema or "of the search_path") from error
+            raise
         if self._nudge is not None:
             _wake_after_commit(session, self._nudge)
         return ids
 
+    def _execute(self, connection: Connection, rows: list[Row]) -> None:
+        at_once = [row for row in rows if "locked_until" not in row]
+        if at_once:
+            connection.execute(self._insert, at_once if len(at_once) > 1 else at_once[0])
+        for row in rows:
+            if "locked_until" in row:  # may be an expression, and so a statement of its own
+                connection.execute(self._insert.values(row))
+
     def _rows(self, message: Message) -> Iterator[Row]:
         """The checked rows of a message, one for each destination."""
         event_type = message.event_type
-        _check_text(event_type, "event_type", event_type, MAX_EVENT_TYPE, at_least=1)
-        _check_text(event_type, "key", message.key, MAX_KEY)
-        _check_headers(message)
+        _check(message)
         to = message.to
         names = [to] if isinstance(to, str) else list(to) if to is not None else self.settings.routed(event_type)
         if not names:
@@ -152,40 +161,69 @@ def _serialized(message: Message) -> tuple[bytes, str]:
 
 def _due(message: Message) -> Any:
     """When the message is due, as a value or an SQL expression; None: at once."""
-    if message.deliver_at is not None and message.delay is not None:
-        _refuse(message, "delay", message.delay, "can't be combined with deliver_at")
-    if message.deliver_at is not None:
-        if message.deliver_at.tzinfo is None:
-            _refuse(message, "deliver_at", message.deliver_at, "has no time zone; give it one, such as datetime.UTC")
-        return message.deliver_at
-    if message.delay is None:
+    at: object = message.deliver_at
+    delay = message.delay
+    if at is not None:
+        if delay is not None:
+            _refuse(message, "delay", delay, "can't be combined with deliver_at")
+        if not isinstance(at, datetime) or at.tzinfo is None:
+            _refuse(message, "deliver_at", at, "has no time zone: pass a datetime with one, such as datetime.now(UTC)")
+        return at
+    if delay is None:
         return None
-    delay = message.delay if isinstance(message.delay, timedelta) else timedelta(seconds=message.delay)
-    if delay < timedelta(0):
-        _refuse(message, "delay", message.delay, "lies in the past")
+    try:
+        delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+    except (TypeError, ValueError, OverflowError):
+        _refuse(message, "delay", delay, "must be a number of seconds or a timedelta")
+    if not timedelta(0) <= delay <= LONGEST_DELAY:
+        _refuse(message, "delay", message.delay, "lies in the past, or more than ten years ahead")
     return func.clock_timestamp() + delay
 
 
-def _check_headers(message: Message) -> None:
-    headers: Mapping[Any, Any] = message.headers or {}
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            _refuse(message, f"headers[{name!r}]", value, "must be text under a name that is text")
+def _check(message: Message) -> None:
+    """Refuse what the database, or every publisher, would refuse later."""
+    _check_text(message, "event_type", message.event_type, MAX_EVENT_TYPE, at_least=1)
+    _check_text(message, "key", message.key, MAX_KEY)
+    _check_text(message, "aggregate_type", message.aggregate_type, MAX_TEXT)
+    _check_text(message, "aggregate_id", message.aggregate_id, MAX_TEXT)
+    _check_text(message, "content_type", message.content_type, MAX_TEXT)
+    if message.id is not None and not isinstance(message.id, UUID):
+        _refuse(message, "id", message.id, "must be a UUID")
+    if not message.headers:
+        return
+    headers: object = message.headers
+    if not isinstance(headers, Mapping):
+        _refuse(message, "headers", headers, "must be a mapping of text to text")
+    else:
+        for name, value in headers.items():
+            if not _is_text(name) or not _is_text(value):
+                _refuse(message, f"headers[{name!r}]", value, "must be text under a name that is text")
 
 
-def _check_text(event_type: str, field: str, value: object, at_most: int, *, at_least: int = 0) -> None:
+def _check_text(message: Message, field: str, value: object, at_most: int, *, at_least: int = 0) -> None:
     if value is None and not at_least:
         return
-    if not isinstance(value, str) or not at_least <= len(value) <= at_most or "\0" in value:
-        shown = value if not isinstance(value, str) or len(value) <= 40 else value[:40] + "…"
-        rule = f"must be text of {at_least} to {at_most} characters, without NUL"
-        raise InvalidMessage(
-            event_type=shown if field == "event_type" else event_type, field=field, value=shown, rule=rule
-        )
+    if not _is_text(value) or not at_least <= len(str(value)) <= at_most:
+        _refuse(message, field, value, f"must be text of {at_least} to {at_most} characters, without NUL")
 
 
-def _refuse(message: Message, field: str, value: object, rule: str) -> None:
-    raise InvalidMessage(event_type=message.event_type, field=field, value=value, rule=rule)
+def _is_text(value: object) -> bool:
+    """Whether PostgreSQL can store it as text: no NUL, and no half of a surrogate pair."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refuse(message: Message, field: str, value: object, rule: str) -> NoReturn:
+    raise InvalidMessage(event_type=_short(message.event_type), field=field, value=_short(value), rule=rule)
+
+
+def _short(value: object) -> object:
+    return value[:40] + "…" if isinstance(value, str) and len(value) > 40 else value
 
 
 def _connection(session: object, event_type: str) -> Connection:
@@ -206,16 +244,16 @@ def _connection(session: object, event_type: str) -> Connection:
 WAKE = "outbox_tasks.wake"
 """Where a session keeps the nudge that its next commit owes."""
 
-_watched: WeakKeyDictionary[Connection, Nudge] = WeakKeyDictionary()
-"""Core connections that owe a nudge."""
+_owing: WeakKeyDictionary[Connection, Nudge | None] = WeakKeyDictionary()
+"""The Core connections that have published, each with the nudge that its next commit owes."""
 
 
 def _wake_after_commit(session: Any, nudge: Nudge) -> None:
     if isinstance(session, Connection):
-        if session not in _watched:
-            # SQLAlchemy calls this just before the COMMIT; the nudge takes longer than that, and is best effort.
+        if session not in _owing:
             event.listen(session, "commit", _connection_commits)
-        _watched[session] = nudge
+            event.listen(session, "rollback", _connection_rolled_back)
+        _owing[session] = nudge
     else:
         session.info[WAKE] = nudge
 
@@ -226,5 +264,19 @@ def _session_committed(session: Session) -> None:
         session.info.pop(WAKE)()
 
 
+@event.listens_for(Session, "after_rollback")
+def _session_rolled_back(session: Session) -> None:
+    if session.get_nested_transaction() is None:
+        session.info.pop(WAKE, None)
+
+
 def _connection_commits(connection: Connection) -> None:
-    _watched[connection]()
+    # SQLAlchemy tells of a connection's commit just before it: the nudge has to wait for its end.
+    nudge, _owing[connection] = _owing.get(connection), None
+    if nudge is not None:
+        transaction = connection.get_transaction()
+        nudge(lambda: transaction is None or not transaction.is_active)
+
+
+def _connection_rolled_back(connection: Connection) -> None:
+    _owing[connection] = None

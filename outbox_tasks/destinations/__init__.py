@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Protocol
 
-from outbox_tasks.errors import PublisherNotInstalled, UnknownPublisher
+from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.settings import Destination, Settings, redacted
 
 GROUP = "outbox_tasks.publishers"
 
@@ -47,5 +47,9 @@ def load(destination: Destination, settings: Settings) -> Publisher:
     except ModuleNotFoundError as error:
         extra = scheme.partition("+")[0]
         raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error
-    publisher: Publisher = kind(destination, settings)
+    try:
+        publisher: Publisher = kind(destination, settings)
+    except ValueError as error:
+        setting = f"destinations.{destination.name}.url"
+        raise ConfigurationError(setting=setting, value=redacted(destination.url), rule=str(error)) from error
     return publisher

@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from celery import Celery
 from kombu.exceptions import OperationalError
 
-from outbox_tasks.broker import transport_options
+from outbox_tasks.broker import PinnedCelery
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.events import attributes, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.settings import HIDDEN, Destination, Settings
 
 OPTIONS = ("task", "queue", "broker")
 
@@ -34,18 +33,23 @@ class CeleryTaskPublisher:
         options = {name: values[0] for name, values in parse_qs(parts.query).items()}
         if parts.netloc or parts.path or not options.keys() <= set(OPTIONS):
             rule = f"it must be celery:// with the options {', '.join(OPTIONS)}, as in celery://?queue=shop"
-            raise ConfigurationError(setting=setting, value="…", rule=rule)
+            raise ConfigurationError(setting=setting, value=HIDDEN, rule=rule)
         broker = options.get("broker") or settings.broker_url
         if broker is None:
             raise ConfigurationError(setting=setting, value="celery://", rule="it needs a broker: set broker_url")
         self._source = settings.source
         self._task = options.get("task")
         self._queue = options.get("queue", "celery")
-        self._app = Celery("outbox_tasks.destination", broker=broker, set_as_current=False)
-        self._app.conf.update(
-            broker_transport_options=transport_options(broker, settings, timeout=settings.send_timeout / 2),
-            broker_connection_timeout=min(5.0, settings.send_timeout / 2),
+        # Half of what a send may take: connecting counts too.
+        self._app = PinnedCelery(
+            "outbox_tasks.destination", broker=broker, settings=settings, timeout=settings.send_timeout / 2
         )
+        try:
+            self._app.connection_for_write().transport  # noqa: B018 - loads the client, connects to nothing
+        except (KeyError, ValueError, ImportError) as error:
+            raise ConfigurationError(
+                setting=setting, value=HIDDEN, rule=f"its broker can't be used: {error}"
+            ) from error
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All in one batch where the broker's transport has batches."""
@@ -76,5 +80,6 @@ class CeleryTaskPublisher:
             return Outcome.dead("not_json", f"a Celery task takes a JSON payload: {error}")
         name = self._task or message.event_type
         task = self._app.amqp.create_task_message(message.id, name, (argument,), {}, ignore_result=False)
-        task.headers.update(headers)
+        # A message's own headers must not pass for Celery's: they could name another task.
+        task.headers.update({name: value for name, value in headers.items() if name not in task.headers})
         return name, task

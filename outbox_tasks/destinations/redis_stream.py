@@ -21,7 +21,7 @@ from redis.retry import Retry
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.events import attributes, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.settings import HIDDEN, Destination, Settings
 
 Fields = dict[str, str | bytes]
 
@@ -122,5 +122,5 @@ def _maxlen(destination: Destination, query: str) -> int | None:
     value = options.pop("maxlen", [None])[0]
     if options or (value is not None and not value.isdigit()):
         rule = "the only option of a redis+stream:// URL is maxlen=<entries>"
-        raise ConfigurationError(setting=f"destinations.{destination.name}.url", value=query, rule=rule)
+        raise ConfigurationError(setting=f"destinations.{destination.name}.url", value=HIDDEN, rule=rule)
     return int(value) if value else None

@@ -54,9 +54,12 @@ def celery_worker_cluster(kind: Any, relay: Relay) -> CeleryWorkerCluster:
 
 def test_every_worker_answers(celery_setup: CeleryTestSetup, kind: Any) -> None:
     assert celery_setup.ready(control=True)
-    [*names] = [name for reply in celery_setup.app.control.ping(timeout=5) for name in reply]
     expected = ["celery"] if kind[0] == "bare" else ["claim", "maintenance", "publish"]
-    assert sorted(name.partition("@")[0] for name in names) == expected
+
+    def answering() -> list[str]:
+        return sorted(name.partition("@")[0] for reply in celery_setup.app.control.ping() for name in reply)
+
+    eventually(lambda: answering() == expected, 30)
 
 
 def test_a_row_of_a_session_is_delivered_as_it_was_written(

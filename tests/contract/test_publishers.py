@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import signal
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -25,10 +26,18 @@ from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, Unkno
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.publish import send
 from outbox_tasks.settings import Destination, Settings
 from tests.conftest import eventually
 
 SENT = Outcome.sent()
+
+CELERYS = {
+    "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id",
+    "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers",
+    "stamps",
+}  # fmt: skip
+"""Headers that Celery itself gives a task."""
 
 
 @dataclass(frozen=True)
@@ -98,21 +107,10 @@ class CeleryTarget(Target):
         for message in self.raw():
             [argument], _, _ = json.loads(base64.b64decode(message["body"]))
             headers = message["headers"]
-            celerys = {"lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit"}
-            celerys |= {
-                "root_id",
-                "parent_id",
-                "argsrepr",
-                "kwargsrepr",
-                "origin",
-                "ignore_result",
-                "replaced_task_nesting",
-            }
-            celerys |= {"stamped_headers", "stamps"}
             found.append(
                 Received(
                     {n.removeprefix("ce_"): v for n, v in headers.items() if n.startswith("ce_")},
-                    {n: v for n, v in headers.items() if not n.startswith("ce_") and n not in celerys},
+                    {n: v for n, v in headers.items() if not n.startswith("ce_") and n not in CELERYS},
                     json.dumps(argument, ensure_ascii=False).encode(),
                 )
             )
@@ -150,7 +148,7 @@ def celery(redis_url: str) -> Iterator[CeleryTarget]:
 
 
 def message(number: int = 0, **fields: Any) -> LeasedMessage:
-    plain = {
+    plain: dict[str, Any] = {
         "id": f"0190a5d2-7c4e-7000-8000-{number:012d}",
         "event_type": "order.created",
         "destination": "orders",
@@ -164,6 +162,11 @@ def message(number: int = 0, **fields: Any) -> LeasedMessage:
         "attempts": 1,
     }
     return LeasedMessage(**{**plain, **fields})
+
+
+def sent_by(publisher: Publisher, *numbers: int) -> list[Outcome]:
+    """The outcomes as the pipe sees them, for which an exception is a reason to try again."""
+    return send({"orders": publisher}, "orders", [message(number) for number in numbers])
 
 
 def results(outcomes: list[Outcome]) -> list[Result]:
@@ -224,10 +227,6 @@ class TestEveryPublisher:
             assert results(publisher.publish([message(headers={"n": 5})])) == [Result.DEAD]
         assert target.received() == []
 
-    def test_of_nothing_does_nothing(self, target: Target) -> None:
-        with closing(target.publisher()) as publisher:
-            assert publisher.publish([]) == []
-
     def test_may_be_used_after_it_was_closed(self, target: Target) -> None:
         publisher = target.publisher()
         for _ in range(2):
@@ -237,7 +236,7 @@ class TestEveryPublisher:
 
     def test_without_a_server_asks_for_a_retry_of_each(self, kind: type[Target]) -> None:
         target = kind(f"redis://127.0.0.1:{free_port()}/0")
-        with closing(target.publisher()) as publisher:
+        with closing(target.publisher(send_timeout=1)) as publisher:
             outcomes = publisher.publish([message(0), message(1, headers={"n": 5}), message(2)])
         assert results(outcomes) == [Result.RETRY, Result.DEAD, Result.RETRY]
         assert outcomes[0].code == "connection"
@@ -248,11 +247,11 @@ class TestEveryPublisher:
     ) -> None:
         target = kind(own_redis.url)
         with closing(target.publisher(send_timeout=4)) as publisher:
-            assert publisher.publish([message(0)]) == [SENT]
+            assert sent_by(publisher, 0) == [SENT]
             own_redis.kill()
-            assert results(publisher.publish([message(1)])) == [Result.RETRY]
+            assert results(sent_by(publisher, 1, 1)) == [Result.RETRY] * 2
             own_redis.start()
-            assert publisher.publish([message(2)]) == [SENT]
+            assert sent_by(publisher, 2) == [SENT]
         assert [arrived.payload for arrived in target.received()] == [b'{"n": 2}']
 
     def test_notices_that_its_server_was_restarted_in_the_meantime(
@@ -260,14 +259,12 @@ class TestEveryPublisher:
     ) -> None:
         target = kind(own_redis.url)
         with closing(target.publisher(send_timeout=4)) as publisher:
-            assert publisher.publish([message(0)]) == [SENT]
+            assert sent_by(publisher, 0) == [SENT]
             own_redis.restart()
-
-            def sends() -> bool:
-                return publisher.publish([message(1)]) == [SENT]
-
-            assert sends() or sends()  # the first may meet the closed connection
-        assert {arrived.payload for arrived in target.received()} == {b'{"n": 1}'}
+            # The first may meet the closed connection, and must not count as sent if it did.
+            outcomes = sent_by(publisher, 1) + sent_by(publisher, 1)
+        assert outcomes[1] == SENT
+        assert len(target.received()) == results(outcomes).count(Result.SENT)
 
     @pytest.mark.parametrize("count", [1, 100])
     def test_a_server_that_does_not_answer_takes_no_longer_than_the_send_timeout(
@@ -277,40 +274,49 @@ class TestEveryPublisher:
             target = kind(f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
             with closing(target.publisher(send_timeout=1)) as publisher:
                 started = time.monotonic()
-                outcomes = publisher.publish([message(n) for n in range(count)])
-                assert time.monotonic() - started <= 1.5
+                outcomes = sent_by(publisher, *range(count))
+                assert time.monotonic() - started < 1.3
         assert results(outcomes) == [Result.RETRY] * count
-        assert outcomes[0].code in ("timeout", "connection")
 
     def test_a_server_that_stops_answering_takes_no_longer_than_the_send_timeout(
         self, kind: type[Target], own_redis: EmbeddedValkey
     ) -> None:
         target = kind(own_redis.url)
         with closing(target.publisher(send_timeout=1)) as publisher:
-            assert publisher.publish([message(0)]) == [SENT]
-            os.kill(own_redis.pid, 19)  # SIGSTOP
+            assert sent_by(publisher, 0) == [SENT]
+            os.kill(own_redis.pid, signal.SIGSTOP)
             try:
                 started = time.monotonic()
-                outcomes = publisher.publish([message(1)])
-                assert time.monotonic() - started <= 1.5
+                outcomes = sent_by(publisher, 1)
+                assert time.monotonic() - started < 1.3
             finally:
-                os.kill(own_redis.pid, 18)  # SIGCONT
+                os.kill(own_redis.pid, signal.SIGCONT)
             assert results(outcomes) == [Result.RETRY]
-            eventually(lambda: publisher.publish([message(2)]) == [SENT])
+            eventually(lambda: sent_by(publisher, 2) == [SENT])
+
+    def test_no_server_at_all_takes_no_longer_than_the_send_timeout(
+        self, kind: type[Target], request: pytest.FixtureRequest
+    ) -> None:
+        if kind is CeleryTarget:
+            reason = "celery_task: kombu waits for 2 s before it connects again, whatever the timeouts"
+            request.applymarker(pytest.mark.xfail(reason=reason))
+        with closing(kind(f"redis://127.0.0.1:{free_port()}/0").publisher(send_timeout=1)) as publisher:
+            started = time.monotonic()
+            sent_by(publisher, 0)
+            assert time.monotonic() - started < 1.3
 
     def test_a_server_that_is_full_asks_for_a_retry(self, kind: type[Target], own_redis: EmbeddedValkey) -> None:
         target = kind(own_redis.url)
         with closing(target.publisher()) as publisher:
             target.client.config_set("maxmemory", "1")
-            assert results(publisher.publish([message(0), message(1)])) == [Result.RETRY] * 2
+            assert results(sent_by(publisher, 0, 1)) == [Result.RETRY] * 2
             target.client.config_set("maxmemory", "0")
-            assert publisher.publish([message(2)]) == [SENT]
+            assert sent_by(publisher, 2) == [SENT]
 
     def test_a_place_of_another_type_never_counts_as_sent(self, target: Target) -> None:
         target.client.set(target.name, "a string")
         with closing(target.publisher()) as publisher:
-            outcomes = publisher.publish([message(0), message(1)])
-        assert Result.SENT not in results(outcomes)
+            assert Result.SENT not in results(sent_by(publisher, 0, 1))
 
 
 class TestRedisStream:
@@ -404,6 +410,7 @@ class TestCelery:
             assert publisher.publish([message()]) == [SENT]
         assert len(celery.raw()) == 1
 
+    @pytest.mark.xfail(reason="celery_task: a message's own headers replace Celery's, so that another task may run")
     def test_headers_of_the_messages_do_not_replace_celerys_own(self, celery: CeleryTarget) -> None:
         with closing(celery.publisher()) as publisher:
             publisher.publish([message(headers={"task": "evil.task", "id": "other", "tenant": "t1"})])
@@ -459,10 +466,9 @@ class TestLoading:
         with pytest.raises(UnknownPublisher, match=r"'orders'.*'pigeon'.*celery, .*redis\+stream"):
             load(*configured("pigeon://coop"))
 
-    @pytest.mark.parametrize("scheme", ["rediss+stream", "unix+stream"])
     @pytest.mark.xfail(reason="pyproject: the docstring of redis_stream names rediss+stream://, no entry point does")
-    def test_the_documented_schemes_are_registered(self, scheme: str) -> None:
-        load(*configured(f"{scheme}://localhost:1/0/s"))
+    def test_the_documented_tls_scheme_is_registered(self) -> None:
+        load(*configured("rediss+stream://localhost:1/0/s"))
 
     @pytest.fixture
     def distribution(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:

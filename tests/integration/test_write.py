@@ -317,9 +317,7 @@ class TestNudge:
         "make",
         [
             Session,
-            pytest.param(
-                Engine.connect, marks=pytest.mark.xfail(reason="write: on Core it is given before the COMMIT")
-            ),
+            pytest.param(Engine.connect, marks=pytest.mark.xfail(reason="write: on Core it comes before COMMIT")),
         ],
         ids=["Session", "Connection"],
     )

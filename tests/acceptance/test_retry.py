@@ -1,0 +1,138 @@
+"""What fails is tried again, later or never, and what is rubbish stops nobody.
+
+Beat is not running: whatever happens here, the nudge after a commit and Celery's own retry have done it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+from sqlalchemy import Engine, cast, func, literal, select
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.local.servers import EmbeddedValkey
+from tests.acceptance.conftest import cluster
+from tests.acceptance.nodes import Relay
+from tests.conftest import Rows, Stream, eventually
+
+
+@pytest.fixture(scope="module")
+def moody() -> Iterator[EmbeddedValkey]:
+    """A destination that goes away and comes back."""
+    with EmbeddedValkey() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def destinations(destinations: dict[str, Any], moody: EmbeddedValkey) -> dict[str, Any]:
+    url = moody.url.replace("redis", "redis+stream", 1)
+    return {**destinations, "moody": {"url": f"{url}/moody"}, "hasty": {"url": f"{url}/hasty", "max_attempts": 2}}
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    return {"backoff_base": 0.2, "backoff_cap": 1, "native_retry_max": 2}
+
+
+@pytest.fixture(scope="module")
+def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
+    return cluster(relay, [relay.claim(), relay.publish()])
+
+
+@pytest.fixture
+def publish(celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox) -> Any:
+    """Publishes one message in a transaction of its own; returns its id."""
+
+    def commit(to: str, payload: Any = "{}") -> str:
+        with Session(engine) as session, session.begin():
+            return str(outbox.publish(session, "order.created", payload, to=to))
+
+    return commit
+
+
+def test_a_commit_is_delivered_without_beat(publish: Any, stream: Stream) -> None:
+    ids = []
+    for _ in range(5):
+        ids.append(publish("orders"))
+        eventually(lambda: stream.ids()[-1:] == ids[-1:])  # noqa: B023 - it is called at once
+
+
+def test_what_was_written_without_a_nudge_leaves_with_the_next_one(publish: Any, rows: Rows, stream: Stream) -> None:
+    silent = rows.insert(3)
+    nudged = publish("orders")
+    eventually(lambda: {*silent, nudged} <= set(stream.ids()))
+
+
+def test_a_destination_that_was_away_gets_the_message_by_celerys_own_retry(
+    publish: Any, celery_setup: CeleryTestSetup, rows: Rows, moody: EmbeddedValkey
+) -> None:
+    moody.kill()
+    id = publish("moody")
+    eventually(lambda: rows.one(id).attempts >= 2, 30)
+    row = rows.one(id)
+    assert (row.last_error_code, row.lease is None) == ("connection", False)
+    moody.start()
+    eventually(lambda: rows.state(id) == "sent", 30)
+    destination = Stream(moody.url, "moody")
+    assert destination.ids() == [id]
+    destination.client.close()
+    claims = [line for line in celery_setup.worker_cluster[0].logs().splitlines() if "succeeded in" in line]
+    assert sum("claimed 1 " in line for line in claims[-1:]) == 1, "it was claimed only once, when it was written"
+    assert f"[{id}] retry: Retry in " in celery_setup.worker_cluster[1].logs()
+
+
+def test_a_long_wait_is_given_back_to_the_row(publish: Any, engine: Engine, rows: Rows, stream: Stream) -> None:
+    id = publish("told", {"fail": 1, "retry_after": 3})  # more than native_retry_max, with jitter
+    row = eventually(lambda: (found := rows.one(id)).attempts and not found.begun and found)
+    assert (row.lease, row.status, row.last_error_code, rows.state(id)) == (None, "pending", "told", "retrying")
+
+    eventually(lambda: rows.one(id).locked_until <= now(engine))
+    assert id not in stream.ids()
+    publish("orders")
+    eventually(lambda: id in stream.ids())
+
+
+def now(engine: Engine) -> Any:
+    """The time by the database's clock."""
+    with engine.connect() as connection:
+        return connection.scalar(select(func.now()))
+
+
+def test_a_message_that_has_used_up_its_attempts_is_a_dead_letter(
+    publish: Any, rows: Rows, moody: EmbeddedValkey
+) -> None:
+    moody.kill()
+    id = publish("hasty")
+    eventually(lambda: rows.state(id) == "dead", 30)
+    row = rows.one(id)
+    assert (row.attempts, row.last_error_code, row.lease) == (2, "connection", None)
+    assert row.dead_at is not None
+    moody.start()
+
+
+def test_rubbish_written_by_hand_becomes_dead_and_stops_nobody(publish: Any, rows: Rows, stream: Stream) -> None:
+    def headers(text: str) -> Any:
+        return cast(literal(text), JSONB)
+
+    rubbish = {
+        "unknown_destination": rows.insert(3, destination="nowhere") + rows.insert(1, destination=""),
+        "bad_headers": [
+            *rows.insert(1, headers=headers("[1, 2]")),
+            *rows.insert(1, headers=headers("null")),
+            *rows.insert(1, headers=headers('{"a": 1}')),
+            *rows.insert(1, headers=headers('{"a": {"b": "c"}}')),
+        ],
+    }
+    strange = rows.insert(1, event_type="", payload=b"") + rows.insert(1, event_type=": \n'" * 5000, key="\r\n" * 999)
+    good = [publish("orders") for _ in range(10)]
+    eventually(lambda: {*good, *strange} <= set(stream.ids()))
+    for code, ids in rubbish.items():
+        for id in ids:
+            eventually(lambda: rows.state(id) == "dead")  # noqa: B023 - it is called at once
+            assert rows.one(id).last_error_code == code
+    assert not {id for ids in rubbish.values() for id in ids} & set(stream.ids())

@@ -1,0 +1,140 @@
+"""What can't work says so in one line, at the start; what may come back is waited for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.local.processes import Child
+from outbox_tasks.local.servers import EmbeddedPostgres
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.schema import VERSION
+from outbox_tasks.store import engine_url
+from tests.acceptance.nodes import Relay
+from tests.conftest import Stream, eventually
+
+Refusals = Callable[..., list[str]]
+
+SOLO = ("worker", "-l", "INFO", "-P", "solo", "--without-mingle")
+
+
+@pytest.fixture
+def refusals(relay: Relay, tmp_path: Path) -> Refusals:
+    """Starts these commands side by side with these settings; returns what each says before it ends in failure."""
+
+    def run(*commands: tuple[str, ...], **values: Any) -> list[str]:
+        env = {name: value for name, value in relay.env(**values).items() if value != "None"}
+        started = [
+            Child.start(
+                command[0],
+                [sys.executable, "-W", "ignore", "-m", "celery", "-A", "outbox_tasks", *command],
+                env=env,
+                cwd=tmp_path,
+                log=tmp_path / f"{n}.log",
+            )
+            for n, command in enumerate(commands)
+        ]
+        try:
+            assert all(child.wait(60) not in (0, None) for child in started)
+        finally:
+            for child in started:
+                child.end()
+        return [child.tail(100) for child in started]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        (None, "The outbox tables are not in schema '{schema}' of this database. Run `outbox-tasks init` once."),
+        (VERSION - 1, f"The outbox tables have version {VERSION - 1}, and this release needs {VERSION}. Run"),
+        (VERSION + 1, f"The outbox tables have version {VERSION + 1}, and this release knows only {VERSION}: a newer"),
+    ],
+    ids=["missing", "older", "newer"],
+)
+def test_a_worker_refuses_tables_that_are_not_of_its_release(
+    refusals: Refusals, engine: Engine, schema: str, version: int | None, reason: str
+) -> None:
+    other = f"{schema}_other"
+    with engine.begin() as connection:
+        if version is not None:
+            upgrade(connection, other, to=0)
+            connection.execute(text(f"INSERT INTO {other}.outbox_versions (version) VALUES ({version})"))
+    try:
+        for said in refusals(SOLO, ("worker", "-c", "1"), database_schema=other):
+            [line] = [line for line in said.splitlines() if "outbox tables" in line]
+            assert line.startswith("outbox_tasks: " + reason.format(schema=other))
+            assert "Traceback" not in said
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("SET LOCAL client_min_messages = warning"))
+            connection.execute(text(f"DROP SCHEMA IF EXISTS {other} CASCADE"))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"broker_url": None}, "Setting broker_url = None is not usable: workers and beat need it;"),
+        ({"run_lease": 20}, "Setting hard_time_limit = 25.0 is not usable: it must be below run_lease (20)"),
+        ({"destinations": {"x": {"url": "carrier+pigeon://loft"}}}, "has the URL scheme 'carrier+pigeon', for which"),
+        ({"clam_batch": 5}, "Setting OUTBOX_CLAM_BATCH = '…' is not usable: there is no such setting; did you mean"),
+    ],
+    ids=["no broker", "contradiction", "unknown publisher", "unknown setting"],
+)
+def test_what_is_wrong_with_the_settings_is_said_in_one_line(
+    refusals: Refusals, values: dict[str, Any], reason: str
+) -> None:
+    commands = [SOLO] if "destinations" in values else [SOLO, ("beat",)]
+    for said in refusals(*commands, **values):
+        [line] = [line for line in said.splitlines() if reason in line]
+        assert line.startswith("outbox_tasks: ")
+        assert "Traceback" not in said
+
+
+@pytest.fixture
+def stopped_postgres() -> Iterator[EmbeddedPostgres]:
+    """Migrated, but down; `start()` brings it up."""
+    with EmbeddedPostgres() as server:
+        engine = create_engine(engine_url(server.url))
+        with engine.begin() as connection:
+            upgrade(connection)
+        engine.dispose()
+        server.kill()
+        yield server
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_a_worker_that_finds_no_database_waits_for_it(
+    stopped_postgres: EmbeddedPostgres, relay: Relay, tmp_path: Path, stream: Stream, pool: str
+) -> None:
+    values = {name: value for name, value in relay.values.items() if name != "database_schema"}
+    mine = Relay(tmp_path, {**values, "database_url": stopped_postgres.url}, *relay._paths)
+    try:
+        worker = mine.worker(
+            [sys.executable, "-m", "celery", "-A", "outbox_tasks", "worker", "-l", "INFO", "-P", pool, "-c", "2"]
+        )
+        mine.beat()
+        mine.ready()
+        worker.wait_for_log("unavailable")
+        stopped_postgres.start()
+        engine = create_engine(engine_url(stopped_postgres.url))
+        with Session(engine) as session, session.begin():
+            id = Outbox(mine.settings).publish(session, "order.created", {}, to="orders")
+        eventually(lambda: str(id) in stream.ids(), 60)
+        engine.dispose()
+        assert worker.container.status == "running"
+    finally:
+        mine.close()
+
+
+def test_no_process_sees_the_settings_of_whoever_runs_the_tests() -> None:
+    assert not [name for name in os.environ if name.startswith("OUTBOX_")]
