@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
-from celery import Task
+from celery import Task, signals
 from celery.app import trace
 from celery.worker.request import Request
 
@@ -94,8 +94,12 @@ def outcome_events(bundle: Bundle, result: str, runtime: float) -> Iterable[tupl
 
 
 def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> None:
-    """Run Celery's tracer over `publish` for each message, with its verdict in hand."""
+    """Run Celery's tracer over `publish` for each message, with its verdict in hand.
+
+    Of a message that was simply sent, the tracer has nothing to tell but to listeners: without any, it is spared.
+    """
     tracer = _tracer(publish)
+    listened = _listened()
     headers = {
         "task": publish.name,
         "lang": "py",
@@ -105,6 +109,8 @@ def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> No
         "headers": {},  # Celery would search each request for headers of the user's
     }
     for verdict in verdicts:
+        if verdict.step is Step.SENT and not listened:
+            continue
         ticket = verdict.ticket
         arguments = publish_arguments(bundle, ticket.event_type, ticket.attempt)
         request = {
@@ -119,6 +125,12 @@ def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> No
             tracer(ticket.id, arguments, {}, request)
         finally:
             verdict_in_hand.reset(token)
+
+
+def _listened() -> bool:
+    """Whether anybody follows tasks through Celery's signals, or by wrapping its tracer as some monitors do."""
+    followed = (signals.task_prerun, signals.task_postrun, signals.task_success)
+    return any(signal.receivers for signal in followed) or trace.build_tracer.__module__ != trace.__name__
 
 
 def _tracer(publish: Task) -> Callable[..., Any]:

@@ -32,6 +32,7 @@ from outbox_tasks.local import commands
 from outbox_tasks.local.processes import Child, Group
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
+from outbox_tasks.nudge import broker_nudge
 from outbox_tasks.settings import Settings
 from outbox_tasks.store import engine_url, migrating
 from outbox_tasks.write import Outbox
@@ -88,6 +89,8 @@ class Bench:
         with self._relay(bundle_size) as workers:
             with self.engine.begin() as connection:
                 connection.execute(text(BACKLOG), {"count": count})
+            if (nudge := broker_nudge(self.settings)) is not None:  # as Outbox.publish would
+                nudge()
             figures = self._measure(workers, count, lambda: self.stream.xlen("bench") >= count)
             self._wait(self._settled, "everything is settled")
             return figures

@@ -176,8 +176,12 @@ def flower(relay: Relay, celery_worker_cluster: CeleryWorkerCluster, pool: str) 
 def test_flower_lists_every_message(
     flower: str, celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox, rows: Rows
 ) -> None:
-    with Session(engine) as session, session.begin():
-        ids = {str(outbox.publish(session, "order.created", {}, to="bundled")) for _ in range(40)}
+    def published(count: int) -> set[str]:
+        with Session(engine) as session, session.begin():
+            return {str(outbox.publish(session, "order.created", {}, to="bundled")) for _ in range(count)}
+
+    eventually(lambda: published(1) and tasks(flower), 30)  # what was sent before it listens, it does not see
+    ids = published(40)
     listed = eventually(lambda: (found := tasks(flower)).keys() >= ids and found, 30)
     eventually(lambda: {tasks(flower)[id]["state"] for id in ids} == {"SUCCESS"}, 30)
     assert {(listed[id]["name"], "order.created" in listed[id]["args"]) for id in ids} == {(PUBLISH_TASK, True)}

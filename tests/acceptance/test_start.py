@@ -81,7 +81,7 @@ def test_a_worker_refuses_tables_that_are_not_of_its_release(
 
 
 @pytest.mark.parametrize(
-    ("values", "reason"),
+    ("wrong", "reason"),
     [
         ({"broker_url": None}, "Setting broker_url = None is not usable: workers and beat need it;"),
         ({"run_lease": 20}, "Setting hard_time_limit = 25.0 is not usable: it must be below run_lease (20)"),
@@ -91,10 +91,10 @@ def test_a_worker_refuses_tables_that_are_not_of_its_release(
     ids=["no broker", "contradiction", "unknown publisher", "unknown setting"],
 )
 def test_what_is_wrong_with_the_settings_is_said_in_one_line(
-    refusals: Refusals, values: dict[str, Any], reason: str
+    refusals: Refusals, wrong: dict[str, Any], reason: str
 ) -> None:
-    commands = [SOLO] if "destinations" in values else [SOLO, ("beat",)]
-    for said in refusals(*commands, **values):
+    commands = [SOLO] if "destinations" in wrong else [SOLO, ("beat",)]
+    for said in refusals(*commands, **wrong):
         [line] = [line for line in said.splitlines() if reason in line]
         assert line.startswith("outbox_tasks: ")
         assert "Traceback" not in said

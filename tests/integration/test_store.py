@@ -398,7 +398,6 @@ class TestSettle:
         lease, [ticket, *_] = begun
         assert store.settle(lease, [Verdict(ticket, Step.RETRY, 1, "code", error)]) == {ticket.id}
 
-    @pytest.mark.xfail(reason="store._failure: the code is not made storable as the error is")
     @pytest.mark.parametrize("code", ["NUL \0", "half \ud800"])
     def test_no_code_stops_a_settle(self, store: Store, begun: tuple[str, tuple[Ticket, ...]], code: str) -> None:
         """Third-party publishers choose it."""

@@ -189,7 +189,6 @@ class TestLimits:
             assert driver is not None
             assert "options" not in driver.info.get_parameters()
 
-    @pytest.mark.xfail(reason="store._connection: a role without rights ends in SQLAlchemy's ProgrammingError")
     def test_a_role_without_rights_is_told_so(
         self, new_store: MakeStore, postgres_url: str, admin: psycopg.Connection[Any]
     ) -> None:
@@ -199,7 +198,6 @@ class TestLimits:
         with pytest.raises(OutboxError):
             store.claim({"orders": 1}, LEASE)
 
-    @pytest.mark.xfail(reason="store._connection: SQLAlchemy's own pool timeout is not a DBAPIError")
     def test_too_few_connections_in_the_pool_are_said_to_be_so(self, store: Store) -> None:
         store.engine.pool._timeout = 0.1  # type: ignore[attr-defined]
         held = [store.engine.connect() for _ in range(10)]
@@ -225,7 +223,6 @@ class TestUrls:
     def test_is_taken_as_people_write_it(self, settings: MakeSettings, scheme: str) -> None:
         assert engine_url(f"{scheme}://u:p@h/d").drivername == "postgresql+psycopg"
 
-    @pytest.mark.xfail(reason="store.engine_url: ValueError, ArgumentError and ModuleNotFoundError pass through")
     @pytest.mark.parametrize(
         "url", ["postgresql://h:port/d", "://", "postgresql+asyncpg://h/d", "postgresql+psycopg2://h/d"]
     )

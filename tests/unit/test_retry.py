@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_tasks import retry
@@ -49,10 +49,9 @@ class TestBackoff:
     ) -> None:
         assert backoff(with_backoff(base, cap), attempts, at_least=asked) >= asked
 
-    @given(bases, caps, st.integers(1, 100))
-    def test_grows_until_the_cap(self, base: float, cap: float, attempts: int) -> None:
-        settings = with_backoff(base, cap)
-        assume(base * 2.0**attempts < cap)
+    @given(bases, st.integers(1, 50))
+    def test_grows_until_the_cap(self, base: float, attempts: int) -> None:
+        settings = with_backoff(base, cap=base * 2.0**attempts)
         # Twice the plain wait is more than the shorter one with all its jitter.
         assert backoff(settings, attempts + 1) > backoff(settings, attempts)
 

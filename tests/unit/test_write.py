@@ -84,9 +84,9 @@ class Opaque:
         pytest.param({"payload": float("nan")}, PayloadNotSerializable, "Out of range", id="NaN"),
         pytest.param({"payload": [float("-inf")]}, PayloadNotSerializable, "Out of range", id="infinity"),
         pytest.param({"payload": "\ud800"}, PayloadNotSerializable, "surrogates", id="half a character"),
-        pytest.param({"deliver_at": SOON.replace(tzinfo=None)}, InvalidMessage, "has no time zone", id="naive time"),
-        pytest.param({"delay": -1}, InvalidMessage, "lies in the past", id="negative delay"),
-        pytest.param({"delay": timedelta(days=-1)}, InvalidMessage, "lies in the past", id="negative timedelta"),
+        pytest.param({"deliver_at": SOON.replace(tzinfo=None)}, InvalidMessage, "time zone", id="naive time"),
+        pytest.param({"delay": -1}, InvalidMessage, "in the past", id="negative delay"),
+        pytest.param({"delay": timedelta(days=-1)}, InvalidMessage, "in the past", id="negative timedelta"),
         pytest.param({"delay": 1, "deliver_at": SOON}, InvalidMessage, "can't be combined", id="both times"),
     ],
 )
@@ -121,7 +121,6 @@ def test_a_message_that_can_not_be_delivered_is_refused(
     ],
     ids=repr,
 )
-@pytest.mark.xfail(reason="write: not checked, so the driver or the database fails, with an error of its own")
 def test_what_the_database_would_refuse_is_refused(outbox: Outbox, fields: dict[str, Any]) -> None:
     with pytest.raises(MessageRefused):
         outbox.publish(NO_SESSION, "order.created", "x", **fields)

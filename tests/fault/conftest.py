@@ -1,0 +1,161 @@
+"""A relay for each test, with short leases, and with servers that the test may kill.
+
+The destination's Redis is never killed: it is where the tests count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from sqlalchemy import Connection, Engine, create_engine, text
+
+from outbox_tasks.broker import Broker
+from outbox_tasks.claim import Tally, claim
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.store import Store, engine_url
+from tests.acceptance.nodes import Relay
+from tests.acceptance.publishers import SCHEME, distribution
+from tests.conftest import Rows, Stream, eventually
+
+SHORT = {
+    "claim_interval": 0.5,
+    "claim_expires": 2,
+    "statement_timeout": 1,
+    "send_timeout": 1,
+    "soft_time_limit": 3.5,
+    "hard_time_limit": 4,
+    "run_lease": 5,
+    "queue_lease": 5,
+    "soft_shutdown_timeout": 4,
+    "native_retry_max": 2,
+    "visibility_timeout": 60,
+    "backoff_base": 0.2,
+    "backoff_cap": 1,
+}
+"""What a killed process held comes back after five seconds."""
+
+MakeRelay = Callable[..., Relay]
+
+
+@pytest.fixture
+def values(postgres_url: str, schema: str, own_redis: EmbeddedValkey, stream: Stream) -> dict[str, Any]:
+    """The settings of the test's relay; its broker is the test's own to kill."""
+    return {
+        **SHORT,
+        "database_url": postgres_url,
+        "database_schema": schema,
+        "broker_url": own_redis.url,
+        "destinations": destinations(stream),
+    }
+
+
+def destinations(stream: Stream) -> dict[str, Any]:
+    """`orders`: the stream; `told`: what does as the payload says, into the same stream."""
+    return {"orders": {"url": stream.url}, "told": {"url": stream.url.replace("redis+stream", SCHEME)}}
+
+
+@pytest.fixture
+def relay(rows: Rows, values: dict[str, Any], tmp_path: Path) -> Iterator[Relay]:
+    """Starts the processes of a relay over migrated tables."""
+    made = Relay(tmp_path, values, distribution(tmp_path / "plugins"))
+    yield made
+    made.close()
+
+
+class Here:
+    """The hops of the relay, made in the test's own process."""
+
+    def __init__(self, relay: Relay) -> None:
+        self.store = Store.connect(relay.settings)
+        app = Celery(broker=relay.settings.broker_url, set_as_current=False)
+        self.broker = Broker(app, relay.settings)
+
+    def claim(self) -> Tally:
+        """Claim what is due, and hand it to the relay's publish workers."""
+        return claim(self.store, self.broker.send, self.broker.waiting)
+
+
+@pytest.fixture
+def here(relay: Relay) -> Iterator[Here]:
+    made = Here(relay)
+    yield made
+    made.broker.app.close()
+    made.store.close()
+
+
+class OwnDatabase:
+    """The outbox of a PostgreSQL that the test may kill."""
+
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self.server = server
+        self.engine = create_engine(engine_url(server.url), pool_pre_ping=True)
+        self.schema = f"outbox_test_{uuid4().hex[:12]}"
+        with self.engine.begin() as connection:
+            upgrade(connection, self.schema)
+        self.rows = Rows(self.engine, self.schema)
+
+
+@pytest.fixture
+def database(own_postgres: EmbeddedPostgres) -> Iterator[OwnDatabase]:
+    made = OwnDatabase(own_postgres)
+    yield made
+    made.engine.dispose()
+
+
+@pytest.fixture
+def relay_on_own(database: OwnDatabase, values: dict[str, Any], tmp_path: Path) -> Iterator[Relay]:
+    """Like `relay`, on the database that the test may kill."""
+    theirs = {**values, "database_url": database.server.url, "database_schema": database.schema}
+    made = Relay(tmp_path, theirs, distribution(tmp_path / "plugins"))
+    yield made
+    made.close()
+
+
+@contextmanager
+def archive_locked(engine: Engine, schema: str) -> Iterator[Connection]:
+    """While it is locked, what has been sent can't be settled."""
+    with engine.connect() as connection:
+        connection.execute(text(f"LOCK TABLE {schema}.outbox_archive IN ACCESS EXCLUSIVE MODE"))
+        yield connection
+        connection.rollback()
+
+
+def waiting_for_locks(engine: Engine, schema: str) -> int:
+    """How many statements of relays on this schema wait for a lock."""
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outbox_tasks' "
+        "AND wait_event_type = 'Lock' AND query LIKE :part"
+    )
+    with engine.connect() as connection:
+        return int(connection.scalar(text(query), {"part": f"%{schema}%"}) or 0)
+
+
+def queued(redis: EmbeddedValkey) -> int:
+    """Celery messages that wait for publish workers."""
+    with Stream(redis.url, PUBLISH_QUEUE).client as client:
+        return int(client.llen(PUBLISH_QUEUE))
+
+
+def drained(rows: Rows, seconds: float = 60.0) -> None:
+    """Wait until nothing is left to be sent."""
+    eventually(lambda: not any(row.status == "pending" for row in rows.hot()), seconds)
+
+
+def check(rows: Rows, stream: Stream, committed: list[str]) -> int:
+    """All that was committed is delivered and nothing else; each duplicate has a cause on its row. Counts them."""
+    delivered = Counter(stream.ids())
+    assert set(delivered) == set(committed)
+    causes = {str(row.id): (row.state, row.last_error_code) for row in rows.shown()}
+    repeated = {id for id, count in delivered.items() if count > 1}
+    assert not [(id, causes[id]) for id in repeated if causes[id][1] is None]
+    assert {causes[id][0] for id in committed} == {"sent"}
+    return delivered.total() - len(committed)

@@ -1,0 +1,55 @@
+"""The database goes away between the send and the settle, and in the middle of a drain."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.nodes import Relay
+from tests.conftest import Stream, eventually
+from tests.fault.conftest import OwnDatabase, archive_locked, check, drained, waiting_for_locks
+
+MANY = 5000
+
+
+def test_what_was_sent_when_the_database_died_is_sent_again_with_the_cause(
+    relay_on_own: Relay, database: OwnDatabase, stream: Stream
+) -> None:
+    worker = relay_on_own.publish()
+    relay_on_own.claim()
+    relay_on_own.beat()
+    relay_on_own.ready()
+    with archive_locked(database.engine, database.schema) as connection:
+        [id] = database.rows.insert()
+        eventually(lambda: stream.ids() == [id])
+        eventually(lambda: waiting_for_locks(database.engine, database.schema))
+        connection.execute(database.rows.tables.versions.select())  # nothing of ours is held back: begin is on disk
+        worker.wait_for_log("could not settle 1 messages")
+        database.server.kill()
+        connection.invalidate()
+    # Longer than a publisher is ready to wait, so the message stays begun.
+    worker.wait_for_log(f"[{id}] raised expected: DatabaseUnavailable")
+    database.server.start()
+    drained(database.rows)
+    assert check(database.rows, stream, [id]) == 1
+    [row] = database.rows.archived()
+    assert (row.attempts, row.last_error_code) == (2, "unsettled")
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_a_drain_goes_on_after_the_database_was_away(
+    relay_on_own: Relay, database: OwnDatabase, stream: Stream, end: str
+) -> None:
+    workers = [relay_on_own.publish(max_in_flight=1000), relay_on_own.claim(max_in_flight=1000)]
+    relay_on_own.beat()
+    relay_on_own.ready()
+    ids = database.rows.insert(MANY)
+    eventually(lambda: len(stream) > MANY / 20)
+    if end == "killed":
+        database.server.kill()
+        database.server.start()
+    else:
+        database.server.restart()
+    assert len(stream) < MANY
+    drained(database.rows, 90)
+    check(database.rows, stream, ids)
+    assert {worker.container.status for worker in workers} == {"running"}

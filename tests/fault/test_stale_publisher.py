@@ -1,0 +1,103 @@
+"""A publisher that was paused for longer than its lease: it neither sends nor settles what another holds by now."""
+
+from __future__ import annotations
+
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Engine
+
+from outbox_tasks.model import Bundle, Ticket
+from outbox_tasks.publish import Publishers, publish
+from outbox_tasks.settle import settle
+from outbox_tasks.store import Store
+from tests.acceptance.nodes import Relay, freeze
+from tests.conftest import Rows, Stream, eventually, seconds_from_now
+from tests.fault.conftest import Here, archive_locked, waiting_for_locks
+
+
+@pytest.fixture
+def published_by_another(here: Here) -> object:
+    """Claims the message as soon as its lease ends, and sends it; does not settle yet."""
+
+    def take(store: Store, id: str) -> object:
+        lease = str(uuid4())
+        [claimed] = eventually(lambda: store.claim({"orders": 10}, lease), 30)
+        assert claimed.id == id
+        bundle = Bundle("orders", lease, (Ticket(id, claimed.attempts, claimed.event_type),))
+        publishers = Publishers(store.settings)
+        outcomes = publish(store, publishers, bundle)
+        publishers.close()
+        return bundle, outcomes
+
+    return take
+
+
+def test_who_wakes_up_after_another_has_sent_does_not_begin(
+    relay: Relay, here: Here, rows: Rows, stream: Stream, published_by_another: object
+) -> None:
+    worker = relay.publish()
+    worker.ready()
+    [child] = worker.container.pool()
+    freeze(child)
+    [id] = rows.insert()
+    here.claim()
+    worker.wait_for_log(f"[{id}] received")
+    bundle, outcomes = published_by_another(here.store, id)  # type: ignore[operator]
+    settle(here.store, bundle, outcomes)
+    child.resume()
+    worker.wait_for_log(f"[{id}] ignored")
+    assert stream.ids() == [id]
+    [row] = rows.archived()
+    assert (row.attempts, row.last_error_code) == (1, "lease_expired")
+
+
+def test_who_waits_for_the_row_while_another_claims_it_does_not_begin(
+    relay: Relay, here: Here, rows: Rows, stream: Stream, engine: Engine, schema: str
+) -> None:
+    worker = relay.publish()
+    worker.ready()
+    [child] = worker.container.pool()
+    freeze(child)
+    [id] = rows.insert()
+    here.claim()
+    worker.wait_for_log(f"[{id}] received")
+    lease = uuid4()
+    m = rows.tables.messages
+    with engine.begin() as connection:
+        connection.execute(m.update().values(lease=lease, locked_until=seconds_from_now(600)))
+        child.resume()
+        eventually(lambda: waiting_for_locks(engine, schema))
+    worker.wait_for_log(f"[{id}] ignored")
+    row = rows.one(id)
+    assert (row.lease, row.attempts, row.begun, stream.ids()) == (lease, 0, False, [])
+
+
+def test_who_wakes_up_after_another_has_sent_does_not_settle(
+    relay: Relay,
+    here: Here,
+    rows: Rows,
+    stream: Stream,
+    engine: Engine,
+    schema: str,
+    published_by_another: object,
+) -> None:
+    worker = relay.publish(pool="solo")
+    worker.ready()
+    [id] = rows.insert()
+    with archive_locked(engine, schema):
+        here.claim()
+        eventually(lambda: stream.ids() == [id])
+        eventually(lambda: waiting_for_locks(engine, schema))
+        worker.freeze()
+        eventually(lambda: not waiting_for_locks(engine, schema))  # the server gives up by its own clock
+    bundle, outcomes = published_by_another(here.store, id)  # type: ignore[operator]
+    worker.thaw()
+    worker.wait_for_log(f"[{id}] ignored")
+    row = rows.one(id)
+    assert (row.lease, row.attempts, row.begun) == (UUID(bundle.lease), 2, True)
+    [verdict] = settle(here.store, bundle, outcomes)
+    assert verdict.step == "sent"
+    assert stream.ids() == [id, id]
+    [row] = rows.archived()
+    assert (row.attempts, row.last_error_code) == (2, "unsettled")
