@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
 from celery import Celery
 from kombu import Connection, Producer
-from kombu.exceptions import ChannelError, KombuError, OperationalError
+from kombu.exceptions import ChannelError, KombuError
 
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.model import Bundle
@@ -20,8 +21,6 @@ CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.pu
 
 BUNDLE_TASK = "outbox_tasks.bundle"
 """Carries several publish tasks in one broker message; on its arrival it counts as those, not as itself."""
-
-TROUBLE = (OperationalError, KombuError, OSError)
 
 
 def transport_options(broker_url: str, settings: Settings, *, timeout: float = 5.0) -> dict[str, Any]:
@@ -65,6 +64,14 @@ class PinnedCelery(Celery):  # type: ignore[misc]
         connection: Connection = super().connection_for_read(self._chosen(url), **options)
         return connection
 
+    @cached_property
+    def trouble(self) -> tuple[type[BaseException], ...]:
+        """What may be raised when the broker does not answer or refuses; each transport has errors of its own."""
+        transport = self.connection_for_write().transport
+        own = (*transport.connection_errors, *transport.channel_errors)
+        # Of these, kombu counts KeyError as trouble of the connection; here it would hide our own mistakes.
+        return (KombuError, OSError, *(kind for kind in own if kind is not KeyError))
+
     def _chosen(self, url: str | None) -> str:
         """The pinned broker, unless somebody asks for one that is not just what Celery takes for the default."""
         defaults = (None, self.conf.broker_url, self.conf.broker_read_url, self.conf.broker_write_url)
@@ -74,7 +81,7 @@ class PinnedCelery(Celery):  # type: ignore[misc]
 class Broker:
     """The relay's side of a Celery app's broker. Every method raises `BrokerUnreachable`."""
 
-    def __init__(self, app: Celery, settings: Settings) -> None:
+    def __init__(self, app: PinnedCelery, settings: Settings) -> None:
         self.app = app
         self.settings = settings
 
@@ -92,7 +99,7 @@ class Broker:
                     producer=producer,
                     retry=False,
                 )
-        except TROUBLE as error:
+        except self.app.trouble as error:
             raise self._unreachable(error) from error
         return True
 
@@ -101,7 +108,7 @@ class Broker:
         try:
             with self.app.producer_or_acquire() as producer:
                 return _length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
-        except TROUBLE as error:
+        except self.app.trouble as error:
             raise self._unreachable(error) from error
 
     def send(self, bundles: Sequence[Bundle]) -> None:
@@ -112,7 +119,7 @@ class Broker:
             with self.app.producer_or_acquire() as producer, producer.batch(max_size=500):
                 for bundle in bundles:
                     self._publish(producer, bundle, expires)
-        except TROUBLE as error:
+        except self.app.trouble as error:
             raise self._unreachable(error) from error
 
     def _publish(self, producer: Producer, bundle: Bundle, expires: str) -> None:
@@ -129,7 +136,7 @@ class Broker:
             task_id,
             name,
             arguments,
-            {name: True for name in ("more", "alone") if getattr(bundle, name)},
+            {name: True for name in ("more", "gather") if getattr(bundle, name)},
             expires=expires,
             retries=retries,
             argsrepr=repr(arguments) if name == PUBLISH_TASK else f"{bundle.destination}: {len(bundle.tickets)}",
@@ -156,6 +163,9 @@ def publish_arguments(bundle: Bundle, event_type: str, attempt: int) -> tuple[st
 
 
 def _length(producer: Producer, queue: str) -> int:
+    client = getattr(producer.channel, "client", None)
+    if client is not None:  # Redis: one round trip instead of the two that kombu's way takes
+        return int(client.llen(queue))
     try:
         return int(producer.channel.queue_declare(queue=queue, passive=True).message_count)
     except ChannelError:  # an empty queue does not exist

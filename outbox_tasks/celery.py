@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from celery import Celery
 from kombu import Queue
 
 from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, PinnedCelery
@@ -60,7 +59,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
     }
 
 
-def make_app(settings: Settings | None = None) -> Celery:
+def make_app(settings: Settings | None = None) -> PinnedCelery:
     """An app with the relay's tasks and configuration. Raises `ConfigurationError`."""
     settings = settings or Settings()
     if settings.broker_url is None:
@@ -72,14 +71,15 @@ def make_app(settings: Settings | None = None) -> Celery:
     return made
 
 
-def _app() -> Celery:
+def __getattr__(name: str) -> PinnedCelery:
+    """`app`, made when it is first asked for: an import alone needs no settings."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return make_app()
+        made = globals()["app"] = make_app()
     except OutboxError as error:
         if click.get_current_context(silent=True) is None:
             raise
         # Celery's command line would print the whole traceback of an import that failed.
         raise SystemExit(f"outbox_tasks: {error}") from None
-
-
-app = _app()
+    return made

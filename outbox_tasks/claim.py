@@ -92,10 +92,11 @@ def bundled(settings: Settings, rows: Iterable[Claimed], lease: str, *, spread: 
     for row in rows:
         ticket = Ticket(row.id, row.attempts, row.event_type)
         if row.alone:
-            yield Bundle(row.destination, lease, (ticket,), alone=True)
+            yield Bundle(row.destination, lease, (ticket,))
         else:
             together[row.destination].append(ticket)
     for destination, tickets in together.items():
-        size = min(settings.bundle_size_of(destination), ceil(len(tickets) / spread))
+        most = settings.bundle_size_of(destination)
+        size = min(most, ceil(len(tickets) / spread))
         for start in range(0, len(tickets), size):
-            yield Bundle(destination, lease, tuple(tickets[start : start + size]))
+            yield Bundle(destination, lease, tuple(tickets[start : start + size]), gather=most == 1)

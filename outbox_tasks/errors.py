@@ -47,8 +47,8 @@ class UnsupportedDialect(OutboxError):
 
 
 class UnsupportedSession(OutboxError):
-    """{kind} is not something messages can be published through. Pass a SQLAlchemy Session, AsyncSession,
-    Connection or AsyncConnection that is inside a transaction."""
+    """{kind} is not something messages can be published through. Pass a SQLAlchemy Session or Connection that is
+    inside a transaction."""
 
 
 class NotInTransaction(OutboxError):

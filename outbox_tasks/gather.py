@@ -2,7 +2,7 @@
 
 With `bundle_size = 1` each message is a Celery message of its own, and would cost a worker three round trips of its
 own. A worker that finds several of them waiting makes a bundle of them on its side; each stays a task of its own in
-every other respect (`bundles`). What is retried, or must travel alone, is never gathered.
+every other respect (`bundles`). What is retried, or is single for another reason, runs alone and at once.
 
 Celery calls the strategy of a task with each message that arrives for it.
 https://docs.celeryq.dev/en/stable/userguide/extending.html
@@ -58,7 +58,7 @@ class Gathering:
     def __call__(self, message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **_: Any) -> None:
         """Take a message that has arrived."""
         arguments, keywords, _embed = message.payload
-        if message.headers.get("eta") or keywords.get("alone"):
+        if message.headers.get("eta") or not keywords.get("gather"):
             self._alone(message, body, ack, reject, callbacks)
             return
         _event_type, destination, _attempt, lease = arguments

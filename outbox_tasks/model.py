@@ -75,8 +75,8 @@ class Bundle:
     tickets: tuple[Ticket, ...]
     more: bool = False
     """There was more due than could be claimed: whoever publishes this bundle wakes the claim."""
-    alone: bool = False
-    """Its last send may have killed its worker: it must take no other message with it."""
+    gather: bool = False
+    """It is single because its destination takes no bundles: a worker may run it together with others like it."""
 
 
 class Result(StrEnum):

@@ -26,7 +26,10 @@ def settle(store: Store, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcom
     delivered again, with the cause on its row.
     """
     verdicts = {ticket.id: judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes}
-    settled = _settle(store, bundle.lease, list(verdicts.values())) if verdicts else set()
+    sent = [verdict for verdict in verdicts.values() if verdict.step is Step.SENT]
+    failed = [verdict for verdict in verdicts.values() if verdict.step is not Step.SENT]
+    # Two statements, two transactions: each is tried again by itself.
+    settled = _settle(store, bundle.lease, sent) | _settle(store, bundle.lease, failed)
     result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
     return [v if v.ticket.id in settled else replace(v, step=Step.STALE) for v in result]
 

@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from celery import Celery, Task, signals
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from outbox_tasks import claim, publish, settle
 from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, Broker
@@ -82,7 +82,13 @@ class Relay:
 def register(app: Celery, settings: Settings) -> Relay:
     """Add the relay's tasks to an app."""
     relay = Relay(app, settings)
-    common: dict[str, Any] = {"ignore_result": True, "acks_late": False, "reject_on_worker_lost": False}
+    # Not shared: Celery would add them to every other app of the process too.
+    common: dict[str, Any] = {
+        "shared": False,
+        "ignore_result": True,
+        "acks_late": False,
+        "reject_on_worker_lost": False,
+    }
     publishing = {
         **common,
         "bind": True,
@@ -116,12 +122,13 @@ def register(app: Celery, settings: Settings) -> Relay:
         lease: str,
         *,
         more: bool = False,
-        alone: bool = False,
+        gather: bool = False,
     ) -> str:
         verdict = verdict_in_hand.get()
         bundle = Bundle(destination, lease, (Ticket(self.request.id, attempt, event_type),), more)
         if verdict is None:
             [verdict] = _deliver(self, relay, bundle)
+            _wake_claim(relay, bundle)
         return _conclude(self, relay, bundle, verdict)
 
     @app.task(
@@ -135,6 +142,7 @@ def register(app: Celery, settings: Settings) -> Relay:
         bundle = Bundle(destination, lease, tuple(Ticket(*row) for row in rows), more)
         verdicts = _deliver(self, relay, bundle)
         trace_each(outbox_publish, bundle, verdicts)
+        _wake_claim(relay, bundle)
         return report(verdicts)
 
     @app.task(name=MAINTAIN_TASK, **common)
@@ -154,13 +162,16 @@ def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
         wait = backoff(relay.settings, task.request.retries + 1)
         # It still expires when it would have: with its lease.
         raise task.retry(exc=error, countdown=wait) from error
-    verdicts = settle.settle(store, bundle, outcomes)
+    return settle.settle(store, bundle, outcomes)
+
+
+def _wake_claim(relay: Relay, bundle: Bundle) -> None:
+    """There was more due than was claimed: claim on, before the queue has run dry. Beat would do it a little later."""
     if bundle.more:
         try:
             relay.broker.wake_claim()
-        except BrokerUnreachable as error:
-            log.warning("%s", error)
-    return verdicts
+        except (BrokerUnreachable, SoftTimeLimitExceeded) as error:
+            log.warning("could not wake the claim: %s", error)
 
 
 def _conclude(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Any, Protocol
 
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from outbox_tasks.model import LeasedMessage, Outcome
@@ -36,20 +36,25 @@ class Publisher(Protocol):
 
 def load(destination: Destination, settings: Settings) -> Publisher:
     """The publisher for a destination. Raises `UnknownPublisher` or `PublisherNotInstalled`."""
+    try:
+        kind = _kind(destination)
+        publisher: Publisher = kind(destination, settings)
+    except ValueError as error:
+        # Not with the client's own words: they may quote a part of the URL that is a password.
+        setting, shown = f"destinations.{destination.name}.url", redacted(destination.url)
+        rule = "it is not a URL that the destination's client understands"
+        raise ConfigurationError(setting=setting, value=shown, rule=rule) from error
+    return publisher
+
+
+def _kind(destination: Destination) -> Any:
     scheme = destination.scheme
     found = entry_points(group=GROUP)
     if scheme not in found.names:
         known = ", ".join(sorted(found.names))
         raise UnknownPublisher(destination=destination.name, scheme=scheme, known=known)
-    entry = found[scheme]
     try:
-        kind = entry.load()
+        return found[scheme].load()
     except ModuleNotFoundError as error:
         extra = scheme.partition("+")[0]
         raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error
-    try:
-        publisher: Publisher = kind(destination, settings)
-    except ValueError as error:
-        setting = f"destinations.{destination.name}.url"
-        raise ConfigurationError(setting=setting, value=redacted(destination.url), rule=str(error)) from error
-    return publisher

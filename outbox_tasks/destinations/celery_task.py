@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from kombu.exceptions import OperationalError
-
 from outbox_tasks.broker import PinnedCelery
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.events import attributes, own_headers
@@ -60,7 +58,7 @@ class CeleryTaskPublisher:
                     if not isinstance(task, Outcome):
                         name, message = task
                         self._app.amqp.send_task_message(producer, name, message, queue=self._queue, retry=False)
-        except (OperationalError, OSError) as error:
+        except self._app.trouble as error:
             failed = Outcome.retry("connection", str(error))
             return [task if isinstance(task, Outcome) else failed for task in tasks]
         return [task if isinstance(task, Outcome) else Outcome.sent() for task in tasks]

@@ -203,15 +203,17 @@ class Relay:
         self.settings = Settings(**values)
         self.nodes: list[Worker | Beat] = []
         self._directory = directory
-        self._paths = [*paths, ROOT]
+        self.paths = paths
 
     def env(self, **values: Any) -> dict[str, str]:
-        """The settings as a process takes them."""
+        """The settings as a process takes them; None: not set."""
         texts = {
             f"OUTBOX_{name.upper()}": json.dumps(value) if isinstance(value, dict | list | bool) else str(value)
             for name, value in {**self.values, **values}.items()
+            if value is not None
         }
-        return {"OUTBOX_CONFIG": os.devnull, "PYTHONPATH": os.pathsep.join(map(str, self._paths)), **texts}
+        path = os.pathsep.join(map(str, [*self.paths, ROOT]))
+        return {"OUTBOX_CONFIG": os.devnull, "PYTHONPATH": path, **texts}
 
     def worker(self, argv: Sequence[str], **values: Any) -> Worker:
         """Start a worker, and don't wait for it."""

@@ -1,4 +1,4 @@
-"""A stock Celery application that knows nothing of the outbox: its task writes down how it was called."""
+"""A stock Celery application on the relay's broker, which knows nothing of it. Its task writes down how it was called."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 import redis
 from celery import Celery
 
-app = Celery("shop", broker=os.environ["SHOP_BROKER"])
+BROKER = os.environ["OUTBOX_BROKER_URL"]
+
+app = Celery("shop", broker=BROKER)
 
 
 @app.task(bind=True, name="shop.on_event")
 def on_event(self: Any, *args: Any, **kwargs: Any) -> None:
     """Write it all down."""
     record = {"id": self.request.id, "args": args, "kwargs": kwargs, "headers": self.request.headers}
-    with redis.Redis.from_url(os.environ["SHOP_BROKER"]) as client:
+    with redis.Redis.from_url(BROKER) as client:
         client.rpush("shop.calls", json.dumps(record))

@@ -25,17 +25,10 @@ def destinations() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def celery_worker_cluster(relay: Relay, monkeypatch_module: pytest.MonkeyPatch) -> CeleryWorkerCluster:
-    monkeypatch_module.setenv("SHOP_BROKER", relay.settings.broker_url)
+def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
     whole = relay.worker([*CELERY, "-A", "outbox_tasks", "worker", "-l", "INFO", "-P", "solo"])
     stock = [*CELERY, "-A", "tests.acceptance.stock_app", "worker", "-l", "INFO", "-P", "solo"]
     return cluster(relay, [whole, relay.worker([*stock, "-Q", "shop", "-n", "shop@%h"])])
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        yield patch
 
 
 @pytest.mark.parametrize(("to", "event_type"), [("shop", "order.created"), ("by_type", "shop.on_event")])

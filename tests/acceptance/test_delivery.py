@@ -66,9 +66,7 @@ def test_a_row_of_a_session_is_delivered_as_it_was_written(
     celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox, rows: Rows, stream: Stream
 ) -> None:
     with Session(engine) as session, session.begin():
-        id = outbox.publish(
-            session, "order.created", {"id": 42}, to="orders", key="order:42", headers={"tenant": "t1"}
-        )
+        id = outbox.publish(session, "order.created", {"id": 42}, to="orders", key="order:42", headers={"tenant": "t1"})
     [entry] = eventually(lambda: [e for e in stream.entries() if e["ce_id"] == str(id).encode()])
     assert entry["data"] == b'{"id":42}'
     assert (entry["ce_type"], entry["ce_partitionkey"], entry["h_tenant"]) == (b"order.created", b"order:42", b"t1")
@@ -79,7 +77,8 @@ def test_a_rolled_back_row_is_not_delivered(
     celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox, rows: Rows, stream: Stream
 ) -> None:
     with Session(engine) as session:
-        lost = outbox.publish(session_begun(session), "order.created", {"id": 1}, to="orders")
+        session.begin()
+        lost = outbox.publish(session, "order.created", {"id": 1}, to="orders")
         session.rollback()
         with session.begin():
             outer = outbox.publish(session, "order.created", {"id": 2}, to="orders")
@@ -89,11 +88,6 @@ def test_a_rolled_back_row_is_not_delivered(
     eventually(lambda: str(outer) in stream.ids())
     settled(rows)
     assert not {str(lost), str(inner)} & set(stream.ids())
-
-
-def session_begun(session: Session) -> Session:
-    session.begin()
-    return session
 
 
 def test_a_row_of_psql_is_delivered(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,12 +30,11 @@ def refusals(relay: Relay, tmp_path: Path) -> Refusals:
     """Starts these commands side by side with these settings; returns what each says before it ends in failure."""
 
     def run(*commands: tuple[str, ...], **values: Any) -> list[str]:
-        env = {name: value for name, value in relay.env(**values).items() if value != "None"}
         started = [
             Child.start(
                 command[0],
                 [sys.executable, "-W", "ignore", "-m", "celery", "-A", "outbox_tasks", *command],
-                env=env,
+                env=relay.env(**values),
                 cwd=tmp_path,
                 log=tmp_path / f"{n}.log",
             )
@@ -117,7 +115,7 @@ def test_a_worker_that_finds_no_database_waits_for_it(
     stopped_postgres: EmbeddedPostgres, relay: Relay, tmp_path: Path, stream: Stream, pool: str
 ) -> None:
     values = {name: value for name, value in relay.values.items() if name != "database_schema"}
-    mine = Relay(tmp_path, {**values, "database_url": stopped_postgres.url}, *relay._paths)
+    mine = Relay(tmp_path, {**values, "database_url": stopped_postgres.url}, *relay.paths)
     try:
         worker = mine.worker(
             [sys.executable, "-m", "celery", "-A", "outbox_tasks", "worker", "-l", "INFO", "-P", pool, "-c", "2"]
@@ -134,7 +132,3 @@ def test_a_worker_that_finds_no_database_waits_for_it(
         assert worker.container.status == "running"
     finally:
         mine.close()
-
-
-def test_no_process_sees_the_settings_of_whoever_runs_the_tests() -> None:
-    assert not [name for name in os.environ if name.startswith("OUTBOX_")]

@@ -84,7 +84,7 @@ def test_a_row_that_can_not_even_be_read_ends_dead_and_takes_no_neighbour_with_i
     def states() -> dict[str, str]:
         with engine.connect() as connection:
             found = connection.execute(text(f"SELECT id::text, state FROM {schema}.outbox_all"))
-            return {id: state for id, state in found}
+            return dict(row._tuple() for row in found)
 
     eventually(lambda: {states()[id] for id in rubbish} == {"dead"}, 60)
     eventually(lambda: {states()[id] for id in neighbours} == {"sent"}, 60)
@@ -95,5 +95,3 @@ def limited(relay: Relay) -> dict[str, object]:
     """The destinations, with two attempts for `told`."""
     theirs = relay.values["destinations"]
     return {**theirs, "told": {**theirs["told"], "max_attempts": 2}}
-
-

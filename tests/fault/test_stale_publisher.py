@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import Engine
 
-from outbox_tasks.model import Bundle, Ticket
+from outbox_tasks.model import Bundle, Outcome, Ticket
 from outbox_tasks.publish import Publishers, publish
 from outbox_tasks.settle import settle
-from outbox_tasks.store import Store
 from tests.acceptance.nodes import Relay, freeze
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
 from tests.fault.conftest import Here, archive_locked, waiting_for_locks
 
+PublishedByAnother = Callable[[str], tuple[Bundle, list[tuple[Ticket, Outcome]]]]
+
 
 @pytest.fixture
-def published_by_another(here: Here) -> object:
+def published_by_another(here: Here) -> PublishedByAnother:
     """Claims the message as soon as its lease ends, and sends it; does not settle yet."""
 
-    def take(store: Store, id: str) -> object:
+    def take(id: str) -> tuple[Bundle, list[tuple[Ticket, Outcome]]]:
         lease = str(uuid4())
-        [claimed] = eventually(lambda: store.claim({"orders": 10}, lease), 30)
+        [claimed] = eventually(lambda: here.store.claim({"orders": 10}, lease), 30)
         assert claimed.id == id
         bundle = Bundle("orders", lease, (Ticket(id, claimed.attempts, claimed.event_type),))
-        publishers = Publishers(store.settings)
-        outcomes = publish(store, publishers, bundle)
+        publishers = Publishers(here.store.settings)
+        outcomes = publish(here.store, publishers, bundle)
         publishers.close()
         return bundle, outcomes
 
@@ -34,7 +36,7 @@ def published_by_another(here: Here) -> object:
 
 
 def test_who_wakes_up_after_another_has_sent_does_not_begin(
-    relay: Relay, here: Here, rows: Rows, stream: Stream, published_by_another: object
+    relay: Relay, here: Here, rows: Rows, stream: Stream, published_by_another: PublishedByAnother
 ) -> None:
     worker = relay.publish()
     worker.ready()
@@ -43,11 +45,11 @@ def test_who_wakes_up_after_another_has_sent_does_not_begin(
     [id] = rows.insert()
     here.claim()
     worker.wait_for_log(f"[{id}] received")
-    bundle, outcomes = published_by_another(here.store, id)  # type: ignore[operator]
-    settle(here.store, bundle, outcomes)
+    bundle, outcomes = published_by_another(id)
     child.resume()
     worker.wait_for_log(f"[{id}] ignored")
     assert stream.ids() == [id]
+    settle(here.store, bundle, outcomes)
     [row] = rows.archived()
     assert (row.attempts, row.last_error_code) == (1, "lease_expired")
 
@@ -80,7 +82,7 @@ def test_who_wakes_up_after_another_has_sent_does_not_settle(
     stream: Stream,
     engine: Engine,
     schema: str,
-    published_by_another: object,
+    published_by_another: PublishedByAnother,
 ) -> None:
     worker = relay.publish(pool="solo")
     worker.ready()
@@ -91,7 +93,7 @@ def test_who_wakes_up_after_another_has_sent_does_not_settle(
         eventually(lambda: waiting_for_locks(engine, schema))
         worker.freeze()
         eventually(lambda: not waiting_for_locks(engine, schema))  # the server gives up by its own clock
-    bundle, outcomes = published_by_another(here.store, id)  # type: ignore[operator]
+    bundle, outcomes = published_by_another(id)
     worker.thaw()
     worker.wait_for_log(f"[{id}] ignored")
     row = rows.one(id)

@@ -1,0 +1,158 @@
+"""The relay's tasks, in an app on a real broker, run by Celery's tracer as a worker would; no worker processes."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.signals import task_success
+from kombu import Message as Arrived
+
+from outbox_tasks.broker import PinnedCelery
+from outbox_tasks.bundles import PublishRequest, trace_each
+from outbox_tasks.celery import make_app
+from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.store import Store
+from tests.conftest import MakeSettings, Rows, seconds_from_now
+
+
+@pytest.fixture
+def app(settings: MakeSettings, own_redis: EmbeddedValkey, store: Store) -> Iterator[Celery]:
+    made = make_app(settings(broker_url=own_redis.url))
+    made.finalize()
+    yield made
+    made.relay.close()
+    made.close()
+
+
+@pytest.fixture
+def publish(app: Celery) -> Any:
+    return app.tasks["outbox_tasks.publish"]
+
+
+def waiting(own_redis: EmbeddedValkey) -> list[dict[str, Any]]:
+    """The Celery messages in the publish queue."""
+    with redis.Redis.from_url(own_redis.url) as client:
+        found: list[bytes] = client.lrange(PUBLISH_QUEUE, 0, -1)  # type: ignore[assignment]
+    return [json.loads(message) for message in found]
+
+
+def leased(store: Store, rows: Rows, count: int = 1) -> Bundle:
+    """Fresh messages, claimed and begun."""
+    rows.insert(count)
+    lease = "11111111-1111-4111-8111-111111111111"
+    claimed = store.claim({"orders": count}, lease)
+    bundle = Bundle("orders", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in claimed))
+    store.begin(bundle)
+    return bundle
+
+
+def begun(ticket: Ticket) -> Ticket:
+    return ticket._replace(attempt=ticket.attempt + 1)
+
+
+def test_a_message_that_fails_in_a_bundle_is_retried_by_celery_as_a_publish_task(
+    app: Celery, publish: Any, store: Store, rows: Rows, own_redis: EmbeddedValkey
+) -> None:
+    bundle = leased(store, rows, 3)
+    first, second, third = (begun(ticket) for ticket in bundle.tickets)
+    verdicts = [Verdict(first, Step.SENT), Verdict(second, Step.RETRY, 2.0, "busy", "later"), Verdict(third, Step.SENT)]
+    trace_each(publish, bundle, verdicts)
+    [message] = waiting(own_redis)
+    headers = message["headers"]
+    assert (headers["task"], headers["id"], headers["retries"]) == ("outbox_tasks.publish", second.id, 1)
+    assert datetime.fromisoformat(headers["eta"]) > datetime.now(UTC)
+    arguments, _, _ = json.loads(base64.b64decode(message["body"]))
+    assert arguments == ["order.created", "orders", 1, bundle.lease]
+
+
+def test_a_retry_that_the_broker_refuses_goes_back_to_the_table(
+    app: Celery, publish: Any, store: Store, rows: Rows, own_redis: EmbeddedValkey
+) -> None:
+    bundle = leased(store, rows)
+    verdict = Verdict(begun(bundle.tickets[0]), Step.RETRY, 2.0, "busy", "later")
+    store.settle(bundle.lease, [verdict])
+    own_redis.kill()
+    trace_each(publish, bundle, [verdict])
+    row = rows.one(bundle.tickets[0].id)
+    assert (row.lease, row.status, row.last_error_code) == (None, "pending", "busy")
+
+
+def test_every_sent_message_of_a_bundle_is_traced_for_those_who_listen(
+    app: Celery, publish: Any, store: Store, rows: Rows
+) -> None:
+    bundle = leased(store, rows, 3)
+    heard: list[str] = []
+
+    def hear(sender: Any, **_: Any) -> None:
+        heard.append(f"{sender.name} {sender.request.id}")
+
+    task_success.connect(hear)
+    try:
+        trace_each(publish, bundle, [Verdict(begun(ticket), Step.SENT) for ticket in bundle.tickets])
+    finally:
+        task_success.disconnect(hear)
+    assert heard == [f"outbox_tasks.publish {ticket.id}" for ticket in bundle.tickets]
+
+
+def test_a_bundle_begins_sends_and_settles(app: Celery, store: Store, rows: Rows, stream: Any) -> None:
+    rows.insert(5)
+    lease = "11111111-1111-4111-8111-111111111111"
+    tickets = [Ticket(row.id, row.attempts, row.event_type) for row in store.claim({"orders": 5}, lease)]
+    result = app.tasks["outbox_tasks.bundle"].apply(args=("orders", lease, tickets)).get()
+    assert result == "5 of 5 sent"
+    assert stream.ids() == [ticket.id for ticket in tickets]
+    assert [row.state for row in rows.shown()] == ["sent"] * 5
+
+
+def test_a_claim_hands_what_is_due_to_the_publish_queue(app: Celery, rows: Rows, own_redis: EmbeddedValkey) -> None:
+    ids = rows.insert(40)
+    rows.insert(1, locked_until=seconds_from_now(60))
+    assert app.tasks["outbox_tasks.claim"].apply().get() == "claimed 40 in 4 bundles, 0 dead"
+    bodies = [json.loads(base64.b64decode(message["body"])) for message in waiting(own_redis)]
+    assert sorted(ticket[0] for arguments, _, _ in bodies for ticket in arguments[2]) == sorted(ids)
+
+
+def test_a_claim_gives_its_leases_back_when_the_broker_is_gone(
+    app: Celery, rows: Rows, own_redis: EmbeddedValkey
+) -> None:
+    rows.insert(3)
+    own_redis.kill()
+    assert app.tasks["outbox_tasks.claim"].apply().get() == "unavailable"
+    assert {(row.lease, row.attempts) for row in rows.hot()} == {(None, 0)}
+
+
+def test_maintenance_makes_partitions_ahead(app: Celery) -> None:
+    assert app.tasks["outbox_tasks.maintain"].apply().get() == "made 0 partitions"
+
+
+def test_a_message_that_expired_once_is_not_refused_for_good(app: Celery, publish: Any) -> None:
+    """Celery remembers the id of an expired task as revoked; ours is the message's, which will come again."""
+
+    def request(expires: datetime) -> PublishRequest:
+        task = app.amqp.create_task_message("an-id", publish.name, (), {}, expires=expires)
+        arrived = Arrived(body="[[], {}, {}]", content_type="application/json", content_encoding="utf-8")
+        arrived.headers, arrived.properties, arrived.delivery_info = task.headers, {}, {}
+        return PublishRequest(arrived, app=app, task=publish)
+
+    now = datetime.now(UTC)
+    assert request(now - timedelta(seconds=1)).revoked()
+    assert not request(now + timedelta(seconds=60)).revoked()
+
+
+def test_the_application_s_broker_does_not_become_the_relay_s(
+    settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://elsewhere:1/0")
+    app = PinnedCelery("relay", broker="redis://here:1/0", settings=settings())
+    for connection in (app.connection(), app.connection_for_read(), app.connection_for_write()):
+        assert connection.hostname == "here"
+    assert app.connection_for_write("redis://chosen:1/0").hostname == "chosen"
