@@ -18,6 +18,10 @@ def outbox_tasks_argv(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "outbox_tasks", *arguments]
 
 
+FLOWER_COLUMNS = "name,uuid,state,args,retries,received,runtime,worker"
+"""With the arguments: they say event type, destination and attempt. The uuid is the message's id."""
+
+
 def claim_worker_argv(name: str = "claim", *, loglevel: str = "INFO") -> list[str]:
     """The worker that claims and maintains: one process is enough, and a pool would only add a hop."""
     queues = f"{CLAIM_QUEUE},{MAINTAIN_QUEUE}"
@@ -39,7 +43,7 @@ def beat_argv(*, loglevel: str = "INFO") -> list[str]:
 
 def flower_argv(port: int) -> list[str]:
     """The dashboard, on loopback only; use it with `flower_env`."""
-    return [*CELERY, "flower", f"--address={LOOPBACK}", f"--port={port}"]
+    return [*CELERY, "flower", f"--address={LOOPBACK}", f"--port={port}", f"--tasks-columns={FLOWER_COLUMNS}"]
 
 
 def flower_env(password: str, user: str = "outbox") -> dict[str, str]:
