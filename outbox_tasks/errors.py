@@ -135,6 +135,10 @@ class TransientError(PublishError):
     """{reason}"""
 
 
+class AttemptFailed(OutboxError):
+    """{code}: {error}"""
+
+
 class DeadLetter(OutboxError):
     """Message {id} is dead after attempt {attempt}: {code}: {error}"""
 

@@ -13,7 +13,7 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from outbox_tasks import claim, publish, settle
 from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, Broker
 from outbox_tasks.bundles import report, trace_each, verdict_in_hand
-from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, DeadLetter, OutboxError
+from outbox_tasks.errors import AttemptFailed, BrokerUnreachable, DatabaseUnavailable, DeadLetter, OutboxError
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.publish import Publishers
 from outbox_tasks.retry import backoff
@@ -197,7 +197,7 @@ def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
         raise task.retry(
             args=(ticket.event_type, bundle.destination, ticket.attempt, bundle.lease),
             kwargs={},
-            exc=OutboxTrouble(code=verdict.code, error=verdict.error),
+            exc=AttemptFailed(code=verdict.code, error=verdict.error),
             countdown=wait,
             expires=wait + relay.settings.queue_lease,
         )
@@ -206,10 +206,6 @@ def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
         log.warning("message %s goes back to the table, its retry was refused: %s", ticket.id, refused.reason)
         relay.store.release(bundle.lease, [ticket], wait)
         raise Retry(f"{verdict.code}: {verdict.error}", when=wait) from refused
-
-
-class OutboxTrouble(OutboxError):
-    """{code}: {error}"""
 
 
 def _connect_signals(app: Celery, relay: Relay) -> None:
