@@ -1,4 +1,4 @@
-"""A stock Celery application on the relay's broker, which knows nothing of it. Its task writes down how it was called."""
+"""A stock Celery application, which knows nothing of the outbox. Its task writes down how it was called."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def refusals(relay: Relay, tmp_path: Path) -> Refusals:
             for n, command in enumerate(commands)
         ]
         try:
-            assert all(child.wait(60) not in (0, None) for child in started)
+            assert all(child.wait(30) not in (0, None) for child in started)
         finally:
             for child in started:
                 child.end()

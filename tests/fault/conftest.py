@@ -123,8 +123,21 @@ def relay_on_own(database: OwnDatabase, values: dict[str, Any], tmp_path: Path) 
 @contextmanager
 def archive_locked(engine: Engine, schema: str) -> Iterator[Connection]:
     """While it is locked, what has been sent can't be settled."""
+    with _locked(engine, f"{schema}.outbox_archive IN ACCESS EXCLUSIVE MODE") as connection:
+        yield connection
+
+
+@contextmanager
+def messages_locked(engine: Engine, schema: str) -> Iterator[Connection]:
+    """While they are locked, claims wait; then all of them go on in the same moment."""
+    with _locked(engine, f"{schema}.outbox_messages IN SHARE ROW EXCLUSIVE MODE") as connection:
+        yield connection
+
+
+@contextmanager
+def _locked(engine: Engine, what: str) -> Iterator[Connection]:
     with engine.connect() as connection:
-        connection.execute(text(f"LOCK TABLE {schema}.outbox_archive IN ACCESS EXCLUSIVE MODE"))
+        connection.execute(text(f"LOCK TABLE {what}"))
         yield connection
         connection.rollback()
 
