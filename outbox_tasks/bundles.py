@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote, unquote
 
 from celery import Task, signals
 from celery.app import trace
@@ -20,6 +21,8 @@ from celery.worker.request import Request
 from outbox_tasks.broker import PUBLISH_TASK, publish_arguments
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.settings import PUBLISH_QUEUE
+
+log = logging.getLogger(__name__)
 
 verdict_in_hand: ContextVar[Verdict | None] = ContextVar("verdict_in_hand", default=None)
 """What became of the message whose publish task is being traced. Not in the request: a retry would send it along."""
@@ -40,7 +43,13 @@ class BundleRequest(Request):  # type: ignore[misc]
     """Sends the events of the messages in the bundle in place of its own."""
 
     def send_event(self, type: str, **fields: Any) -> None:
-        """Called by Celery as the bundle starts, succeeds, fails or expires."""
+        """Called by Celery as the bundle starts, succeeds, fails or expires. Never raises: these are only for show."""
+        try:
+            self._send_events(type, fields)
+        except Exception:
+            log.exception("could not tell of a bundle's messages")
+
+    def _send_events(self, type: str, fields: dict[str, Any]) -> None:
         listening = self._eventer
         if not (listening and listening.enabled and (not listening.groups or "task" in listening.groups)):
             return
@@ -73,7 +82,8 @@ class BundleRequest(Request):  # type: ignore[misc]
 def report(verdicts: Sequence[Verdict]) -> str:
     """What became of a bundle, as text for the log and for `outcome_events`: what is not named was sent."""
     sent = sum(v.step is Step.SENT for v in verdicts)
-    rest = (f"{n}:{v.step}:{v.code}" for n, v in enumerate(verdicts) if v.step is not Step.SENT)
+    # Quoted: a code may be any text, and the repr of the whole must stay simple to read.
+    rest = (f"{n}:{v.step}:{quote(v.code or '')}" for n, v in enumerate(verdicts) if v.step is not Step.SENT)
     return " ".join([f"{sent} of {len(verdicts)} sent", *rest])
 
 
@@ -82,7 +92,7 @@ def outcome_events(bundle: Bundle, result: str, runtime: float) -> Iterable[tupl
     others = {}
     for part in result.strip("'").split(" ")[4:]:
         position, step, code = part.split(":", 2)
-        others[int(position)] = (step, code)
+        others[int(position)] = (step, unquote(code))
     for n, ticket in enumerate(bundle.tickets):
         step, code = others.get(n, (Step.SENT, ""))
         if step == Step.SENT:

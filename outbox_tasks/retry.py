@@ -13,8 +13,8 @@ JITTER = 0.25
 """Waits are lengthened by up to this share, so that what failed together does not return together.
 It only lengthens: a wait is never shorter than the backoff or than what the destination asked for."""
 
-MAX_ERROR = 500
-"""Characters of an error that are kept on the row."""
+MAX_CODE, MAX_ERROR = 64, 500
+"""Characters of an error's code and text that are kept on the row."""
 
 
 def backoff(settings: Settings, attempts: int, *, at_least: float = 0.0) -> float:
@@ -26,14 +26,14 @@ def backoff(settings: Settings, attempts: int, *, at_least: float = 0.0) -> floa
 
 def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome) -> Verdict:
     """What happens next to a message whose send, its `ticket.attempt`-th, had this outcome."""
-    error = outcome.error and outcome.error[:MAX_ERROR]
+    code, error = outcome.code and outcome.code[:MAX_CODE], outcome.error and outcome.error[:MAX_ERROR]
     if outcome.result is Result.SENT:
         return Verdict(ticket, Step.SENT)
     configured = settings.destinations.get(destination)
     used_up = configured is None or ticket.attempt >= configured.max_attempts
     if outcome.result is Result.DEAD or used_up:
-        return Verdict(ticket, Step.DEAD, 0.0, outcome.code, error)
+        return Verdict(ticket, Step.DEAD, 0.0, code, error)
     wait = backoff(settings, ticket.attempt, at_least=outcome.retry_after or 0.0)
     # Longer waits belong in the table: a task that waits in Redis must not outlive the visibility timeout.
     step = Step.RETRY if wait <= settings.native_retry_max * (1 + JITTER) else Step.RELEASE
-    return Verdict(ticket, step, wait, outcome.code, error)
+    return Verdict(ticket, step, wait, code, error)

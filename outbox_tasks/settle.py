@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
@@ -14,8 +15,9 @@ from outbox_tasks.store import Store
 
 log = logging.getLogger(__name__)
 
-PATIENCE = (0.05, 0.2, 0.5, 1.0, 1.5)
-"""Seconds between tries while the database is away: it is sent, so it is worth some waiting to say so."""
+WAITS = (0.05, 0.2, 0.5)
+"""Seconds before the next try while the database is away, the last again and again: it is sent, so it is worth some
+waiting to say so."""
 
 
 def settle(store: Store, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcome]]) -> list[Verdict]:
@@ -28,17 +30,22 @@ def settle(store: Store, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcom
     verdicts = {ticket.id: judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes}
     sent = [verdict for verdict in verdicts.values() if verdict.step is Step.SENT]
     failed = [verdict for verdict in verdicts.values() if verdict.step is not Step.SENT]
+    # What the soft time limit leaves, after a slow send, for trying again.
+    patience = store.settings.soft_time_limit - store.settings.send_timeout - store.settings.statement_timeout
+    deadline = time.monotonic() + patience
     # Two statements, two transactions: each is tried again by itself.
-    settled = _settle(store, bundle.lease, sent) | _settle(store, bundle.lease, failed)
+    settled = _settle(store, bundle.lease, sent, deadline) | _settle(store, bundle.lease, failed, deadline)
     result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
     return [v if v.ticket.id in settled else replace(v, step=Step.STALE) for v in result]
 
 
-def _settle(store: Store, lease: str, verdicts: Sequence[Verdict]) -> set[str]:
-    for wait in PATIENCE:
+def _settle(store: Store, lease: str, verdicts: Sequence[Verdict], deadline: float) -> set[str]:
+    for wait in chain(WAITS, repeat(WAITS[-1])):
         try:
             return store.settle(lease, verdicts)
         except DatabaseUnavailable as error:
+            if time.monotonic() + wait > deadline:
+                raise
             log.warning("could not settle %d messages, trying again: %s", len(verdicts), error)
             time.sleep(wait)
-    return store.settle(lease, verdicts)
+    raise AssertionError  # the waits have no end

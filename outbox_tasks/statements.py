@@ -25,6 +25,7 @@ from sqlalchemy import (
     cast,
     column,
     delete,
+    extract,
     false,
     func,
     insert,
@@ -200,12 +201,12 @@ def begin(t: Tables) -> Update:
             m.c.key,
             m.c.payload,
             m.c.content_type,
-            func.nullif(m.c.headers, cast(literal_column("'{}'"), JSONB)).label(
-                "headers"
-            ),  # mostly empty: not worth parsing
+            # Mostly empty, and then not worth parsing. As text, like the time as a number: rows are written by
+            # anybody, and one that the driver can't read would take the whole answer with it.
+            cast(func.nullif(m.c.headers, cast(literal_column("'{}'"), JSONB)), Text).label("headers"),
             m.c.aggregate_type,
             m.c.aggregate_id,
-            m.c.created_at,
+            cast(extract("epoch", m.c.created_at), Float).label("created_at"),
             m.c.attempts,
         )
     )

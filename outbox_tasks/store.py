@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
@@ -234,12 +235,41 @@ def _leased(
     key: str | None,
     payload: bytes,
     content_type: str,
-    headers: Any,
-    *rest: Any,
+    headers: str | None,
+    aggregate_type: str | None,
+    aggregate_id: str | None,
+    created_at: float,
+    attempts: int,
 ) -> LeasedMessage:
     return LeasedMessage(
-        id, event_type, destination, key, payload, content_type, {} if headers is None else headers, *rest
+        id,
+        event_type,
+        destination,
+        key,
+        payload,
+        content_type,
+        {} if headers is None else _parsed(headers),
+        aggregate_type,
+        aggregate_id,
+        _time(created_at),
+        attempts,
     )
+
+
+def _parsed(headers: str) -> Any:
+    """What can't be parsed stays a text, which is no headers: the message will be refused as it is sent."""
+    try:
+        return json.loads(headers)
+    except (ValueError, RecursionError):
+        return headers
+
+
+def _time(seconds: float) -> datetime:
+    """PostgreSQL has times that Python has not: these become the last there is."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def _fence(lease: str, tickets: Collection[Ticket]) -> dict[str, Any]:

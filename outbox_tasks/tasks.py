@@ -17,7 +17,7 @@ from outbox_tasks.errors import AttemptFailed, BrokerUnreachable, DatabaseUnavai
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.publish import Publishers
 from outbox_tasks.retry import backoff
-from outbox_tasks.settings import Settings
+from outbox_tasks.settings import Settings, redacted
 from outbox_tasks.store import Store
 
 log = logging.getLogger(__name__)
@@ -162,7 +162,11 @@ def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
         wait = backoff(relay.settings, task.request.retries + 1)
         # It still expires when it would have: with its lease.
         raise task.retry(exc=error, countdown=wait) from error
-    return settle.settle(store, bundle, outcomes)
+    try:
+        return settle.settle(store, bundle, outcomes)
+    except SoftTimeLimitExceeded as error:
+        reason = "the messages were sent, and the time limit came before they were settled"
+        raise DatabaseUnavailable(url=redacted(relay.settings.database_url or ""), reason=reason) from error
 
 
 def _wake_claim(relay: Relay, bundle: Bundle) -> None:

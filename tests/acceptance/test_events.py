@@ -135,7 +135,6 @@ def test_a_message_that_uses_up_its_attempts_is_seen_to_fail(
     assert task.exception
 
 
-@pytest.mark.xfail(reason="bundles.report: a publisher's code with a space in it can't be read back", strict=True)
 def test_the_code_of_a_publisher_may_be_any_text(watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows) -> None:
     codes = ["rate limited", "can't", "429:slow down"]
     with Session(engine) as session, session.begin():
