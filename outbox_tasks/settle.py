@@ -40,11 +40,12 @@ def settle(store: Store, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcom
 
 
 def _settle(store: Store, lease: str, verdicts: Sequence[Verdict], deadline: float) -> set[str]:
-    for wait in chain(WAITS, repeat(WAITS[-1])):
+    for tried, wait in enumerate(chain(WAITS, repeat(WAITS[-1]))):
         try:
             return store.settle(lease, verdicts)
         except DatabaseUnavailable as error:
-            if time.monotonic() + wait > deadline:
+            # Once more in any case: after a pause of the whole process the time is over, and the database may be back.
+            if tried and time.monotonic() + wait > deadline:
                 raise
             log.warning("could not settle %d messages, trying again: %s", len(verdicts), error)
             time.sleep(wait)

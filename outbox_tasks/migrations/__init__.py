@@ -2,10 +2,10 @@
 
 From an application's own Alembic:
 
-    from outbox_tasks.migrations import upgrade
+    from outbox_tasks import migrations
 
-    def upgrade_() -> None:
-        upgrade(op.get_bind())
+    def upgrade() -> None:
+        migrations.upgrade(op.get_bind())
 """
 
 from __future__ import annotations
