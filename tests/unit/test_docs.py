@@ -1,0 +1,22 @@
+"""The pages say what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outbox_tasks.settings import Destination, Settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("name", [*Settings.model_fields, *(set(Destination.model_fields) - {"name"})])
+def test_every_setting_is_on_the_settings_page(name: str) -> None:
+    assert f"| `{name}` |" in (DOCS / "settings.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_on_the_page_exists() -> None:
+    rows = [line for line in (DOCS / "settings.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    named = {row.split("`")[1] for row in rows}
+    assert named == (set(Settings.model_fields) | set(Destination.model_fields)) - {"name"}
