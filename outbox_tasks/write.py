@@ -69,8 +69,9 @@ class Outbox:
 
         `event_type` says what happened, in up to 255 characters. `payload` is stored as JSON, unless it is str or
         bytes, which are stored as they are (as `content_type`, by default plain text or octets). `to` names
-        destinations; without it the routes do. `key` says which messages belong together, and travels along; the relay
-        does not keep their order yet. `headers` travel along as text. `deliver_at` (aware) or `delay` (seconds) keep it back until then. `id` makes it yours to choose.
+        destinations; without it the routes do. `key` says which messages belong together, and travels along; the
+        relay does not keep their order yet. `headers` travel along as text. `deliver_at` (aware) or `delay` (seconds)
+        keep it back until then. `id` makes it yours to choose.
 
         Returns the message's id, by which consumers recognise a repeated delivery. When it goes to several
         destinations, this is the id at the first; at the others it is derived from it and their name.
