@@ -72,8 +72,8 @@ def _claim_batch(
     more = any(count >= share for count in Counter(row.destination for row in rows).values())
     bundles = list(bundled(store.settings, due, lease, spread=SPREAD if idle else 1))
     if more and bundles:
-        # Whoever gets to this bundle wakes the claim again, well before the queue has run dry.
-        bundles[0] = replace(bundles[0], more=True)
+        # Whoever gets to the end of this batch wakes the claim again: later batches are still queued behind it.
+        bundles[-1] = replace(bundles[-1], more=True)
     try:
         send(bundles)
     except BrokerUnreachable:

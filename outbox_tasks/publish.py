@@ -54,14 +54,15 @@ def publish(store: Store, publishers: Mapping[str, Publisher], bundle: Bundle) -
 def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
     """One outcome per message, whatever the publisher does."""
     try:
-        outcomes = publishers[destination].publish(messages)
+        publisher = publishers.get(destination)
+        if publisher is None:
+            # A relay with newer settings claimed it; one of those can also send it.
+            return [Outcome.retry("unknown_destination", f"{destination!r} is not configured here")] * len(messages)
+        outcomes = publisher.publish(messages)
     except PermanentError as error:
         return [Outcome.dead(error.code, str(error))] * len(messages)
     except TransientError as error:
         return [Outcome.retry(error.code, str(error))] * len(messages)
-    except KeyError:
-        # A relay with newer settings claimed it; one of those can also send it.
-        return [Outcome.retry("unknown_destination", f"{destination!r} is not configured here")] * len(messages)
     except Exception as error:  # a publisher may raise anything, and a time limit may strike anywhere
         log.exception("the publisher of %s failed", destination)
         return [Outcome.retry(type(error).__name__, str(error) or repr(error))] * len(messages)

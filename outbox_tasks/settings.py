@@ -140,7 +140,7 @@ class Settings(BaseSettings):
     """Waits up to this are Celery's own retry; longer ones go back to the table."""
 
     archive: Literal["move", "delete"] = "move"
-    """What becomes of a sent row: moved to outbox_archive, or deleted."""
+    """What becomes of a sent row: moved to outbox_archive, or deleted, with what it tells of repetitions."""
 
     def __init__(self, **values: Any) -> None:
         try:

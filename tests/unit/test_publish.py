@@ -1,0 +1,37 @@
+"""Whatever a publisher does, each message has an outcome of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.publish import send
+
+MESSAGES = [
+    LeasedMessage(f"id-{n}", "order.created", "orders", None, b"{}", "", {}, None, None, datetime.now(UTC), 1)
+    for n in range(2)
+]
+
+
+class Raising:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        raise self.error
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("error", [KeyError("field"), ValueError("odd"), TimeoutError()], ids=repr)
+def test_an_unknown_exception_is_a_retry_under_its_own_name(error: Exception) -> None:
+    outcomes = send({"orders": Raising(error)}, "orders", MESSAGES)  # type: ignore[dict-item]
+    assert [(o.result, o.code) for o in outcomes] == [(Result.RETRY, type(error).__name__)] * 2
+
+
+def test_a_destination_that_is_not_configured_here_is_a_retry() -> None:
+    assert [o.code for o in send({}, "orders", MESSAGES)] == ["unknown_destination"] * 2
