@@ -1,26 +1,36 @@
-"""What the relay asks of Celery's broker: waking the claim, handing on bundles, and how much is queued."""
+"""What the relay asks of Celery's broker: waking the claim, handing on bundles, how much is queued, retries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 from uuid import uuid4
 
-from celery import Celery
-from kombu import Connection, Producer
+from celery import Celery, Task
+from celery.utils.functional import firstmethod
+from kombu import Connection, Exchange, Producer
 from kombu.exceptions import ChannelError, KombuError
+from kombu.pools import ProducerPool
+from kombu.serialization import prepare_accept_content
 
-from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.model import Bundle
-from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings, redacted
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings, redacted
 
 CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.publish", "outbox_tasks.maintain"
 """The tasks' names are a contract."""
 
 BUNDLE_TASK = "outbox_tasks.bundle"
 """Carries several publish tasks in one broker message; on its arrival it counts as those, not as itself."""
+
+
+QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
+
+SEND_RETRIES = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.4, "interval_max": 0.5}
+"""A refused message goes back to the table soon; longer retries would only hold up the worker."""
 
 
 def transport_options(broker_url: str, settings: Settings, *, timeout: float = 5.0) -> dict[str, Any]:
@@ -66,11 +76,8 @@ class PinnedCelery(Celery):  # type: ignore[misc]
 
     @cached_property
     def trouble(self) -> tuple[type[BaseException], ...]:
-        """What may be raised when the broker does not answer or refuses; each transport has errors of its own."""
-        transport = self.connection_for_write().transport
-        own = (*transport.connection_errors, *transport.channel_errors)
-        # Of these, kombu counts KeyError as trouble of the connection; here it would hide our own mistakes.
-        return (KombuError, OSError, *(kind for kind in own if kind is not KeyError))
+        """What may be raised when the broker does not answer or refuses."""
+        return trouble(self.connection_for_write())
 
     def _chosen(self, url: str | None) -> str:
         """The pinned broker, unless somebody asks for one that is not just what Celery takes for the default."""
@@ -79,51 +86,66 @@ class PinnedCelery(Celery):  # type: ignore[misc]
 
 
 class Broker:
-    """The relay's side of a Celery app's broker. Every method raises `BrokerUnreachable`."""
+    """The relay's side of a Celery app's broker. Every method that talks to it raises `BrokerUnreachable`.
 
-    def __init__(self, app: PinnedCelery, settings: Settings) -> None:
+    It has connections of its own, by the app's configuration, with our timeouts where that sets none. `timeout` is for
+    callers in a hurry, and goes before the app's. The configuration is not looked at before the first use: it may not
+    be complete when the app gets its relay.
+    """
+
+    def __init__(self, app: Celery, settings: Settings, *, timeout: float | None = None) -> None:
         self.app = app
         self.settings = settings
+        self._timeout = timeout
+
+    def check(self) -> None:
+        """Raises `ConfigurationError` if what the app says of its messages and its broker rules out the relay's."""
+        accepted = self.app.conf.accept_content
+        if accepted is not None and "application/json" not in prepare_accept_content(accepted):
+            rule = "the relay's messages are JSON; add 'json' to it, the application's own may stay as they are"
+            raise ConfigurationError(setting="accept_content", value=sorted(accepted), rule=rule)
+        connection = self.app.connection_for_read()
+        channel = getattr(connection.transport, "Channel", None)
+        timeout = connection.transport_options.get("visibility_timeout", getattr(channel, "visibility_timeout", None))
+        if timeout is not None:
+            try:
+                self.settings.replace(visibility_timeout=timeout)
+            except ConfigurationError as error:
+                setting = "broker_transport_options['visibility_timeout']"
+                raise ConfigurationError(setting=setting, value=timeout, rule=error.rule) from None
+
+    @contextmanager
+    def producer(self) -> Iterator[Producer]:
+        """A producer on one of the relay's connections. Trouble with the broker is raised as `BrokerUnreachable`."""
+        try:
+            wait = self.app.conf.broker_pool_acquire_timeout
+            with self._producers.acquire(block=True, timeout=wait) as producer:
+                yield producer
+        except self._trouble as error:
+            raise BrokerUnreachable(url=redacted(joined(self.app.conf.broker_write_url)), reason=error) from error
 
     def wake_claim(self) -> bool:
         """Send a claim task, unless one is waiting already: that one will see what we have committed."""
-        try:
-            with self.app.producer_or_acquire() as producer:
-                if _length(producer, CLAIM_QUEUE):
-                    return False
-                self.app.send_task(
-                    CLAIM_TASK,
-                    queue=CLAIM_QUEUE,
-                    expires=self.settings.claim_expires,
-                    ignore_result=True,
-                    producer=producer,
-                    retry=False,
-                )
-        except self.app.trouble as error:
-            raise self._unreachable(error) from error
+        with self.producer() as producer:
+            if _length(producer, CLAIM_QUEUE):
+                return False
+            self._enqueue(producer, CLAIM_QUEUE, CLAIM_TASK, str(uuid4()), expires=self.settings.claim_expires)
         return True
 
     def waiting(self) -> int:
         """Messages queued for the publish workers: at most; a bundle counts as a full one."""
-        try:
-            with self.app.producer_or_acquire() as producer:
-                return _length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
-        except self.app.trouble as error:
-            raise self._unreachable(error) from error
+        with self.producer() as producer:
+            return _length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
 
     def send(self, bundles: Sequence[Bundle]) -> None:
         """Enqueue bundles, all in one batch where the transport has batches."""
-        try:
-            # As text: Celery would work it out for each message anew, time zones and all.
-            expires = (datetime.now(UTC) + timedelta(seconds=self.settings.queue_lease)).isoformat()
-            with self.app.producer_or_acquire() as producer, producer.batch(max_size=500):
-                for bundle in bundles:
-                    self._publish(producer, bundle, expires)
-        except self.app.trouble as error:
-            raise self._unreachable(error) from error
+        # As text: Celery would work it out for each message anew, time zones and all.
+        expires = (datetime.now(UTC) + timedelta(seconds=self.settings.queue_lease)).isoformat()
+        with self.producer() as producer, producer.batch(max_size=500):
+            for bundle in bundles:
+                self._publish(producer, bundle, expires)
 
     def _publish(self, producer: Producer, bundle: Bundle, expires: str) -> None:
-        """What `apply_async` does in the end, without its detours: it is called for every message."""
         if len(bundle.tickets) == 1:
             ticket = bundle.tickets[0]
             name, task_id = PUBLISH_TASK, ticket.id
@@ -132,29 +154,141 @@ class Broker:
         else:
             name, task_id, retries = BUNDLE_TASK, str(uuid4()), 0
             arguments = (bundle.destination, bundle.lease, bundle.tickets)
-        message = self.app.amqp.create_task_message(
-            task_id,
+        self._enqueue(
+            producer,
+            PUBLISH_QUEUE,
             name,
+            task_id,
             arguments,
             {name: True for name in ("more", "gather") if getattr(bundle, name)},
             expires=expires,
             retries=retries,
             argsrepr=repr(arguments) if name == PUBLISH_TASK else f"{bundle.destination}: {len(bundle.tickets)}",
             kwargsrepr="{}",
-            ignore_result=True,
         )
+
+    def _enqueue(
+        self,
+        producer: Producer,
+        queue: str,
+        name: str,
+        task_id: str,
+        arguments: tuple[Any, ...] = (),
+        keywords: dict[str, Any] | None = None,
+        **headers: Any,
+    ) -> None:
+        """What `apply_async` does in the end, without its detours: it is called for every message.
+
+        Nor do the app's `task_routes`, `task_protocol` and the like have a say.
+        """
+        message = self.app.amqp.as_task_v2(task_id, name, arguments, keywords, ignore_result=True, **headers)
         producer.publish(
             message.body,
             # By the queue's name: a named exchange loses its bindings, and then messages silently, in a flush.
             exchange="",
-            routing_key=PUBLISH_QUEUE,
+            routing_key=queue,
             serializer="json",
             headers=message.headers,
             **message.properties,
         )
 
-    def _unreachable(self, error: BaseException) -> BrokerUnreachable:
-        return BrokerUnreachable(url=redacted(self.app.conf.broker_url or ""), reason=error)
+    @cached_property
+    def _producers(self) -> ProducerPool:
+        conf = self.app.conf
+        given, timeout = conf.broker_transport_options, self._timeout
+        ours = transport_options(joined(conf.broker_write_url), self.settings, timeout=timeout or 5.0)
+        connection = self.app.connection_for_write(
+            transport_options={**ours, **given} if timeout is None else {**given, **ours}, connect_timeout=timeout
+        )
+        limit = conf.broker_pool_limit if timeout is None else 1
+        return ProducerPool(connection.Pool(limit=limit), limit=limit)
+
+    @cached_property
+    def _trouble(self) -> tuple[type[BaseException], ...]:
+        return trouble(self.app.connection_for_write())
+
+
+class RelayTask(Task):  # type: ignore[misc]
+    """A task of the relay, in whichever app: what that app's configuration says of all tasks does not reach it.
+
+    Nor does the app's own Task class, which may retry or acknowledge in ways of its own. What would be None here,
+    Celery would fill in from the configuration.
+    """
+
+    abstract = True
+
+    broker: Broker
+    home: str
+    """Its queue. Celery's own attribute for it is deprecated, and loses against routes."""
+
+    # Acknowledged before it runs: the lease brings a lost task back, an unacknowledged one only comes twice.
+    acks_late = reject_on_worker_lost = retry_on_worker_lost = False
+    acks_on_failure_or_timeout = acks_on_failure = acks_on_timeout = True
+    # The outcome is on the row; a second copy in a result backend would be one more thing to fail.
+    ignore_result = True
+    store_errors_even_if_ignored = store_eager_result = track_started = False
+    serializer = "json"
+    rate_limit = priority = 0
+    # Long: what it does has limits of its own.
+    soft_time_limit, time_limit = 600.0, 660.0
+
+    @classmethod
+    def annotate(cls) -> None:
+        """Apply what `task_annotations` say of this task by name; a limit on all tasks is not meant for the relay."""
+        for name, value in (firstmethod("annotate")(cls.app.annotations, cls) or {}).items():
+            if name.startswith("@"):
+                cls.add_around(name[1:], value)
+            else:
+                setattr(cls, name, value)
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        headers: Any = None,
+        expires: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Send it to its own queue, whatever the app's routes, default exchange or `task_always_eager` say.
+
+        So do `self.retry` and beat. Raises `BrokerUnreachable`, unless with a producer of the caller's.
+        """
+        amqp, task_id = self.app.amqp, task_id or str(uuid4())
+        options["ignore_result"] = True
+        message = amqp.as_task_v2(task_id, self.name, args, kwargs, expires=expires, **options)
+        with nullcontext(producer) if producer else self.broker.producer() as sending:
+            amqp.send_task_message(
+                sending,
+                self.name,
+                message,
+                # By the queue's name: see `Broker`.
+                queue=amqp.queues[self.home],
+                exchange="",
+                exchange_type="direct",
+                headers=headers,
+                serializer=self.serializer,
+                priority=self.priority,
+                delivery_mode=Exchange.PERSISTENT_DELIVERY_MODE,
+                expiration=expires if isinstance(expires, int | float) else None,
+                retry=True,
+                retry_policy=SEND_RETRIES,
+            )
+        return self.AsyncResult(task_id)
+
+
+def trouble(connection: Connection) -> tuple[type[BaseException], ...]:
+    """What may be raised when the broker does not answer or refuses; each transport has errors of its own."""
+    transport = connection.transport
+    own = (*transport.connection_errors, *transport.channel_errors)
+    # Of these, kombu counts KeyError as trouble of the connection; here it would hide our own mistakes.
+    return (KombuError, OSError, *(kind for kind in own if kind is not KeyError))
+
+
+def joined(broker_url: str | Sequence[str] | None) -> str:
+    """A broker's URL as Celery's configuration may have it, several or none, in one text that kombu takes as well."""
+    return broker_url if isinstance(broker_url, str) else ";".join(broker_url or ())
 
 
 def publish_arguments(bundle: Bundle, event_type: str, attempt: int) -> tuple[str, str, int, str]:

@@ -97,6 +97,8 @@ def outcome_events(bundle: Bundle, result: str, runtime: float) -> Iterable[tupl
         step, code = others.get(n, (Step.SENT, ""))
         if step == Step.SENT:
             yield ticket, "task-succeeded", {"result": "'sent'", "runtime": runtime}
+        elif step == Step.DISCARDED:
+            yield ticket, "task-succeeded", {"result": f"'discarded: {code}'", "runtime": runtime}
         elif step in (Step.RETRY, Step.RELEASE):
             yield ticket, "task-retried", {"exception": code, "traceback": None}
         elif step == Step.DEAD:

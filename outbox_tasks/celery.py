@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import click
+from celery import signals
 from kombu import Queue
 
-from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, PinnedCelery
+from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, PinnedCelery
 from outbox_tasks.errors import ConfigurationError, OutboxError
 from outbox_tasks.gather import LIMIT
 from outbox_tasks.schedule import beat_schedule
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.tasks import register
-
-QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
 
 
 def configuration(settings: Settings) -> dict[str, Any]:
@@ -23,8 +23,6 @@ def configuration(settings: Settings) -> dict[str, Any]:
         # A worker outlives any outage of its broker.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
-        # A refused message goes back to the table soon; longer retries would only hold up the worker.
-        "task_publish_retry_policy": {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.4},
         "task_queues": [Queue(name, routing_key=name) for name in QUEUES],
         # Claims must not stand behind sends, so each has its queue, and may have its own workers.
         "task_routes": {
@@ -35,11 +33,6 @@ def configuration(settings: Settings) -> dict[str, Any]:
         },
         "task_default_queue": MAINTAIN_QUEUE,
         "task_create_missing_queues": False,
-        # Acknowledged before it runs: the lease brings a lost task back, an unacknowledged one only comes twice.
-        "task_acks_late": False,
-        "task_reject_on_worker_lost": False,
-        # The outcome is on the row; a second copy in a result backend would be one more thing to fail.
-        "task_ignore_result": True,
         # Nothing that is not plain data ever comes from the broker.
         "task_serializer": "json",
         "accept_content": ["json"],
@@ -68,7 +61,21 @@ def make_app(settings: Settings | None = None) -> PinnedCelery:
     made = PinnedCelery("outbox_tasks", broker=settings.broker_url, settings=settings)
     made.conf.update(configuration(settings))
     made.relay = register(made, settings)
+
+    def freeze(sender: Any = None, **_: Any) -> None:
+        # Only in workers of this app: what an application's have imported is not ours to freeze.
+        if sender.app is made:
+            signals.worker_ready.connect(_freeze, weak=False)
+            signals.worker_process_init.connect(_freeze, weak=False)
+
+    signals.worker_init.connect(freeze, weak=False)
     return made
+
+
+def _freeze(**_: Any) -> None:
+    # What a worker has imported stays for good. Collecting it again and again took a fifth of its time.
+    gc.collect()
+    gc.freeze()
 
 
 def __getattr__(name: str) -> PinnedCelery:

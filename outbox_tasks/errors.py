@@ -47,13 +47,29 @@ class UnsupportedDialect(OutboxError):
 
 
 class UnsupportedSession(OutboxError):
-    """{kind} is not something messages can be published through. Pass a SQLAlchemy Session or Connection that is
-    inside a transaction."""
+    """{kind} is not something messages can be published through. Pass a SQLAlchemy Session, AsyncSession, Connection
+    or AsyncConnection, or Django's connection, that is inside a transaction."""
 
 
 class NotInTransaction(OutboxError):
     """{event_type!r} was not published: the session is not inside a transaction, so the message could not
-    stand or fall with your change. Begin one first, for example `with session.begin():`."""
+    stand or fall with your change. Begin one first, for example `with session.begin():` or, in Django,
+    `with transaction.atomic():`."""
+
+
+class NoTransaction(OutboxError):
+    """The inbox of {consumer!r} did not mark message {message!r}: the session is not inside a transaction, so the mark
+    could not stand or fall with the effect. Begin one first, for example `with session.begin():` or, in Django,
+    `with transaction.atomic():`."""
+
+
+class InvalidMessageId(OutboxError):
+    """The inbox of {consumer!r} refused the message id {value!r}: it must be a UUID, or text of 1 to {longest}
+    characters, without NUL. Pass the id that came with the message; a hash of it if it is longer."""
+
+
+class InboxMisused(OutboxError):
+    """The inbox of {consumer!r} can't work: {reason}."""
 
 
 class MessageRefused(OutboxError):
@@ -74,9 +90,24 @@ class NoRoute(MessageRefused):
     single destination to fall back on. Known destinations: {known}. Add a route to outbox.toml, or pass `to=`."""
 
 
+class NoTaskDestination(MessageRefused):
+    """The task {task!r} was refused: {found}, so that it is not known where to send it. Add a destination
+    for tasks to outbox.toml ([destinations.tasks] with url = "celery://"), or a route for this task's name
+    to one of several."""
+
+
+class UncapturableTask(MessageRefused):
+    """The task {task!r} was refused: {reason}."""
+
+
+class ReusedId(OutboxError):
+    """The id {id} was refused: it belongs to a message with other content. A repeated call must say the same; a
+    message that says something else needs an id of its own. The transaction can only be rolled back."""
+
+
 class PayloadNotSerializable(MessageRefused):
-    """The payload of {event_type!r} was refused: it can't be written as JSON ({reason}). Pass JSON values,
-    a dataclass or model of them, or str or bytes with a content_type."""
+    """The payload of {event_type!r} was refused: it can't be serialised ({reason}). Pass JSON values with texts as
+    keys, a dataclass or model of them, str or bytes with a content_type, or set a serializer of your own."""
 
 
 class PayloadTooLarge(MessageRefused):
@@ -94,7 +125,7 @@ class BrokerUnreachable(OutboxError):
 
 
 class SchemaMissing(OutboxError):
-    """The outbox tables are not in schema {schema!r} of this database. Run `outbox-tasks init` once."""
+    """The outbox tables are not in {where} of this database. Run `outbox-tasks init` once."""
 
 
 class SchemaTooOld(OutboxError):

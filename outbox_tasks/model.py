@@ -85,6 +85,7 @@ class Result(StrEnum):
     SENT = "sent"
     RETRY = "retry"
     DEAD = "dead"
+    DISCARDED = "discarded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,11 @@ class Outcome:
         """Can never be delivered as it is."""
         return cls(Result.DEAD, code, error)
 
+    @classmethod
+    def discarded(cls, code: str, error: str) -> Outcome:
+        """Not to be delivered any more, and nobody's fault: it goes to the archive, unsent."""
+        return cls(Result.DISCARDED, code, error)
+
 
 _SENT = Outcome(Result.SENT)
 
@@ -128,6 +134,8 @@ class Step(StrEnum):
     RELEASE = "release"
     """again later, through the table; the lease is given back"""
     DEAD = "dead"
+    DISCARDED = "discarded"
+    """not to be sent any more: archived without"""
     STALE = "stale"
     """not ours any more: somebody else holds it, or it is gone"""
 

@@ -87,10 +87,27 @@ def _wait_for(conditions: list[Callable[[], bool]]) -> None:
 
 def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
     """The nudge through `app`'s broker or that of the settings; None where there is none or it is switched off."""
-    url = (app and app.conf.broker_url) or settings.broker_url
-    if not settings.nudge or url is None:
+    if not settings.nudge or (app is None and settings.broker_url is None):
         return None
-    # An app of its own: these timeouts are too short for the application's other tasks.
-    own = PinnedCelery("outbox_tasks.nudge", broker=url, settings=settings, timeout=TIMEOUT)
-    own.conf.broker_pool_limit = 1
-    return Nudge(Broker(own, settings).wake_claim)
+    return Nudge(_Wake(settings, app))
+
+
+class _Wake:
+    """Connects when it is first called, in the nudge's thread: by then the app is configured, and the fork is over."""
+
+    def __init__(self, settings: Settings, app: Celery | None) -> None:
+        self._settings = settings
+        self._app = app
+        self._pid: int | None = None
+
+    def __call__(self) -> bool:
+        if self._pid != os.getpid():
+            self._broker = self._connect()
+            self._pid = os.getpid()
+        return self._broker.wake_claim()
+
+    def _connect(self) -> Broker:
+        app, url = self._app, self._settings.broker_url
+        if app is None or not (app.conf.broker_write_url or url is None):
+            app = PinnedCelery("outbox_tasks.nudge", broker=str(url), settings=self._settings, timeout=TIMEOUT)
+        return Broker(app, self._settings, timeout=TIMEOUT)

@@ -29,6 +29,8 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
     code, error = outcome.code and outcome.code[:MAX_CODE], outcome.error and outcome.error[:MAX_ERROR]
     if outcome.result is Result.SENT:
         return Verdict(ticket, Step.SENT)
+    if outcome.result is Result.DISCARDED:
+        return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
     configured = settings.destinations.get(destination)
     used_up = configured is None or ticket.attempt >= configured.max_attempts
     if outcome.result is Result.DEAD or used_up:

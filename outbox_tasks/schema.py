@@ -23,11 +23,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-VERSION = 1
+VERSION = 2
 """The version of the tables that this release reads and writes: the number of the newest migration."""
 
-LOST_TABLE = {"42P01", "3F000", "42703"}
-"""SQLSTATE of a missing table, schema or column."""
+LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
+"""SQLSTATE of a missing table, schema, column or function."""
 
 PENDING, DEAD = "pending", "dead"
 
@@ -40,6 +40,8 @@ class Tables:
     """Hot: only what is not yet sent."""
     archive: Table
     """Sent and discarded, partitioned by day."""
+    inbox: Table
+    """Which messages consumers have taken, of the last days."""
     versions: Table
     """Which migrations have run."""
 
@@ -62,6 +64,11 @@ def _envelope() -> list[Column[object]]:
         Column("created_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
         Column("locked_by", Text),
     ]
+
+
+def where(schema: str | None) -> str:
+    """How an error names the place of the tables."""
+    return f"schema {schema!r}" if schema else "any schema of the search_path"
 
 
 @cache
@@ -94,10 +101,18 @@ def tables(schema: str | None = None) -> Tables:
         Column("state", Text, nullable=False),
         Column("finished_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
     )
+    inbox = Table(
+        "outbox_inbox",
+        metadata,
+        Column("consumer", Text, primary_key=True),
+        Column("message_id", Text, primary_key=True),
+        Column("received_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+    )
+    Index("outbox_inbox_received_at", inbox.c.received_at)
     versions = Table(
         "outbox_versions",
         metadata,
         Column("version", Integer, primary_key=True, autoincrement=False),
         Column("applied_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
     )
-    return Tables(messages, archive, versions)
+    return Tables(messages, archive, inbox, versions)

@@ -10,12 +10,13 @@ import difflib
 import os
 import re
 import tomllib
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ImportString, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -25,7 +26,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from outbox_tasks.errors import ConfigurationError, NoRoute, SettingsFileError, UnknownDestination
+from outbox_tasks.errors import ConfigurationError, NoRoute, NoTaskDestination, SettingsFileError, UnknownDestination
 
 PREFIX = "OUTBOX_"
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
@@ -77,6 +78,8 @@ class Destination(BaseModel):
     """Begun sends before a message is dead; about half a day with the default backoff."""
     bundle_size: int | None = Field(None, ge=1, le=1000)
     """Overrides the general `bundle_size`."""
+    transport_options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """kombu's transport options, such as `global_keyprefix`, where the destination goes through kombu."""
 
     @property
     def scheme(self) -> str:
@@ -100,6 +103,9 @@ class Settings(BaseSettings):
     """Where messages can go, by name."""
     routes: dict[str, list[str]] = Field(default_factory=dict)
     """Event type patterns (`order.*`) → destinations; the first pattern that matches counts."""
+
+    serializer: ImportString[Callable[[Any], tuple[bytes, str]]] | None = None
+    """`module.function`, for payloads that are neither str nor bytes: payload → (bytes, content type). None: JSON."""
 
     claim_interval: Seconds = 1.0
     """How often beat wakes the claim; what the nudge missed waits this long at most."""
@@ -139,6 +145,8 @@ class Settings(BaseSettings):
     native_retry_max: float = Field(60.0, ge=0)
     """Waits up to this are Celery's own retry; longer ones go back to the table."""
 
+    inbox_retention: float = Field(604_800.0, gt=0)
+    """How long an inbox remembers a message: longer than its delivery can be repeated, redrives included."""
     archive: Literal["move", "delete"] = "move"
     """What becomes of a sent row: moved to outbox_archive, or deleted, with what it tells of repetitions."""
 
@@ -186,6 +194,19 @@ class Settings(BaseSettings):
         if len(self.destinations) == 1:
             return list(self.destinations)
         raise NoRoute(event_type=event_type, known=", ".join(sorted(self.destinations)) or "none")
+
+    def task_destination(self, task: str) -> str:
+        """Where a stored Celery task goes: by the first route to a `celery://` destination, else to the only one
+        that does not make tasks of events. Raises `NoTaskDestination`."""
+        celery = [name for name, destination in self.destinations.items() if destination.scheme == "celery"]
+        for pattern, names in self.routes.items():
+            if fnmatchcase(task, pattern) and (routed := [name for name in names if name in celery]):
+                return routed[0]
+        free = [name for name in celery if "task" not in parse_qs(urlsplit(self.destinations[name].url).query)]
+        if len(free or celery) != 1:
+            several = f"there are several celery:// destinations ({', '.join(free or celery)})"
+            raise NoTaskDestination(task=task, found=several if celery else "there is no celery:// destination")
+        return (free or celery)[0]
 
     def bundle_size_of(self, destination: str) -> int:
         """Most messages in one bundle to `destination`."""

@@ -28,13 +28,13 @@ def settle(store: Store, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcom
     delivered again, with the cause on its row.
     """
     verdicts = {ticket.id: judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes}
-    sent = [verdict for verdict in verdicts.values() if verdict.step is Step.SENT]
-    failed = [verdict for verdict in verdicts.values() if verdict.step is not Step.SENT]
+    done = [verdict for verdict in verdicts.values() if verdict.step in (Step.SENT, Step.DISCARDED)]
+    failed = [verdict for verdict in verdicts.values() if verdict.step not in (Step.SENT, Step.DISCARDED)]
     # What the soft time limit leaves, after a slow send, for trying again.
     patience = store.settings.soft_time_limit - store.settings.send_timeout - store.settings.statement_timeout
     deadline = time.monotonic() + patience
     # Two statements, two transactions: each is tried again by itself.
-    settled = _settle(store, bundle.lease, sent, deadline) | _settle(store, bundle.lease, failed, deadline)
+    settled = _settle(store, bundle.lease, done, deadline) | _settle(store, bundle.lease, failed, deadline)
     result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
     return [v if v.ticket.id in settled else replace(v, step=Step.STALE) for v in result]
 

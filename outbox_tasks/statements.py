@@ -13,6 +13,7 @@ from sqlalchemy import (
     ARRAY,
     JSON,
     Boolean,
+    DateTime,
     Float,
     Integer,
     Interval,
@@ -38,7 +39,8 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, array
-from sqlalchemy.sql import ColumnElement, Executable, FromClause, Insert, Select, Update
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.sql import ColumnElement, Delete, Executable, FromClause, Insert, Select, Update
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
@@ -57,9 +59,86 @@ def check_dialect(name: str) -> None:
         raise UnsupportedDialect(dialect=name, supported=", ".join(DIALECTS))
 
 
+ROW: dict[str, Any] = {
+    "id": Uuid,
+    "event_type": Text,
+    "aggregate_type": Text,
+    "aggregate_id": Text,
+    "destination": Text,
+    "key": Text,
+    "text": Text,
+    "data": Text,
+    "content_type": Text,
+    "headers": JSONB,
+    "deliver_at": DateTime(True),
+    "delay": Float,
+}
+"""A row to be written: the payload as text or, in base64, as data; due at deliver_at or after delay seconds."""
+
+
 def publish(t: Tables) -> Insert:
-    """One message, due when it is committed."""
-    return insert(t.messages)
+    """Messages, due from now on or later. Parameter: row (JSON rows as in `ROW`).
+
+    One text parameter, because applications write through drivers that agree on little else.
+    """
+    row = _rows("row", **ROW)
+    values = _written(row)
+    return insert(t.messages).from_select(list(values), select(*values.values()).select_from(row))
+
+
+def publish_once(schema: str | None) -> Select[Any]:
+    """The same for messages whose ids the application chose: one that is there already is not written again.
+
+    Fails with SQLSTATE 23505 if an id belongs to a message with other content.
+    """
+    row = _rows("row", **ROW)
+    values = _written(row)
+    names = ["event_type", "payload", "key", "destination", "headers", "locked_until", "id", "content_type",
+             "aggregate_type", "aggregate_id"]  # fmt: skip
+    write = getattr(func, schema).outbox_publish if schema else func.outbox_publish
+    return select(write(*(values[name] for name in names))).select_from(row)
+
+
+def _written(row: TableValuedAlias) -> dict[str, ColumnElement[Any]]:
+    same = ("id", "event_type", "aggregate_type", "aggregate_id", "destination", "key", "content_type")
+    return {
+        **{name: row.c[name] for name in same},
+        "payload": func.coalesce(
+            func.convert_to(row.c.text, literal_column("'UTF8'")), func.decode(row.c.data, literal_column("'base64'"))
+        ),
+        "headers": func.coalesce(row.c.headers, cast(literal_column("'{}'"), JSONB)),
+        "locked_until": func.coalesce(
+            row.c.deliver_at, func.clock_timestamp() + func.coalesce(row.c.delay, literal_column("0")) * SECOND
+        ),
+    }
+
+
+def mark(t: Tables) -> ReturningInsert[Any]:
+    """Remember that a consumer has taken a message: one row if it is the first time, none if not.
+
+    Waits for another transaction that is about to mark the same. Parameters: consumer, message.
+    """
+    marked = postgresql_insert(t.inbox).values(consumer=bindparam("consumer"), message_id=bindparam("message"))
+    # Without RETURNING, SQLAlchemy does not keep how many rows an INSERT has made.
+    return marked.on_conflict_do_nothing().returning(t.inbox.c.message_id)
+
+
+def forget(t: Tables) -> Delete:
+    """Forget the oldest marks. Parameters: keep (seconds), size (rows at most).
+
+    They are deleted by their place in the table, which no plan can miss and which costs a sixth of a look-up by key.
+    They are locked, so they stay there.
+    """
+    past = t.inbox.alias("past")
+    places: Select[Any] = (
+        select(literal_column("past.ctid"))
+        .select_from(past)
+        .where(past.c.received_at < func.now() - _seconds("keep"))
+        .order_by(past.c.received_at)
+        .limit(bindparam("size", type_=Integer))
+        .with_for_update(skip_locked=True)
+    )
+    return delete(t.inbox).where(literal_column("outbox_inbox.ctid") == any_(func.array(places.scalar_subquery())))
 
 
 def claim(t: Tables) -> Update:
@@ -212,20 +291,25 @@ def begin(t: Tables) -> Update:
     )
 
 
-def settle_sent(t: Tables, *, archive: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
-    """Take sent messages out of the hot table, into the archive.
+def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
+    """Take messages that are done with out of the hot table, into the archive: those sent, and those discarded.
 
-    Parameters: ticket (JSON rows of id and attempt); token.
+    Parameters: ticket (JSON rows of id and attempt and, if it was discarded, state, code and error); token.
     """
     m, a = t.messages, t.archive
-    ticket = _rows("ticket", id=Uuid, attempt=Integer)
+    ticket = _rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
     gone = delete(m).where(*_held(t, ticket), _commit_soon())
     if not archive:
         return gone.returning(cast(m.c.id, Text).label("id"))
     kept = [c.name for c in a.c if c.name in m.c]
-    moved = gone.returning(*(m.c[name] for name in kept)).cte("moved")
-    sent = select(*(moved.c[name] for name in kept), literal("sent"), func.clock_timestamp())
-    return insert(a).from_select([*kept, "state", "finished_at"], sent).returning(cast(a.c.id, Text).label("id"))
+    said = {
+        "last_error_code": func.coalesce(ticket.c.code, m.c.last_error_code).label("last_error_code"),
+        "last_error": func.coalesce(ticket.c.error, m.c.last_error).label("last_error"),
+    }
+    state = func.coalesce(ticket.c.state, literal("sent")).label("state")
+    moved = gone.returning(*(said.get(name, m.c[name]) for name in kept), state).cte("moved")
+    done = select(*(moved.c[name] for name in kept), moved.c.state, func.clock_timestamp())
+    return insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))
 
 
 def settle_failed(t: Tables) -> Update:

@@ -28,7 +28,7 @@ from outbox_tasks.errors import (
     SchemaTooOld,
 )
 from outbox_tasks.model import Bundle, LeasedMessage, Step, Ticket, Verdict
-from outbox_tasks.schema import LOST_TABLE, VERSION, tables
+from outbox_tasks.schema import LOST_TABLE, VERSION, tables, where
 from outbox_tasks.settings import HIDDEN, Settings, redacted
 
 PLANNING = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
@@ -104,9 +104,10 @@ class Store:
         self._claim = statements.claim(t)
         self._bury_unroutable = statements.bury_unroutable(t)
         self._begin = statements.begin(t)
-        self._settle_sent = statements.settle_sent(t, archive=settings.archive == "move")
+        self._settle_done = statements.settle_done(t, archive=settings.archive == "move")
         self._settle_failed = statements.settle_failed(t)
         self._release = statements.release(t)
+        self._forget = statements.forget(t)
 
     @classmethod
     def connect(cls, settings: Settings) -> Self:
@@ -143,7 +144,7 @@ class Store:
         with self._connection() as connection:
             found = connection.scalar(statements.version(self.tables))
         if found is None:
-            raise SchemaMissing(schema=self.settings.database_schema or "of the search_path")
+            raise SchemaMissing(where=where(self.settings.database_schema))
         if found < VERSION:
             raise SchemaTooOld(found=found, needed=VERSION)
         if found > VERSION:
@@ -180,9 +181,12 @@ class Store:
 
     def settle(self, lease: str, verdicts: Sequence[Verdict]) -> set[str]:
         """Record what became of begun messages. Returns the ids that were still ours."""
-        sent = [v.ticket for v in verdicts if v.step is Step.SENT]
+        done = [v for v in verdicts if v.step in (Step.SENT, Step.DISCARDED)]
         failed = [v for v in verdicts if v.step in (Step.RETRY, Step.RELEASE, Step.DEAD)]
-        settled = self._rows(self._settle_sent, _fence(lease, sent)) if sent else []
+        settled: Sequence[Any] = []
+        if done:
+            parameters = {"ticket": json.dumps([_done(v) for v in done]), "token": UUID(lease)}
+            settled = self._rows(self._settle_done, parameters)
         if failed:
             parameters = {
                 "ticket": json.dumps([_failure(v, self.settings.queue_lease) for v in failed]),
@@ -201,6 +205,11 @@ class Store:
         rows = self._rows(statements.prepare_archive(self.settings.database_schema, days), {})
         return int(rows[0][0])
 
+    def forget(self, size: int) -> int:
+        """Delete up to `size` of the inbox's marks that are older than `inbox_retention`; returns how many."""
+        with self._connection() as connection:
+            return connection.execute(self._forget, {"keep": self.settings.inbox_retention, "size": size}).rowcount
+
     def _rows(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
         with self._connection() as connection:
             return connection.execute(statement, parameters).all()
@@ -213,7 +222,7 @@ class Store:
         except ProgrammingError as error:
             sqlstate = getattr(error.orig, "sqlstate", None)
             if sqlstate in LOST_TABLE:
-                raise SchemaMissing(schema=self.settings.database_schema or "of the search_path") from error
+                raise SchemaMissing(where=where(self.settings.database_schema)) from error
             if sqlstate == NO_RIGHTS:
                 raise _unavailable(self.settings, error.orig) from error
             raise
@@ -275,6 +284,14 @@ def _time(seconds: float) -> datetime:
 def _fence(lease: str, tickets: Collection[Ticket]) -> dict[str, Any]:
     rows = [{"id": ticket.id, "attempt": ticket.attempt} for ticket in tickets]
     return {"ticket": json.dumps(rows), "token": UUID(lease)}
+
+
+def _done(verdict: Verdict) -> dict[str, Any]:
+    """What `settle_done` writes for a verdict."""
+    row: dict[str, Any] = {"id": verdict.ticket.id, "attempt": verdict.ticket.attempt}
+    if verdict.step is Step.DISCARDED:
+        row |= {"state": "discarded", "code": _storable(verdict.code), "error": _storable(verdict.error)}
+    return row
 
 
 def _failure(verdict: Verdict, queue_lease: float) -> dict[str, Any]:

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
+from functools import cached_property
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery, Task, signals
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from outbox_tasks import claim, publish, settle
-from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, Broker
+from outbox_tasks import claim, inbox, publish, settle
+from outbox_tasks.broker import (
+    BUNDLE_TASK,
+    CLAIM_TASK,
+    MAINTAIN_TASK,
+    PUBLISH_TASK,
+    QUEUES,
+    Broker,
+    RelayTask,
+    joined,
+)
 from outbox_tasks.bundles import report, trace_each, verdict_in_hand
 from outbox_tasks.errors import AttemptFailed, BrokerUnreachable, DatabaseUnavailable, DeadLetter, OutboxError
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.publish import Publishers
 from outbox_tasks.retry import backoff
-from outbox_tasks.settings import Settings, redacted
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings, redacted
 from outbox_tasks.store import Store
 
 log = logging.getLogger(__name__)
@@ -27,11 +37,29 @@ class Relay:
     """The settings, and the connections of one worker process: opened when first used, after any fork."""
 
     def __init__(self, app: Celery, settings: Settings) -> None:
-        self.settings = settings
+        self.app = app
         self.broker = Broker(app, settings)
+        self.given = settings
         self._pid: int | None = None
         self._store: Store | None = None
-        self._publishers = Publishers(settings)
+        self._publishers: Publishers | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Those it was made with. Where they name no broker, the app's is theirs, for `celery://` destinations too.
+
+        Not to be asked for before the app is configured.
+        """
+        given, conf = self.given, self.app.conf
+        url = joined(conf.broker_write_url)
+        if given.broker_url is not None or not url:
+            return given
+        destinations = dict(given.destinations)
+        for name, destination in given.destinations.items():
+            if destination.scheme == "celery" and "broker" not in parse_qs(urlsplit(destination.url).query):
+                options = {**conf.broker_transport_options, **destination.transport_options}
+                destinations[name] = destination.model_copy(update={"transport_options": options})
+        return given.replace(broker_url=url, destinations=destinations)
 
     @property
     def store(self) -> Store:
@@ -47,6 +75,8 @@ class Relay:
     def publishers(self) -> Publishers:
         """The publishers of this process."""
         self._after_fork()
+        if self._publishers is None:
+            self._publishers = Publishers(self.settings)
         return self._publishers
 
     def check(self) -> None:
@@ -54,6 +84,7 @@ class Relay:
 
         A database that can't be reached is not one of these: it may come back, and until then nothing is begun.
         """
+        self.broker.check()
         store, publishers = Store.connect(self.settings), Publishers(self.settings)
         try:
             for name in publishers:
@@ -67,7 +98,9 @@ class Relay:
 
     def close(self) -> None:
         """Close the connections of this process."""
-        self._publishers.close()
+        if self._publishers is not None:
+            self._publishers.close()
+            self._publishers = None
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -76,21 +109,17 @@ class Relay:
         if self._pid != os.getpid():
             if self._store is not None:
                 self._store.engine.dispose(close=False)  # the connections belong to the parent
-            self._pid, self._store, self._publishers = os.getpid(), None, Publishers(self.settings)
+            self._pid, self._store, self._publishers = os.getpid(), None, None
 
 
 def register(app: Celery, settings: Settings) -> Relay:
-    """Add the relay's tasks to an app."""
-    relay = Relay(app, settings)
+    """Add the relay's tasks to an app. Does not look at its configuration."""
+    relay = app.outbox_relay = Relay(app, settings)
     # Not shared: Celery would add them to every other app of the process too.
-    common: dict[str, Any] = {
-        "shared": False,
-        "ignore_result": True,
-        "acks_late": False,
-        "reject_on_worker_lost": False,
-    }
+    common: dict[str, Any] = {"base": RelayTask, "broker": relay.broker, "shared": False}
     publishing = {
         **common,
+        "home": PUBLISH_QUEUE,
         "bind": True,
         # The row's attempts decide when it ends, not Celery's count.
         "max_retries": None,
@@ -99,7 +128,7 @@ def register(app: Celery, settings: Settings) -> Relay:
         "throws": (DeadLetter, DatabaseUnavailable),
     }
 
-    @app.task(name=CLAIM_TASK, **common)
+    @app.task(name=CLAIM_TASK, home=CLAIM_QUEUE, **common)
     def outbox_claim() -> str:
         try:
             tally = claim.claim(relay.store, relay.broker.send, relay.broker.waiting)
@@ -145,9 +174,17 @@ def register(app: Celery, settings: Settings) -> Relay:
         _wake_claim(relay, bundle)
         return report(verdicts)
 
-    @app.task(name=MAINTAIN_TASK, **common)
+    @app.task(name=MAINTAIN_TASK, home=MAINTAIN_QUEUE, **common)
     def outbox_maintain() -> str:
-        return f"made {relay.store.prepare_archive()} partitions"
+        made = relay.store.prepare_archive()
+        forgotten, more = inbox.forget(relay.store)
+        if more:
+            # A little at a time: on a worker that also claims, the claims that wait come first.
+            try:
+                outbox_maintain.apply_async()
+            except BrokerUnreachable as error:
+                log.warning("the inbox is not yet rid of its old marks; beat's next run goes on: %s", error)
+        return f"made {made} partitions, forgot {forgotten} marks"
 
     _connect_signals(app, relay)
     return relay
@@ -184,6 +221,9 @@ def _conclude(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str
     match verdict.step:
         case Step.SENT:
             return "sent"
+        case Step.DISCARDED:
+            log.info("message %s was discarded: %s", ticket.id, verdict.error)
+            return f"discarded: {verdict.code}"
         case Step.STALE:
             raise Ignore(f"message {ticket.id} is not ours any more")
         case Step.DEAD:
@@ -214,7 +254,8 @@ def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
 
 def _connect_signals(app: Celery, relay: Relay) -> None:
     def check(sender: Any = None, **_: Any) -> None:
-        if sender.app is app:
+        # An application's workers that have nothing to do with the relay start without it too.
+        if sender.app is app and not app.amqp.queues.consume_from.keys().isdisjoint(QUEUES):
             try:
                 relay.check()
             except OutboxError as error:
@@ -223,13 +264,6 @@ def _connect_signals(app: Celery, relay: Relay) -> None:
     def close(**_: Any) -> None:
         relay.close()
 
-    def freeze(sender: Any = None, **_: Any) -> None:
-        # What a worker has imported stays for good. Collecting it again and again took a fifth of its time.
-        gc.collect()
-        gc.freeze()
-
     signals.worker_init.connect(check, weak=False)
-    signals.worker_ready.connect(freeze, weak=False)
-    signals.worker_process_init.connect(freeze, weak=False)
     signals.worker_process_shutdown.connect(close, weak=False)
     signals.worker_shutdown.connect(close, weak=False)

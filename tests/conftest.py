@@ -30,7 +30,7 @@ from outbox_tasks.store import Store, engine_url
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
 """The settings of whoever runs the tests; no test may see them but through the fixtures."""
 
-KINDS = ("unit", "contract", "integration", "acceptance", "fault")
+KINDS = ("unit", "contract", "integration", "acceptance", "fault", "examples")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,25 +1,34 @@
 """Celery tasks: `celery://?task=shop.tasks.on_event&queue=shop&broker=redis://…`, one task a message.
 
-Without `task`, the event type is the task's name. Without `broker`, tasks go through the relay's own broker;
-without `queue`, to the queue `celery`. The task is called with the payload, decoded from JSON, as its only
-argument; its id is the message's id, and the CloudEvents attributes (`ce_id`, `ce_type`, …) and the message's own
-headers are its headers.
+A task that was stored by `outbox.delay` and its like is sent as Celery would have sent it, byte for byte, to the queue
+it was meant for; the options here, but `broker`, do not concern it.
+
+Of any other message this makes a task. Without `task`, the event type is the task's name; without `queue`, it goes to
+the queue `celery`. It is called with the payload, decoded from JSON, as its only argument; its id is the message's id,
+and the CloudEvents attributes (`ce_id`, `ce_type`, …) and the message's own headers are its headers. Without `broker`,
+tasks go through the relay's own broker.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import partial
 from urllib.parse import parse_qs, urlsplit
+
+from kombu import Producer
 
 from outbox_tasks.broker import PinnedCelery
 from outbox_tasks.errors import ConfigurationError, PermanentError
-from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.events import attributes, checked_headers, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import HIDDEN, Destination, Settings
+from outbox_tasks.task_message import ENVELOPE, TaskMessage
 
 OPTIONS = ("task", "queue", "broker")
+
+Send = Callable[[Producer], object]
 
 
 class CeleryTaskPublisher:
@@ -42,6 +51,7 @@ class CeleryTaskPublisher:
         self._app = PinnedCelery(
             "outbox_tasks.destination", broker=broker, settings=settings, timeout=settings.send_timeout / 2
         )
+        self._app.conf.broker_transport_options.update(destination.transport_options)
         try:
             self._app.connection_for_write().transport  # noqa: B018 - loads the client, connects to nothing
         except (KeyError, ValueError, ImportError) as error:
@@ -51,33 +61,67 @@ class CeleryTaskPublisher:
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All in one batch where the broker's transport has batches."""
-        tasks = [self._prepared(message) for message in messages]
+        sends = [self._prepared(message) for message in messages]
         try:
-            with self._app.producer_or_acquire() as producer, producer.batch(max_size=len(tasks)):
-                for task in tasks:
-                    if not isinstance(task, Outcome):
-                        name, message = task
-                        self._app.amqp.send_task_message(producer, name, message, queue=self._queue, retry=False)
+            with self._app.producer_or_acquire() as producer, producer.batch(max_size=len(sends)):
+                for send in sends:
+                    if not isinstance(send, Outcome):
+                        send(producer)
         except self._app.trouble as error:
             failed = Outcome.retry("connection", str(error))
-            return [task if isinstance(task, Outcome) else failed for task in tasks]
-        return [task if isinstance(task, Outcome) else Outcome.sent() for task in tasks]
+            return [send if isinstance(send, Outcome) else failed for send in sends]
+        return [send if isinstance(send, Outcome) else Outcome.sent() for send in sends]
 
     def close(self) -> None:
         """Close the connections."""
         self._app.close()
 
-    def _prepared(self, message: LeasedMessage) -> tuple[str, Any] | Outcome:
+    def _prepared(self, message: LeasedMessage) -> Send | Outcome:
         try:
-            headers = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
-            headers |= own_headers(message)
-            argument = json.loads(message.payload)
+            return _stored(message) if ENVELOPE in checked_headers(message) else self._made(message)
         except PermanentError as error:
             return Outcome.dead(error.code, str(error))
+
+    def _made(self, message: LeasedMessage) -> Send:
+        """A task of our own making, with the message as its argument."""
+        headers = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
+        headers |= own_headers(message)
+        try:
+            argument = json.loads(message.payload)
         except ValueError as error:
-            return Outcome.dead("not_json", f"a Celery task takes a JSON payload: {error}")
+            raise PermanentError(f"a Celery task takes a JSON payload: {error}", code="not_json") from error
         name = self._task or message.event_type
         task = self._app.amqp.create_task_message(message.id, name, (argument,), {}, ignore_result=False)
         # A message's own headers must not pass for Celery's: they could name another task.
         task.headers.update({name: value for name, value in headers.items() if name not in task.headers})
-        return name, task
+        return partial(self._app.amqp.send_task_message, name=name, message=task, queue=self._queue, retry=False)
+
+
+def _stored(message: LeasedMessage) -> Send | Outcome:
+    """A task as Celery made it when it was called."""
+    try:
+        task = TaskMessage.loads(message.headers[ENVELOPE])
+        declare = task.entities()
+    except (TypeError, ValueError, KeyError) as error:
+        reason = f"the header {ENVELOPE} is not that of a stored task: {error!r}"
+        raise PermanentError(reason, code="bad_task") from error
+    properties = dict(task.properties)
+    expiration = float(properties.pop("expiration")) / 1000 if properties.get("expiration") else None
+    if task.expires is not None:
+        expiration = (task.expires - datetime.now(UTC)).total_seconds()
+        if expiration <= 0:
+            return Outcome.discarded("expired", f"it was to be run before {task.expires.isoformat()}")
+    return lambda producer: producer.publish(
+        message.payload,
+        exchange=task.exchange,
+        routing_key=task.routing_key,
+        content_type=task.content_type,
+        content_encoding=task.content_encoding,
+        headers=task.headers,
+        priority=task.priority,
+        mandatory=task.mandatory,
+        expiration=expiration,
+        declare=declare,
+        retry=False,
+        **properties,
+    )

@@ -33,9 +33,9 @@ from outbox_tasks.local.processes import Child, Group
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.nudge import broker_nudge
+from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings
 from outbox_tasks.store import engine_url, migrating
-from outbox_tasks.write import Outbox
 
 WORKERS = 2
 PATIENCE = 120.0

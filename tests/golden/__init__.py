@@ -17,10 +17,6 @@ from outbox_tasks.schema import tables
 
 DIRECTORY = Path(__file__).parent
 DIALECT = make_url("postgresql+psycopg://").get_dialect()()
-INSERTED = (
-    "id", "event_type", "destination", "key", "payload", "content_type", "headers", "aggregate_type", "aggregate_id",
-)  # fmt: skip
-
 _CLAUSES = {
     "DELETE", "FOR", "FROM", "INSERT", "JOIN", "LIMIT", "ORDER", "RETURNING", "SELECT", "SET", "UNION", "UPDATE",
     "USING", "VALUES", "WHERE",
@@ -33,17 +29,20 @@ def current() -> dict[str, str]:
     t = tables()
     made: dict[str, Executable] = {
         "publish": statements.publish(t),
+        "publish_once": statements.publish_once("some_schema"),
         "claim": statements.claim(t),
         "bury_unroutable": statements.bury_unroutable(t),
         "begin": statements.begin(t),
-        "settle_sent": statements.settle_sent(t, archive=True),
-        "settle_sent_delete": statements.settle_sent(t, archive=False),
+        "settle_done": statements.settle_done(t, archive=True),
+        "settle_done_delete": statements.settle_done(t, archive=False),
         "settle_failed": statements.settle_failed(t),
         "release": statements.release(t),
+        "mark": statements.mark(t),
+        "forget": statements.forget(t),
         "version": statements.version(t),
         "prepare_archive": statements.prepare_archive("some_schema", 7),
     }
-    return {name: rendered(statement, INSERTED if name == "publish" else None) for name, statement in made.items()}
+    return {name: rendered(statement) for name, statement in made.items()}
 
 
 def kept(name: str) -> str:
@@ -51,10 +50,10 @@ def kept(name: str) -> str:
     return (DIRECTORY / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def rendered(statement: Executable, columns: tuple[str, ...] | None = None) -> str:
+def rendered(statement: Executable) -> str:
     """A statement as PostgreSQL gets it, laid out, with the values of its own under it."""
     assert isinstance(statement, ClauseElement)
-    compiled = statement.compile(dialect=DIALECT, column_keys=columns and list(columns))
+    compiled = statement.compile(dialect=DIALECT)
     assert isinstance(compiled, SQLCompiler)
     fixed = {name: bind.value for bind, name in compiled.bind_names.items() if not bind.required}
     lines = [f"-- {name} = {value!r}" for name, value in sorted(fixed.items()) if value is not None]

@@ -1,2 +1,3 @@
-INSERT INTO outbox_messages (id, event_type, aggregate_type, aggregate_id, destination, key, payload, content_type, headers)
-VALUES (%(id)s::UUID, %(event_type)s::VARCHAR, %(aggregate_type)s::VARCHAR, %(aggregate_id)s::VARCHAR, %(destination)s::VARCHAR, %(key)s::VARCHAR, %(payload)s, %(content_type)s::VARCHAR, %(headers)s::JSONB);
+INSERT INTO outbox_messages (id, event_type, aggregate_type, aggregate_id, destination, key, content_type, payload, headers, locked_until)
+SELECT row.id, row.event_type, row.aggregate_type, row.aggregate_id, row.destination, row.key, row.content_type, coalesce(convert_to(row.text, 'UTF8'), decode(row.data, 'base64')) AS coalesce_1, coalesce(row.headers, CAST('{}' AS JSONB)) AS coalesce_2, coalesce(row.deliver_at, clock_timestamp() + coalesce(row.delay, 0) * interval '1 second') AS coalesce_3
+FROM json_to_recordset(CAST(%(row)s::VARCHAR AS JSON)) AS row(id UUID, event_type TEXT, aggregate_type TEXT, aggregate_id TEXT, destination TEXT, key TEXT, text TEXT, data TEXT, content_type TEXT, headers JSONB, deliver_at TIMESTAMP WITH TIME ZONE, delay FLOAT);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from outbox_tasks.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
@@ -54,6 +56,25 @@ class TestUpgrade:
             with migrating(settings()) as connection:
                 assert upgrade(connection, schema) == applied
         store.check_version()
+
+    def test_through_an_asynchronous_engine(self, engine: Engine, store: Store, schema: str) -> None:
+        """As Alembic's template for asyncio does it."""
+
+        async def work() -> list[int]:
+            asynchronous = create_async_engine(engine.url.set(drivername="postgresql+asyncpg"))
+            async with asynchronous.begin() as connection:
+                applied = await connection.run_sync(upgrade, schema)
+            await asynchronous.dispose()
+            return applied
+
+        assert asyncio.run(work()) == ALL
+        store.check_version()
+
+    def test_a_rollback_takes_it_back(self, connection: Connection, engine: Engine, schema: str) -> None:
+        with connection.begin() as transaction:
+            upgrade(connection, schema)
+            transaction.rollback()
+        assert table_names(engine, schema) == set()
 
     def test_by_many_at_once_is_done_by_one(self, settings: MakeSettings, store: Store, schema: str) -> None:
         together = threading.Barrier(8)

@@ -147,8 +147,8 @@ def test_begin_and_settle_look_each_message_up_by_its_id(
     parameters = {"ticket": rows_of, "token": lease, "holder": "me", "hold": 40.0}
     for statement in (
         statements.begin(store.tables),
-        statements.settle_sent(store.tables, archive=True),
-        statements.settle_sent(store.tables, archive=False),
+        statements.settle_done(store.tables, archive=True),
+        statements.settle_done(store.tables, archive=False),
         statements.settle_failed(store.tables),
         statements.release(store.tables),
     ):

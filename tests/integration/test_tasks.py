@@ -131,7 +131,7 @@ def test_a_claim_gives_its_leases_back_when_the_broker_is_gone(
 
 
 def test_maintenance_makes_partitions_ahead(app: Celery) -> None:
-    assert app.tasks["outbox_tasks.maintain"].apply().get() == "made 0 partitions"
+    assert app.tasks["outbox_tasks.maintain"].apply().get() == "made 0 partitions, forgot 0 marks"
 
 
 def test_a_message_that_expired_once_is_not_refused_for_good(app: Celery, publish: Any) -> None:

@@ -11,6 +11,7 @@ from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 
 EVENT = {
     Step.SENT: "task-succeeded",
+    Step.DISCARDED: "task-succeeded",
     Step.RETRY: "task-retried",
     Step.RELEASE: "task-retried",
     Step.DEAD: "task-failed",
@@ -43,6 +44,8 @@ def test_each_message_has_the_event_of_its_outcome(drawn: list[tuple[Step, str]]
     for v in verdicts:
         if v.step is Step.SENT:
             assert told[v.ticket.id] == {"result": "'sent'", "runtime": 1.5}
+        elif v.step is Step.DISCARDED:
+            assert told[v.ticket.id]["result"] == f"'discarded: {v.code}'"
         elif v.step is not Step.STALE:
             assert told[v.ticket.id]["exception"] == v.code
 

@@ -17,6 +17,7 @@ from celery.utils.serialization import get_pickleable_exception
 import outbox_tasks
 import outbox_tasks.local.errors
 import outbox_tasks.tasks
+import outbox_tasks.testing.errors
 from outbox_tasks.errors import (
     ConfigurationError,
     InvalidMessage,
@@ -27,8 +28,8 @@ from outbox_tasks.errors import (
     PublishError,
     TransientError,
 )
+from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings
-from outbox_tasks.write import Outbox
 from tests.conftest import MakeSettings
 
 

@@ -20,7 +20,7 @@ from outbox_tasks.errors import (
     UnsupportedSession,
 )
 from outbox_tasks.model import Message
-from outbox_tasks.write import Outbox
+from outbox_tasks.outbox import Outbox
 from tests.conftest import MakeSettings
 
 NO_SESSION: Any = object()
@@ -83,7 +83,7 @@ class Opaque:
         pytest.param({"payload": pit()}, PayloadNotSerializable, "recursion", id="too deep"),
         pytest.param({"payload": float("nan")}, PayloadNotSerializable, "Out of range", id="NaN"),
         pytest.param({"payload": [float("-inf")]}, PayloadNotSerializable, "Out of range", id="infinity"),
-        pytest.param({"payload": "\ud800"}, PayloadNotSerializable, "surrogates", id="half a character"),
+        pytest.param({"payload": "\ud800"}, PayloadNotSerializable, "surrogate", id="half a character"),
         pytest.param({"deliver_at": SOON.replace(tzinfo=None)}, InvalidMessage, "time zone", id="naive time"),
         pytest.param({"delay": -1}, InvalidMessage, "in the past", id="negative delay"),
         pytest.param({"delay": timedelta(days=-1)}, InvalidMessage, "in the past", id="negative timedelta"),

@@ -1,0 +1,297 @@
+"""`Inbox`: each message takes effect once, however often it is delivered.
+
+The consumer marks a message in the transaction of its effect, so that the two are committed together or not at all.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from uuid import UUID
+
+from celery import current_task
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from outbox_tasks import statements
+from outbox_tasks.errors import InboxMisused, InvalidMessageId, NotInTransaction, NoTransaction, SchemaMissing
+from outbox_tasks.schema import LOST_TABLE, tables, where
+from outbox_tasks.sessions import (
+    AnyAsync,
+    DjangoConnection,
+    SyncSession,
+    is_django,
+    is_kind,
+    sqlstate,
+    transaction,
+    unwrapped,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
+
+    from outbox_tasks.store import Store
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+MessageId: TypeAlias = "UUID | str"
+Begin: TypeAlias = (
+    "sessionmaker[Any] | Engine | scoped_session[Any] | DjangoConnection | Callable[[], AbstractContextManager[Any]]"
+)
+AsyncBegin: TypeAlias = (
+    "async_sessionmaker[Any] | AsyncEngine | async_scoped_session[Any] | Callable[[], AbstractAsyncContextManager[Any]]"
+)
+
+LONGEST = 255
+"""Characters of a consumer's name, and of a message id: both are in the key."""
+
+ASYNC = "sqlalchemy.ext.asyncio"
+
+SESSION = "session"
+"""The parameter of a decorated function that gets the session."""
+
+BATCH = 5_000
+PAUSE = 0.05
+"""Seconds between two batches: room for others."""
+MOMENT = 0.5
+"""Seconds for which marks are forgotten in one go: a worker that also claims must not be held up."""
+
+
+class Inbox:
+    """Remembers, in the consumer's own database, which messages `consumer` has taken.
+
+    `consumer` names one effect, in 1 to 255 characters: two effects of the same message need two names. `schema` is
+    where the table `outbox_inbox` is; None: the first one of the connection's search_path that has it. Needs no
+    settings. Raises `InboxMisused`.
+    """
+
+    def __init__(self, consumer: str, *, schema: str | None = None) -> None:
+        if not _is_storable(consumer):
+            reason = f"a consumer's name must be text of 1 to {LONGEST} characters, without NUL"
+            raise InboxMisused(consumer=_short(consumer), reason=reason)
+        self.consumer = consumer
+        self._schema = schema
+        self._statement = statements.mark(tables(schema))
+
+    @overload
+    def first(self, session: AnyAsync, message_id: MessageId) -> Awaitable[bool]: ...
+    @overload
+    def first(self, session: SyncSession, message_id: MessageId) -> bool: ...
+    def first(self, session: SyncSession | AnyAsync, message_id: MessageId) -> bool | Awaitable[bool]:
+        """Mark a message in the session's transaction. True: for the first time, so go on; False: it is a duplicate.
+
+        While another transaction has marked the same message and is still open, this waits for its end: after its
+        commit the answer is False, after its rollback True. (With REPEATABLE READ and SERIALIZABLE, PostgreSQL raises
+        a serialization failure after its commit; run the transaction again.) With an `AsyncSession` or
+        `AsyncConnection` it is awaited.
+        Raises `InvalidMessageId`, `NoTransaction` or `SchemaMissing`.
+        """
+        message = self._checked(message_id)
+        session = unwrapped(session)
+        if is_kind(session, ASYNC, "AsyncSession") or is_kind(session, ASYNC, "AsyncConnection"):
+            return session.run_sync(self._mark, message)  # type: ignore[union-attr]
+        return self._mark(session, message)
+
+    @overload
+    def once(
+        self, begin: AsyncBegin, *, message_id: Callable[..., MessageId] | None = None
+    ) -> Callable[[Callable[..., Awaitable[R]]], Callable[..., Coroutine[Any, Any, R | None]]]: ...
+    @overload
+    def once(
+        self, begin: Begin, *, message_id: Callable[..., MessageId] | None = None
+    ) -> Callable[[Callable[..., R]], Callable[..., R | None]]: ...
+    def once(self, begin: Begin | AsyncBegin, *, message_id: Callable[..., MessageId] | None = None) -> Any:
+        """A decorator: the function runs once for each message, in a transaction that also has the mark.
+
+        `begin` opens that transaction: a `sessionmaker`, `Engine` or `scoped_session`, Django's `connection`, or a
+        function that returns a context manager of a session in a transaction; for an `async def` function their
+        async counterparts. The message is marked first. If the function has a parameter `session`, it gets the
+        session; whoever calls it leaves that out. What it raises (Celery's `Retry`, `Ignore` and `Reject` too) rolls
+        the effect and the mark back. For a duplicate it is not called, and the answer is None.
+
+        The message's id is that of the running Celery task, which stays the same over redeliveries and retries;
+        or `message_id` makes it of the call's arguments. Put it below `@app.task`.
+        Raises `InboxMisused`, now or when it is called where there is no id; then also what `first` raises.
+        """
+        opens = self._opening(begin)
+        identify = message_id or self._id_of_task
+
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+            asynchronous = inspect.iscoroutinefunction(function)
+            if _is_async(begin) not in (asynchronous, None):
+                reason = f"{_name(function)} is {'' if asynchronous else 'not '}async, and what begins its transaction "
+                raise InboxMisused(consumer=self.consumer, reason=reason + ("is not" if asynchronous else "is"))
+            make = self._async_wrapper if asynchronous else self._wrapper
+            wrapper = make(function, opens, identify)
+            _hide_session(wrapper, function)
+            return wrapper
+
+        return decorate
+
+    def _wrapper(
+        self, function: Callable[..., Any], opens: Callable[[], Any], identify: Callable[..., MessageId]
+    ) -> Callable[..., Any]:
+        call = _with_session(function)
+
+        @wraps(function)
+        def once(*args: Any, **kwargs: Any) -> Any:
+            message = self._checked(identify(*args, **kwargs))
+            with opens() as session:
+                if not self.first(session, message):
+                    return self._skipped(message)
+                return call(session, args, kwargs)
+
+        return once
+
+    def _async_wrapper(
+        self, function: Callable[..., Any], opens: Callable[[], Any], identify: Callable[..., MessageId]
+    ) -> Callable[..., Any]:
+        call = _with_session(function)
+
+        @wraps(function)
+        async def once(*args: Any, **kwargs: Any) -> Any:
+            message = self._checked(identify(*args, **kwargs))
+            async with opens() as session:
+                if not await self.first(session, message):
+                    return self._skipped(message)
+                return await call(session, args, kwargs)
+
+        return once
+
+    def _skipped(self, message: str) -> None:
+        log.info("%s has taken message %s before; it is a duplicate and was skipped", self.consumer, message)
+
+    def _checked(self, message_id: object) -> str:
+        message = str(message_id) if isinstance(message_id, UUID) else message_id
+        if not isinstance(message, str) or not _is_storable(message):
+            raise InvalidMessageId(consumer=self.consumer, value=_short(message), longest=LONGEST)
+        return message
+
+    def _mark(self, session: Any, message: str) -> bool:
+        try:
+            opened = transaction(session, self.consumer)
+            return opened.run(self._statement, {"consumer": self.consumer, "message": message}) == 1
+        except NotInTransaction:
+            raise NoTransaction(consumer=self.consumer, message=message) from None
+        except Exception as error:  # each driver and framework has errors of its own
+            if sqlstate(error) in LOST_TABLE:
+                raise SchemaMissing(where=where(self._schema)) from error
+            raise
+
+    def _id_of_task(self, *_: Any, **__: Any) -> MessageId:
+        id = current_task.request.id if current_task else None
+        if id is None:
+            reason = "no Celery task is running here whose id could be the message's; give once() a `message_id`"
+            raise InboxMisused(consumer=self.consumer, reason=reason)
+        return str(id)
+
+    def _opening(self, begin: Any) -> Callable[[], Any]:
+        """What opens a transaction: a function that returns a context manager of its session."""
+        if is_django(begin):
+            return partial(_in_django, begin)
+        if isinstance(begin, scoped_session):
+            return partial(_in_scope, begin)
+        if is_kind(begin, ASYNC, "async_scoped_session"):
+            return partial(_in_async_scope, begin)
+        of_known_kind = _is_async(begin) is not None
+        if not (of_known_kind or callable(begin)):
+            reason = f"{type(begin).__qualname__} is not something that begins transactions, such as a sessionmaker"
+            raise InboxMisused(consumer=self.consumer, reason=reason)
+        opens: Callable[[], Any] = begin.begin if of_known_kind else begin
+        return opens
+
+
+def forget(store: Store) -> tuple[int, bool]:
+    """Delete marks that are older than the retention, for a moment. Returns how many, and whether more are left.
+
+    Several at once share the work.
+    """
+    ends = time.monotonic() + MOMENT
+    count = 0
+    while (gone := store.forget(BATCH)) == BATCH:
+        count += gone
+        if time.monotonic() >= ends:
+            return count, True
+        time.sleep(PAUSE)
+    return count + gone, False
+
+
+def _is_async(begin: object) -> bool | None:
+    """Whether its transactions are for `async def` functions; None: it is a function, and nobody knows."""
+    if any(is_kind(begin, ASYNC, name) for name in ("async_sessionmaker", "AsyncEngine", "async_scoped_session")):
+        return True
+    if is_django(begin) or isinstance(begin, sessionmaker | Engine | scoped_session):
+        return False
+    return None
+
+
+@contextmanager
+def _in_django(connection: Any) -> Iterator[Any]:
+    from django.db import transaction  # type: ignore[import-untyped] # only who has Django comes here
+
+    with transaction.atomic(using=connection.alias):
+        yield transaction.get_connection(connection.alias)  # this thread's
+
+
+@contextmanager
+def _in_scope(registry: scoped_session[Any]) -> Iterator[Session]:
+    session = registry()
+    with session.begin():
+        yield session
+
+
+@asynccontextmanager
+async def _in_async_scope(registry: async_scoped_session[Any]) -> AsyncIterator[AsyncSession]:
+    session = registry()
+    async with session.begin():
+        yield session
+
+
+def _with_session(function: Callable[..., Any]) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
+    """Calls the function with the session at its place among the arguments, if it wants it."""
+    parameters = inspect.signature(function).parameters
+    if SESSION not in parameters:
+        return lambda session, args, kwargs: function(*args, **kwargs)
+    place = list(parameters).index(SESSION)
+    by_name = parameters[SESSION].kind is inspect.Parameter.KEYWORD_ONLY
+
+    def call(session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if by_name or len(args) < place:
+            return function(*args, session=session, **kwargs)
+        return function(*args[:place], session, *args[place:], **kwargs)
+
+    return call
+
+
+def _hide_session(wrapper: Any, function: Callable[..., Any]) -> None:
+    """Show the function to callers, and to Celery's check of arguments, as they are to call it."""
+    signature = inspect.signature(function)
+    shown = [parameter for name, parameter in signature.parameters.items() if name != SESSION]
+    wrapper.__signature__ = signature.replace(parameters=shown)
+    wrapper.__annotations__ = {name: kind for name, kind in function.__annotations__.items() if name != SESSION}
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
+
+
+def _is_storable(text: object) -> bool:
+    """Whether it is text that PostgreSQL can store, in a key."""
+    if not isinstance(text, str) or not 1 <= len(text) <= LONGEST or "\0" in text:
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
+def _short(value: object) -> object:
+    return value[:40] + "…" if isinstance(value, str) and len(value) > 40 else value

@@ -1,0 +1,92 @@
+"""The relay inside an application's own Celery app: its tasks, queues and schedule, beside what the app has.
+
+The app's configuration is not looked at here. The first look loads it, and Django's settings, or a module that a later
+line of the application names, may not be there yet. So everything is put in by hooks, at the moment when Celery itself
+reads the configuration.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+from celery import Celery, signals
+from celery.app.amqp import AMQP, Queues
+from kombu.utils.imports import symbol_by_name
+
+from outbox_tasks.broker import QUEUES
+from outbox_tasks.schedule import beat_schedule
+from outbox_tasks.settings import Settings
+from outbox_tasks.tasks import Relay, register
+
+log = logging.getLogger(__name__)
+
+
+def install(app: Celery, settings: Settings) -> Relay:
+    """Add the relay's tasks, queues and schedule to `app`. Whatever the app configures itself stays as it is.
+
+    It may be called before or after the app is configured. Called again, it changes nothing, and returns the first
+    call's relay. What rules out the relay in the app's configuration is told at the start of a worker.
+    """
+    relay: Relay | None = vars(app).get("outbox_relay")
+    if relay is not None:
+        if relay.given != settings:
+            log.warning("%r has an outbox with other settings already, and keeps those", app)
+        return relay
+    relay = register(app, settings)
+    _add_queues(app)
+    _add_schedule(app, settings)
+    return relay
+
+
+def _add_queues(app: Celery) -> None:
+    if "amqp" in vars(app):
+        _with_our_queues(app.amqp)
+    else:
+        app.amqp_cls = partial(_amqp, app.amqp_cls)
+
+
+# Functions of the module, in partials: the app must remain picklable, for pools that spawn.
+
+
+def _amqp(kind: Any, app: Celery) -> AMQP:
+    return _with_our_queues(symbol_by_name(kind)(app=app))
+
+
+def _with_our_queues(amqp: AMQP) -> AMQP:
+    amqp.queues_cls = partial(_queues, amqp.queues_cls)
+    if "queues" in vars(amqp):
+        _extend(amqp.queues)
+    return amqp
+
+
+def _queues(kind: Any, *arguments: Any, **keywords: Any) -> Queues:
+    return _extend(kind(*arguments, **keywords))
+
+
+def _extend(queues: Queues) -> Queues:
+    """Add ours to the app's queues, or to its default queue where it names none. A worker without -Q serves them all.
+
+    They are made as Celery makes those that `-Q` names and nobody has defined: of the type that the app wants, and
+    each on an exchange of its own name, since the app's default exchange could carry other messages into them.
+    """
+    for name in QUEUES:
+        if name not in queues:
+            queues.select_add(queues.new_missing(name))
+    return queues
+
+
+def _add_schedule(app: Celery, settings: Settings) -> None:
+    entries = beat_schedule(settings)
+
+    def add(**_: Any) -> None:
+        # In place, as Celery adds periodic tasks: a copy would hide what the app changes in its own later.
+        for name, entry in entries.items():
+            app.conf.beat_schedule.setdefault(name, entry)
+
+    app.on_after_configure.connect(add, weak=False)
+    # Once more when beat has imported the app, which may have set another schedule meanwhile.
+    signals.import_modules.connect(add, sender=app, weak=False)
+    if app.configured:
+        add()

@@ -1,0 +1,32 @@
+"""A pytest plugin: what a test published, and a relay in the test's own process, with failures and crashes at will.
+
+In a conftest.py: `pytest_plugins = ["outbox_tasks.testing"]`. Then a test takes the fixture `outbox`.
+See docs/testing.md. (PYTEST_DONT_REWRITE: it makes its own messages, and a conftest may import it first.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from outbox_tasks.settings import Settings
+from outbox_tasks.testing.messages import SeenMessage, StoredTask
+from outbox_tasks.testing.pipe import Drained, SimulatedCrash
+from outbox_tasks.testing.probe import OutboxProbe, Published
+
+__all__ = ["Drained", "OutboxProbe", "Published", "SeenMessage", "SimulatedCrash", "StoredTask"]
+
+
+@pytest.fixture(scope="session")
+def outbox_settings() -> Settings:
+    """The settings of the outbox under test: those of the environment and outbox.toml. Yours to override, with any
+    scope."""
+    return Settings()
+
+
+@pytest.fixture
+def outbox(outbox_settings: Settings) -> Iterator[OutboxProbe]:
+    """The outbox as this test sees it: only what was written since the test began."""
+    with OutboxProbe(outbox_settings) as probe:
+        yield probe

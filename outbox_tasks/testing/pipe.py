@@ -1,0 +1,282 @@
+"""The pipe in one process: the real claim, begin and settle, with destinations in memory, and no Celery.
+
+A drain stands for all of the relay: claim, broker and workers. When it crashes, all that these had in hand is gone,
+and only the database is left.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, TypeAlias, get_args
+
+from outbox_tasks.claim import claim
+from outbox_tasks.destinations import Publisher
+from outbox_tasks.errors import PermanentError, TransientError
+from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Step
+from outbox_tasks.publish import publish, send
+from outbox_tasks.settle import settle
+from outbox_tasks.testing.errors import ConsumerNotPlain, DrainEndless, NotADestination, NotAPoint
+from outbox_tasks.testing.messages import SeenMessage
+from outbox_tasks.testing.rows import ProbeStore
+
+Point: TypeAlias = Literal["after_claim", "before_send", "after_send", "before_settle", "after_settle"]
+
+Consumer: TypeAlias = Callable[[SeenMessage], object]
+
+REFUSED = Outcome.retry("refused", "refused by the test")
+
+
+class SimulatedCrash(BaseException):
+    """The process was killed, as far as a drain can tell: nothing that comes after is done.
+
+    Like KeyboardInterrupt it passes every `except Exception`. A consumer may raise it too, to be killed half-way.
+    """
+
+
+@dataclass(slots=True)
+class Drained:
+    """What one drain did."""
+
+    sent: int = 0
+    """Deliveries, repeated ones too."""
+    retried: int = 0
+    """Attempts that failed and are to be repeated."""
+    dead: int = 0
+    discarded: int = 0
+    left: int = 0
+    """Messages that are still to be sent: they wait for their time, or for the end of a lease."""
+
+
+@dataclass(slots=True)
+class _Failure:
+    destination: str
+    event_type: str
+    answer: Outcome | Exception
+    left: float
+
+
+@dataclass(slots=True)
+class _Crash:
+    point: Point
+    event_type: str
+    happened: bool = False
+
+
+@dataclass(slots=True)
+class _Retry:
+    """What Celery would keep, with its lease, until it is due."""
+
+    bundle: Bundle
+    due: float
+
+    @property
+    def id(self) -> str:
+        return self.bundle.tickets[0].id
+
+
+class Pipe:
+    """Drains what a test has published."""
+
+    def __init__(self, store: ProbeStore, *, beside_relay: bool) -> None:
+        self._store = store
+        self._beside_relay = beside_relay
+        self.delivered: list[SeenMessage] = []
+        self._failures: list[_Failure] = []
+        self._consumers: list[tuple[str, Consumer]] = []
+        self._crashes: list[_Crash] = []
+        self._retries: list[_Retry] = []
+        self._real: Mapping[str, Publisher] = {}
+        self._failed_test: AssertionError | None = None
+
+    def drain(self, *, skip_waits: bool, publishers: Mapping[str, Publisher], at_most: int) -> Drained:
+        """See `OutboxProbe.drain`."""
+        if not self._beside_relay:
+            self._store.check_alone()
+        self._real = publishers
+        drained, begun = Drained(), 0
+        ours = {name: _InMemory(self, name) for name in self._store.settings.destinations}
+        try:
+            while bundles := self._due(drained) or (skip_waits and self._due_later(drained)):
+                for bundle in bundles:
+                    begun += len(bundle.tickets)
+                    if begun > at_most:
+                        raise DrainEndless(count=at_most)
+                    self._deliver(bundle, ours, drained)
+        except BaseException:
+            self._retries.clear()  # what the broker and the workers had in hand
+            raise
+        drained.left = self._store.pending()
+        return drained
+
+    def forward(self, seconds: float) -> None:
+        """See `OutboxProbe.forward`."""
+        now = time.monotonic()
+        for retry in self._retries:
+            # In that time the relay would have begun it, and not let its lease run out.
+            step = min(seconds, max(0.0, retry.due - now))
+            self._store.forward_one(retry.id, step)
+            retry.due -= step
+        self._store.forward(seconds, but=[retry.id for retry in self._retries])
+
+    def expire_leases(self) -> int:
+        """See `OutboxProbe.expire_leases`."""
+        self._retries.clear()
+        return self._store.expire_leases()
+
+    def fail(self, destination: str, answer: Outcome | Exception, times: int | None, event_type: str) -> None:
+        """See `OutboxProbe.fail`."""
+        self._check_destination(destination)
+        self._failures.append(_Failure(destination, event_type, answer, float("inf") if times is None else times))
+
+    def consume(self, destination: str, consumer: Consumer) -> None:
+        """See `OutboxProbe.consume`."""
+        self._check_destination(destination)
+        if inspect.iscoroutinefunction(consumer):
+            raise ConsumerNotPlain(destination=destination)
+        self._consumers.append((destination, consumer))
+
+    @contextmanager
+    def crash_at(self, point: Point, event_type: str) -> Iterator[None]:
+        """See `OutboxProbe.crash_at`."""
+        __tracebackhide__ = True
+        if point not in get_args(Point):
+            raise NotAPoint(point=point, known=", ".join(get_args(Point)))
+        crash = _Crash(point, event_type)
+        self._crashes.append(crash)
+        try:
+            yield
+        except SimulatedCrash:
+            if not crash.happened:
+                raise
+        finally:
+            self._crashes.remove(crash)
+        if not crash.happened:
+            of = "" if event_type == "*" else f" with a message {event_type!r}"
+            raise AssertionError(f"crash_at({point!r}): no drain came to this point{of}, so that nothing crashed.")
+
+    def reach(self, point: Point, event_types: Sequence[str]) -> None:
+        """Crash, if it is to happen here."""
+        for crash in self._crashes:
+            if crash.point == point and any(fnmatchcase(each, crash.event_type) for each in event_types):
+                crash.happened = True
+                raise SimulatedCrash(point)
+
+    def answers(self, destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """One outcome for each: what the test wants to fail fails, the rest is sent and consumed."""
+        event_types = [message.event_type for message in messages]
+        self.reach("before_send", event_types)
+        chosen = {message.id: answer for message in messages if (answer := self._chosen(destination, message))}
+        rest = [message for message in messages if message.id not in chosen]
+        if rest and destination in self._real:
+            outcomes = send(self._real, destination, rest)
+            chosen |= {message.id: outcome for message, outcome in zip(rest, outcomes, strict=True)}
+        result = []
+        for message in messages:
+            outcome = chosen.get(message.id) or Outcome.sent()
+            if outcome.result is Result.SENT:
+                outcome = self._consumed(destination, SeenMessage.delivered(message))
+            result.append(outcome)
+        self.reach("after_send", event_types)
+        return result
+
+    def _chosen(self, destination: str, message: LeasedMessage) -> Outcome | None:
+        for failure in self._failures:
+            if failure.destination == destination and fnmatchcase(message.event_type, failure.event_type):
+                if failure.left < 1:
+                    continue
+                failure.left -= 1
+                return failure.answer if isinstance(failure.answer, Outcome) else _outcome(failure.answer)
+        return None
+
+    def _consumed(self, destination: str, message: SeenMessage) -> Outcome:
+        try:
+            for name, consumer in self._consumers:
+                if name == destination:
+                    consumer(message)
+        except AssertionError as error:
+            # Not a failed delivery but a failed test; to be raised where no publisher's errors are caught.
+            self._failed_test = self._failed_test or error
+        except Exception as error:  # it is the test's own code: it may raise anything
+            return _outcome(error)
+        self.delivered.append(message)
+        return Outcome.sent()
+
+    def _due(self, drained: Drained) -> list[Bundle]:
+        """What is to be published now: retries first, then what can be claimed."""
+        now = time.monotonic()
+        due = [retry.bundle for retry in self._retries if retry.due <= now]
+        self._retries = [retry for retry in self._retries if retry.due > now]
+        return due or self._claimed(drained)
+
+    def _claimed(self, drained: Drained) -> list[Bundle]:
+        bundles: list[Bundle] = []
+        while True:
+            tally = claim(self._store, bundles.extend, waiting=lambda: 0)
+            drained.dead += tally.dead
+            if bundles or not tally.dead:  # a claim takes a limited number at a time of what only dies
+                break
+        if bundles:
+            self.reach("after_claim", [ticket.event_type for bundle in bundles for ticket in bundle.tickets])
+        return bundles
+
+    def _due_later(self, drained: Drained) -> list[Bundle]:
+        """What is to be published after the shortest wait that there is."""
+        while (wait := self._shortest_wait()) is not None:
+            self.forward(max(0.0, wait))
+            bundles = self._due(drained)
+            if bundles or wait <= 0:  # it was due before, and still can't be claimed: somebody has locked it
+                return bundles
+        return []
+
+    def _shortest_wait(self) -> float | None:
+        waits = [retry.due - time.monotonic() for retry in self._retries]
+        in_table = self._store.next_due(but=[retry.id for retry in self._retries])
+        return min(waits if in_table is None else [*waits, in_table], default=None)
+
+    def _deliver(self, bundle: Bundle, publishers: Mapping[str, Publisher], drained: Drained) -> None:
+        outcomes = publish(self._store, publishers, bundle)
+        if self._failed_test is not None:
+            failed, self._failed_test = self._failed_test, None
+            raise failed
+        event_types = [ticket.event_type for ticket, _ in outcomes]
+        self.reach("before_settle", event_types)
+        for verdict in settle(self._store, bundle, outcomes):
+            if verdict.step is Step.RETRY:
+                alone = Bundle(bundle.destination, bundle.lease, (verdict.ticket,))
+                self._retries.append(_Retry(alone, time.monotonic() + verdict.wait))
+            drained.sent += verdict.step is Step.SENT
+            drained.retried += verdict.step in (Step.RETRY, Step.RELEASE)
+            drained.dead += verdict.step is Step.DEAD
+            drained.discarded += verdict.step is Step.DISCARDED
+        self.reach("after_settle", event_types)
+
+    def _check_destination(self, name: str) -> None:
+        destinations = self._store.settings.destinations
+        if name not in destinations:
+            raise NotADestination(name=name, known=", ".join(sorted(destinations)) or "none")
+
+
+class _InMemory:
+    """Stands for a destination."""
+
+    def __init__(self, pipe: Pipe, name: str) -> None:
+        self._pipe, self._name = pipe, name
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        return self._pipe.answers(self._name, messages)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _outcome(error: Exception) -> Outcome:
+    """What a publisher that raised this would have come to."""
+    if isinstance(error, PermanentError):
+        return Outcome.dead(error.code, str(error))
+    code = error.code if isinstance(error, TransientError) else type(error).__name__
+    return Outcome.retry(code, str(error) or repr(error))

@@ -1,0 +1,233 @@
+"""The rows of one test: those written since it began. Others are neither read nor claimed nor changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Self
+from uuid import UUID
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Float,
+    Table,
+    Text,
+    and_,
+    case,
+    cast,
+    column,
+    event,
+    extract,
+    func,
+    literal,
+    null,
+    select,
+    table,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import REGCLASS
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.orm import Session
+from sqlalchemy.sql import ColumnElement, Executable
+
+from outbox_tasks import statements
+from outbox_tasks.errors import SchemaMissing, SchemaTooOld
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.schema import DEAD, PENDING, Tables
+from outbox_tasks.sessions import is_django, unwrapped
+from outbox_tasks.settings import Settings
+from outbox_tasks.statements import SECOND
+from outbox_tasks.store import Claimed, Store, migrating
+from outbox_tasks.testing.errors import NotReadable, RelayAtWork
+from outbox_tasks.testing.messages import SeenMessage
+
+RELAY, PROBE = "outbox_tasks", "outbox_tasks.testing"
+"""As what a relay's connections, and ours, are known to the database."""
+
+
+class ProbeStore(Store):
+    """A real store that sees, claims and changes only what was written since it was opened."""
+
+    since: int
+    """The number of the last row that is not ours."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        super().__init__(engine, settings)
+        # What was sent is to be looked at, whatever the application does with it.
+        self._settle_done = statements.settle_done(self.tables, archive=True)
+        event.listen(engine, "do_connect", _introduce)
+
+    @classmethod
+    def open(cls, settings: Settings) -> Self:
+        """Connect, make the tables if they are missing or old, and begin."""
+        store = cls.connect(settings)
+        try:
+            store.check_version()
+        except (SchemaMissing, SchemaTooOld):
+            with migrating(settings) as connection:
+                upgrade(connection, settings.database_schema)
+        # A number of the sequence, not the largest one in use: what others have not committed yet is not ours either.
+        name = store.engine.dialect.identifier_preparer.format_table(store.tables.messages)
+        sequence = cast(func.pg_get_serial_sequence(name, "seq"), REGCLASS)
+        [[store.since]] = store._rows(select(func.nextval(sequence)), {})
+        return store
+
+    def seen(self) -> list[SeenMessage]:
+        """What is committed, in the order of insertion."""
+        return [_seen(*row) for row in self._rows(seen(self.tables, self.since), {})]
+
+    def check_alone(self) -> None:
+        """Raises `RelayAtWork`."""
+        activity = table(
+            "pg_stat_activity", column("pid"), column("client_addr"), column("datname"), column("application_name")
+        )
+        relays = self._rows(
+            select(activity.c.pid, cast(activity.c.client_addr, Text))
+            .where(activity.c.datname == func.current_database(), activity.c.application_name == RELAY)
+            .limit(1),
+            {},
+        )
+        for pid, address in relays:
+            raise RelayAtWork(pid=pid, address=address or "this machine")
+
+    def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
+        """As ever, but of ours."""
+        with self._others_locked():
+            return super().claim(shares, lease)
+
+    def bury_unroutable(self) -> list[UUID]:
+        """As ever, but of ours."""
+        with self._others_locked():
+            return super().bury_unroutable()
+
+    def next_due(self, but: Collection[str]) -> float | None:
+        """Seconds until the first of those that wait, or are leased, can be claimed; `but` are ids to leave out."""
+        m = self.tables.messages
+        wait = func.min(cast(extract("epoch", m.c.locked_until - func.clock_timestamp()), Float))
+        [[seconds]] = self._rows(select(wait).where(*self._ours(but), func.isfinite(m.c.locked_until)), {})
+        return None if seconds is None else float(seconds)
+
+    def forward(self, seconds: float, but: Collection[str] = ()) -> None:
+        """Let all that waits, or is leased, have waited longer; `but` are ids to leave out."""
+        self._set_due(self._ours(but), self._earlier(seconds))
+
+    def forward_one(self, id: str, seconds: float) -> None:
+        """The same for one message."""
+        self._set_due([*self._ours(()), self.tables.messages.c.id == UUID(id)], self._earlier(seconds))
+
+    def expire_leases(self) -> int:
+        """End every lease; returns how many there were."""
+        m = self.tables.messages
+        return self._set_due([*self._ours(()), m.c.lease.is_not(None)], func.clock_timestamp())
+
+    def pending(self) -> int:
+        """How many are still to be sent, now or later."""
+        [[count]] = self._rows(select(func.count()).select_from(self.tables.messages).where(*self._ours(())), {})
+        return int(count)
+
+    def _set_due(self, which: Sequence[ColumnElement[bool]], when: ColumnElement[Any]) -> int:
+        m = self.tables.messages
+        # A claim would pass over what somebody has locked, and so does time.
+        free = select(m.c.id).where(*which).with_for_update(skip_locked=True)
+        return len(self._rows(update(m).where(m.c.id.in_(free)).values(locked_until=when).returning(m.c.id), {}))
+
+    def _earlier(self, seconds: float) -> ColumnElement[Any]:
+        return self.tables.messages.c.locked_until - literal(seconds, Float) * SECOND
+
+    def _ours(self, but: Collection[str]) -> list[ColumnElement[bool]]:
+        m = self.tables.messages
+        return [m.c.seq > self.since, m.c.status == PENDING, m.c.id.not_in([UUID(id) for id in but])]
+
+    @contextmanager
+    def _others_locked(self) -> Iterator[None]:
+        """Lock the rows that are not ours: a claim passes over what is locked."""
+        m = self.tables.messages
+        others = select(m.c.id).where(m.c.seq <= self.since, m.c.status == PENDING)
+        if not self._rows(others.limit(1), {}):
+            yield
+            return
+        with migrating(self.settings) as connection:
+            connection.execute(others.with_for_update(skip_locked=True)).all()
+            yield
+
+
+def _introduce(dialect: object, record: object, arguments: object, parameters: dict[str, Any]) -> None:
+    parameters["application_name"] = PROBE
+
+
+def seen_within(session: Any, t: Tables, since: int) -> list[SeenMessage]:
+    """The rows that a session's or connection's own transaction sees. Raises `NotReadable`."""
+    session, statement = unwrapped(session), seen(t, since)
+    if is_django(session):
+        text = statement.compile(dialect=PGDialect_psycopg(), compile_kwargs={"literal_binds": True})  # type: ignore[no-untyped-call]
+        with session.cursor() as cursor:
+            cursor.execute(str(text))
+            return [_seen(*row) for row in cursor.fetchall()]
+    if isinstance(session, Session):
+        # Outside of a transaction it must not begin one: it may be the test's turn to begin it.
+        which = {"clause": statement}
+        session = session.connection(bind_arguments=which) if session.in_transaction() else session.get_bind(**which)
+    if isinstance(session, Engine):
+        with session.connect() as connection:
+            return _read(connection, statement)
+    if isinstance(session, Connection):
+        begun = session.in_transaction()
+        try:
+            return _read(session, statement)
+        finally:
+            if not begun:
+                session.rollback()
+    raise NotReadable(kind=f"{type(session).__module__}.{type(session).__qualname__}")
+
+
+def _read(connection: Connection, statement: Executable) -> list[SeenMessage]:
+    return [_seen(*row) for row in connection.execute(statement).all()]
+
+
+def seen(t: Tables, since: int) -> Any:
+    """Rows written after number `since`. Only types that every driver and framework reads alike."""
+    m, a = t.messages, t.archive
+    # By the clock, not by now(): in its own transaction a message was written after now().
+    state = case(
+        (m.c.status == DEAD, literal(DEAD)),
+        (and_(m.c.lease.is_not(None), m.c.locked_until > func.clock_timestamp(), m.c.begun | (m.c.attempts == 0)),
+         literal("leased")),
+        (m.c.attempts > 0, literal("retrying")),
+        (m.c.locked_until > func.clock_timestamp(), literal("scheduled")),
+        else_=literal(PENDING),
+    )  # fmt: skip
+    due = case((m.c.status == PENDING, _epoch(m.c.locked_until)))
+    both = union_all(_columns(m, since, state, due), _columns(a, since, a.c.state, cast(null(), Float))).subquery()
+    return select(*(c for c in both.c if c.name != "seq")).order_by(both.c.seq)
+
+
+def _columns(t: Table, since: int, state: ColumnElement[Any], due: ColumnElement[Any]) -> Any:
+    return select(
+        t.c.seq, cast(t.c.id, Text).label("id"), t.c.event_type, t.c.destination, t.c.key, t.c.payload,
+        t.c.content_type, cast(t.c.headers, Text).label("headers"), t.c.aggregate_type, t.c.aggregate_id,
+        _epoch(t.c.created_at).label("created_at"), state.label("state"), t.c.attempts, due.label("due"),
+        t.c.last_error_code, t.c.last_error,
+    ).where(t.c.seq > since)  # fmt: skip
+
+
+def _epoch(time: ColumnElement[Any]) -> ColumnElement[Any]:
+    return cast(extract("epoch", time), Float)
+
+
+def _seen(id: str, *row: Any) -> SeenMessage:
+    event_type, destination, key, payload, content_type, headers, kind, of, created_at, state, attempts, due, *why = row
+    return SeenMessage(
+        UUID(id), event_type, destination, key, bytes(payload), content_type, json.loads(headers), kind, of,
+        _time(created_at), state, attempts, None if due is None else _time(due), *why,
+    )  # fmt: skip
+
+
+def _time(seconds: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.max.replace(tzinfo=UTC)

@@ -1,0 +1,156 @@
+"""An application's own workers and beat do the relay's work beside theirs: one worker for all, or one for each."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from tests.acceptance.conftest import cluster, settled
+from tests.acceptance.nodes import Relay, Worker
+from tests.conftest import Rows, Stream, eventually
+
+WORKERS = {
+    "one for all": [["-c", "2"]],
+    "each its own": [
+        ["-Q", "outbox.claim,outbox.maintain", "-P", "solo", "-n", "claim@%h"],
+        ["-Q", "outbox.publish", "-c", "2", "-n", "publish@%h"],
+        ["-Q", "shop,media", "-P", "solo", "-n", "shop@%h"],
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def destinations(destinations: dict[str, Any]) -> dict[str, Any]:
+    """And tasks of the application, through its own broker."""
+    return {**destinations, "shop": {"url": "celery://?task=shop.on_event&queue=shop"}}
+
+
+@pytest.fixture(scope="module", params=WORKERS)
+def celery_worker_cluster(relay: Relay, broker_url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    # Its broker is in no setting of ours; and Celery lets no worker of root take pickles, but for C_FORCE_ROOT.
+    env = ["env", f"SHOP_BROKER_URL={broker_url}", "C_FORCE_ROOT=1"]
+    celery = [*env, sys.executable, "-m", "celery", "-A", "tests.acceptance.installed_app"]
+    started = [
+        relay.worker([*celery, "worker", "-l", "INFO", "--without-mingle", *options], broker_url=None)
+        for options in WORKERS[request.param]
+    ]
+    beat = relay.beat([*celery, "beat", "-l", "INFO"], broker_url=None)
+    try:
+        yield cluster(relay, started)
+    finally:
+        for node in (*started, beat):
+            node.teardown()
+            relay.nodes.remove(node)
+
+
+@pytest.fixture
+def publish(celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox) -> Any:
+    """Publishes one message in a transaction of its own; returns its id."""
+
+    def commit(to: str, payload: Any) -> str:
+        with Session(engine) as session, session.begin():
+            return str(outbox.publish(session, "order.created", payload, to=to))
+
+    return commit
+
+
+def test_messages_are_delivered(
+    celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox, stream: Stream, rows: Rows
+) -> None:
+    with Session(engine) as session, session.begin():
+        ids = [str(outbox.publish(session, "order.created", n, to="orders")) for n in range(300)]
+    settled(rows)
+    assert sorted(id for id in stream.ids() if id in ids) == sorted(ids)
+
+
+def test_a_commit_wakes_the_claim_through_the_application_s_broker(
+    celery_setup: CeleryTestSetup, relay: Relay, broker_url: str, engine: Engine, stream: Stream
+) -> None:
+    """Beat has its own claims, and says so; what the workers receive beyond those came from the commits."""
+    app = Celery("client", broker=broker_url, set_as_current=False)
+    app.conf.broker_transport_options = {"global_keyprefix": "shop:"}
+    outbox = Outbox(relay.settings.replace(broker_url=None), celery=app)
+
+    def claims() -> int:
+        beaten = relay.nodes[-1].logs().count("Sending due task outbox_tasks.claim")
+        return len(re.findall(r"Task outbox_tasks\.claim\[\S+\] received", said(celery_setup))) - beaten
+
+    before = claims()
+    for _ in range(5):
+        with Session(engine) as session, session.begin():
+            id = str(outbox.publish(session, "order.created", {}, to="orders"))
+        eventually(lambda id=id: id in stream.ids(), 30)
+    eventually(lambda: claims() > before + 2)
+    app.close()
+
+
+def test_a_failure_that_passes_is_retried_by_celery(
+    celery_setup: CeleryTestSetup, publish: Any, stream: Stream, rows: Rows
+) -> None:
+    id = publish("told", {"fail": 2})
+    eventually(lambda: id in stream.ids(), 30)
+    [row] = [row for row in rows.shown() if str(row.id) == id]
+    assert (row.attempts, row.last_error_code) == (3, "told")
+    assert len(re.findall(rf"outbox_tasks\.publish\[{id}\] retry: Retry in [12]", said(celery_setup))) == 2
+    assert len(re.findall(rf"outbox_tasks\.publish\[{id}\] received", said(celery_setup))) >= 2
+
+
+def test_a_failure_for_good_is_a_dead_letter(celery_setup: CeleryTestSetup, publish: Any, rows: Rows) -> None:
+    """Nor is its task retried, as the application's Task class would have it."""
+    id = publish("told", {"refuse": "never"})
+    eventually(lambda: rows.state(id) == "dead")
+    eventually(lambda: f"[{id}] raised expected: DeadLetter" in said(celery_setup))
+    assert (rows.one(id).attempts, rows.one(id).last_error_code) == (1, "never")
+
+
+def test_a_message_runs_a_task_of_the_application(celery_setup: CeleryTestSetup, publish: Any) -> None:
+    id = publish("shop", {"id": 42})
+    [call] = eventually(lambda: [call for call in calls(celery_setup, "events") if call["id"] == id], 30)
+    assert call["argument"] == {"id": 42}
+
+
+def test_the_application_s_own_tasks_run_as_ever(celery_setup: CeleryTestSetup) -> None:
+    before = len(calls(celery_setup, "ticks"))
+    tick = eventually(lambda: calls(celery_setup, "ticks")[before:], 30)[-1]
+    assert (tick["routing_key"], tick["late"]) == ("media.any", True)
+    assert tick["frozen"] == 0
+
+
+def test_nothing_of_ours_is_left_in_the_result_backend(celery_setup: CeleryTestSetup, publish: Any, rows: Rows) -> None:
+    id = publish("told", {"fail": 1})
+    eventually(lambda: rows.state(id) == "sent", 30)
+    client = celery_setup.broker.container.client
+    ours = re.compile(rb"outbox_tasks|" + id.encode())
+    results = [client.get(key) for key in client.keys("*celery-task-meta-*")]
+    assert results
+    assert not [result for result in results if result and ours.search(result)]
+
+
+def test_the_workers_stop_cleanly(celery_setup: CeleryTestSetup, celery_worker_cluster: CeleryWorkerCluster) -> None:
+    worker: Worker
+    for worker in celery_worker_cluster:
+        worker.container.kill(signal.SIGTERM)
+    for worker in celery_worker_cluster:
+        assert worker.container.child.wait(60) == 0
+        assert "Traceback" not in worker.logs()
+
+
+def calls(setup: CeleryTestSetup, name: str) -> list[dict[str, Any]]:
+    """How the application's tasks were called so far."""
+    return [json.loads(call) for call in setup.broker.container.client.lrange(name, 0, -1)]
+
+
+def said(setup: CeleryTestSetup) -> str:
+    """What all the workers wrote."""
+    return " ".join(worker.logs() for worker in setup.worker_cluster)

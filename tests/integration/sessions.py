@@ -1,0 +1,253 @@
+"""The kinds of sessions that an application may have, all driven alike: `begin`, savepoints, and an end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import django
+from django.conf import settings as django_settings
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+from sqlmodel import Session as SQLModelSession
+from sqlmodel.ext.asyncio.session import AsyncSession as SQLModelAsyncSession
+
+from outbox_tasks import Message, Outbox
+from outbox_tasks.schema import tables
+
+TOUCH = text("SELECT 1")
+
+
+class Base(DeclarativeBase):
+    """Mapped classes of an application, one of them:"""
+
+
+class Order(Base):
+    """What an application has."""
+
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Driver:
+    """A synchronous SQLAlchemy session or connection."""
+
+    def __init__(self, outbox: Outbox, session: Any) -> None:
+        self.outbox = outbox
+        self.session = session
+        self._savepoints: list[Any] = []
+
+    @property
+    def reusable(self) -> bool:
+        """Whether it can be used again after `close`."""
+        return not isinstance(self.session, Connection | AsyncConnection)
+
+    def begin(self) -> None:
+        self.session.begin()
+
+    def autobegin(self) -> None:
+        if isinstance(self.session, Session | scoped_session):
+            self.session.connection(bind_arguments={"mapper": Order})
+        else:
+            self.session.execute(TOUCH)
+
+    def publish(self, *messages: Message) -> list[UUID]:
+        return self.outbox.publish_many(self.session, messages)
+
+    def savepoint(self) -> None:
+        self._savepoints.append(self.session.begin_nested())
+
+    def release(self) -> None:
+        self._savepoints.pop().commit()
+
+    def undo(self) -> None:
+        self._savepoints.pop().rollback()
+
+    def commit(self) -> None:
+        self.session.commit()
+
+    def rollback(self) -> None:
+        self.session.rollback()
+
+    def close(self) -> None:
+        self.session.close()
+
+
+class AsyncDriver(Driver):
+    """An `AsyncSession`: only what talks to the database is awaited."""
+
+    def __init__(self, outbox: Outbox, session: Any, run: Callable[[Any], Any]) -> None:
+        super().__init__(outbox, session)
+        self._run = run
+
+    def begin(self) -> None:
+        async def begin() -> None:
+            await self.session.begin()
+
+        self._run(begin())
+
+    def autobegin(self) -> None:
+        self._run(self.session.connection())
+
+    def savepoint(self) -> None:
+        async def begin() -> Any:
+            return await self.session.begin_nested()
+
+        self._savepoints.append(self._run(begin()))
+
+    def release(self) -> None:
+        self._run(self._savepoints.pop().commit())
+
+    def undo(self) -> None:
+        self._run(self._savepoints.pop().rollback())
+
+    def commit(self) -> None:
+        self._run(self.session.commit())
+
+    def rollback(self) -> None:
+        self._run(self.session.rollback())
+
+    def close(self) -> None:
+        self._run(self.session.close())
+
+
+class AsyncConnectionDriver(AsyncDriver):
+    """An `AsyncConnection`: publishing is awaited too."""
+
+    def autobegin(self) -> None:
+        self._run(self.session.execute(TOUCH))
+
+    def publish(self, *messages: Message) -> list[UUID]:
+        async def publish() -> list[UUID]:
+            made: list[UUID] = await self.outbox.publish_many(self.session, messages)
+            return made
+
+        made: list[UUID] = self._run(publish())
+        return made
+
+
+class DjangoDriver(Driver):
+    """Django's connection, in `transaction.atomic()`."""
+
+    def begin(self) -> None:
+        self.savepoint()
+
+    autobegin = begin
+
+    def savepoint(self) -> None:
+        from django.db import transaction
+
+        atomic = transaction.atomic()
+        atomic.__enter__()
+        self._savepoints.append(atomic)
+
+    def release(self) -> None:
+        self._savepoints.pop().__exit__(None, None, None)
+
+    def undo(self) -> None:
+        error = LookupError()
+        self._savepoints.pop().__exit__(LookupError, error, None)
+
+    commit, rollback = release, undo
+
+    def close(self) -> None:
+        while self._savepoints:
+            self.undo()
+
+
+def configure_django(url: str) -> None:
+    """Once a process: Django's settings are global. The outbox's schema is named by the outbox's own settings."""
+    parts = urlsplit(url)
+    database = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": parts.path.strip("/"),
+        "USER": parts.username or "",
+        "PASSWORD": parts.password or "",
+        "HOST": parts.hostname or "",
+        "PORT": parts.port or "",
+    }
+    if not django_settings.configured:
+        django_settings.configure(DATABASES={"default": database}, USE_TZ=True)
+        django.setup()
+
+
+SYNC = ["Session", "sessionmaker", "scoped_session", "SQLModel", "two binds", "Connection"]
+ASYNC = [
+    f"{kind} {driver}"
+    for driver in ("asyncpg", "psycopg")
+    for kind in ("AsyncSession", "async_scoped_session", "SQLModel AsyncSession", "AsyncConnection")
+]
+KINDS = [*SYNC, *ASYNC, "Django"]
+
+
+@contextmanager
+def driver(kind: str, outbox: Outbox, engine: Engine) -> Iterator[Driver]:
+    """A session of this kind, and no transaction yet."""
+    if kind in SYNC:
+        made = Driver(outbox, _sync(kind, outbox, engine))
+        yield made
+        made.close()
+    elif kind == "Django":
+        configure_django(engine.url.render_as_string(hide_password=False))
+        from django.db import connection
+
+        made = DjangoDriver(outbox, connection)
+        yield made
+        made.close()
+        connection.close()
+    else:
+        with asyncio.Runner() as runner:
+            yield from _asynchronous(kind, outbox, engine, runner.run)
+
+
+def _sync(kind: str, outbox: Outbox, engine: Engine) -> Any:
+    match kind:
+        case "Session":
+            return Session(engine)
+        case "sessionmaker":
+            return sessionmaker(engine, autoflush=False, expire_on_commit=False)()
+        case "scoped_session":
+            return scoped_session(sessionmaker(engine))
+        case "SQLModel":
+            return SQLModelSession(engine)
+        case "two binds":
+            other = engine.execution_options()
+            return Session(binds={Base: other, tables(outbox.settings.database_schema).messages: engine})
+        case _:
+            return engine.connect()
+
+
+def _asynchronous(kind: str, outbox: Outbox, engine: Engine, run: Callable[[Any], Any]) -> Iterator[Driver]:
+    name, _, client = kind.rpartition(" ")
+    asynchronous = create_async_engine(engine.url.set(drivername=f"postgresql+{client}"))
+    made: AsyncDriver
+    match name:
+        case "AsyncSession":
+            made = AsyncDriver(outbox, AsyncSession(asynchronous), run)
+        case "async_scoped_session":
+            registry = async_scoped_session(async_sessionmaker(asynchronous), scopefunc=lambda: 1)
+            made = AsyncDriver(outbox, registry, run)
+        case "SQLModel AsyncSession":
+            made = AsyncDriver(outbox, SQLModelAsyncSession(asynchronous), run)
+        case _:
+            made = AsyncConnectionDriver(outbox, run(_connected(asynchronous)), run)
+    try:
+        yield made
+    finally:
+        made.close()
+        run(asynchronous.dispose())
+
+
+async def _connected(engine: Any) -> Any:
+    return await engine.connect()

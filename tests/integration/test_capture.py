@@ -1,0 +1,508 @@
+"""Celery calls that are stored: what is caught, what is refused, what becomes of them, and what is sent in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+from celery import Celery, chain, chord, group, signals
+from celery.app.trace import build_tracer
+from celery.result import AsyncResult
+from kombu.exceptions import EncodeError
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from outbox_tasks import Outbox
+from outbox_tasks.destinations.celery_task import CeleryTaskPublisher
+from outbox_tasks.errors import (
+    InvalidMessage,
+    NoTaskDestination,
+    NotInTransaction,
+    PayloadNotSerializable,
+    UncapturableTask,
+    UnsupportedSession,
+)
+from outbox_tasks.model import Bundle, Step, Ticket
+from outbox_tasks.publish import publish
+from outbox_tasks.settle import settle
+from outbox_tasks.store import Store
+from outbox_tasks.task_message import ENVELOPE, TaskMessage
+from tests.acceptance.shapes import calls, make_app
+from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
+
+DEAD = "redis://127.0.0.1:1/0"
+"""Nobody listens there."""
+
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def app() -> Celery:
+    """The application, at a dead broker."""
+    return make_app(DEAD)
+
+
+@pytest.fixture
+def outbox(settings: MakeSettings, rows: Rows, app: Celery) -> Outbox:
+    return Outbox(settings(nudge=False, destinations={"tasks": {"url": "celery://"}}), celery=app)
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as made:
+        yield made
+
+
+def envelope(row: Any) -> TaskMessage:
+    return TaskMessage.loads(row.headers[ENVELOPE])
+
+
+def stored(rows: Rows) -> list[str]:
+    """The ids of the stored tasks, in order."""
+    return [row.aggregate_id for row in rows.hot()]
+
+
+class TestWhatIsCaught:
+    def test_a_call_is_stored_and_its_id_known(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+        with session.begin():
+            result = outbox.delay(session, app.tasks["shapes.note"], 42, name="Zoë")
+            assert isinstance(result, AsyncResult)
+            assert rows.hot() == []
+        [row] = rows.hot()
+        assert (row.event_type, row.destination, row.aggregate_id) == ("shapes.note", "tasks", result.id)
+        assert json.loads(row.payload)[:2] == [[42], {"name": "Zoë"}]
+        assert envelope(row).headers["id"] == result.id
+
+    def test_a_rollback_takes_it_back(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+        with session.begin() as transaction:
+            outbox.delay(session, app.tasks["shapes.note"], 1)
+            transaction.rollback()
+        assert rows.hot() == []
+
+    def test_a_savepoint_takes_back_its_own(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+        task = app.tasks["shapes.note"]
+        with session.begin(), outbox.capture(session):
+            first = task.delay(1)
+            with session.begin_nested() as savepoint:
+                task.delay(2)
+                savepoint.rollback()
+        assert stored(rows) == [first.id]
+
+    @pytest.mark.parametrize("position", range(20))
+    def test_unchanged_code_reaches_no_broker(
+        self, outbox: Outbox, app: Celery, session: Session, rows: Rows, position: int
+    ) -> None:
+        _, call = calls(app, NOW)[position]
+        began = time.monotonic()
+        with session.begin(), outbox.capture(session):
+            call(1)
+        assert rows.hot()
+        assert time.monotonic() - began < 2  # a broker that is asked in vain takes longer
+
+    def test_a_signature_a_chain_and_a_name(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+        task = app.tasks["shapes.note"]
+        with session.begin():
+            outbox.apply_async(session, task.si(1), countdown=60)
+            last = outbox.delay(session, chain(task.s(1), task.s(2)))
+            outbox.apply_async(session, group(task.s(1), task.s(2)))
+            outbox.apply_async(session, "elsewhere.task", [1], {"a": 2}, queue="there")
+        kept = rows.hot()
+        assert [row.event_type for row in kept] == ["shapes.note"] * 4 + ["elsewhere.task"]
+        [following] = json.loads(kept[1].payload)[2]["chain"]
+        assert following["options"]["task_id"] == last.id
+        assert envelope(kept[-1]).routing_key == "there"
+
+    def test_a_group_does_not_ask_the_result_backend(
+        self, outbox: Outbox, app: Celery, session: Session, rows: Rows
+    ) -> None:
+        app.conf.result_backend = DEAD
+        began = time.monotonic()
+        with session.begin(), outbox.capture(session):
+            group(app.tasks["shapes.note"].s(n) for n in range(3))()
+        assert time.monotonic() - began < 2
+        assert len(rows.hot()) == 3
+
+    def test_the_results_of_a_group_can_be_had(
+        self, outbox: Outbox, app: Celery, session: Session, own_redis: Any
+    ) -> None:
+        app.conf.result_backend = own_redis.url
+        with session.begin(), outbox.capture(session):
+            result = group(app.tasks["shapes.note"].s(n) for n in range(3))()
+        later = threading.Timer(
+            0.2, lambda: [app.backend.store_result(each.id, n, "SUCCESS") for n, each in enumerate(result.results)]
+        )
+        later.start()
+        assert result.get(timeout=10) == [0, 1, 2]
+        later.join()
+
+    def test_every_app_of_the_process(self, outbox: Outbox, session: Session, rows: Rows) -> None:
+        other = Celery("other", broker=DEAD, set_as_current=False)
+        with session.begin(), outbox.capture(session):
+            other.send_task("other.task")
+        assert [row.event_type for row in rows.hot()] == ["other.task"]
+
+    def test_an_app_of_a_class_of_its_own(self, outbox: Outbox, session: Session, rows: Rows) -> None:
+        class Tagging(Celery):  # type: ignore[misc]
+            def send_task(self, name: str, *args: Any, **options: Any) -> Any:
+                return super().send_task(name, *args, **{**options, "headers": {"tag": "x"}})
+
+        with session.begin(), outbox.capture(session):
+            Tagging("tagging", broker=DEAD, set_as_current=False).send_task("t")
+        assert envelope(rows.hot()[0]).headers["tag"] == "x"
+
+    def test_signals_are_sent_at_the_call(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+        """Tracers put their headers in there."""
+
+        def trace(headers: dict[str, Any], **_: Any) -> None:
+            headers["traceparent"] = "00-1-2-01"
+
+        signals.before_task_publish.connect(trace)
+        try:
+            with session.begin():
+                outbox.delay(session, app.tasks["shapes.note"])
+        finally:
+            signals.before_task_publish.disconnect(trace)
+        assert envelope(rows.hot()[0]).headers["traceparent"] == "00-1-2-01"
+
+    def test_an_async_session_is_not_awaited(self, outbox: Outbox, app: Celery, engine: Engine, rows: Rows) -> None:
+        async def work() -> list[str]:
+            asynchronous = create_async_engine(engine.url.set(drivername="postgresql+asyncpg"))
+            async with AsyncSession(asynchronous) as session, session.begin():
+                first = outbox.delay(session, app.tasks["shapes.note"], 1)
+                with outbox.capture(session):
+                    second = app.tasks["shapes.note"].delay(2)
+            await asynchronous.dispose()
+            return [first.id, second.id]
+
+        assert asyncio.run(work()) == stored(rows)
+
+    def test_an_async_connection_is_refused(self, outbox: Outbox, app: Celery, engine: Engine) -> None:
+        async def work() -> None:
+            asynchronous = create_async_engine(engine.url.set(drivername="postgresql+asyncpg"))
+            try:
+                async with asynchronous.begin() as connection:
+                    outbox.delay(connection, app.tasks["shapes.note"], 1)  # type: ignore[arg-type]
+            finally:
+                await asynchronous.dispose()
+
+        with pytest.raises(UnsupportedSession):
+            asyncio.run(work())
+
+    def test_outside_of_a_transaction_nothing_is_called(self, outbox: Outbox, app: Celery, session: Session) -> None:
+        with pytest.raises(NotInTransaction), outbox.capture(session):
+            raise AssertionError
+
+    def test_afterwards_calls_go_to_the_broker_again(self, outbox: Outbox, session: Session, redis_url: str) -> None:
+        app = make_app(redis_url)
+        name = f"outbox_test_{uuid4().hex[:8]}"
+        with session.begin(), outbox.capture(session), outbox.direct():
+            app.send_task("t", queue=name)
+        app.send_task("t", queue=name)
+        with redis.Redis.from_url(redis_url) as client:
+            assert client.llen(name) == 2
+            client.delete(name)
+
+
+class TestTimes:
+    @pytest.mark.parametrize("options", [{"countdown": 3600}, {"eta": NOW + timedelta(hours=1)}], ids=str)
+    def test_an_eta_waits_in_the_table(
+        self, outbox: Outbox, app: Celery, session: Session, rows: Rows, options: dict[str, Any]
+    ) -> None:
+        with session.begin():
+            outbox.apply_async(session, app.tasks["shapes.note"], (1,), **options)
+        [row] = rows.hot()
+        assert abs(row.locked_until - datetime.now(UTC) - timedelta(hours=1)) < timedelta(seconds=30)
+        assert rows.state(row.id) == "scheduled"
+
+    def test_also_where_the_broker_would_delay_it(self, outbox: Outbox, session: Session, rows: Rows) -> None:
+        """With quorum queues Celery sends it to RabbitMQ's delayed delivery, which would delay it once more."""
+        app = Celery("quorum", broker="amqp://127.0.0.1:1", set_as_current=False)
+        app.conf.task_default_queue_type = "quorum"
+        app.conf.task_default_exchange_type = "topic"
+        with session.begin():
+            outbox.apply_async(session, app.signature("t"), countdown=60)
+        assert envelope(rows.hot()[0]).exchange == "celery"
+
+    @pytest.mark.parametrize("name", ["eta", "expires"])
+    def test_a_naive_time_is_refused(
+        self, outbox: Outbox, app: Celery, session: Session, rows: Rows, name: str
+    ) -> None:
+        naive = datetime(2100, 1, 1)  # noqa: DTZ001
+        with session.begin(), pytest.raises(InvalidMessage, match="time zone"):
+            outbox.apply_async(session, app.tasks["shapes.note"], (1,), **{name: naive})
+        assert rows.hot() == []
+
+    def test_what_has_expired_is_discarded_and_what_has_not_is_sent(
+        self, outbox: Outbox, session: Session, rows: Rows, new_store: MakeStore, redis_url: str
+    ) -> None:
+        app = make_app(DEAD)
+        queue = f"outbox_test_{uuid4().hex[:8]}"
+        with session.begin():
+            for seconds in (0.001, 3600):
+                outbox.apply_async(session, app.signature("t"), expires=seconds, queue=queue)
+        store = new_store(destinations={"tasks": {"url": f"celery://?broker={redis_url}"}})
+        verdicts = relayed(store)
+        assert [verdict.step for verdict in verdicts] == [Step.DISCARDED, Step.SENT]
+        assert [(row.state, row.last_error_code) for row in rows.archived()] == [
+            ("discarded", "expired"), ("sent", None),
+        ]  # fmt: skip
+        with redis.Redis.from_url(redis_url) as client:
+            [message] = [json.loads(raw) for raw in client.lrange(queue, 0, -1)]  # type: ignore[union-attr]
+            client.delete(queue)
+        assert 3_590_000 < int(message["properties"]["expiration"]) <= 3_600_000
+
+
+def relayed(store: Store) -> list[Any]:
+    """What the relay does with all that is due, in one bundle."""
+    lease = str(uuid4())
+    claimed = store.claim({"tasks": 100}, lease)
+    bundle = Bundle("tasks", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in claimed))
+    publisher = CeleryTaskPublisher(store.settings.destinations["tasks"], store.settings)
+    try:
+        return settle(store, bundle, publish(store, {"tasks": publisher}, bundle))
+    finally:
+        publisher.close()
+
+
+class TestWhatIsRefused:
+    def test_a_chord_without_a_backend(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+        task = app.tasks["shapes.note"]
+        with session.begin():
+            with pytest.raises(UncapturableTask, match="needs a result backend"):
+                outbox.delay(session, chord([task.s(1), task.s(2)], task.s()))
+            with outbox.capture(session):
+                with pytest.raises(UncapturableTask, match="needs a result backend"):
+                    task.apply_async((1,), link=chord([task.s(1), task.s(2)], task.s()))
+                for implied in (chord([task.s(1)] * 2, task.s()), chain(task.s(0), group([task.s(1)] * 2), task.s())):
+                    with pytest.raises(NotImplementedError, match="result backend"):  # Celery's own word
+                        implied()
+        assert rows.hot() == []
+
+    def test_a_chord_with_a_backend_is_stored(
+        self, outbox: Outbox, session: Session, rows: Rows, redis_url: str
+    ) -> None:
+        app = make_app(DEAD)
+        app.conf.result_backend = redis_url
+        task = app.tasks["shapes.note"]
+        with session.begin():
+            outbox.delay(session, chord([task.s(1), task.s(2)], task.s()))
+        assert [json.loads(row.payload)[0] for row in rows.hot()] == [[1], [2]]
+
+    def test_a_connection_of_its_own(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+        with session.begin(), pytest.raises(UncapturableTask, match="connection"):
+            outbox.apply_async(session, app.tasks["shapes.note"], connection=app.connection())
+        assert rows.hot() == []
+
+    def test_arguments_that_can_not_be_serialised(
+        self, outbox: Outbox, app: Celery, session: Session, rows: Rows
+    ) -> None:
+        """The error is the one of a direct call."""
+        with session.begin(), pytest.raises(EncodeError):
+            outbox.delay(session, app.tasks["shapes.note"], object())
+        assert rows.hot() == []
+
+    def test_headers_that_can_not_be_serialised(
+        self, outbox: Outbox, app: Celery, session: Session, rows: Rows
+    ) -> None:
+        with session.begin(), pytest.raises(PayloadNotSerializable, match="in a header"):
+            outbox.apply_async(session, app.tasks["shapes.note"], headers={"a": object()})
+        assert rows.hot() == []
+
+    @pytest.mark.parametrize(
+        ("destinations", "found"),
+        [
+            ({"orders": {"url": "a://b"}}, "there is no celery:// destination"),
+            (
+                {"one": {"url": "celery://"}, "two": {"url": "celery://"}},
+                r"several celery:// destinations \(one, two\)",
+            ),
+        ],
+        ids=["none", "two"],
+    )
+    def test_a_task_without_a_destination(
+        self, settings: MakeSettings, app: Celery, session: Session, rows: Rows, destinations: Any, found: str
+    ) -> None:
+        outbox = Outbox(settings(nudge=False, destinations=destinations))
+        with session.begin(), pytest.raises(NoTaskDestination, match=found):
+            outbox.delay(session, app.tasks["shapes.note"])
+        assert rows.hot() == []
+
+
+def test_routes_name_the_destination_of_a_task(
+    settings: MakeSettings, app: Celery, session: Session, rows: Rows
+) -> None:
+    destinations = {"one": {"url": "celery://"}, "two": {"url": "celery://"}, "audit": {"url": "a://b"}}
+    routes = {"*": ["audit"], "shapes.*": ["audit", "two"]}
+    outbox = Outbox(settings(nudge=False, destinations=destinations, routes=routes))
+    with session.begin():
+        outbox.delay(session, app.tasks["shapes.note"])
+    assert [row.destination for row in rows.hot()] == ["two"]
+
+
+class TestAppWide:
+    @pytest.fixture
+    def registry(self, engine: Engine) -> Iterator[scoped_session[Session]]:
+        made = scoped_session(sessionmaker(engine))
+        yield made
+        made.remove()
+
+    @pytest.fixture
+    def live(self, outbox: Outbox, registry: scoped_session[Session], redis_url: str) -> Iterator[Any]:
+        """An app at a broker, captured as a whole; and how many of its tasks are there."""
+        app = make_app(redis_url)
+        queue = f"outbox_test_{uuid4().hex[:8]}"
+        outbox.install(app, capture=registry)
+        with redis.Redis.from_url(redis_url) as client:
+            yield lambda: app.send_task("t", queue=queue), lambda: client.llen(queue)
+            client.delete(queue)
+
+    def test_only_in_a_transaction(self, live: Any, registry: scoped_session[Session], rows: Rows) -> None:
+        call, sent = live
+        call()
+        assert sent() == 1
+        registry()  # a session, and no transaction
+        call()
+        assert sent() == 2
+        with registry.begin():
+            result = call()
+        assert (sent(), stored(rows)) == (2, [result.id])
+
+    def test_a_rollback_takes_it_back(self, live: Any, registry: scoped_session[Session], rows: Rows) -> None:
+        call, sent = live
+        with registry.begin() as transaction:
+            call()
+            transaction.rollback()
+        assert (sent(), rows.hot()) == (0, [])
+
+    def test_there_is_a_way_out(self, live: Any, outbox: Outbox, registry: scoped_session[Session], rows: Rows) -> None:
+        call, sent = live
+        with registry.begin():
+            with outbox.direct():
+                call()
+            assert sent() == 1
+            call()
+        assert (sent(), len(rows.hot())) == (1, 1)
+
+    def test_other_apps_are_left_alone(
+        self, live: Any, registry: scoped_session[Session], rows: Rows, redis_url: str
+    ) -> None:
+        other, queue = make_app(redis_url), f"outbox_test_{uuid4().hex[:8]}"
+        with registry.begin():
+            other.send_task("t", queue=queue)
+        with redis.Redis.from_url(redis_url) as client:
+            assert client.llen(queue) == 1
+            client.delete(queue)
+        assert rows.hot() == []
+
+
+class TestInAWorker:
+    def test_a_retry_is_not_stored(self, outbox: Outbox, engine: Engine, rows: Rows, own_redis: Any) -> None:
+        """Its exception rolls the transaction back, and would take the retry with it."""
+        app = make_app(own_redis.url)
+
+        @app.task(bind=True, shared=False, name="again")
+        def again(self: Any) -> None:
+            with Session(engine) as session, session.begin(), outbox.capture(session):
+                app.send_task("taken.back")
+                raise self.retry(countdown=10)
+
+        request = {"id": "7", "delivery_info": {}, "retries": 0, "is_eager": False}
+        build_tracer("again", again, app=app)("7", (), {}, request)
+        with redis.Redis.from_url(own_redis.url) as client:
+            assert [message["headers"]["id"] for message in taken(client)["main"]] == ["7"]
+        assert rows.hot() == []
+
+    def test_what_follows_a_task_is_not_stored(
+        self, outbox: Outbox, engine: Engine, rows: Rows, own_redis: Any
+    ) -> None:
+        """The worker calls it, when the task and its transaction have come to an end of their own."""
+        app = make_app(own_redis.url)
+        registry = scoped_session(sessionmaker(engine))
+        outbox.install(app, capture=registry)
+
+        @app.task(shared=False, name="reads")
+        def reads() -> None:
+            registry.execute(text("SELECT 1"))  # and leaves its transaction open, as reads do
+
+        request = {"id": "8", "delivery_info": {}, "retries": 0, "chain": [app.signature("next")], "is_eager": False}
+        build_tracer("reads", reads, app=app)("8", (), {}, request)
+        assert registry().in_transaction()
+        registry.remove()
+        with redis.Redis.from_url(own_redis.url) as client:
+            assert [message["headers"]["task"] for message in taken(client)["main"]] == ["next"]
+        assert rows.hot() == []
+
+
+class TestTheWire:
+    @pytest.fixture
+    def client(self, own_redis: Any) -> Iterator[redis.Redis]:
+        with redis.Redis.from_url(own_redis.url) as made:
+            yield made
+
+    def test_the_relay_sends_what_a_direct_call_would_have(
+        self, own_redis: Any, client: redis.Redis, engine: Engine, new_store: MakeStore, rows: Rows
+    ) -> None:
+        """All shapes, compared as the broker keeps them."""
+        app = make_app(own_redis.url)
+        store = new_store(
+            destinations={
+                "tasks": {
+                    "url": f"celery://?broker={own_redis.url}",
+                    "transport_options": app.conf.broker_transport_options,
+                }
+            }
+        )
+        outbox = Outbox(store.settings.replace(nudge=False))
+        for name, call in calls(app, NOW):
+            direct = []
+            for capturing in (nullcontext, partial(stored_in, outbox, engine)):
+                with same_ids_and_times(app), capturing():
+                    call(1)
+                direct.append(taken(client))
+            rows.change(locked_until=seconds_from_now(-1))
+            assert {verdict.step for verdict in relayed(store)} == {Step.SENT}
+            assert taken(client) == direct[0], name
+
+
+@contextmanager
+def stored_in(outbox: Outbox, engine: Engine) -> Iterator[None]:
+    with Session(engine) as session, session.begin(), outbox.capture(session):
+        yield
+
+
+@contextmanager
+def same_ids_and_times(app: Celery) -> Iterator[None]:
+    """What is called inside is the same each time."""
+    numbers = itertools.count(1)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("celery.app.base", "celery.app.task", "celery.canvas"):
+            patch.setattr(f"{module}.uuid", lambda: f"id-{next(numbers)}", raising=False)
+        patch.setattr(app, "now", lambda: NOW)
+        yield
+
+
+def taken(client: redis.Redis) -> dict[str, list[Any]]:
+    """All messages, by queue, without what is different each time."""
+    found: dict[str, list[Any]] = {}
+    for key in sorted(client.keys("*")):  # type: ignore[type-var]
+        if key.startswith(b"_kombu"):
+            continue
+        for raw in reversed(client.lrange(key, 0, -1)):  # type: ignore[arg-type]
+            message = json.loads(raw)
+            assert message["properties"].pop("delivery_tag")
+            message["properties"].pop("expiration", None)
+            found.setdefault(key.decode(), []).append(message)
+        client.delete(key)
+    return found

@@ -1,0 +1,117 @@
+"""The outbox tables as a Django app: `manage.py migrate` makes them, and `manage.py test` has them too."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.schema import VERSION
+
+SETTINGS = """
+import json, os
+SECRET_KEY = "x"
+USE_TZ = True
+INSTALLED_APPS = ["outbox_tasks.django", "shop"]
+DATABASES = {"default": json.loads(os.environ["DATABASE"])}
+"""
+
+TESTS = """
+from django.db import connection, transaction
+from django.test import TestCase
+from outbox_tasks import Outbox, Settings
+
+class Publishing(TestCase):
+    def test_publishes(self):
+        outbox = Outbox(Settings(destinations={"orders": {"url": "a://b"}}))
+        with transaction.atomic():
+            outbox.publish(connection, "order.created", {"id": 1})
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT event_type FROM outbox_all")
+            assert cursor.fetchall() == [("order.created",)]
+"""
+
+
+class Project:
+    """A Django project in a directory, over a database of its own."""
+
+    def __init__(self, directory: Path, engine: Engine, database: str) -> None:
+        self.directory = directory
+        (directory / "settings.py").write_text(SETTINGS)
+        (directory / "shop").mkdir()
+        (directory / "shop" / "__init__.py").touch()
+        (directory / "shop" / "tests.py").write_text(TESTS)
+        url = engine.url.set(database=database)
+        described = {
+            "ENGINE": "django.db.backends.postgresql", "NAME": database, "USER": url.username or "",
+            "PASSWORD": url.password or "", "HOST": url.host or "", "PORT": url.port or "",
+            "TEST": {"NAME": f"{database}_test"},
+        }  # fmt: skip
+        self.env = {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "DATABASE": json.dumps(described)}
+        self.url = url
+
+    def manage(self, *arguments: str, **env: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "django", *arguments],
+            cwd=self.directory,
+            env={**self.env, "PYTHONPATH": str(self.directory), **env},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def project(engine: Engine, tmp_path: Path) -> Iterator[Project]:
+    name = f"outbox_django_{uuid4().hex[:8]}"
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+        try:
+            yield Project(tmp_path, engine, name)
+        finally:
+            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+def versions(project: Project, schema: str = "public") -> list[int]:
+    engine = create_engine(project.url)
+    try:
+        with engine.connect() as connection:
+            return list(connection.scalars(text(f"SELECT version FROM {schema}.outbox_versions ORDER BY 1")))
+    finally:
+        engine.dispose()
+
+
+def test_migrate_makes_the_tables_and_a_test_finds_them(project: Project) -> None:
+    shown = project.manage("migrate")
+    assert "outbox_tasks.0001_initial... OK" in shown
+    assert versions(project) == list(range(1, VERSION + 1))
+    assert "Ran 1 test" in project.manage("test", "shop")
+    assert "No changes detected" in project.manage("makemigrations", "--check", "--dry-run")
+
+
+def test_it_leaves_alone_what_init_has_made(project: Project) -> None:
+    engine = create_engine(project.url)
+    with engine.begin() as connection:
+        upgrade(connection, "app")
+    engine.dispose()
+    project.manage("migrate", OUTBOX_DATABASE_SCHEMA="app")
+    assert versions(project, "app") == list(range(1, VERSION + 1))
+    project.manage("migrate", "outbox_tasks", "zero", OUTBOX_DATABASE_SCHEMA="app")
+    assert versions(project, "app") == list(range(1, VERSION + 1))
+
+
+def test_every_migration_has_one_of_django() -> None:
+    root = Path(__file__).parents[2] / "outbox_tasks"
+    sql = sorted(path.stem for path in (root / "migrations").glob("0*.sql"))
+    assert sql == sorted(path.stem for path in (root / "django" / "migrations").glob("0*.py"))

@@ -1,0 +1,362 @@
+"""The inbox in the transactions of every kind of session: once, however often and however simultaneously it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from celery.exceptions import Ignore, Reject, Retry
+from psycopg import errors as postgres
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from outbox_tasks.errors import InvalidMessageId, NoTransaction, SchemaMissing
+from outbox_tasks.inbox import Inbox
+from tests.conftest import Rows, eventually
+from tests.integration.inboxes import KINDS, Inboxes, in_django
+from tests.integration.sessions import configure_django
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture
+def inboxes(rows: Rows, engine: Engine, schema: str) -> Inboxes:
+    return Inboxes(engine, schema)
+
+
+@pytest.fixture
+def others() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+class TestFirst:
+    @every_kind
+    def test_the_first_time_is_true_and_then_it_is_a_duplicate(self, inboxes: Inboxes, kind: str) -> None:
+        id = uuid4()
+        assert [inboxes.take(kind, message) for message in (id, id, str(id), "other")] == [True, False, False, True]
+        assert set(inboxes.marks()) == {("billing", str(id)), ("billing", "other")}
+
+    @every_kind
+    def test_a_rollback_takes_the_mark_back(self, inboxes: Inboxes, kind: str) -> None:
+        with pytest.raises(LookupError):
+            inboxes.take(kind, "1", fail=True)
+        assert inboxes.marks() == []
+        assert inboxes.take(kind, "1")
+
+    @every_kind
+    @pytest.mark.parametrize("end", ["commit", "rollback"])
+    def test_of_two_at_the_same_moment_the_second_waits_for_the_first(
+        self, inboxes: Inboxes, others: ThreadPoolExecutor, kind: str, end: str
+    ) -> None:
+        with inboxes.engine.connect() as connection:
+            assert not connection.in_transaction()
+            connection.begin()
+            assert inboxes.billing.first(connection, "1")
+            second = others.submit(inboxes.take, kind, "1")
+            eventually(inboxes.waiting)
+            assert not second.done()
+            getattr(connection, end)()
+            assert second.result(10) is (end == "rollback")
+        assert inboxes.marks() == [("billing", "1")]
+
+    def test_of_many_at_the_same_moment_one_is_the_first(self, inboxes: Inboxes, others: ThreadPoolExecutor) -> None:
+        start = threading.Barrier(8)
+
+        def race(_: int) -> list[bool]:
+            start.wait(10)
+            return [inboxes.take("Connection", str(n)) for n in range(50)]
+
+        answers = list(others.map(race, range(8)))
+        assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 50
+
+    def test_each_consumer_has_marks_of_its_own(self, inboxes: Inboxes) -> None:
+        with inboxes.engine.begin() as connection:
+            for consumer in ("billing", "shipping"):
+                assert Inbox(consumer, schema=inboxes.schema).first(connection, "1")
+        assert inboxes.marks() == [("billing", "1"), ("shipping", "1")]
+
+    def test_one_of_a_savepoint_falls_with_it(self, inboxes: Inboxes) -> None:
+        with Session(inboxes.engine) as session, session.begin():
+            with session.begin_nested() as savepoint:
+                assert inboxes.billing.first(session, "1")
+                savepoint.rollback()
+            assert inboxes.billing.first(session, "1")
+            assert not inboxes.billing.first(session, "1")
+
+    def test_the_longest_texts_fit_into_the_index(self, inboxes: Inboxes) -> None:
+        inbox = Inbox("\U0001f4e6" * 255, schema=inboxes.schema)
+        with inboxes.engine.begin() as connection:
+            assert inbox.first(connection, "\U0001f4ee" * 255)
+            assert not inbox.first(connection, "\U0001f4ee" * 255)
+
+    def test_in_the_search_path_it_needs_no_schema(self, inboxes: Inboxes) -> None:
+        with inboxes.engine.begin() as connection:
+            connection.execute(text(f"SET LOCAL search_path = {inboxes.schema}"))
+            assert Inbox("billing").first(connection, "1")
+        assert inboxes.marks() == [("billing", "1")]
+
+    @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+    def test_in_a_stricter_isolation_a_simultaneous_duplicate_is_postgresql_s_to_refuse(
+        self, inboxes: Inboxes, others: ThreadPoolExecutor, level: Any
+    ) -> None:
+        strict = Inboxes(inboxes.engine.execution_options(isolation_level=level), inboxes.schema)
+        with inboxes.engine.connect() as connection:
+            connection.begin()
+            assert inboxes.billing.first(connection, "1")
+            second = others.submit(strict.take, "Session", "1")
+            eventually(inboxes.waiting)
+            connection.commit()
+            with pytest.raises(OperationalError) as caught:
+                second.result(10)
+        assert isinstance(caught.value.orig, postgres.SerializationFailure)
+        assert strict.take("Session", "1") is False
+
+
+class TestFirstRefuses:
+    @pytest.mark.parametrize("make", [Session, Engine.connect])
+    def test_outside_of_a_transaction(self, inboxes: Inboxes, make: Any) -> None:
+        with make(inboxes.engine) as session, pytest.raises(NoTransaction):
+            inboxes.billing.first(session, "1")
+
+    def test_outside_of_one_of_django(self, inboxes: Inboxes) -> None:
+        with in_django(inboxes.engine) as connection:
+            pass
+        with pytest.raises(NoTransaction):
+            inboxes.billing.first(connection, "1")
+        assert inboxes.marks() == []
+
+    @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+    @pytest.mark.parametrize("make", [AsyncSession, AsyncEngine.connect])
+    def test_outside_of_an_async_one(self, inboxes: Inboxes, make: Any, driver: str) -> None:
+        async def take() -> None:
+            async with inboxes.asynchronous(driver) as engine, make(engine) as session:
+                with pytest.raises(NoTransaction):
+                    await inboxes.billing.first(session, "1")
+
+        asyncio.run(take())
+
+    def test_one_that_commits_each_statement(self, inboxes: Inboxes) -> None:
+        autocommit = inboxes.engine.execution_options(isolation_level="AUTOCOMMIT")
+        with autocommit.begin() as connection, pytest.raises(NoTransaction):
+            inboxes.billing.first(connection, "1")
+        assert inboxes.marks() == []
+
+    @every_kind
+    def test_where_there_is_no_table_it_names_the_remedy(self, engine: Engine, kind: str) -> None:
+        with pytest.raises(SchemaMissing, match=r"not in schema 'outbox_nowhere'.*outbox-tasks init"):
+            Inboxes(engine, "outbox_nowhere").take(kind, "1")
+
+
+class Effects:
+    """A table of effects, one row for each time that one was made."""
+
+    def __init__(self, inboxes: Inboxes) -> None:
+        self.engine = inboxes.engine
+        self.table = f"{inboxes.schema}.effects"
+        self.insert = text(f"INSERT INTO {self.table} VALUES (:n)")
+        with self.engine.begin() as connection:
+            connection.execute(text(f"CREATE TABLE {self.table} (n integer)"))
+
+    def made(self) -> list[int]:
+        with self.engine.connect() as connection:
+            return list(connection.scalars(text(f"SELECT n FROM {self.table} ORDER BY n")))
+
+
+@pytest.fixture
+def effects(inboxes: Inboxes) -> Effects:
+    return Effects(inboxes)
+
+
+@contextmanager
+def by_hand(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as session, session.begin():
+        yield session
+
+
+def django_connection(engine: Engine) -> Any:
+    configure_django(engine.url.render_as_string(hide_password=False))
+    from django.db import connection
+
+    return connection
+
+
+BEGINS: dict[str, Callable[[Engine], Any]] = {
+    "sessionmaker": sessionmaker,
+    "Engine": lambda engine: engine,
+    "scoped_session": lambda engine: scoped_session(sessionmaker(engine)),
+    "a method": lambda engine: engine.begin,
+    "a function": lambda engine: lambda: by_hand(engine),
+    "Django": django_connection,
+}
+ASYNC_BEGINS: dict[str, Callable[[AsyncEngine], Any]] = {
+    "async_sessionmaker": async_sessionmaker,
+    "AsyncEngine": lambda engine: engine,
+    "async_scoped_session": lambda engine: async_scoped_session(async_sessionmaker(engine), asyncio.current_task),
+    "a method": lambda engine: engine.begin,
+}
+
+
+def by_order(order: int, **_: Any) -> str:
+    return f"order:{order}"
+
+
+class TestOnce:
+    @pytest.mark.parametrize("begin", BEGINS)
+    def test_the_effect_and_the_mark_stand_or_fall_together(
+        self, inboxes: Inboxes, effects: Effects, begin: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        @inboxes.billing.once(BEGINS[begin](inboxes.engine), message_id=by_order)
+        def charge(session: Any, order: int, *, fail: bool = False) -> str:
+            if begin == "Django":
+                with session.cursor() as cursor:
+                    cursor.execute(f"INSERT INTO {effects.table} VALUES (%s)", [order])
+            else:
+                session.execute(effects.insert, {"n": order})
+            if fail:
+                raise LookupError
+            return "charged"
+
+        with pytest.raises(LookupError):
+            charge(7, fail=True)
+        assert (effects.made(), inboxes.marks()) == ([], [])
+        with caplog.at_level(logging.INFO, "outbox_tasks.inbox"):
+            assert [charge(7), charge(7), charge(order=8)] == ["charged", None, "charged"]
+        assert (effects.made(), inboxes.marks()) == ([7, 8], [("billing", "order:7"), ("billing", "order:8")])
+        assert caplog.messages == ["billing has taken message order:7 before; it is a duplicate and was skipped"]
+        if begin == "Django":
+            django_connection(inboxes.engine).close()
+
+    @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
+    @pytest.mark.parametrize("begin", ASYNC_BEGINS)
+    def test_it_does_so_for_async_functions(
+        self, inboxes: Inboxes, effects: Effects, begin: str, driver: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def work() -> list[str | None]:
+            async with inboxes.asynchronous(driver) as engine:
+
+                @inboxes.billing.once(ASYNC_BEGINS[begin](engine), message_id=by_order)
+                async def charge(session: AsyncSession, order: int, *, fail: bool = False) -> str:
+                    await session.execute(effects.insert, {"n": order})
+                    if fail:
+                        raise LookupError
+                    return "charged"
+
+                with pytest.raises(LookupError):
+                    await charge(7, fail=True)
+                assert (effects.made(), inboxes.marks()) == ([], [])
+                return [await charge(7), await charge(7)]
+
+        with caplog.at_level(logging.INFO, "outbox_tasks.inbox"):
+            assert asyncio.run(work()) == ["charged", None]
+        assert (effects.made(), inboxes.marks()) == ([7], [("billing", "order:7")])
+        assert caplog.messages == ["billing has taken message order:7 before; it is a duplicate and was skipped"]
+
+    @pytest.mark.parametrize("signal", [Retry("later"), Ignore("gone"), Reject("no", requeue=True)], ids=repr)
+    def test_what_celery_raises_rolls_back_too(self, inboxes: Inboxes, effects: Effects, signal: Exception) -> None:
+        raised: list[Exception] = [signal]
+
+        @inboxes.billing.once(inboxes.engine, message_id=by_order)
+        def charge(session: Any, order: int) -> str:
+            session.execute(effects.insert, {"n": order})
+            if raised:
+                raise raised.pop()
+            return "charged"
+
+        with pytest.raises(type(signal)):
+            charge(7)
+        assert charge(7) == "charged"
+        assert effects.made() == [7]
+
+    def test_the_mark_is_made_before_the_effect(self, inboxes: Inboxes, others: ThreadPoolExecutor) -> None:
+        """So that the second of two waits before it has done anything."""
+        inside, leave = threading.Semaphore(0), threading.Event()
+
+        @inboxes.billing.once(inboxes.engine, message_id=by_order)
+        def charge(order: int) -> str:
+            inside.release()
+            assert leave.wait(10)
+            return "charged"
+
+        both: list[Future[str | None]] = [others.submit(charge, 7) for _ in range(2)]
+        try:
+            eventually(inboxes.waiting)
+            assert inside.acquire(timeout=10)
+            assert not inside.acquire(blocking=False)
+        finally:
+            leave.set()
+        assert {each.result(10) for each in both} == {"charged", None}
+
+    @pytest.mark.parametrize("where", ["first", "second", "last", "by name", "by position", "absent"])
+    def test_the_session_goes_to_its_place(self, inboxes: Inboxes, where: str) -> None:
+        def first(session: Any, a: Any, b: Any = 0, *more: Any, **named: Any) -> Any:
+            return session, a, b, more, named
+
+        def second(a: Any, session: Any, b: Any = 0, *more: Any, **named: Any) -> Any:
+            return session, a, b, more, named
+
+        def last(a: Any, b: Any = 0, session: Any = None) -> Any:
+            return session, a, b, (), {}
+
+        def by_name(a: Any, b: Any = 0, *more: Any, session: Any, **named: Any) -> Any:
+            return session, a, b, more, named
+
+        def by_position(a: Any, session: Any, /, b: Any = 0, *more: Any, **named: Any) -> Any:
+            return session, a, b, more, named
+
+        def absent(a: Any, b: Any = 0, *more: Any, **named: Any) -> Any:
+            return None, a, b, more, named
+
+        kinds: list[Callable[..., Any]] = [first, second, last, by_name, by_position, absent]
+        [function] = [kind for kind in kinds if kind.__name__ == where.replace(" ", "_")]
+        call = inboxes.billing.once(sessionmaker(inboxes.engine), message_id=lambda *_, **__: uuid4())(function)
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((1,), {}), ((1, 2), {}), ((1,), {"b": 2})]
+        if where != "last":
+            calls += [((1, 2, 3), {"c": 4})]
+        if where != "by position":
+            calls += [((), {"a": 1, "b": 2})]
+        for args, named in calls:
+            session, *got = call(*args, **named)
+            assert (session is None) == (where == "absent")
+            assert session is None or isinstance(session, Session)
+            _, *expected = absent(*args, **named)
+            assert got == expected
+
+    @pytest.mark.parametrize("bad", ["", "x" * 256, None])
+    def test_a_message_without_a_usable_id_is_refused_before_it_begins(self, inboxes: Inboxes, bad: Any) -> None:
+        begun: list[int] = []
+
+        @contextmanager
+        def begin() -> Iterator[None]:
+            begun.append(1)
+            yield
+
+        def charge() -> None: ...
+
+        with pytest.raises(InvalidMessageId):
+            inboxes.billing.once(begin, message_id=lambda: bad)(charge)()
+        assert not begun
+
+    def test_a_task_takes_its_own_id_in_whichever_order_it_is_bound(self, inboxes: Inboxes, effects: Effects) -> None:
+        app = Celery(set_as_current=False)
+
+        @app.task(bind=True, shared=False)
+        @inboxes.billing.once(sessionmaker(inboxes.engine))
+        def charge(self: Any, session: Session, order: int) -> str:
+            session.execute(effects.insert, {"n": order})
+            return str(self.request.id)
+
+        id = str(uuid4())
+        assert [charge.apply((7,), task_id=id).get() for _ in range(2)] == [id, None]
+        assert charge.apply(kwargs={"order": 8}, task_id="another").get() == "another"
+        assert (effects.made(), set(inboxes.marks())) == ([7, 8], {("billing", id), ("billing", "another")})

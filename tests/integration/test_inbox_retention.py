@@ -1,0 +1,144 @@
+"""Marks are forgotten after their time: the oldest first, a batch at a time, and in nobody's way."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+from sqlalchemy import Engine, bindparam, func, insert, literal, select, text, update
+
+from outbox_tasks import inbox, statements
+from outbox_tasks.celery import make_app
+from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.settings import MAINTAIN_QUEUE
+from outbox_tasks.store import Store
+from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
+from tests.integration.inboxes import Inboxes
+from tests.integration.test_plans import explained, pages
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def inboxes(rows: Rows, engine: Engine, schema: str) -> Inboxes:
+    return Inboxes(engine, schema)
+
+
+class TestRetention:
+    def test_only_what_is_old_enough_is_forgotten(self, inboxes: Inboxes, new_store: MakeStore) -> None:
+        store = new_store(inbox_retention=2 * DAY)
+        fill(store, inboxes, 5, age=2 * DAY + 60)
+        fill(store, inboxes, 4, age=2 * DAY - 60)
+        inboxes.take("Session", "now")
+        assert store.forget(100) == 5
+        assert len(inboxes.marks()) == 5
+        assert not inboxes.take("Session", "now")
+
+    def test_what_is_forgotten_can_be_taken_again(self, inboxes: Inboxes, store: Store) -> None:
+        inboxes.take("Session", "1")
+        with inboxes.engine.begin() as connection:
+            connection.execute(update(store.tables.inbox).values(received_at=seconds_from_now(-8 * DAY)))
+        assert inbox.forget(store) == (1, False)
+        assert inboxes.take("Session", "1")
+
+    def test_a_batch_takes_the_oldest(self, inboxes: Inboxes, store: Store) -> None:
+        fill(store, inboxes, 10, age=8 * DAY)
+        fill(store, inboxes, 10, age=9 * DAY)
+        assert store.forget(10) == 10
+        assert {id.partition(" ")[0] for _, id in inboxes.marks()} == {str(8 * DAY)}
+
+    def test_it_goes_on_until_nothing_is_left(
+        self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(inbox, "BATCH", 10)
+        monkeypatch.setattr(inbox, "MOMENT", 60)
+        fill(store, inboxes, 35, age=8 * DAY)
+        assert inbox.forget(store) == (35, False)
+        assert inboxes.marks() == []
+
+    def test_or_until_its_moment_is_over(self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inbox, "BATCH", 10)
+        monkeypatch.setattr(inbox, "MOMENT", 0)
+        fill(store, inboxes, 35, age=8 * DAY)
+        assert inbox.forget(store) == (10, True)
+
+    def test_two_at_once_share_the_work(self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(inbox, "BATCH", 100)
+        monkeypatch.setattr(inbox, "MOMENT", 60)
+        fill(store, inboxes, 5_000, age=8 * DAY)
+        with ThreadPoolExecutor(4) as pool:
+            done = list(pool.map(inbox.forget, [store] * 4))
+        assert sum(count for count, _ in done) == 5_000
+        assert inboxes.marks() == []
+
+    def test_it_waits_for_nobody(self, inboxes: Inboxes, store: Store) -> None:
+        fill(store, inboxes, 10, age=8 * DAY)
+        i = store.tables.inbox
+        with inboxes.engine.connect() as connection:
+            held = connection.scalars(select(i.c.message_id).limit(3).with_for_update()).all()
+            assert store.forget(100) == 7
+            assert {id for _, id in inboxes.marks()} == set(held)
+        assert store.forget(100) == 3
+
+    def test_maintenance_forgets_and_comes_again_for_the_rest(
+        self,
+        inboxes: Inboxes,
+        store: Store,
+        settings: MakeSettings,
+        own_redis: EmbeddedValkey,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(inbox, "BATCH", 10)
+        monkeypatch.setattr(inbox, "MOMENT", 0)
+        fill(store, inboxes, 15, age=8 * DAY)
+        app = make_app(settings(broker_url=own_redis.url))
+        app.finalize()
+        maintain = app.tasks["outbox_tasks.maintain"]
+        try:
+            assert maintain.apply().get() == "made 0 partitions, forgot 10 marks"
+            with redis.Redis.from_url(own_redis.url) as client:
+                sent: bytes = client.lpop(MAINTAIN_QUEUE)
+                assert json.loads(sent)["headers"]["task"] == maintain.name
+                assert maintain.apply().get() == "made 0 partitions, forgot 5 marks"
+                assert not client.exists(MAINTAIN_QUEUE)
+            fill(store, inboxes, 15, age=8 * DAY)
+            own_redis.kill()
+            assert maintain.apply().get() == "made 0 partitions, forgot 10 marks"
+        finally:
+            app.outbox_relay.close()
+            app.close()
+
+
+@pytest.mark.parametrize("analyzed", ["never", "while it was small", "now"])
+def test_forgetting_reads_no_more_than_it_deletes(inboxes: Inboxes, store: Store, analyzed: str) -> None:
+    def analyze() -> None:
+        with inboxes.engine.begin() as connection:
+            connection.execute(text(f"ANALYZE {store.tables.inbox}"))
+
+    fill(store, inboxes, 10, age=8 * DAY)
+    if analyzed == "while it was small":
+        analyze()
+    fill(store, inboxes, 100_000, age=8 * DAY)
+    fill(store, inboxes, 100_000, age=DAY)
+    if analyzed == "now":
+        analyze()
+    plan = explained(store, statements.forget(store.tables), {"keep": 7 * DAY, "size": 1000})
+    kinds = [node["Node Type"] for node in plan]
+    assert kinds == ["ModifyTable", "Limit", "LockRows", "Index Scan", "Tid Scan"]
+    assert plan[3]["Index Name"] == "outbox_inbox_received_at"
+    assert "received_at < " in plan[3]["Index Cond"]
+    assert pages(plan) < 1000 * 5
+
+
+def fill(store: Store, inboxes: Inboxes, count: int, *, age: float) -> None:
+    """Commit marks of this age, whose ids begin with it."""
+    i = store.tables.inbox
+    made = select(
+        literal("billing"),
+        func.concat(literal(str(age)), " ", func.gen_random_uuid()),
+        func.clock_timestamp() - bindparam("age", age) * statements.SECOND,
+    ).select_from(func.generate_series(1, count))
+    with inboxes.engine.begin() as connection:
+        connection.execute(insert(i).from_select(["consumer", "message_id", "received_at"], made))

@@ -1,0 +1,272 @@
+"""Every kind of session, and every way in which its transaction can go: exactly the committed messages exist."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Message, Outbox
+from outbox_tasks.errors import InvalidMessage, NotInTransaction, ReusedId, SchemaMissing
+from outbox_tasks.local.servers import EmbeddedPostgres
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.model import uuid7
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import engine_url
+from tests.conftest import MakeSettings, Rows
+from tests.integration.sessions import KINDS, Base, Driver, Order, driver
+
+ENDS = ("commit", "rollback", "close")
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    steps: tuple[Any, ...]
+    end: str
+
+
+PUBLISH = "publish"
+COMMITTED: list[tuple[tuple[Any, ...], str]] = [
+    ((PUBLISH,), "commit"),
+    ((PUBLISH, PUBLISH), "rollback"),
+    ((PUBLISH,), "close"),
+    ((PUBLISH, Savepoint((PUBLISH,), "undo"), PUBLISH), "commit"),
+    ((PUBLISH, Savepoint((PUBLISH,), "release"), PUBLISH), "commit"),
+    ((PUBLISH, Savepoint((PUBLISH,), "release"), PUBLISH), "rollback"),
+    ((PUBLISH, Savepoint((PUBLISH, Savepoint((PUBLISH,), "release")), "undo")), "commit"),
+    ((Savepoint((PUBLISH, Savepoint((PUBLISH,), "undo")), "release"), PUBLISH), "commit"),
+]
+step = st.deferred(lambda: st.just(PUBLISH) | savepoint)
+savepoint = st.builds(Savepoint, st.lists(step, max_size=4).map(tuple), st.sampled_from(["release", "undo"]))
+programs = st.tuples(st.lists(step, max_size=5).map(tuple), st.sampled_from(ENDS))
+
+
+@pytest.fixture
+def outbox(settings: MakeSettings, rows: Rows) -> Outbox:
+    return Outbox(settings(nudge=False))
+
+
+@pytest.fixture(params=KINDS)
+def driven(request: pytest.FixtureRequest, outbox: Outbox, engine: Engine) -> Iterator[Driver]:
+    with driver(request.param, outbox, engine) as made:
+        yield made
+
+
+def perform(driven: Driver, steps: tuple[Any, ...]) -> list[UUID]:
+    """Do it; returns the ids that a commit would leave."""
+    kept: list[UUID] = []
+    for each in steps:
+        if each == PUBLISH:
+            kept += driven.publish(Message("order.created", {"id": len(kept)}))
+        else:
+            driven.savepoint()
+            inside = perform(driven, each.steps)
+            getattr(driven, each.end)()
+            kept += inside if each.end == "release" else []
+    return kept
+
+
+def found(rows: Rows) -> set[UUID]:
+    ids = [row.id for row in rows.hot()]
+    assert len(ids) == len(set(ids))
+    return set(ids)
+
+
+@pytest.mark.parametrize("begin", ["begin", "autobegin"])
+@pytest.mark.parametrize(("steps", "end"), COMMITTED, ids=str)
+def test_exactly_the_committed_messages_exist(
+    driven: Driver, rows: Rows, begin: str, steps: tuple[Any, ...], end: str
+) -> None:
+    getattr(driven, begin)()
+    kept = perform(driven, steps)
+    assert found(rows) == set()  # visible to nobody else before the commit
+    getattr(driven, end)()
+    assert found(rows) == (set(kept) if end == "commit" else set())
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(written=st.lists(programs, min_size=1, max_size=3))
+def test_whatever_the_savepoints(driven: Driver, rows: Rows, written: list[tuple[tuple[Any, ...], str]]) -> None:
+    """Several transactions one after the other, in one session."""
+    before, expected = found(rows), set()
+    for steps, end in written:
+        driven.begin()
+        kept = perform(driven, steps)
+        getattr(driven, "rollback" if end == "close" and not driven.reusable else end)()
+        expected |= set(kept) if end == "commit" else set()
+    assert found(rows) - before == expected
+
+
+def test_outside_of_a_transaction_it_is_refused(driven: Driver, rows: Rows) -> None:
+    with pytest.raises(NotInTransaction, match=r"'order\.created' was not published"):
+        driven.publish(Message("order.created", {}))
+    driven.begin()
+    driven.publish(Message("order.created", {}))
+    driven.commit()
+    with pytest.raises(NotInTransaction):
+        driven.publish(Message("order.created", {}))
+    assert len(found(rows)) == 1
+
+
+def test_a_closed_session_is_outside_of_a_transaction(driven: Driver, rows: Rows) -> None:
+    driven.begin()
+    driven.publish(Message("order.created", {}))
+    driven.close()
+    with pytest.raises(Exception, match=r"not inside a transaction|closed"):
+        driven.publish(Message("order.created", {}))
+    assert found(rows) == set()
+
+
+def test_what_is_refused_leaves_the_transaction_as_it_was(driven: Driver, rows: Rows) -> None:
+    driven.begin()
+    with pytest.raises(InvalidMessage):
+        driven.publish(Message("good", {}), Message("", {}))
+    driven.publish(Message("good", {}))
+    driven.commit()
+    assert [row.event_type for row in rows.hot()] == ["good"]
+
+
+def test_an_error_of_the_database_rolls_all_of_it_back(driven: Driver, rows: Rows) -> None:
+    """At the call or, where the insert waits for it, at the commit."""
+    id = uuid7()
+    driven.begin()
+    driven.publish(Message("order.created", {"id": 1}, id=id))
+    driven.commit()
+    driven.begin()
+    driven.publish(Message("order.created", {"id": 2}))
+    with pytest.raises(ReusedId, match=str(id)):  # noqa: PT012 - at the one or the other
+        driven.publish(Message("order.created", {"id": 3}, id=id))
+        driven.commit()
+    driven.close()
+    assert found(rows) == {id}
+
+
+def test_the_same_message_twice_is_one(driven: Driver, rows: Rows) -> None:
+    message = Message("order.created", {"id": 1}, id=uuid7(), key="k", headers={"a": "b"})
+    for _ in range(2):
+        driven.begin()
+        driven.publish(message)
+        driven.commit()
+    assert found(rows) == {message.id}
+
+
+def test_without_the_tables_the_remedy_is_named(
+    request: pytest.FixtureRequest, settings: MakeSettings, engine: Engine, driven: Driver
+) -> None:
+    driven.outbox = Outbox(settings(nudge=False, database_schema="outbox_nowhere"))
+    driven.begin()
+    with pytest.raises((SchemaMissing, UnboundExecutionError)):  # noqa: PT012 - at the one or the other
+        driven.publish(Message("order.created", {}))
+        driven.commit()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_at_the_same_time(kind: str, outbox: Outbox, engine: Engine, rows: Rows) -> None:
+    """Eight sessions, each of them committing some and rolling back some."""
+    kept: list[UUID] = []
+
+    def work(number: int) -> None:
+        with driver(kind, outbox, engine) as mine:
+            for turn in range(6):
+                mine.begin()
+                made = perform(mine, (PUBLISH, Savepoint((PUBLISH,), ("release", "undo")[turn % 2])))
+                if (number + turn) % 3:
+                    mine.commit()
+                    kept.extend(made)
+                else:
+                    mine.rollback()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found(rows) == set(kept)
+    assert kept
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Engine]:
+    """PostgreSQL takes prepared transactions if it was told so at its start."""
+    with EmbeddedPostgres() as server:
+        engine = create_engine(engine_url(server.url))
+        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.execute(text("ALTER SYSTEM SET max_prepared_transactions = 20"))
+        engine.dispose()
+        server.restart()
+        with engine.begin() as connection:
+            upgrade(connection)
+        yield engine
+        engine.dispose()
+
+
+class TestTwoPhase:
+    @pytest.fixture
+    def local(self) -> Outbox:
+        return Outbox(Settings(nudge=False, destinations={"orders": {"url": "a://b"}}))
+
+    @pytest.mark.parametrize("prepare", [False, True])
+    @pytest.mark.parametrize("end", ["commit", "rollback"])
+    @pytest.mark.parametrize("kind", ["Session", "Connection"])
+    def test_it_stands_or_falls_with_the_second_phase(
+        self, server: Engine, local: Outbox, kind: str, end: str, prepare: bool
+    ) -> None:
+        nudges: list[object] = []
+        local._writer.nudge = nudges.append if kind == "Connection" else lambda: nudges.append(None)
+        if kind == "Session":
+            opened: Any = Session(server, twophase=True)
+            opened.begin()
+            id = local.publish(opened, "order.created", {})
+            ending: Any = opened
+        else:
+            opened = server.connect()
+            ending = opened.begin_twophase()
+            id = local.publish(opened, "order.created", {})
+        if prepare:
+            ending.prepare()
+        assert not self.exists(server, id)
+        getattr(ending, end)()
+        opened.close()
+        assert self.exists(server, id) == (end == "commit")
+        assert len(nudges) == (end == "commit")
+
+    @staticmethod
+    def exists(server: Engine, id: UUID) -> bool:
+        with server.connect() as connection:
+            return bool(connection.scalar(text("SELECT true FROM outbox_messages WHERE id = :id"), {"id": id}))
+
+
+class TestSeveralEngines:
+    def test_the_session_chooses_by_the_table(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
+        elsewhere = create_engine("sqlite://")
+        with Session(binds={Base: elsewhere, rows.tables.messages: engine}) as session, session.begin():
+            id = outbox.publish(session, "order.created", {})
+        assert found(rows) == {id}
+
+    def test_a_session_that_does_not_know_says_so(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
+        """Its connection to the right engine does as well."""
+        with Session(binds={Base: engine}) as session, session.begin():
+            with pytest.raises(UnboundExecutionError):
+                outbox.publish(session, "order.created", {})
+            connection = session.connection(bind_arguments={"mapper": Order})
+            id = outbox.publish(connection, "order.created", {})
+        assert found(rows) == {id}
+
+    def test_the_session_of_an_outer_transaction(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
+        """As test suites use it: nothing is left."""
+        with engine.connect() as connection:
+            outer = connection.begin()
+            with Session(connection, join_transaction_mode="create_savepoint") as session, session.begin():
+                outbox.publish(session, "order.created", {})
+            assert connection.scalar(text(f"SELECT count(*) FROM {rows.tables.messages.fullname}")) == 1
+            outer.rollback()
+        assert found(rows) == set()

@@ -1,0 +1,118 @@
+"""What the inbox refuses before it asks a database, and how a decorated function looks to its callers."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from outbox_tasks.errors import InboxMisused, InvalidMessageId, NoTransaction, UnsupportedDialect, UnsupportedSession
+from outbox_tasks.inbox import Inbox
+
+BILLING = Inbox("billing")
+UNSTORABLE = ["", "x" * 256, "a\0b", "\ud800", None, 7, b"id"]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("consumer", UNSTORABLE, ids=repr)
+    def test_a_consumer_is_text_that_fits_into_a_key(self, consumer: Any) -> None:
+        with pytest.raises(InboxMisused, match="must be text of 1 to 255 characters"):
+            Inbox(consumer)
+
+    @pytest.mark.parametrize("message_id", UNSTORABLE, ids=repr)
+    def test_a_message_id_too_and_no_session_is_looked_at(self, message_id: Any) -> None:
+        with pytest.raises(InvalidMessageId, match="'billing' refused the message id"):
+            BILLING.first(None, message_id)  # type: ignore[call-overload]
+
+    def test_the_longest_of_both_fit(self) -> None:
+        with pytest.raises(NoTransaction):
+            Inbox("ä" * 255).first(Session(), "ö" * 255)
+
+    def test_outside_of_a_transaction_nothing_is_marked(self) -> None:
+        id = uuid4()
+        with pytest.raises(NoTransaction, match=rf"'billing' did not mark message '{id}'.*with session\.begin"):
+            BILLING.first(Session(), id)
+
+    def test_other_databases_are_refused(self) -> None:
+        with Session(create_engine("sqlite://")) as session, session.begin(), pytest.raises(UnsupportedDialect):
+            BILLING.first(session, "1")
+
+    def test_so_is_what_has_no_transactions(self) -> None:
+        with pytest.raises(UnsupportedSession):
+            BILLING.first(object(), "1")  # type: ignore[call-overload]
+
+    def test_the_decorator_wants_something_that_begins_transactions(self) -> None:
+        with pytest.raises(InboxMisused, match="Session is not something that begins transactions"):
+            BILLING.once(Session())  # type: ignore[call-overload]
+
+    def test_an_async_function_and_a_sync_sessionmaker_do_not_go_together(self) -> None:
+        async def charge() -> None: ...
+
+        with pytest.raises(InboxMisused, match=r"charge is async, and what begins its transaction is not"):
+            BILLING.once(sessionmaker())(charge)
+
+    def test_nor_the_other_way_round(self) -> None:
+        def charge() -> None: ...
+
+        with pytest.raises(InboxMisused, match=r"charge is not async, and what begins its transaction is"):
+            BILLING.once(async_sessionmaker())(charge)  # type: ignore[arg-type]
+
+    def test_without_a_running_task_the_message_has_no_id(self) -> None:
+        with pytest.raises(InboxMisused, match="no Celery task is running here"):
+            BILLING.once(sessionmaker())(lambda: None)()
+
+    def test_nor_has_it_one_where_a_task_is_called_as_a_function(self) -> None:
+        def charge() -> None: ...
+
+        task = Celery(set_as_current=False).task(BILLING.once(sessionmaker())(charge), shared=False)
+        with pytest.raises(InboxMisused, match="no Celery task is running here"):
+            task()
+
+
+class TestSignature:
+    def test_the_session_is_not_for_callers_to_give(self) -> None:
+        @BILLING.once(sessionmaker())
+        def charge(session: Session, order: int, *, note: str = "") -> int:
+            """Take the money."""
+            return order
+
+        assert str(inspect.signature(charge)) == "(order: 'int', *, note: 'str' = '') -> 'int'"
+        assert charge.__annotations__.keys() == {"order", "note", "return"}
+        assert (charge.__name__, charge.__doc__) == ("charge", "Take the money.")
+
+    def test_without_a_session_it_is_as_it_was(self) -> None:
+        def charge(order: int) -> None: ...
+
+        wrapped = BILLING.once(sessionmaker())(charge)
+        assert inspect.signature(wrapped) == inspect.signature(charge)
+
+    def test_an_async_function_stays_one(self) -> None:
+        @BILLING.once(async_sessionmaker())
+        async def charge(session: Any) -> None: ...
+
+        assert inspect.iscoroutinefunction(charge)
+
+    @pytest.mark.parametrize("bind", [True, False])
+    def test_celery_checks_the_arguments_that_are_left(self, bind: bool) -> None:
+        if bind:
+
+            def charge(self: Any, session: Session, order: int) -> None: ...
+        else:
+
+            def charge(session: Session, order: int) -> None: ...  # type: ignore[misc]
+
+        app = Celery(broker="memory://", set_as_current=False)
+        task = app.task(BILLING.once(sessionmaker())(charge), bind=bind, shared=False)
+        task.delay(42)
+        task.delay(order=42)
+        for wrong in ((), (1, 2)):
+            with pytest.raises(TypeError, match="positional argument"):
+                task.delay(*wrong)
+        with pytest.raises(TypeError, match="session"):
+            task.delay(42, session=1)

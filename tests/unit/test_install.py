@@ -1,0 +1,418 @@
+"""The relay inside an application's own app: the application's configuration stays, and the tasks are right in it.
+
+The broker is kombu's own in-memory one, so that what is sent can be seen where a worker would find it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+from celery import Celery, Task, _state, signals
+from celery.exceptions import Retry
+from kombu import Exchange, Message, Queue
+from kombu.transport.memory import Channel
+
+from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, Broker
+from outbox_tasks.celery import make_app
+from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
+from outbox_tasks.install import install
+from outbox_tasks.nudge import broker_nudge
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from tests.conftest import MakeSettings, eventually
+
+TASKS = (CLAIM_TASK, PUBLISH_TASK, BUNDLE_TASK, MAINTAIN_TASK)
+
+MEMORY = {"broker_url": "memory://"}
+
+Configure = Callable[[Celery, dict[str, Any]], None]
+
+
+def by_function(name: str, *_: Any, **__: Any) -> dict[str, Any]:
+    return {"queue": "mails", "priority": 9}
+
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "queues": {"task_queues": [Queue("mails", routing_key="mails")]},
+    "queues by name": {"task_queues": {"mails": {"exchange": "mails", "routing_key": "mails"}}},
+    "default queue": {"task_default_queue": "shop"},
+    "default exchange": {"task_default_exchange": "all", "task_default_exchange_type": "fanout"},
+    "quorum queues": {"task_default_queue_type": "quorum", "task_create_missing_queue_type": "quorum"},
+    "routes": {"task_routes": {"*": {"exchange": "media", "exchange_type": "topic", "routing_key": "x.y"}}},
+    "routes in a list": {"task_routes": [("outbox_tasks.*", {"queue": "mails"}), ("*", "shop")]},
+    "router": {"task_routes": (by_function,)},
+    "no missing queues": {"task_create_missing_queues": False, "task_routes": {"*": {"queue": "nowhere"}}},
+    "pickle": {"task_serializer": "pickle", "accept_content": ["pickle", "json"], "task_compression": "gzip"},
+    "late": {
+        "task_acks_late": True,
+        "task_reject_on_worker_lost": True,
+        "task_retry_on_worker_lost": True,
+        "task_acks_on_failure_or_timeout": False,
+    },
+    "results": {
+        "result_backend": "cache+memory://",
+        "task_ignore_result": False,
+        "task_store_errors_even_if_ignored": True,
+        "task_track_started": True,
+    },
+    "limits": {"task_time_limit": 2, "task_soft_time_limit": 1, "task_default_rate_limit": "1/h"},
+    "annotations": {"task_annotations": {"*": {"rate_limit": "1/h", "acks_late": True, "time_limit": 1}}},
+    "eager": {"task_always_eager": True},
+    "transient": {"task_default_delivery_mode": "transient", "task_default_priority": 5},
+    "old protocol": {"task_protocol": 1},
+    "time zone": {"enable_utc": False, "timezone": "Asia/Tokyo"},
+    "endless retries": {"task_publish_retry_policy": {"max_retries": None, "interval_start": 60}},
+}
+
+
+def at_once(app: Celery, values: dict[str, Any]) -> None:
+    app.conf.update(values)
+
+
+def loaded(app: Celery, values: dict[str, Any]) -> None:
+    app.conf.update(values)
+    assert app.conf.broker_url
+    app.finalize()
+
+
+def from_module(app: Celery, values: dict[str, Any]) -> None:
+    """As in Django: by name, in a namespace, loaded when first needed."""
+    sys.modules["shop_settings"] = module = ModuleType("shop_settings")
+    vars(module).update({f"CELERY_{name.upper()}": value for name, value in values.items()})
+    app.config_from_object("shop_settings", namespace="CELERY")
+
+
+@pytest.fixture
+def apps(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Celery]]:
+    """Those that the test has made."""
+    # Without the tasks that other tests have shared with every app of the process.
+    builtin = {made for made in _state._on_app_finalizers if made.__module__ == "celery.app.builtins"}
+    monkeypatch.setattr(_state, "_on_app_finalizers", builtin)
+    made: list[Celery] = []
+    yield made
+    for app in made:
+        app.close()
+        signals.import_modules.disconnect(sender=app)
+    Channel.queues.clear()
+    sys.modules.pop("shop_settings", None)
+
+
+@pytest.fixture
+def new_app(apps: list[Celery]) -> Callable[..., Celery]:
+    def make(**values: Any) -> Celery:
+        app = Celery("shop", set_as_current=False)
+        if values:
+            app.conf.update({**MEMORY, **values})
+        apps.append(app)
+        return app
+
+    return make
+
+
+def sent(app: Celery, queue: str) -> list[Message]:
+    """What waits in a queue, taken out."""
+    with app.connection_for_read() as connection:
+        channel = connection.channel()
+        found = []
+        while channel.queues.get(queue) is not None and (message := channel.basic_get(queue, no_ack=True)):
+            found.append(message)
+        return found
+
+
+def retried(app: Celery) -> Message:
+    """A publish task that is retried, as it is in the publish queue then."""
+    task = app.tasks[PUBLISH_TASK]
+    request = {"id": "an-id", "args": ["order.created", "orders", 1, "lease"], "kwargs": {}, "called_directly": False}
+    task.push_request(**request, delivery_info={"exchange": "", "routing_key": PUBLISH_QUEUE, "priority": 0})
+    try:
+        with pytest.raises(Retry):
+            task.retry(countdown=5, expires=60)
+    finally:
+        task.pop_request()
+    [message] = sent(app, PUBLISH_QUEUE)
+    return message
+
+
+def beaten(app: Celery, name: str) -> Message:
+    """A task as beat sends it, as it is in its queue then."""
+    beat = app.Beat(quiet=True, loglevel="WARNING").Service(app, scheduler_cls="celery.beat:Scheduler").get_scheduler()
+    beat.apply_async(beat.schedule[name])
+    [message] = sent(app, {CLAIM_TASK: CLAIM_QUEUE, MAINTAIN_TASK: MAINTAIN_QUEUE}[name])
+    return message
+
+
+@pytest.mark.filterwarnings("error::celery.exceptions.AlwaysEagerIgnored")
+@pytest.mark.parametrize("first", ["installed", "configured"])
+@pytest.mark.parametrize("configure", [at_once, loaded, from_module])
+@pytest.mark.parametrize("kind", CONFIGURATIONS)
+def test_in_an_app_of_any_configuration_the_tasks_are_right_and_its_own_values_stay(
+    new_app: Callable[..., Celery], settings: MakeSettings, kind: str, configure: Configure, first: str
+) -> None:
+    values = {**MEMORY, **CONFIGURATIONS[kind]}
+    app, plain = new_app(), new_app()
+    steps = [lambda: install(app, settings()), lambda: configure(app, values)]
+    for step in steps if first == "installed" else reversed(steps):
+        step()
+    configure(plain, values)
+    for name in {*values, "task_queues", "task_routes", "task_default_queue", "task_create_missing_queues"}:
+        assert app.conf[name] == plain.conf[name]
+
+    assert set(app.tasks) == {*plain.tasks, *TASKS}
+    for task in (app.tasks[name] for name in TASKS):
+        late = (task.acks_late, task.reject_on_worker_lost, task.retry_on_worker_lost)
+        results = (task.store_errors_even_if_ignored, task.track_started, not task.ignore_result)
+        assert not any((*late, *results, task.rate_limit))
+        assert task.time_limit > task.soft_time_limit > 10
+        assert task.serializer == "json"
+
+    assert list(app.amqp.queues.consume_from) == [*plain.amqp.queues.consume_from, *QUEUES]
+    retry = retried(app)
+    assert retry.headers["eta"]
+    for message in (retry, beaten(app, CLAIM_TASK), beaten(app, MAINTAIN_TASK)):
+        assert message.content_type == "application/json"
+        assert (message.delivery_info["exchange"], message.properties["delivery_mode"]) == ("", 2)
+        assert message.properties["priority"] == 0
+        assert message.headers["task"].startswith("outbox_tasks.")
+        assert message.headers["ignore_result"]
+
+
+def test_a_configuration_that_is_not_there_yet_is_not_looked_at(
+    new_app: Callable[..., Celery], settings: MakeSettings
+) -> None:
+    app = new_app()
+    app.config_from_object("shop_settings", namespace="CELERY")
+    install(app, settings())
+    nudge = broker_nudge(settings(), app)
+    assert not app.configured
+    assert not app.finalized
+    from_module(app, {"broker_url": "memory://shop"})
+    assert nudge is not None
+    nudge()
+    [message] = eventually(lambda: sent(app, CLAIM_QUEUE))
+    assert message.headers["task"] == CLAIM_TASK
+    assert app.conf.broker_url == "memory://shop"
+
+
+def test_the_schedule_gets_our_entries_beside_the_app_s_own_however_it_is_set(
+    new_app: Callable[..., Celery], settings: MakeSettings
+) -> None:
+    app, mine = new_app(), {"task": "shop.mine", "schedule": 5.0}
+    install(app, settings(claim_interval=0.5))
+    app.conf.update(**MEMORY, beat_schedule={"shop.mine": mine, MAINTAIN_TASK: mine})
+    app.add_periodic_task(7.0, app.signature("shop.ping"), name="shop.ping")
+    assert not app.configured
+    schedule = app.conf.beat_schedule
+    assert set(schedule) == {"shop.mine", "shop.ping", CLAIM_TASK, MAINTAIN_TASK}
+    assert schedule[MAINTAIN_TASK] == mine
+    assert schedule[CLAIM_TASK] == {
+        "task": CLAIM_TASK,
+        "schedule": 0.5,
+        "options": {"queue": CLAIM_QUEUE, "expires": 5.0},
+    }
+    app.add_periodic_task(9.0, app.signature("shop.ping"), name="shop.later")
+    assert {"shop.later", CLAIM_TASK} <= set(app.conf.beat_schedule)
+    # Another one in its place: what beat finds when it has imported the app.
+    app.conf.beat_schedule = {"shop.other": mine}
+    app.loader.import_default_modules()
+    assert set(app.conf.beat_schedule) == {"shop.other", CLAIM_TASK, MAINTAIN_TASK}
+
+
+def test_a_configuration_read_anew_has_our_entries_too(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
+    app = new_app(task_default_queue="first")
+    install(app, settings())
+    assert CLAIM_TASK in app.conf.beat_schedule
+    app.config_from_object({**MEMORY, "beat_schedule": {"mine": {"task": "mine", "schedule": 1.0}}})
+    assert set(app.conf.beat_schedule) == {"mine", CLAIM_TASK, MAINTAIN_TASK}
+
+
+def test_queues_that_the_app_defines_itself_stay_its_own(
+    new_app: Callable[..., Celery], settings: MakeSettings
+) -> None:
+    mine = Queue(PUBLISH_QUEUE, Exchange("mine", "topic"), routing_key="a.#", queue_arguments={"x-max-priority": 3})
+    app = new_app(task_queues=[mine], task_create_missing_queues=False)
+    install(app, settings())
+    assert app.amqp.queues[PUBLISH_QUEUE] == mine
+    assert set(app.amqp.queues.consume_from) == set(QUEUES)
+    assert retried(app).headers["task"] == PUBLISH_TASK
+    app.amqp.queues.select([CLAIM_QUEUE, MAINTAIN_QUEUE])
+    assert set(app.amqp.queues.consume_from) == {CLAIM_QUEUE, MAINTAIN_QUEUE}
+
+
+def test_what_the_app_sends_to_all_its_queues_does_not_get_into_ours(
+    new_app: Callable[..., Celery], settings: MakeSettings
+) -> None:
+    app = new_app(task_default_exchange="all", task_default_exchange_type="fanout")
+    install(app, settings())
+    with app.connection_for_write() as connection:
+        for queue in app.amqp.queues.consume_from.values():
+            queue(connection.default_channel).declare()
+    app.send_task("shop.any", ignore_result=True)
+    assert {name: len(sent(app, name)) for name in ("celery", *QUEUES)} == {"celery": 1, **dict.fromkeys(QUEUES, 0)}
+
+
+@pytest.mark.parametrize("look", [lambda app: app.amqp, lambda app: app.amqp.queues])
+def test_an_app_that_has_looked_at_its_queues_already_gets_ours(
+    new_app: Callable[..., Celery], settings: MakeSettings, look: Callable[[Celery], Any]
+) -> None:
+    app = new_app(task_default_queue="shop")
+    look(app)
+    install(app, settings())
+    assert list(app.amqp.queues.consume_from) == ["shop", *QUEUES]
+
+
+def test_a_pickled_app_has_our_queues(
+    new_app: Callable[..., Celery], settings: MakeSettings, apps: list[Celery]
+) -> None:
+    app = new_app(task_default_queue="shop")
+    install(app, settings())
+    apps.append(copy := pickle.loads(pickle.dumps(app)))
+    assert list(copy.amqp.queues.consume_from) == ["shop", *QUEUES]
+
+
+def test_the_app_s_own_task_class_is_not_ours(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
+    """It may retry whatever fails; a dead letter must stay dead."""
+    app = new_app()
+    app.task_cls = type("Stubborn", (Task,), {"autoretry_for": (Exception,)})
+    app.conf.update(MEMORY)
+    install(app, settings())
+    assert not any(hasattr(app.tasks[name], "autoretry_for") for name in TASKS)
+
+
+def test_an_annotation_of_one_of_our_tasks_by_its_name_counts(
+    new_app: Callable[..., Celery], settings: MakeSettings
+) -> None:
+    heard: list[str] = []
+    own = {"rate_limit": "9/s", "@run": lambda run: lambda *a, **k: heard.append("ran")}
+    app = new_app(task_annotations=[{"*": {"rate_limit": "1/h"}}, {CLAIM_TASK: own}])
+    install(app, settings())
+    assert [app.tasks[name].rate_limit for name in TASKS] == ["9/s", 0, 0, 0]
+    app.tasks[CLAIM_TASK].run()
+    assert heard == ["ran"]
+
+
+def test_installed_twice_is_installed_once(
+    new_app: Callable[..., Celery], settings: MakeSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = new_app(task_default_queue="shop")
+    relay = install(app, settings())
+    app.finalize()
+    assert install(app, settings()) is relay
+    assert not caplog.records
+    assert install(app, settings(claim_interval=0.5)) is relay
+    assert "other settings" in caplog.text
+    assert list(app.amqp.queues.consume_from) == ["shop", *QUEUES]
+    own = make_app(settings(broker_url="memory://"))
+    assert install(own, settings(broker_url="memory://")) is own.relay
+
+
+def test_two_apps_in_one_process_have_each_their_own(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
+    first, second, third = (new_app(task_default_queue=name) for name in ("one", "two", "three"))
+    install(first, settings(claim_interval=0.5))
+    install(second, settings(claim_interval=2))
+    for app, name, interval in ((first, "one", 0.5), (second, "two", 2)):
+        assert app.tasks[CLAIM_TASK].app is app
+        assert app.conf.beat_schedule[CLAIM_TASK]["schedule"] == interval
+        assert list(app.amqp.queues.consume_from) == [name, *QUEUES]
+    assert not set(third.tasks) & set(TASKS)
+    assert not third.conf.beat_schedule
+    assert list(third.amqp.queues) == ["three"]
+
+
+class TestBroker:
+    """What the relay takes from the app's configuration of its broker."""
+
+    def test_its_connections_are_by_the_app_s_configuration_and_our_timeouts_where_it_has_none(
+        self, new_app: Callable[..., Celery], settings: MakeSettings
+    ) -> None:
+        options = {"global_keyprefix": "shop:", "socket_timeout": 77, "priority_steps": [0, 5]}
+        app = new_app(
+            broker_url="redis://reads:1/0",
+            broker_write_url=["redis://one:1/0", "redis://two:1/0"],
+            broker_transport_options=options,
+            broker_connection_timeout=9,
+        )
+        with Broker(app, settings()).producer() as producer:
+            connection = producer.connection
+        assert options.items() <= connection.transport_options.items()
+        assert connection.transport_options["health_check_interval"] == 5
+        assert (connection.hostname, connection.alt[1:], connection.connect_timeout) == ("one", ["redis://two:1/0"], 9)
+        assert app.conf.broker_transport_options == options
+        with Broker(app, settings(), timeout=1.0).producer() as producer:
+            hurried = producer.connection
+        assert (hurried.transport_options["socket_timeout"], hurried.connect_timeout) == (1.0, 1.0)
+        assert hurried.transport_options["global_keyprefix"] == "shop:"
+
+    def test_a_broker_that_is_not_there_is_named(self, new_app: Callable[..., Celery], settings: MakeSettings) -> None:
+        app = new_app(broker_url=["redis://user:secret@localhost:1/0", "redis://localhost:2/0"])
+        with pytest.raises(BrokerUnreachable, match=r"redis://user:\*\*\*@localhost:1/0;redis://localhost:2/0"):
+            Broker(app, settings()).waiting()
+
+    @pytest.mark.parametrize("url", ["redis://here:1/0", ["redis://here:1/0", "redis://there:1/0"]])
+    def test_settings_without_a_broker_take_the_app_s(
+        self, new_app: Callable[..., Celery], settings: MakeSettings, url: Any
+    ) -> None:
+        destinations = {
+            "tasks": {"url": "celery://?queue=shop", "transport_options": {"socket_timeout": 3}},
+            "elsewhere": {"url": "celery://?broker=redis%3A%2F%2Felse%3A1%2F0"},
+        }
+        options = {"global_keyprefix": "shop:", "socket_timeout": 1}
+        app = new_app(broker_url=url, broker_transport_options=options)
+        relay = install(app, settings(destinations=destinations))
+        assert relay.settings.broker_url == ("redis://here:1/0" if isinstance(url, str) else ";".join(url))
+        assert relay.settings.destinations["tasks"].transport_options == {
+            "global_keyprefix": "shop:",
+            "socket_timeout": 3,
+        }
+        assert relay.settings.destinations["elsewhere"].transport_options == {}
+
+    def test_settings_with_a_broker_keep_it(self, new_app: Callable[..., Celery], settings: MakeSettings) -> None:
+        given = settings(broker_url="redis://tasks:1/0")
+        assert install(new_app(broker_url="redis://shop:1/0"), given).settings is given
+
+
+class TestCheck:
+    """What a worker refuses to start with."""
+
+    @pytest.mark.parametrize(
+        ("values", "reason"),
+        [
+            ({"accept_content": ["pickle"]}, r"accept_content = \['pickle'\] is not usable: .* JSON; add 'json'"),
+            (
+                {"broker_transport_options": {"visibility_timeout": 269}},
+                r"broker_transport_options\['visibility_timeout'\] = 269 is not usable: it must be .*twice .*270",
+            ),
+        ],
+        ids=["no json", "short visibility timeout"],
+    )
+    def test_names_the_setting_and_the_rule(
+        self, new_app: Callable[..., Celery], settings: MakeSettings, values: dict[str, Any], reason: str
+    ) -> None:
+        app = new_app(**{"broker_url": "redis://localhost:1/0", **values})
+        relay = install(app, settings())
+        with pytest.raises(ConfigurationError, match=reason):
+            relay.check()
+        worker = app.WorkController.__new__(app.WorkController)  # one that goes no further than to say that it starts
+        with pytest.raises(SystemExit, match="outbox_tasks: Setting"):
+            signals.worker_init.send(sender=worker)
+        app.amqp.queues.select("celery")
+        signals.worker_init.send(sender=worker)
+
+    def test_counts_with_the_broker_s_own_visibility_timeout(
+        self, new_app: Callable[..., Celery], settings: MakeSettings
+    ) -> None:
+        app = new_app(broker_url="redis://localhost:1/0")
+        Broker(app, settings()).check()
+        patient = settings(native_retry_max=1500, visibility_timeout=7200)
+        with pytest.raises(ConfigurationError, match="= 3600 is not usable"):
+            Broker(app, patient).check()
+
+    @pytest.mark.parametrize("accepted", [["pickle", "json"], {"application/json"}, None])
+    def test_accepts_json_under_each_of_its_names(
+        self, new_app: Callable[..., Celery], settings: MakeSettings, accepted: Any
+    ) -> None:
+        Broker(new_app(accept_content=accepted), settings()).check()
