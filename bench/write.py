@@ -1,0 +1,221 @@
+"""What publishing costs the application: beside a bare INSERT of the same row, in bulk, and with a broker in trouble.
+
+    python bench/write.py [--rounds 2000] [--json]
+
+The ways take turns, transaction by transaction, so that whatever else the machine does meets all of them alike. The
+servers are embedded ones, unless OUTBOX_DATABASE_URL names another database; there the bench keeps to a schema of its
+own. Brokers in trouble: `dead` refuses connections, `silent` accepts them and never answers, `slow` answers after
+half a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from statistics import median, quantiles
+from typing import Any
+from uuid import uuid4
+
+import click
+from celery import Celery
+from sqlalchemy import create_engine, insert, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Message, Outbox, Settings
+from outbox_tasks.local.ports import free_port
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.model import uuid7
+from outbox_tasks.schema import tables
+from outbox_tasks.store import engine_url, migrating
+
+PAYLOAD = {"id": 42, "customer": "Zoë", "items": [{"sku": "apple", "count": 3}, {"sku": "pear", "count": 1}]}
+BODY = json.dumps(PAYLOAD, ensure_ascii=False, separators=(",", ":")).encode()
+MANY = 10_000
+WARM = 200
+
+
+def task(number: int) -> None:
+    """A task of the application."""
+
+
+def row() -> dict[str, Any]:
+    """What `publish` makes of the payload."""
+    return {
+        "id": uuid7(),
+        "event_type": "order.created",
+        "destination": "orders",
+        "key": "order:42",
+        "payload": BODY,
+        "content_type": "application/json",
+        "headers": {},
+    }
+
+
+class Bench:
+    """One application with its outbox."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.engine = create_engine(engine_url(str(settings.database_url)))
+        self.outbox = Outbox(settings)
+        self.insert = insert(tables(settings.database_schema).messages)
+        app = Celery("bench", broker="redis://127.0.0.1:1", set_as_current=False)
+        self.task = app.task(name="bench.task", shared=False)(task)
+
+    def ways(self) -> dict[str, Callable[[Session], object]]:
+        """What a transaction may do."""
+        return {
+            "nothing but SELECT 1": lambda session: session.execute(text("SELECT 1")),
+            "bare INSERT": lambda session: session.execute(self.insert, row()),
+            "publish": lambda session: self.outbox.publish(session, "order.created", PAYLOAD, key="order:42"),
+            "publish with an id": lambda session: self.outbox.publish(
+                session, "order.created", PAYLOAD, key="order:42", id=uuid7()
+            ),
+            "delay of a task": lambda session: self.outbox.delay(session, self.task, 42),
+        }
+
+    def single(self, rounds: int) -> dict[str, dict[str, float]]:
+        """Microseconds of a transaction in each way."""
+        taken: dict[str, list[float]] = {name: [] for name in self.ways()}
+        with Session(self.engine) as session:
+            for turn in range(rounds + WARM):
+                for name, way in self.ways().items():
+                    started = time.perf_counter()
+                    with session.begin():
+                        way(session)
+                    if turn >= WARM:
+                        taken[name].append((time.perf_counter() - started) * 1e6)
+        bare = median(taken["bare INSERT"])
+        return {
+            name: {"us": median(times), "more_us": median(times) - bare, "ratio": median(times) / bare}
+            for name, times in taken.items()
+        }
+
+    def many(self) -> dict[str, float]:
+        """Rows a second of `publish_many`, the best of three."""
+        return {
+            "Session": max(self._many(self._publish_many) for _ in range(3)),
+            "AsyncSession": max(self._many(lambda made: asyncio.run(self._publish_async(made))) for _ in range(3)),
+        }
+
+    def _many(self, publish: Callable[[list[Message]], object]) -> float:
+        messages = [Message("order.created", PAYLOAD, key="order:42") for _ in range(MANY)]
+        started = time.perf_counter()
+        publish(messages)
+        return MANY / (time.perf_counter() - started)
+
+    def _publish_many(self, messages: list[Message]) -> None:
+        with Session(self.engine) as session, session.begin():
+            self.outbox.publish_many(session, messages)
+
+    async def _publish_async(self, messages: list[Message]) -> None:
+        engine = create_async_engine(self.engine.url.set(drivername="postgresql+asyncpg"))
+        async with AsyncSession(engine) as session, session.begin():
+            self.outbox.publish_many(session, messages)
+        await engine.dispose()
+
+    def nudged(self, rounds: int) -> dict[str, dict[str, float]]:
+        """Milliseconds of a transaction that publishes, with brokers of all kinds."""
+        with ExitStack() as stack:
+            brokers = {
+                "alive": stack.enter_context(EmbeddedValkey()).url,
+                "dead": f"redis://127.0.0.1:{free_port()}/0",
+                "silent": stack.enter_context(answering(None)),
+                "slow": stack.enter_context(answering(0.5)),
+            }
+            outboxes = {"no nudge": self.outbox} | {
+                name: Outbox(self.settings.replace(nudge=True, broker_url=url)) for name, url in brokers.items()
+            }
+            taken: dict[str, list[float]] = {name: [] for name in outboxes}
+            with Session(self.engine) as session:
+                for turn in range(rounds + WARM):
+                    for name, outbox in outboxes.items():
+                        started = time.perf_counter()
+                        with session.begin():
+                            outbox.publish(session, "order.created", PAYLOAD, key="order:42")
+                        if turn >= WARM:
+                            taken[name].append((time.perf_counter() - started) * 1e3)
+        return {name: {"p50": median(times), "p99": quantiles(times, n=100)[98]} for name, times in taken.items()}
+
+
+@contextmanager
+def answering(after: float | None) -> Iterator[str]:
+    """A broker that accepts connections and answers each command after so many seconds; None: never."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    kept: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                kept.append(listening.accept()[0])
+            except OSError:
+                return
+            if after is not None:
+                threading.Thread(target=answer, args=(kept[-1],), daemon=True).start()
+
+    def answer(client: socket.socket) -> None:
+        while True:
+            try:
+                if not client.recv(65536):
+                    return
+                time.sleep(after or 0)
+                client.sendall(b"+OK\r\n")
+            except OSError:
+                return
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"redis://127.0.0.1:{listening.getsockname()[1]}/0"
+    finally:
+        listening.close()
+        for client in kept:
+            client.close()
+
+
+@click.command()
+@click.option("--rounds", default=2000, show_default=True, help="Transactions in each way.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def main(rounds: int, as_json: bool) -> None:
+    """What publishing costs the application."""
+    with ExitStack() as stack:
+        url = os.environ.pop("OUTBOX_DATABASE_URL", None) or stack.enter_context(EmbeddedPostgres()).url
+        schema = f"outbox_bench_{uuid4().hex[:8]}"
+        settings = Settings(
+            database_url=url,
+            database_schema=schema,
+            nudge=False,
+            destinations={"orders": {"url": "redis+stream://localhost"}, "tasks": {"url": "celery://"}},
+            routes={"order.*": ["orders"]},
+        )
+        with migrating(settings) as connection:
+            upgrade(connection, schema)
+        try:
+            bench = Bench(settings)
+            found = {"single": bench.single(rounds), "rows_per_second": bench.many(), "commit_ms": bench.nudged(rounds)}
+        finally:
+            with migrating(settings) as connection:
+                connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+        return
+    click.echo("one transaction with               µs   more than the INSERT   ratio")
+    for name, one in found["single"].items():
+        click.echo(f"{name:28} {one['us']:8.0f} {one['more_us']:+22.0f} {one['ratio']:7.2f}")
+    click.echo("\npublish_many            rows/s")
+    for name, rate in found["rows_per_second"].items():
+        click.echo(f"{name:18} {rate:11,.0f}")
+    click.echo("\ntransaction with one publish, and a broker that is    p50 ms   p99 ms")
+    for name, times in found["commit_ms"].items():
+        click.echo(f"{name:50} {times['p50']:9.2f} {times['p99']:8.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""An example for each module of tests, in its own directory, with a database and a Redis database of its own.
+
+A module says by `example` which one, and starts its processes in a fixture. At the module's end they must stop cleanly.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import httpx
+import psycopg
+import pytest
+import redis
+
+from outbox_tasks.local.commands import WORKER_READY, outbox_tasks_argv
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.processes import Child
+from tests.conftest import eventually
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EMPTY = range(15, 0, -1)
+START_TIMEOUT = 20.0
+CTRL_C = signal.SIGINT
+PYTHON = (sys.executable, "-m")
+
+
+class Project:
+    """The processes of one example, and how to speak to it."""
+
+    def __init__(self, directory: Path, scratch: Path, env: dict[str, str]) -> None:
+        self.directory = directory
+        self.env = env
+        self._scratch = scratch
+        self._children: list[Child] = []
+        self._clients: list[httpx.Client] = []
+
+    def run(self, *argv: str) -> None:
+        """Run a command to its end."""
+        with Child.start(argv[-1], argv, env=self.env, cwd=self.directory) as child:
+            assert child.wait(START_TIMEOUT) == 0, child.tail(40)
+
+    def start(self, name: str, *argv: str, ready: str = "", stop_signal: signal.Signals = CTRL_C, **env: str) -> Child:
+        """Start a process, and wait until it says that it is ready."""
+        child = Child.start(name, argv, env={**self.env, **env}, cwd=self.directory, stop_signal=stop_signal)
+        self._children.append(child)
+        if ready:
+            child.wait_for(ready, START_TIMEOUT)
+        return child
+
+    def worker(self, app: str, *options: str, **env: str) -> Child:
+        """Start a Celery worker; `-B` gives it a beat."""
+        schedule = ["-s", str(self._scratch / "beat")] if "-B" in options else []
+        argv = [*PYTHON, "celery", "-A", app, "worker", "-P", "solo", "-l", "INFO", "--without-mingle", *schedule]
+        # Celery counts an end by Ctrl-C as a failure.
+        return self.start("worker", *argv, *options, ready=WORKER_READY, stop_signal=signal.SIGTERM, **env)
+
+    def web(self, *argv: str, **env: str) -> httpx.Client:
+        """Start a web server on the port that `{port}` stands for; returns a client, once it answers."""
+        port = free_port()
+        child = self.start("web", *(part.format(port=port) for part in argv), **env)
+        client = httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=10)
+        self._clients.append(client)
+
+        def answers() -> bool:
+            assert child.alive, child.tail(40)
+            with suppress(httpx.ConnectError):
+                return client.get("/").status_code < 500
+            return False
+
+        eventually(answers, START_TIMEOUT)
+        return client
+
+    def stop(self) -> list[str]:
+        """Stop all, the last started first; returns what those said last that did not end cleanly."""
+        for client in self._clients:
+            client.close()
+        unclean = [
+            f"{child.name}: {code}\n{child.tail()}" for child in reversed(self._children) if (code := child.stop())
+        ]
+        self._children.clear()
+        return unclean
+
+    def tails(self) -> str:
+        """What its processes last said."""
+        return "\n".join(f"--- {child.name}\n{child.tail(30)}" for child in self._children)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """What is in its database."""
+        with psycopg.connect(self.env["OUTBOX_DATABASE_URL"]) as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    def counts(self, *tables: str) -> list[int]:
+        """How many rows these have."""
+        return [self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in tables]
+
+
+@pytest.fixture(scope="module")
+def broker_url(redis_url: str) -> Iterator[str]:
+    """A database of the Redis server that was empty, and is emptied again."""
+    for number in EMPTY:
+        url = urlsplit(redis_url)._replace(path=f"/{number}").geturl()
+        with redis.Redis.from_url(url) as client:
+            if not client.dbsize():
+                yield url
+                client.flushdb()
+                return
+    pytest.fail("no Redis database is empty")
+
+
+@pytest.fixture(scope="module")
+def project(
+    example: str, tmp_path_factory: pytest.TempPathFactory, postgres_url: str, broker_url: str
+) -> Iterator[Project]:
+    """The example, with its outbox tables made; nothing runs yet."""
+    database = f"outbox_test_{uuid4().hex[:12]}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {database}".encode())
+        env = {
+            "OUTBOX_DATABASE_URL": urlsplit(postgres_url)._replace(path=f"/{database}").geturl(),
+            "OUTBOX_BROKER_URL": broker_url,
+        }
+        made = Project(EXAMPLES / example, tmp_path_factory.mktemp(example), env)
+        try:
+            made.run(*outbox_tasks_argv("init"))
+            yield made
+        finally:
+            unclean = made.stop()
+            connection.execute(f"DROP DATABASE {database} WITH (FORCE)".encode())
+    assert not unclean, "\n".join(unclean)
+
+
+@pytest.fixture(autouse=True)
+def _say_why(project: Project, request: pytest.FixtureRequest) -> Iterator[None]:
+    """A failed test's output ends with that of the example's processes."""
+    failed = request.session.testsfailed
+    yield
+    if request.session.testsfailed > failed:
+        print(project.tails())
