@@ -71,7 +71,7 @@ def _serialized(message: Message, settings: Settings) -> tuple[str | bytes, str]
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload), message.content_type or BYTES
     if isinstance(payload, str):
-        if not _is_encodable(payload):
+        if not is_encodable(payload):
             raise PayloadNotSerializable(event_type=message.event_type, reason="half of a surrogate pair is no text")
         return payload, message.content_type or TEXT
     if settings.serializer is not None:
@@ -81,7 +81,7 @@ def _serialized(message: Message, settings: Settings) -> tuple[str | bytes, str]
             payload = to_jsonable_python(payload)
         text = _encode(payload)
         _check_keys(payload)
-        if not _is_encodable(text):
+        if not is_encodable(text):
             raise ValueError("half of a surrogate pair is no text")
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadNotSerializable(event_type=message.event_type, reason=error) from error
@@ -150,23 +150,24 @@ def _check(message: Message) -> None:
         _refuse(message, "headers", headers, "must be a mapping of text to text")
     else:
         for name, value in headers.items():
-            if not _is_text(name) or not _is_text(value):
+            if not is_text(name) or not is_text(value):
                 _refuse(message, f"headers[{name!r}]", value, "must be text under a name that is text")
 
 
 def _check_text(message: Message, field: str, value: object, at_most: int, *, at_least: int = 0) -> None:
     if value is None and not at_least:
         return
-    if not _is_text(value) or not at_least <= len(str(value)) <= at_most:
+    if not is_text(value) or not at_least <= len(str(value)) <= at_most:
         _refuse(message, field, value, f"must be text of {at_least} to {at_most} characters, without NUL")
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
     """Whether PostgreSQL can store it as text: no NUL, and no half of a surrogate pair."""
-    return isinstance(value, str) and "\0" not in value and _is_encodable(value)
+    return isinstance(value, str) and "\0" not in value and is_encodable(value)
 
 
-def _is_encodable(value: str) -> bool:
+def is_encodable(value: str) -> bool:
+    """Whether it can be written as UTF-8: half of a surrogate pair can't."""
     if value.isascii():
         return True
     try:
@@ -177,8 +178,9 @@ def _is_encodable(value: str) -> bool:
 
 
 def _refuse(message: Message, field: str, value: object, rule: str) -> NoReturn:
-    raise InvalidMessage(event_type=_short(message.event_type), field=field, value=_short(value), rule=rule)
+    raise InvalidMessage(event_type=short(message.event_type), field=field, value=short(value), rule=rule)
 
 
-def _short(value: object) -> object:
+def short(value: object) -> object:
+    """What an error shows of it."""
     return value[:40] + "…" if isinstance(value, str) and len(value) > 40 else value

@@ -19,6 +19,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox_tasks import statements
+from outbox_tasks.compose import is_text, short
 from outbox_tasks.errors import InboxMisused, InvalidMessageId, NotInTransaction, NoTransaction, SchemaMissing
 from outbox_tasks.schema import LOST_TABLE, tables, where
 from outbox_tasks.sessions import (
@@ -75,7 +76,7 @@ class Inbox:
     def __init__(self, consumer: str, *, schema: str | None = None) -> None:
         if not _is_storable(consumer):
             reason = f"a consumer's name must be text of 1 to {LONGEST} characters, without NUL"
-            raise InboxMisused(consumer=_short(consumer), reason=reason)
+            raise InboxMisused(consumer=short(consumer), reason=reason)
         self.consumer = consumer
         self._schema = schema
         self._statement = statements.mark(tables(schema))
@@ -171,7 +172,7 @@ class Inbox:
     def _checked(self, message_id: object) -> str:
         message = str(message_id) if isinstance(message_id, UUID) else message_id
         if not isinstance(message, str) or not _is_storable(message):
-            raise InvalidMessageId(consumer=self.consumer, value=_short(message), longest=LONGEST)
+            raise InvalidMessageId(consumer=self.consumer, value=short(message), longest=LONGEST)
         return message
 
     def _mark(self, session: Any, message: str) -> bool:
@@ -234,7 +235,7 @@ def _is_async(begin: object) -> bool | None:
 
 @contextmanager
 def _in_django(connection: Any) -> Iterator[Any]:
-    from django.db import transaction  # type: ignore[import-untyped] # only who has Django comes here
+    from django.db import transaction  # only who has Django comes here
 
     with transaction.atomic(using=connection.alias):
         yield transaction.get_connection(connection.alias)  # this thread's
@@ -282,16 +283,6 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", repr(function))
 
 
-def _is_storable(text: object) -> bool:
+def _is_storable(value: object) -> bool:
     """Whether it is text that PostgreSQL can store, in a key."""
-    if not isinstance(text, str) or not 1 <= len(text) <= LONGEST or "\0" in text:
-        return False
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return False
-    return True
-
-
-def _short(value: object) -> object:
-    return value[:40] + "…" if isinstance(value, str) and len(value) > 40 else value
+    return is_text(value) and 1 <= len(str(value)) <= LONGEST

@@ -48,7 +48,8 @@ class Transaction(Protocol):
         """Call `insert` with these rows, now or, together with others, before the commit."""
 
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
-        """Execute a statement now, by the engine that would get one `like` it; returns how many rows it changed."""
+        """Execute a statement now, by the engine that would get one `like` it; returns how many rows it changed. An
+        INSERT must be RETURNING something to be counted, since some drivers know no other way."""
 
     def wake(self, nudge: Callable[..., object]) -> None:
         """Call `nudge` once it has committed."""

@@ -7,7 +7,7 @@ with kombu's own JSON, which is what brings it through most brokers and keeps ti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
@@ -39,7 +39,7 @@ class TaskMessage:
 
     def dumps(self) -> str:
         """Raises `TypeError` or `ValueError` for what no broker's JSON could carry."""
-        return str(dumps(asdict(self)))
+        return str(dumps({field.name: getattr(self, field.name) for field in fields(self)}))
 
     @classmethod
     def loads(cls, text: str) -> TaskMessage:

@@ -78,15 +78,11 @@ class _Alchemy:
         return self._connection.scalar(text(sql.replace("::text", "\\:\\:text")), values)
 
     def script(self, sql: str) -> None:
-        """Straight to the driver, without parameters: it then takes several statements and leaves % alone."""
+        """Without parameters: the driver then takes several statements and leaves % alone."""
         if self._connection.dialect.driver == "asyncpg":  # whose cursors prepare every statement
             await_only(self._connection.connection.driver_connection.execute(sql))  # type: ignore[union-attr]
-            return
-        cursor = self._connection.connection.cursor()
-        try:
-            cursor.execute(sql)
-        finally:
-            cursor.close()
+        else:
+            self._connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
 
 
 class _Django:

@@ -22,8 +22,14 @@ app.conf.update(
     worker_prefetch_multiplier=2,
     worker_cancel_long_running_tasks_on_connection_loss=False,
     broker_connection_retry_on_startup=True,
-    # A worker that is killed while it brings back others' messages keeps those from doing so: not for long here.
-    broker_transport_options={"visibility_timeout": 3, "unacked_mutex_expire": 1},
+    # What was not acknowledged comes again soon. By default kombu looks for it every 100 s, or not for 5 minutes
+    # after a worker was killed while it did so.
+    broker_transport_options={
+        "visibility_timeout": 3,
+        "unacked_restore_interval": 1,
+        "unacked_restore_throttle": 1,
+        "unacked_mutex_expire": 1,
+    },
     task_ignore_result=True,
 )
 

@@ -216,14 +216,17 @@ class TestWhatIsCaught:
 
 
 class TestTimes:
-    @pytest.mark.parametrize("options", [{"countdown": 3600}, {"eta": NOW + timedelta(hours=1)}], ids=str)
+    @pytest.mark.parametrize(
+        "options", [{"countdown": 86400}, {"eta": NOW + timedelta(days=1)}], ids=["countdown", "eta"]
+    )
     def test_an_eta_waits_in_the_table(
         self, outbox: Outbox, app: Celery, session: Session, rows: Rows, options: dict[str, Any]
     ) -> None:
         with session.begin():
             outbox.apply_async(session, app.tasks["shapes.note"], (1,), **options)
         [row] = rows.hot()
-        assert abs(row.locked_until - datetime.now(UTC) - timedelta(hours=1)) < timedelta(seconds=30)
+        due = options.get("eta") or datetime.now(UTC) + timedelta(days=1)
+        assert abs(row.locked_until - due) < timedelta(seconds=30)
         assert rows.state(row.id) == "scheduled"
 
     def test_also_where_the_broker_would_delay_it(self, outbox: Outbox, session: Session, rows: Rows) -> None:
@@ -340,6 +343,16 @@ class TestWhatIsRefused:
         assert rows.hot() == []
 
 
+def test_what_makes_tasks_of_events_takes_no_stored_ones(
+    settings: MakeSettings, app: Celery, session: Session, rows: Rows
+) -> None:
+    destinations = {"events": {"url": "celery://?task=shop.on_event"}, "tasks": {"url": "celery://"}}
+    outbox = Outbox(settings(nudge=False, destinations=destinations))
+    with session.begin():
+        outbox.delay(session, app.tasks["shapes.note"])
+    assert [row.destination for row in rows.hot()] == ["tasks"]
+
+
 def test_routes_name_the_destination_of_a_task(
     settings: MakeSettings, app: Celery, session: Session, rows: Rows
 ) -> None:
@@ -394,6 +407,25 @@ class TestAppWide:
             assert sent() == 1
             call()
         assert (sent(), len(rows.hot())) == (1, 1)
+
+    def test_where_there_is_no_session_tasks_are_sent(self, outbox: Outbox, engine: Engine, redis_url: str) -> None:
+        """As in a beat, outside of any request: the application's own function may raise there."""
+
+        def nowhere() -> None:
+            raise RuntimeError("working outside of a request")
+
+        app, queue = make_app(redis_url), f"outbox_test_{uuid4().hex[:8]}"
+        outbox.install(app, capture=scoped_session(sessionmaker(engine), scopefunc=nowhere))
+        app.send_task("t", queue=queue)
+        with redis.Redis.from_url(redis_url) as client:
+            assert client.llen(queue) == 1
+            client.delete(queue)
+
+    def test_a_function_may_say_the_session(self, outbox: Outbox, session: Session, rows: Rows, app: Celery) -> None:
+        outbox.install(app, capture=lambda: session)
+        with session.begin():
+            app.send_task("t")
+        assert len(rows.hot()) == 1
 
     def test_other_apps_are_left_alone(
         self, live: Any, registry: scoped_session[Session], rows: Rows, redis_url: str
