@@ -166,6 +166,10 @@ class TransientError(PublishError):
     """{reason}"""
 
 
+class OutageError(PublishError):
+    """{reason}"""
+
+
 class AttemptFailed(OutboxError):
     """{code}: {error}"""
 

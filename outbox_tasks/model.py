@@ -84,6 +84,7 @@ class Result(StrEnum):
 
     SENT = "sent"
     RETRY = "retry"
+    OUTAGE = "outage"
     DEAD = "dead"
     DISCARDED = "discarded"
 
@@ -110,6 +111,12 @@ class Outcome:
     def retry(cls, code: str, error: str, *, retry_after: float | None = None) -> Outcome:
         """Not delivered, or not known to be: worth another attempt."""
         return cls(Result.RETRY, code, error, retry_after)
+
+    @classmethod
+    def outage(cls, code: str, error: str, *, retry_after: float | None = None) -> Outcome:
+        """Not delivered, or not known to be, because the destination itself is out of reach or out of order: it would
+        take no other message either. Worth another attempt, like `retry`."""
+        return cls(Result.OUTAGE, code, error, retry_after)
 
     @classmethod
     def dead(cls, code: str, error: str) -> Outcome:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher, load
-from outbox_tasks.errors import PermanentError, TransientError
+from outbox_tasks.errors import OutageError, PermanentError, TransientError
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Ticket
 from outbox_tasks.settings import Settings
 from outbox_tasks.store import Store
@@ -63,6 +63,8 @@ def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequen
         return [Outcome.dead(error.code, str(error))] * len(messages)
     except TransientError as error:
         return [Outcome.retry(error.code, str(error))] * len(messages)
+    except OutageError as error:
+        return [Outcome.outage(error.code, str(error))] * len(messages)
     except Exception as error:  # a publisher may raise anything, and a time limit may strike anywhere
         log.exception("the publisher of %s failed", destination)
         return [Outcome.retry(type(error).__name__, str(error) or repr(error))] * len(messages)

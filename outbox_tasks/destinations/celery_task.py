@@ -68,7 +68,7 @@ class CeleryTaskPublisher:
                     if not isinstance(send, Outcome):
                         send(producer)
         except self._app.trouble as error:
-            failed = Outcome.retry("connection", str(error))
+            failed = Outcome.outage(_code(error), str(error))
             return [send if isinstance(send, Outcome) else failed for send in sends]
         return [send if isinstance(send, Outcome) else Outcome.sent() for send in sends]
 
@@ -95,6 +95,18 @@ class CeleryTaskPublisher:
         # A message's own headers must not pass for Celery's: they could name another task.
         task.headers.update({name: value for name, value in headers.items() if name not in task.headers})
         return partial(self._app.amqp.send_task_message, name=name, message=task, queue=self._queue, retry=False)
+
+
+REFUSALS = {"AuthenticationError", "AccessRefused", "NoPermissionError"}
+"""What clients raise for credentials, each of its own kind."""
+
+
+def _code(error: BaseException | None) -> str:
+    while error is not None:
+        if type(error).__name__ in REFUSALS:
+            return "unauthorized"
+        error = error.__cause__
+    return "connection"
 
 
 def _stored(message: LeasedMessage) -> Send | Outcome:

@@ -90,21 +90,32 @@ def _widen(pool: redis.ConnectionPool) -> None:
     pool.connection_class = WideConnection
 
 
+NAMED = {
+    redis.exceptions.OutOfMemoryError: "oom",
+    redis.exceptions.ReadOnlyError: "readonly",
+    redis.exceptions.BusyLoadingError: "loading",
+}
+"""Refusals whose name redis-py takes out of the text."""
+
+
 def _outcome(answer: object) -> Outcome:
-    """What an answer means: refusals of this entry are permanent, all else may pass."""
+    """What an answer means: a key that is no stream is permanent, all else is the server's trouble and may pass."""
     if not isinstance(answer, RedisError):
         return Outcome.sent()
     text = str(answer)
     if isinstance(answer, AuthenticationError | NoPermissionError):
-        return Outcome.retry("unauthorized", text)
+        return Outcome.outage("unauthorized", text)
+    for kind, name in NAMED.items():
+        if isinstance(answer, kind):
+            return Outcome.outage(name, text)
     if isinstance(answer, ResponseError):
         code = text.partition(" ")[0].lower()
         if code == "wrongtype":
             return Outcome.dead("wrong_type", text)
-        return Outcome.retry(code if code.isalpha() else "refused", text)
+        return Outcome.outage(code if code.isalpha() else "refused", text)
     if isinstance(answer, redis.exceptions.TimeoutError):
-        return Outcome.retry("timeout", text)
-    return Outcome.retry("connection", text)
+        return Outcome.outage("timeout", text)
+    return Outcome.outage("connection", text)
 
 
 def _path(destination: Destination, path: str) -> tuple[int, str]:

@@ -1,0 +1,128 @@
+"""The servers at the other end: one file for each kind of destination, one class `Counterpart` in it.
+
+`test_every_publisher.py` runs its whole suite against each class that it finds here. A new publisher adds a file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import signal
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+from uuid import uuid4
+
+import psutil
+
+from outbox_tasks.model import LeasedMessage
+from tests.conftest import eventually
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message as it arrived: by name, what is the same over all transports."""
+
+    attributes: dict[str, str]
+    """CloudEvents attributes by their names, without prefixes and without `specversion`."""
+    payload: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+    """The message's own."""
+    content_type: str | None = None
+
+
+class Counterpart(ABC):
+    """One server, and a place on it for each test: `place`, a name that is new each time."""
+
+    name: ClassVar[str]
+    """How the tests call it: the URL's scheme."""
+    keeps_order: ClassVar[bool] = True
+    """Whether messages of one key arrive in the order in which they were sent."""
+    json_only: ClassVar[bool] = False
+    """Whether payloads must be JSON."""
+    ascii_headers: ClassVar[bool] = False
+    """Whether the transport's headers carry nothing but ASCII, so that other characters arrive encoded."""
+    largest: ClassVar[int | None] = None
+    """Bytes of payload that the server takes; more is permanent, `too_large`. None: no limit that a test can reach."""
+    answers_late: ClassVar[bool] = True
+    """Whether its clients wait for an answer, so that a stopped server is noticed by a timeout."""
+
+    def __init__(self) -> None:
+        self.place = ""
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """Why it can't run here, such as a program that is not installed; None: it can."""
+        return None
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it and wait until it answers, at the same address each time. Nothing happens if it runs."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """An orderly end."""
+
+    @property
+    @abstractmethod
+    def pids(self) -> list[int]:
+        """Its processes, those that serve."""
+
+    @abstractmethod
+    def url(self, place: str) -> str:
+        """The destination's URL of a place; makes the place, if somebody has to."""
+
+    @abstractmethod
+    def url_at(self, port: int) -> str:
+        """A destination's URL at some port of this machine, where a test listens, or nobody."""
+
+    @abstractmethod
+    def received(self) -> list[Received]:
+        """What has arrived at the test's place, in order. May be called again, for more."""
+
+    def wrong_password_url(self, place: str) -> str | None:
+        """The URL with credentials that the server refuses; None: it asks for none."""
+        return None
+
+    def unroutable_url(self, place: str) -> str | None:
+        """A URL of a place that does not exist, where that is an error; None: places are made as needed."""
+        return None
+
+    def refused(self, message: LeasedMessage) -> LeasedMessage | None:
+        """The message, changed so that this destination refuses it for good, and it alone; None: it takes all."""
+        return None
+
+    def new_place(self) -> str:
+        """The URL of a place that nobody has used."""
+        self.place = f"outbox-test-{uuid4().hex[:12]}"
+        return self.url(self.place)
+
+    def kill(self) -> None:
+        """`kill -9` of all its processes."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not any(psutil.pid_exists(pid) and _runs(pid) for pid in self.pids))
+
+    def freeze(self) -> None:
+        """It does not answer any more."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It answers again."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def every() -> list[type[Counterpart]]:
+    """All that there are, by name."""
+    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+    return sorted((module.Counterpart for module in modules), key=lambda kind: kind.name)

@@ -1,0 +1,59 @@
+"""Messages for the publishers, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from outbox_tasks.destinations import Publisher, load
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.publish import send
+from outbox_tasks.settings import Destination, Settings
+from tests.contract.counterparts import Counterpart
+
+
+def loaded(url: str, **values: Any) -> Publisher:
+    """The publisher of a destination `orders` with this URL; `destination` adds to what is configured of it."""
+    settings = Settings(
+        destinations={"orders": {"url": url, **values.pop("destination", {})}}, source="/shop", **values
+    )
+    return load(settings.destinations["orders"], settings)
+
+
+def configured(url: str, **values: Any) -> tuple[Destination, Settings]:
+    """What a publisher of this URL is made with."""
+    settings = Settings(destinations={"orders": {"url": url}}, **values)
+    return settings.destinations["orders"], settings
+
+
+def message(number: int = 0, **fields: Any) -> LeasedMessage:
+    """A message whose payload is its number."""
+    plain: dict[str, Any] = {
+        "id": f"0190a5d2-7c4e-7000-8000-{number:012d}",
+        "event_type": "order.created",
+        "destination": "orders",
+        "key": None,
+        "payload": b'{"n": %d}' % number,
+        "content_type": "application/json",
+        "headers": {},
+        "aggregate_type": None,
+        "aggregate_id": None,
+        "created_at": datetime(2030, 1, 2, 3, 4, 5, 678, UTC),
+        "attempts": 1,
+    }
+    return LeasedMessage(**{**plain, **fields})
+
+
+def sent_by(publisher: Publisher, *messages: LeasedMessage) -> list[Outcome]:
+    """The outcomes as the pipe sees them, for which an exception is a reason to try again."""
+    return send({"orders": publisher}, "orders", messages)
+
+
+def results(outcomes: list[Outcome]) -> list[Result]:
+    return [outcome.result for outcome in outcomes]
+
+
+def numbers(target: Counterpart) -> list[int]:
+    """The numbers of the messages that arrived, in order."""
+    return [json.loads(arrived.payload)["n"] for arrived in target.received()]

@@ -1,0 +1,257 @@
+"""What every publisher promises, against the real server of each: see `counterparts`."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from outbox_tasks.destinations import Publisher
+from outbox_tasks.local.ports import free_port
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from tests.conftest import eventually
+from tests.contract.counterparts import Counterpart, every
+from tests.contract.messages import loaded, message, numbers, results, sent_by
+
+SENT = Outcome.sent()
+AGAIN = {Result.RETRY, Result.OUTAGE}
+"""Not delivered, or not known to be, and worth another attempt."""
+
+
+@pytest.fixture(scope="module", params=every(), ids=lambda kind: kind.name)
+def server(request: pytest.FixtureRequest) -> Iterator[Counterpart]:
+    if reason := request.param.missing():
+        pytest.skip(reason)
+    made: Counterpart = request.param()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def target(server: Counterpart) -> Iterator[Counterpart]:
+    """The server, running, with a place of the test's own."""
+    server.start()
+    server.new_place()
+    yield server
+    server.start()
+
+
+def open_publisher(target: Counterpart, url: str | None = None, **values: Any) -> Any:
+    """A publisher to the test's place; to be closed."""
+    return closing(loaded(url or target.url(target.place), **values))
+
+
+def refused(target: Counterpart, number: int) -> LeasedMessage:
+    """A message that can't be sent, whose neighbours can."""
+    return target.refused(message(number)) or message(number, headers={"n": 5})
+
+
+class TestWhatArrives:
+    def test_a_message_with_all_that_belongs_to_it(self, target: Counterpart) -> None:
+        trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "v=1"}
+        full = message(7, key="order:42", aggregate_id="42", headers={"tenant": "t1", **trace})
+        with open_publisher(target) as publisher:
+            assert publisher.publish([full]) == [SENT]
+        [arrived] = eventually(target.received)
+        assert arrived.attributes == {
+            "id": full.id, "type": "order.created", "source": "/shop", "time": "2030-01-02T03:04:05.000678+00:00",
+            "subject": "42", "partitionkey": "order:42", **trace,
+        }  # fmt: skip
+        assert arrived.headers == {"tenant": "t1"}
+        assert arrived.payload == full.payload
+        assert arrived.content_type in ("application/json", None)
+
+    def test_nothing_that_a_message_does_not_have(self, target: Counterpart) -> None:
+        with open_publisher(target) as publisher:
+            assert publisher.publish([message()]) == [SENT]
+        [arrived] = eventually(target.received)
+        assert arrived.attributes.keys() == {"id", "type", "source", "time"}
+        assert arrived.headers == {}
+
+    def test_every_character(self, target: Counterpart) -> None:
+        odd = "naïve 😀 'q' \"d\" %s {x} \\ \t." if not target.ascii_headers else "naive 'q' \"d\" %s {x} \\ ."
+        sent = message(event_type="order.created", key=odd, aggregate_id=odd, headers={"odd": odd},
+                       payload=json.dumps("naïve 😀 \u2028", ensure_ascii=False).encode())  # fmt: skip
+        with open_publisher(target) as publisher:
+            assert publisher.publish([sent]) == [SENT]
+        [arrived] = eventually(target.received)
+        assert {arrived.attributes[n] for n in ("partitionkey", "subject")} == {odd}
+        assert arrived.headers == {"odd": odd}
+        assert arrived.payload == sent.payload
+
+    @pytest.mark.parametrize("payload", [b"", bytes(range(256)), b"x" * 100_000], ids=["empty", "all bytes", "large"])
+    def test_any_bytes(self, target: Counterpart, payload: bytes) -> None:
+        if target.json_only:
+            pytest.skip(f"{target.name} carries JSON")
+        with open_publisher(target) as publisher:
+            assert publisher.publish([message(payload=payload, content_type="application/x-thing")]) == [SENT]
+        [arrived] = eventually(target.received)
+        assert arrived.payload == payload
+        assert arrived.content_type == "application/x-thing"
+
+    def test_a_thousand_messages_in_the_order_of_their_keys(self, target: Counterpart) -> None:
+        messages = [message(n, key=f"key {n % 7}") for n in range(1000)]
+        with open_publisher(target) as publisher:
+            for start in range(0, 1000, 100):
+                assert publisher.publish(messages[start : start + 100]) == [SENT] * 100
+        eventually(lambda: len(target.received()) >= 1000, 30)
+        by_key: dict[str, list[int]] = defaultdict(list)
+        for arrived in target.received():
+            by_key[arrived.attributes["partitionkey"]].append(json.loads(arrived.payload)["n"])
+        assert sorted(n for found in by_key.values() for n in found) == list(range(1000))
+        if target.keeps_order:
+            assert all(found == sorted(found) for found in by_key.values())
+
+
+class TestOneBadMessage:
+    def test_in_the_middle_stops_none_of_its_neighbours(self, target: Counterpart) -> None:
+        with open_publisher(target) as publisher:
+            outcomes = publisher.publish([message(0), refused(target, 1), message(2)])
+        assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
+        assert outcomes[1].code
+        eventually(lambda: numbers(target) == [0, 2])
+
+    @pytest.mark.parametrize("headers", [{"n": 5}, ["a"], "text", {"n": None}, None])
+    def test_with_rubbish_for_headers_is_dead(self, target: Counterpart, headers: Any) -> None:
+        with open_publisher(target) as publisher:
+            sent, dead, also_sent = publisher.publish([message(0), message(1, headers=headers), message(2)])
+        assert (sent, also_sent) == (SENT, SENT)
+        assert (dead.result, dead.code) == (Result.DEAD, "bad_headers")
+
+    def test_that_is_too_large_is_dead(self, target: Counterpart) -> None:
+        if target.largest is None:
+            pytest.skip(f"{target.name} has no limit that a test can reach")
+        large = message(1, payload=b'"' + b"x" * target.largest + b'"')
+        with open_publisher(target) as publisher:
+            outcomes = publisher.publish([message(0), large, message(2)])
+        assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
+        assert outcomes[1].code == "too_large"
+        eventually(lambda: numbers(target) == [0, 2])
+
+    def test_alone_sends_nothing(self, target: Counterpart) -> None:
+        with open_publisher(target) as publisher:
+            assert results(publisher.publish([refused(target, 0)])) == [Result.DEAD]
+            assert publisher.publish([message(1)]) == [SENT]
+        eventually(lambda: numbers(target) == [1])
+
+
+class TestTrouble:
+    def test_no_server(self, target: Counterpart) -> None:
+        """Each outcome says so; what could never be sent is told apart."""
+        with open_publisher(target, target.url_at(free_port()), send_timeout=2) as publisher:
+            started = time.monotonic()
+            outcomes = sent_by(publisher, message(0), message(1, headers={"n": 5}), message(2))
+            assert time.monotonic() - started < 2.5
+        assert {outcomes[0].result, outcomes[2].result} <= AGAIN
+        assert outcomes[1].result is Result.DEAD
+        assert outcomes[0].code in ("connection", "timeout")
+        assert outcomes[0].error
+
+    @pytest.mark.parametrize("count", [1, 100])
+    def test_a_server_that_never_answers(self, target: Counterpart, count: int) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = target.url_at(silent.getsockname()[1])
+            with open_publisher(target, url, send_timeout=1) as publisher:
+                started = time.monotonic()
+                outcomes = sent_by(publisher, *(message(n) for n in range(count)))
+                assert time.monotonic() - started < 1.5
+        assert set(results(outcomes)) <= AGAIN
+        assert len(outcomes) == count
+
+    def test_a_server_that_stops_answering(self, target: Counterpart) -> None:
+        with open_publisher(target, send_timeout=1) as publisher:
+            assert sent_by(publisher, message(0)) == [SENT]
+            target.freeze()
+            try:
+                started = time.monotonic()
+                outcomes = sent_by(publisher, message(1), message(2))
+                assert time.monotonic() - started < 1.5
+            finally:
+                target.thaw()
+            assert set(results(outcomes)) <= AGAIN
+            eventually(lambda: sent_by(publisher, message(3)) == [SENT], 20)
+
+    def test_a_server_that_was_killed_and_is_back(self, target: Counterpart) -> None:
+        with open_publisher(target, send_timeout=2) as publisher:
+            assert sent_by(publisher, message(0)) == [SENT]
+            target.kill()
+            assert set(results(sent_by(publisher, message(1), message(1)))) <= AGAIN
+            target.start()
+            target.url(target.place)
+            eventually(lambda: sent_by(publisher, message(2)) == [SENT], 20)
+        eventually(lambda: 2 in numbers(target))
+
+    def test_a_server_that_was_restarted_in_the_meantime(self, target: Counterpart) -> None:
+        """The first send may meet the closed connection, and must not count as sent if it did."""
+        with open_publisher(target, send_timeout=2) as publisher:
+            assert sent_by(publisher, message(0)) == [SENT]
+            target.stop()
+            target.start()
+            target.url(target.place)
+            sent = 0
+
+            def sends() -> bool:
+                nonlocal sent
+                sent += sent_by(publisher, message(1)) == [SENT]
+                return sent > 0
+
+            eventually(sends, 20)
+        eventually(lambda: numbers(target).count(1) >= sent)
+
+    def test_a_server_killed_in_the_middle_of_batches(self, target: Counterpart) -> None:
+        """There is an outcome for each message, whatever happens; and afterwards all goes on."""
+        ended: list[list[Outcome]] = []
+        with open_publisher(target, send_timeout=2) as publisher:
+
+            def send() -> None:
+                deadline = time.monotonic() + 15
+                while time.monotonic() < deadline:
+                    ended.append(sent_by(publisher, *(message(n) for n in range(200))))
+                    if set(results(ended[-1])) & AGAIN:
+                        return
+
+            sending = threading.Thread(target=send)
+            sending.start()
+            eventually(lambda: ended)
+            target.kill()
+            sending.join(30)
+            assert set(results(ended[-1])) <= AGAIN | {Result.SENT}
+            assert all(len(outcomes) == 200 for outcomes in ended)
+            target.start()
+            target.url(target.place)
+            eventually(lambda: sent_by(publisher, message(1000)) == [SENT], 20)
+
+    def test_a_wrong_password(self, target: Counterpart) -> None:
+        """Somebody may mend it: nothing is dead for it. And it is told to nobody."""
+        url = target.wrong_password_url(target.place)
+        if url is None:
+            pytest.skip(f"{target.name} asks for no password here")
+        with open_publisher(target, url, send_timeout=2) as publisher:
+            outcomes = sent_by(publisher, message(0), message(1))
+        assert set(results(outcomes)) <= AGAIN
+        assert {outcome.code for outcome in outcomes} == {"unauthorized"}
+        assert not any("wrong" in str(outcome.error) for outcome in outcomes)
+
+    def test_a_place_that_does_not_exist(self, target: Counterpart) -> None:
+        url = target.unroutable_url(target.place)
+        if url is None:
+            pytest.skip(f"{target.name} makes places as they are needed")
+        with open_publisher(target, url, send_timeout=4) as publisher:
+            outcomes = sent_by(publisher, message(0), message(1))
+        assert set(results(outcomes)) <= AGAIN
+        assert {outcome.code for outcome in outcomes} == {"unroutable"}
+
+    def test_it_may_be_used_after_it_was_closed(self, target: Counterpart) -> None:
+        publisher: Publisher = loaded(target.url(target.place))
+        for number in range(2):
+            assert publisher.publish([message(number)]) == [SENT]
+            publisher.close()
+        eventually(lambda: numbers(target) == [0, 1])

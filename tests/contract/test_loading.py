@@ -1,0 +1,99 @@
+"""How a publisher is found by its URL, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox_tasks.destinations import load
+from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
+from tests.contract.messages import configured
+
+
+@pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        ("redis+stream://localhost/0/s?maxlen=many", "the only option"),
+        ("redis+stream://localhost/0/s?minlen=5", "the only option"),
+        ("redis+stream://localhost/stream/more", "/db/stream"),
+        ("celery://host/path", "with the options task, queue, broker"),
+        ("celery://?quue=shop&broker=redis://localhost/0", "with the options task, queue, broker"),
+        ("celery://?queue=shop", "set broker_url"),
+    ],
+)
+def test_a_url_that_can_not_work_is_refused_by_its_setting(url: str, rule: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(*configured(url))
+    assert caught.value.setting == "destinations.orders.url"
+    assert rule in caught.value.rule
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+stream://localhost:port/0/s",
+        "redis+stream://localhost:99999/0/s",
+        "redis+stream://[bad/0/s",
+        "celery://?broker=nowhere://localhost",
+    ],
+)
+def test_a_url_that_no_client_takes_is_refused_by_its_setting(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        load(*configured(url))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis+stream://localhost/0/s?password=hunter2",
+        "redis+stream://:hunter2@localhost:port/0/s",
+        "redis+stream://user:hunter2/x@localhost/0/s",
+    ],
+)
+def test_a_refused_url_does_not_show_its_password(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(*configured(url))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UnknownPublisher, match=r"'orders'.*'pigeon'.*celery, .*redis\+stream"):
+        load(*configured("pigeon://coop"))
+
+
+def test_the_documented_tls_scheme_is_registered() -> None:
+    load(*configured("rediss+stream://localhost:1/0/s"))
+
+
+@pytest.fixture
+def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Installs a package with this entry point and code, for real, on sys.path."""
+
+    def install(code: str) -> None:
+        (tmp_path / "pigeon_post.py").write_text(code)
+        info = tmp_path / "pigeon_post-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pigeon-post\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[outbox_tasks.publishers]\npigeon = pigeon_post:Pigeon\n")
+        monkeypatch.syspath_prepend(tmp_path)
+
+    return install
+
+
+def test_a_client_that_is_not_installed_is_named_with_the_extra(distribution: Callable[[str], None]) -> None:
+    distribution("import no_such_client\nclass Pigeon: ...\n")
+    with pytest.raises(PublisherNotInstalled, match=r"no_such_client.*outbox-tasks\[pigeon\]"):
+        load(*configured("pigeon://coop"))
+
+
+def test_a_publisher_of_another_package_is_found(distribution: Callable[[str], None]) -> None:
+    distribution(
+        "class Pigeon:\n"
+        "    def __init__(self, destination, settings):\n"
+        "        self.seen = (destination.name, destination.url, settings.source)\n"
+    )
+    publisher: Any = load(*configured("pigeon://coop", source="/loft"))
+    assert publisher.seen == ("orders", "pigeon://coop", "/loft")
