@@ -99,7 +99,7 @@ def outcome_events(bundle: Bundle, result: str, runtime: float) -> Iterable[tupl
             yield ticket, "task-succeeded", {"result": "'sent'", "runtime": runtime}
         elif step == Step.DISCARDED:
             yield ticket, "task-succeeded", {"result": f"'discarded: {code}'", "runtime": runtime}
-        elif step in (Step.RETRY, Step.RELEASE):
+        elif step in (Step.RETRY, Step.RELEASE, Step.OUTAGE):
             yield ticket, "task-retried", {"exception": code, "traceback": None}
         elif step == Step.DEAD:
             yield ticket, "task-failed", {"exception": code, "traceback": None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from uuid import uuid4
@@ -63,13 +63,17 @@ def _claim_batch(
     store: Store, send: Callable[[Sequence[Bundle]], None], size: int, tally: Tally, *, idle: bool
 ) -> bool:
     """Claim and hand on one batch; true if there may be more."""
-    destinations = store.settings.destinations
-    # Each destination its own share: a flood to one starves nobody. What a share leaves over, the next batch takes.
-    share = max(1, size // len(destinations))
     lease = str(uuid4())
-    rows = store.claim(dict.fromkeys(destinations, share), lease)
+    alone = store.admit(lease)
+    shares = _shares(store.settings, size, alone)
+    if not shares:
+        return False
+    rows = store.claim(shares, lease)
     due = [row for row in rows if row.status != DEAD]
-    more = any(count >= share for count in Counter(row.destination for row in rows).values())
+    found = Counter(row.destination for row in rows)
+    more = any(count >= shares[name] and name not in alone for name, count in found.items())
+    for name in alone.keys() & shares.keys() - found.keys():
+        store.untried(name, lease)
     bundles = list(bundled(store.settings, due, lease, spread=SPREAD if idle else 1))
     if more and bundles:
         # Whoever gets to the end of this batch wakes the claim again: later batches are still queued behind it.
@@ -84,6 +88,15 @@ def _claim_batch(
     tally.bundles += len(bundles)
     tally.dead += len(rows) - len(due)
     return more
+
+
+def _shares(settings: Settings, size: int, alone: Mapping[str, bool]) -> dict[str, int]:
+    """How much may be claimed of each destination, when some are left `alone`, but for a message to try them with.
+
+    Each has its own share: a flood to one starves nobody. What a share leaves over, the next batch takes.
+    """
+    share = max(1, size // len(settings.destinations))
+    return {name: 1 if name in alone else share for name in settings.destinations if alone.get(name, True)}
 
 
 def bundled(settings: Settings, rows: Iterable[Claimed], lease: str, *, spread: int = SPREAD) -> Iterator[Bundle]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from outbox_tasks import __version__
 from outbox_tasks.errors import OutboxError
+
+if TYPE_CHECKING:
+    from outbox_tasks.store import Store
 
 
 class Group(click.Group):
@@ -96,6 +101,66 @@ def bench(as_json: bool, messages: int) -> None:
     from outbox_tasks.local.bench import bench as run
 
     raise SystemExit(run(messages=messages, as_json=as_json))
+
+
+@outbox.command()
+@click.argument("destination")
+@click.option("--why", help="For whoever finds it paused.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def pause(destination: str, why: str | None, as_json: bool) -> None:
+    """Leave a destination alone until `resume`: its messages wait, and spend no attempts."""
+    import getpass
+
+    with _store(destination) as store:
+        store.pause(destination, getpass.getuser(), why)
+    click.echo(json.dumps({"paused": destination}) if as_json else f"{destination} is paused. Its messages wait.")
+
+
+@outbox.command()
+@click.argument("destination")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def resume(destination: str, as_json: bool) -> None:
+    """End the pause of a destination, or its breaker's: its messages are due again."""
+    with _store(destination) as store:
+        changed = store.resume(destination)
+    if as_json:
+        click.echo(json.dumps({"resumed": destination, "changed": changed}))
+    else:
+        click.echo(f"{destination} goes on." if changed else f"{destination} was neither paused nor in trouble.")
+
+
+@outbox.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def status(as_json: bool) -> None:
+    """Show the destinations: which are paused, or left alone because they are out of reach, and why."""
+    from outbox_tasks.status import as_table, destinations
+
+    with _store() as store:
+        found = destinations(store)
+    if as_json:
+        click.echo(json.dumps({"destinations": found}, default=str))
+    else:
+        from rich.console import Console
+
+        Console().print(as_table(found))
+
+
+@contextmanager
+def _store(destination: str | None = None) -> Iterator[Store]:
+    """The store of the settings, whose tables are of this release and which know the destination."""
+    from outbox_tasks.settings import Settings
+    from outbox_tasks.store import Store
+
+    settings = Settings()
+    if destination is not None and destination not in settings.destinations:
+        known = ", ".join(sorted(settings.destinations)) or "none"
+        raise click.BadParameter(f"{destination!r} is not configured; known: {known}", param_hint="DESTINATION")
+    store = Store.connect(settings)
+    try:
+        store.check_version()
+        yield store
+    finally:
+        store.close()
 
 
 def main() -> None:

@@ -140,6 +140,8 @@ class Step(StrEnum):
     """again soon, by Celery's own retry; the lease is kept"""
     RELEASE = "release"
     """again later, through the table; the lease is given back"""
+    OUTAGE = "outage"
+    """its destination is out of reach: again later, through the table, and the attempt does not count"""
     DEAD = "dead"
     DISCARDED = "discarded"
     """not to be sent any more: archived without"""
@@ -149,7 +151,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A message, what happens to it next and, for RETRY and RELEASE, after how many seconds."""
+    """A message, what happens to it next and, for RETRY, RELEASE and OUTAGE, after how many seconds."""
 
     ticket: Ticket
     step: Step

@@ -44,7 +44,11 @@ def publish(store: Store, publishers: Mapping[str, Publisher], bundle: Bundle) -
     with the ticket of the attempt that was begun."""
     begun = store.begin(bundle)
     messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
-    outcomes = send(publishers, bundle.destination, messages) if messages else []
+    if not messages:
+        # Perhaps because the destination is left alone: then they are for a later claim, at once.
+        store.give_back(bundle)
+        return []
+    outcomes = send(publishers, bundle.destination, messages)
     return [
         (Ticket(message.id, message.attempts, message.event_type), outcome)
         for message, outcome in zip(messages, outcomes, strict=True)

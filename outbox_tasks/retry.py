@@ -32,10 +32,13 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
     if outcome.result is Result.DISCARDED:
         return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
     configured = settings.destinations.get(destination)
-    used_up = configured is None or ticket.attempt >= configured.max_attempts
+    # An outage says nothing about the message: whether it has attempts left is looked at when it is claimed again.
+    used_up = configured is None or (outcome.result is not Result.OUTAGE and ticket.attempt >= configured.max_attempts)
     if outcome.result is Result.DEAD or used_up:
         return Verdict(ticket, Step.DEAD, 0.0, code, error)
     wait = backoff(settings, ticket.attempt, at_least=outcome.retry_after or 0.0)
+    if outcome.result is Result.OUTAGE:
+        return Verdict(ticket, Step.OUTAGE, wait, code, error)
     # Longer waits belong in the table: a task that waits in Redis must not outlive the visibility timeout.
     step = Step.RETRY if wait <= settings.native_retry_max * (1 + JITTER) else Step.RELEASE
     return Verdict(ticket, step, wait, code, error)

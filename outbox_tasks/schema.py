@@ -23,7 +23,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-VERSION = 2
+VERSION = 3
 """The version of the tables that this release reads and writes: the number of the newest migration."""
 
 LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
@@ -40,6 +40,8 @@ class Tables:
     """Hot: only what is not yet sent."""
     archive: Table
     """Sent and discarded, partitioned by day."""
+    destinations: Table
+    """Those in trouble, or paused."""
     inbox: Table
     """Which messages consumers have taken, of the last days."""
     versions: Table
@@ -85,6 +87,7 @@ def tables(schema: str | None = None) -> Tables:
         Column("lease", Uuid),
         Column("begun", Boolean, nullable=False, server_default="false"),
         Column("dead_at", DateTime(True)),
+        Column("outages", Integer, nullable=False, server_default="0"),
         PrimaryKeyConstraint("id"),
     )
     Index(
@@ -101,6 +104,22 @@ def tables(schema: str | None = None) -> Tables:
         Column("state", Text, nullable=False),
         Column("finished_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
     )
+    destinations = Table(
+        "outbox_destinations",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("failures", Integer, nullable=False, server_default="0"),
+        Column("failed_at", DateTime(True)),
+        Column("error_code", Text),
+        Column("error", Text),
+        Column("opened_at", DateTime(True)),
+        Column("pause_until", DateTime(True)),
+        Column("probe", Uuid),
+        Column("recovered_at", DateTime(True)),
+        Column("paused_at", DateTime(True)),
+        Column("paused_by", Text),
+        Column("paused_why", Text),
+    )
     inbox = Table(
         "outbox_inbox",
         metadata,
@@ -115,4 +134,4 @@ def tables(schema: str | None = None) -> Tables:
         Column("version", Integer, primary_key=True, autoincrement=False),
         Column("applied_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
     )
-    return Tables(messages, archive, inbox, versions)
+    return Tables(messages, archive, destinations, inbox, versions)

@@ -16,7 +16,7 @@ from sqlalchemy.sql import Executable
 
 from outbox_tasks.deferred import WAKE, Insert, defer
 from outbox_tasks.errors import NotInTransaction, UnsupportedSession
-from outbox_tasks.statements import check_dialect
+from outbox_tasks.sql import check_dialect
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session

@@ -145,6 +145,13 @@ class Settings(BaseSettings):
     native_retry_max: float = Field(60.0, ge=0)
     """Waits up to this are Celery's own retry; longer ones go back to the table."""
 
+    breaker_failures: int = Field(5, ge=1)
+    """Sends in a row, over the whole cluster, that find a destination out of reach before it is left alone."""
+    breaker_pause: Seconds = 5.0
+    """How long it is left alone at first; then one message is tried. Doubles with each that fails."""
+    breaker_pause_max: Seconds = 60.0
+    """The longest that a destination is left alone between two tries."""
+
     inbox_retention: float = Field(604_800.0, gt=0)
     """How long an inbox remembers a message: longer than its delivery can be repeated, redrives included."""
     archive: Literal["move", "delete"] = "move"
@@ -232,6 +239,8 @@ class Settings(BaseSettings):
              "or Redis repeats tasks that are only waiting"),
             ("soft_shutdown_timeout", self.soft_shutdown_timeout >= self.hard_time_limit,
              f"it must be at least hard_time_limit ({self.hard_time_limit:g}), or a stop cuts sends short"),
+            ("breaker_pause_max", self.breaker_pause_max >= self.breaker_pause,
+             f"it must be at least breaker_pause ({self.breaker_pause:g})"),
             ("backoff_cap", self.backoff_cap >= self.backoff_base,
              f"it must be at least backoff_base ({self.backoff_base:g})"),
         ]  # fmt: skip

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, repeat
+from typing import TypeVar
 
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
@@ -14,6 +16,8 @@ from outbox_tasks.retry import judge
 from outbox_tasks.store import Store
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 WAITS = (0.05, 0.2, 0.5)
 """Seconds before the next try while the database is away, the last again and again: it is sent, so it is worth some
@@ -33,20 +37,37 @@ def settle(store: Store, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcom
     # What the soft time limit leaves, after a slow send, for trying again.
     patience = store.settings.soft_time_limit - store.settings.send_timeout - store.settings.statement_timeout
     deadline = time.monotonic() + patience
+    _tell_the_breaker(store, bundle, failed, deadline, sent=bool(done))
     # Two statements, two transactions: each is tried again by itself.
-    settled = _settle(store, bundle.lease, done, deadline) | _settle(store, bundle.lease, failed, deadline)
+    settled: set[str] = set()
+    for some in (done, failed):
+        settled |= _patiently(partial(store.settle, bundle.lease, bundle.destination, some), deadline, len(some))
     result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
     return [v if v.ticket.id in settled else replace(v, step=Step.STALE) for v in result]
 
 
-def _settle(store: Store, lease: str, verdicts: Sequence[Verdict], deadline: float) -> set[str]:
+def _tell_the_breaker(store: Store, bundle: Bundle, failed: Sequence[Verdict], deadline: float, *, sent: bool) -> None:
+    """A bundle counts as one send: it got through to the destination, or it did not. What was sent closes the breaker
+    by itself, as it is settled."""
+    outage = next((verdict for verdict in failed if verdict.step is Step.OUTAGE), None)
+    if sent or not failed:
+        return
+    if outage is None:  # it has answered, if only to refuse
+        _patiently(partial(store.recovered, bundle.destination), deadline, len(failed))
+    elif _patiently(
+        partial(store.tripped, bundle.destination, bundle.lease, outage.code, outage.error), deadline, len(failed)
+    ):
+        log.warning("%s is left alone for a while: %s: %s", bundle.destination, outage.code, outage.error)
+
+
+def _patiently(settle: Callable[[], R], deadline: float, count: int) -> R:
     for tried, wait in enumerate(chain(WAITS, repeat(WAITS[-1]))):
         try:
-            return store.settle(lease, verdicts)
+            return settle()
         except DatabaseUnavailable as error:
             # Once more in any case: after a pause of the whole process the time is over, and the database may be back.
             if tried and time.monotonic() + wait > deadline:
                 raise
-            log.warning("could not settle %d messages, trying again: %s", len(verdicts), error)
+            log.warning("could not settle %d messages, trying again: %s", count, error)
             time.sleep(wait)
     raise AssertionError  # the waits have no end

@@ -11,21 +11,18 @@ from typing import Any
 
 from sqlalchemy import (
     ARRAY,
-    JSON,
     Boolean,
     DateTime,
     Float,
     Integer,
-    Interval,
-    Table,
     Text,
     Uuid,
     any_,
     bindparam,
     case,
     cast,
-    column,
     delete,
+    exists,
     extract,
     false,
     func,
@@ -38,26 +35,15 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB, array
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
-from sqlalchemy.sql import ColumnElement, Delete, Executable, FromClause, Insert, Select, Update
+from sqlalchemy.sql import ColumnElement, Delete, Executable, Insert, Select, Update
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from outbox_tasks.errors import UnsupportedDialect
+from outbox_tasks.breaker import recovered
 from outbox_tasks.schema import DEAD, PENDING, Tables
-
-DIALECTS = ("postgresql",)
-"""An allow-list: SQLAlchemy compiles SKIP LOCKED away without a word on some of the others."""
-
-SECOND = literal_column("interval '1 second'", Interval)
-
-
-def check_dialect(name: str) -> None:
-    """Raises `UnsupportedDialect` unless the statements are right for the dialect."""
-    if name not in DIALECTS:
-        raise UnsupportedDialect(dialect=name, supported=", ".join(DIALECTS))
-
+from outbox_tasks.sql import SECOND, blocked, commit_soon, held, json_rows, pending, probe, seconds
 
 ROW: dict[str, Any] = {
     "id": Uuid,
@@ -81,7 +67,7 @@ def publish(t: Tables) -> Insert:
 
     One text parameter, because applications write through drivers that agree on little else.
     """
-    row = _rows("row", **ROW)
+    row = json_rows("row", **ROW)
     values = _written(row)
     return insert(t.messages).from_select(list(values), select(*values.values()).select_from(row))
 
@@ -91,7 +77,7 @@ def publish_once(schema: str | None) -> Select[Any]:
 
     Fails with SQLSTATE 23505 if an id belongs to a message with other content.
     """
-    row = _rows("row", **ROW)
+    row = json_rows("row", **ROW)
     values = _written(row)
     names = ["event_type", "payload", "key", "destination", "headers", "locked_until", "id", "content_type",
              "aggregate_type", "aggregate_id"]  # fmt: skip
@@ -133,7 +119,7 @@ def forget(t: Tables) -> Delete:
     places: Select[Any] = (
         select(literal_column("past.ctid"))
         .select_from(past)
-        .where(past.c.received_at < func.now() - _seconds("keep"))
+        .where(past.c.received_at < func.now() - seconds("keep"))
         .order_by(past.c.received_at)
         .limit(bindparam("size", type_=Integer))
         .with_for_update(skip_locked=True)
@@ -149,10 +135,10 @@ def claim(t: Tables) -> Update:
     size and ceiling of attempts); token (the new lease), holder, hold (seconds).
     """
     m = t.messages
-    share = _rows("share", destination=Text, size=Integer, ceiling=Integer)
+    share = json_rows("share", destination=Text, size=Integer, ceiling=Integer)
     due = (
         select(m.c.id, m.c.attempts, m.c.lease, m.c.begun, m.c.locked_by, m.c.last_error_code)
-        .where(_pending(m), m.c.destination == share.c.destination, m.c.locked_until <= func.now())
+        .where(pending(m), m.c.destination == share.c.destination, m.c.locked_until <= func.now())
         .order_by(m.c.locked_until)
         .limit(share.c.size)
         .with_for_update(skip_locked=True)
@@ -163,11 +149,11 @@ def claim(t: Tables) -> Update:
     exhausted = picked.c.attempts >= picked.c.ceiling
     return (
         update(m)
-        .where(_probe(m.c.id, picked.c.id))
+        .where(probe(m.c.id, picked.c.id))
         .values(
             lease=case((exhausted, null()), else_=bindparam("token", type_=Uuid)),
             locked_by=bindparam("holder", type_=Text),
-            locked_until=func.clock_timestamp() + _seconds("hold"),
+            locked_until=func.clock_timestamp() + seconds("hold"),
             begun=false(),
             status=case((exhausted, literal(DEAD)), else_=literal(PENDING)),
             dead_at=case((exhausted, func.clock_timestamp())),
@@ -216,11 +202,11 @@ def bury_unroutable(t: Tables) -> Update:
     Finds the destinations by hopping along the index, one probe each, not by reading the rows.
     """
     m = t.messages
-    first = select(m.c.destination).where(_pending(m)).order_by(m.c.destination).limit(1)
+    first = select(m.c.destination).where(pending(m)).order_by(m.c.destination).limit(1)
     found = select(first.scalar_subquery().label("destination")).cte("found", recursive=True)
     step = (
         select(m.c.destination)
-        .where(_pending(m), m.c.destination > found.c.destination)
+        .where(pending(m), m.c.destination > found.c.destination)
         .order_by(m.c.destination)
         .limit(1)
         .correlate(found)
@@ -234,7 +220,7 @@ def bury_unroutable(t: Tables) -> Update:
     )
     due = (
         select(m.c.id)
-        .where(_pending(m), m.c.destination == unknown.c.destination, m.c.locked_until <= func.now())
+        .where(pending(m), m.c.destination == unknown.c.destination, m.c.locked_until <= func.now())
         .order_by(m.c.locked_until)
         .limit(100)
         .with_for_update(skip_locked=True)
@@ -243,7 +229,7 @@ def bury_unroutable(t: Tables) -> Update:
     picked = select(due.c.id).select_from(unknown.join(due, true())).cte("picked")
     return (
         update(m)
-        .where(_probe(m.c.id, picked.c.id))
+        .where(probe(m.c.id, picked.c.id))
         .values(
             status=DEAD,
             dead_at=func.clock_timestamp(),
@@ -260,18 +246,19 @@ def bury_unroutable(t: Tables) -> Update:
 def begin(t: Tables) -> Update:
     """The compare-and-set before a send: counts the attempt and returns the message, if it is still ours.
 
-    Parameters: ticket (JSON rows of id and attempt); token, holder, hold (seconds: granted to the send at least).
+    Nothing is begun for a destination that is left alone. Parameters: ticket (JSON rows of id and attempt); token,
+    destination, holder, hold (seconds: granted to the send at least).
     """
     m = t.messages
-    ticket = _rows("ticket", id=Uuid, attempt=Integer)
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer)
     return (
         update(m)
-        .where(*_held(t, ticket), m.c.locked_until > func.clock_timestamp(), _commit_soon())
+        .where(*held(t, ticket), m.c.locked_until > func.clock_timestamp(), ~blocked(t), commit_soon())
         .values(
             attempts=m.c.attempts + 1,
             begun=true(),
             locked_by=bindparam("holder", type_=Text),
-            locked_until=func.greatest(m.c.locked_until, func.clock_timestamp() + _seconds("hold")),
+            locked_until=func.greatest(m.c.locked_until, func.clock_timestamp() + seconds("hold")),
         )
         .returning(
             cast(m.c.id, Text).label("id"),
@@ -294,13 +281,15 @@ def begin(t: Tables) -> Update:
 def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
     """Take messages that are done with out of the hot table, into the archive: those sent, and those discarded.
 
-    Parameters: ticket (JSON rows of id and attempt and, if it was discarded, state, code and error); token.
+    Their destination has answered, and so its breaker closes. Parameters: ticket (JSON rows of id and attempt and, if
+    it was discarded, state, code and error); token, target (the destination).
     """
     m, a = t.messages, t.archive
-    ticket = _rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
-    gone = delete(m).where(*_held(t, ticket), _commit_soon())
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
+    gone = delete(m).where(*held(t, ticket), commit_soon())
+    closed = recovered(t).cte("recovered")
     if not archive:
-        return gone.returning(cast(m.c.id, Text).label("id"))
+        return gone.returning(cast(m.c.id, Text).label("id")).add_cte(closed)
     kept = [c.name for c in a.c if c.name in m.c]
     said = {
         "last_error_code": func.coalesce(ticket.c.code, m.c.last_error_code).label("last_error_code"),
@@ -309,25 +298,35 @@ def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | Returning
     state = func.coalesce(ticket.c.state, literal("sent")).label("state")
     moved = gone.returning(*(said.get(name, m.c[name]) for name in kept), state).cte("moved")
     done = select(*(moved.c[name] for name in kept), moved.c.state, func.clock_timestamp())
-    return insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))
+    into = insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))
+    return into.add_cte(closed)
 
 
 def settle_failed(t: Tables) -> Update:
     """Record failures: to be retried under the same lease, released, or dead.
 
-    Parameters: ticket (JSON rows of id, attempt, hold: seconds until it is due again, keep: the lease stays,
-    dead, code and error); token.
+    An outage of the destination gives the attempt back; only to a message that has met `patience` of them in a row,
+    while others got through, it counts: it may be the cause. Parameters: ticket (JSON rows of id, attempt, hold:
+    seconds until it is due again, keep: the lease stays, dead, outage, code and error); token, target (the
+    destination), patience.
     """
-    m = t.messages
-    ticket = _rows("ticket", id=Uuid, attempt=Integer, hold=Float, keep=Boolean, dead=Boolean, code=Text, error=Text)
+    m, d = t.messages, t.destinations
+    said = {"keep": Boolean, "dead": Boolean, "outage": Boolean, "code": Text, "error": Text}
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer, hold=Float, **said)
+    out_of_reach = exists(
+        select(d.c.name).where(d.c.name == bindparam("target", type_=Text), d.c.opened_at.is_not(None))
+    )
+    excused = ticket.c.outage & or_(m.c.outages + 1 < bindparam("patience", type_=Integer), out_of_reach)
     return (
         update(m)
-        .where(*_held(t, ticket), _commit_soon())
+        .where(*held(t, ticket), commit_soon())
         .values(
             status=case((ticket.c.dead, DEAD), else_=PENDING),
             dead_at=case((ticket.c.dead, func.clock_timestamp())),
             lease=case((ticket.c.keep, m.c.lease)),
             begun=false(),
+            attempts=case((excused, m.c.attempts - 1), else_=m.c.attempts),
+            outages=case((ticket.c.outage, m.c.outages + 1), else_=0),
             locked_until=func.clock_timestamp() + ticket.c.hold * SECOND,
             last_error_code=ticket.c.code,
             last_error=ticket.c.error,
@@ -342,11 +341,11 @@ def release(t: Tables) -> Update:
     Parameters: ticket (JSON rows of id and attempt); token, hold.
     """
     m = t.messages
-    ticket = _rows("ticket", id=Uuid, attempt=Integer)
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer)
     return (
         update(m)
-        .where(*_held(t, ticket), m.c.begun == false())
-        .values(lease=null(), locked_until=func.clock_timestamp() + _seconds("hold"))
+        .where(*held(t, ticket), m.c.begun == false())
+        .values(lease=null(), locked_until=func.clock_timestamp() + seconds("hold"))
         .returning(cast(m.c.id, Text).label("id"))
     )
 
@@ -360,54 +359,3 @@ def prepare_archive(schema: str | None, days: int) -> Executable:
     """Make the archive's partitions of today and the next `days`."""
     make = getattr(func, schema).outbox_archive_prepare if schema else func.outbox_archive_prepare
     return select(make(days))
-
-
-def _pending(m: Table) -> ColumnElement[bool]:
-    """Written out, not a parameter: only then can every plan use the partial index."""
-    return m.c.status == literal_column("'pending'")
-
-
-def _held(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
-    """The fence: the row is still under this lease, at this attempt. Only pending rows have a lease.
-
-    The status must not be named here: it would let the planner read the partial index from end to end when the
-    table's statistics are old, instead of looking up each id.
-    """
-    m = t.messages
-    return [
-        _probe(m.c.id, ticket.c.id),
-        m.c.attempts == ticket.c.attempt,
-        m.c.lease == bindparam("token", type_=Uuid),
-    ]
-
-
-def _probe(indexed: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnElement[bool]:
-    """`indexed = value`, in a form that a plan can only meet by looking up each value in the index.
-
-    As a plain equality it could also be met by reading the whole index in order, which looks cheap while the table
-    is small, and a prepared plan outlives that.
-    """
-    return indexed == any_(array([value]))
-
-
-def _rows(name: str, **columns: Any) -> TableValuedAlias:
-    """Rows as a table, from one parameter: `json_to_recordset(:ticket) AS ticket(id UUID, attempt INTEGER)`.
-
-    One text is cheaper to make and to read than an array a column, and other databases can do it too.
-    """
-    shape = [column(column_name, kind) for column_name, kind in columns.items()]
-    rows = func.json_to_recordset(cast(bindparam(name, type_=Text), JSON))
-    return rows.table_valued(*shape, name=name).render_derived(name=name, with_types=True)
-
-
-def _seconds(name: str) -> ColumnElement[Any]:
-    return bindparam(name, type_=Float) * SECOND
-
-
-def _commit_soon() -> ColumnElement[bool]:
-    """Let this commit reach the disk a moment later: losing it in a crash only repeats a delivery.
-
-    A setting of the transaction made inside its only statement costs no round trip of its own.
-    """
-    setting = func.set_config("synchronous_commit", "off", True, type_=Text)
-    return select(setting).scalar_subquery() == "off"

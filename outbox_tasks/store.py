@@ -19,7 +19,7 @@ from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_eng
 from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from outbox_tasks import statements
+from outbox_tasks import breaker, statements
 from outbox_tasks.errors import (
     ConfigurationError,
     DatabaseUnavailable,
@@ -30,6 +30,7 @@ from outbox_tasks.errors import (
 from outbox_tasks.model import Bundle, LeasedMessage, Step, Ticket, Verdict
 from outbox_tasks.schema import LOST_TABLE, VERSION, tables, where
 from outbox_tasks.settings import HIDDEN, Settings, redacted
+from outbox_tasks.sql import check_dialect
 
 PLANNING = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
 """Every statement reaches its rows by index. A plan made while the table was empty must not say otherwise later."""
@@ -59,7 +60,7 @@ def engine_url(url: str) -> URL:
         rule = "it must be a URL such as postgresql://user@host:5432/database"
         raise ConfigurationError(setting="database_url", value=HIDDEN, rule=rule) from error
     backend = {"postgres": "postgresql"}.get(backend, backend)
-    statements.check_dialect(backend)
+    check_dialect(backend)
     if parsed.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
         rule = "the relay speaks to PostgreSQL through psycopg 3: postgresql+psycopg://…, or just postgresql://…"
         raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
@@ -97,7 +98,7 @@ class Store:
     """The outbox tables of one database."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
-        statements.check_dialect(engine.dialect.name)
+        check_dialect(engine.dialect.name)
         self.engine = engine
         self.settings = settings
         self.tables = t = tables(settings.database_schema)
@@ -107,6 +108,9 @@ class Store:
         self._settle_done = statements.settle_done(t, archive=settings.archive == "move")
         self._settle_failed = statements.settle_failed(t)
         self._release = statements.release(t)
+        self._admit = breaker.admit(t)
+        self._give_back = breaker.give_back(t)
+        self._tripped = breaker.tripped(t)
         self._forget = statements.forget(t)
 
     @classmethod
@@ -174,23 +178,71 @@ class Store:
         """Count an attempt of each message that is still ours and fetch it, by id."""
         parameters = {
             **_fence(bundle.lease, bundle.tickets),
+            "target": bundle.destination,
             "holder": holder(),
             "hold": self.settings.run_lease,
         }
         return {row[0]: _leased(*row) for row in self._rows(self._begin, parameters)}
 
-    def settle(self, lease: str, verdicts: Sequence[Verdict]) -> set[str]:
+    def admit(self, lease: str) -> dict[str, bool]:
+        """The destinations that are not to be claimed for: True if one message may be tried, under this lease."""
+        asked = [{"destination": name} for name in self.settings.destinations]
+        parameters = {"asked": json.dumps(asked), "token": UUID(lease), "hold": self.settings.queue_lease}
+        return {row.name: row.tried for row in self._rows(self._admit, parameters)}
+
+    def untried(self, destination: str, lease: str) -> None:
+        """There was nothing to be tried."""
+        self._do(breaker.untried(self.tables), {"target": destination, "token": UUID(lease)})
+
+    def give_back(self, bundle: Bundle) -> int:
+        """Release what was not begun because its destination is left alone; returns how many."""
+        parameters = {**_fence(bundle.lease, bundle.tickets), "target": bundle.destination}
+        return len(self._rows(self._give_back, parameters))
+
+    def tripped(self, destination: str, lease: str, code: str | None, error: str | None) -> bool:
+        """Count a send that found the destination out of reach. Returns whether it is left alone now."""
+        settings = self.settings
+        parameters = {
+            "target": destination,
+            "token": UUID(lease),
+            "reason_code": _storable(code),
+            "reason": _storable(error),
+            "enough": settings.breaker_failures,
+            "pause": settings.breaker_pause,
+            "longest": settings.breaker_pause_max,
+        }
+        return bool(self._rows(self._tripped, parameters)[0].open)
+
+    def recovered(self, destination: str) -> None:
+        """The destination has answered."""
+        self._do(breaker.recovered(self.tables), {"target": destination})
+
+    def pause(self, destination: str, who: str, why: str | None) -> None:
+        """Leave a destination alone until `resume`."""
+        self._do(breaker.pause(self.tables), {"target": destination, "who": who, "why": why})
+
+    def resume(self, destination: str) -> bool:
+        """End a person's pause, and the breaker's. Returns whether there was one, or trouble."""
+        return bool(self._rows(breaker.resume(self.tables), {"target": destination}))
+
+    def states(self) -> list[Any]:
+        """The destinations in trouble, or paused: see `breaker.states`."""
+        return list(self._rows(breaker.states(self.tables), {}))
+
+    def settle(self, lease: str, destination: str, verdicts: Sequence[Verdict]) -> set[str]:
         """Record what became of begun messages. Returns the ids that were still ours."""
         done = [v for v in verdicts if v.step in (Step.SENT, Step.DISCARDED)]
-        failed = [v for v in verdicts if v.step in (Step.RETRY, Step.RELEASE, Step.DEAD)]
+        failed = [v for v in verdicts if v.step in (Step.RETRY, Step.RELEASE, Step.OUTAGE, Step.DEAD)]
+        fence = {"token": UUID(lease), "target": destination}
         settled: Sequence[Any] = []
         if done:
-            parameters = {"ticket": json.dumps([_done(v) for v in done]), "token": UUID(lease)}
+            parameters: dict[str, Any] = {"ticket": json.dumps([_done(v) for v in done]), **fence}
             settled = self._rows(self._settle_done, parameters)
         if failed:
             parameters = {
                 "ticket": json.dumps([_failure(v, self.settings.queue_lease) for v in failed]),
-                "token": UUID(lease),
+                "patience": self.settings.breaker_failures,
+                **fence,
             }
             settled = [*settled, *self._rows(self._settle_failed, parameters)]
         return {row[0] for row in settled}
@@ -209,6 +261,10 @@ class Store:
         """Delete up to `size` of the inbox's marks that are older than `inbox_retention`; returns how many."""
         with self._connection() as connection:
             return connection.execute(self._forget, {"keep": self.settings.inbox_retention, "size": size}).rowcount
+
+    def _do(self, statement: Executable, parameters: dict[str, Any]) -> None:
+        with self._connection() as connection:
+            connection.execute(statement, parameters)
 
     def _rows(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
         with self._connection() as connection:
@@ -303,6 +359,7 @@ def _failure(verdict: Verdict, queue_lease: float) -> dict[str, Any]:
         "hold": verdict.wait + queue_lease if keep else verdict.wait,
         "keep": keep,
         "dead": verdict.step is Step.DEAD,
+        "outage": verdict.step is Step.OUTAGE,
         "code": _storable(verdict.code),
         "error": _storable(verdict.error),
     }

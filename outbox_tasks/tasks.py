@@ -228,7 +228,7 @@ def _conclude(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str
             raise Ignore(f"message {ticket.id} is not ours any more")
         case Step.DEAD:
             raise DeadLetter(id=ticket.id, attempt=ticket.attempt, code=verdict.code, error=verdict.error)
-        case Step.RELEASE:
+        case Step.RELEASE | Step.OUTAGE:
             raise Retry(f"{verdict.code}: {verdict.error}", when=verdict.wait)
         case Step.RETRY:
             return _retry(task, relay, bundle, verdict)

@@ -24,7 +24,7 @@ from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage
 from outbox_tasks.schema import tables
 from outbox_tasks.settings import Settings
-from outbox_tasks.statements import SECOND
+from outbox_tasks.sql import SECOND
 from outbox_tasks.store import Store, engine_url
 
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}

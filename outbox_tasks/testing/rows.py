@@ -40,7 +40,7 @@ from outbox_tasks.migrations import upgrade
 from outbox_tasks.schema import DEAD, PENDING, Tables
 from outbox_tasks.sessions import is_django, unwrapped
 from outbox_tasks.settings import Settings
-from outbox_tasks.statements import SECOND
+from outbox_tasks.sql import SECOND
 from outbox_tasks.store import Claimed, Store, migrating
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
 from outbox_tasks.testing.messages import SeenMessage

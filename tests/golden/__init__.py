@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from sqlalchemy.sql import ClauseElement, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from outbox_tasks import statements
+from outbox_tasks import breaker, statements
 from outbox_tasks.schema import tables
 
 DIRECTORY = Path(__file__).parent
@@ -37,6 +37,14 @@ def current() -> dict[str, str]:
         "settle_done_delete": statements.settle_done(t, archive=False),
         "settle_failed": statements.settle_failed(t),
         "release": statements.release(t),
+        "admit": breaker.admit(t),
+        "untried": breaker.untried(t),
+        "tripped": breaker.tripped(t),
+        "recovered": breaker.recovered(t),
+        "give_back": breaker.give_back(t),
+        "pause": breaker.pause(t),
+        "resume": breaker.resume(t),
+        "states": breaker.states(t),
         "mark": statements.mark(t),
         "forget": statements.forget(t),
         "version": statements.version(t),

@@ -8,6 +8,12 @@ WHERE outbox_messages.id = ANY (ARRAY[ticket.id])
   AND outbox_messages.attempts = ticket.attempt
   AND outbox_messages.lease = %(token)s::UUID
   AND outbox_messages.locked_until > clock_timestamp()
+  AND NOT (EXISTS (
+  SELECT outbox_destinations.name
+  FROM outbox_destinations
+  WHERE outbox_destinations.name = %(target)s::VARCHAR
+    AND (outbox_destinations.paused_at IS NOT NULL OR outbox_destinations.opened_at IS NOT NULL AND outbox_destinations.probe IS DISTINCT FROM %(token)s::UUID)
+))
   AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_1)s::VARCHAR
 RETURNING CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.event_type, outbox_messages.destination, outbox_messages.key, outbox_messages.payload, outbox_messages.content_type, CAST(nullif(outbox_messages.headers, CAST('{}' AS JSONB)) AS TEXT) AS headers, outbox_messages.aggregate_type, outbox_messages.aggregate_id, CAST(EXTRACT(epoch FROM outbox_messages.created_at) AS FLOAT) AS created_at, outbox_messages.attempts;
 -- attempts_1 = 1

@@ -1,11 +1,14 @@
+WITH recovered AS (UPDATE outbox_destinations SET failures=%(param_1)s::INTEGER, opened_at=NULL, pause_until=NULL, probe=NULL, recovered_at=clock_timestamp() WHERE outbox_destinations.name = %(target)s::VARCHAR AND (outbox_destinations.failures > %(failures_1)s::INTEGER OR outbox_destinations.opened_at IS NOT NULL) RETURNING outbox_destinations.name)
 DELETE FROM outbox_messages
 USING json_to_recordset(CAST(%(ticket)s::VARCHAR AS JSON)) AS ticket(id UUID, attempt INTEGER, state TEXT, code TEXT, error TEXT)
 WHERE outbox_messages.id = ANY (ARRAY[ticket.id])
   AND outbox_messages.attempts = ticket.attempt
   AND outbox_messages.lease = %(token)s::UUID
-  AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_1)s::VARCHAR
+  AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_2)s::VARCHAR
 RETURNING CAST(outbox_messages.id AS TEXT) AS id;
--- param_1 = 'off'
+-- failures_1 = 0
+-- param_1 = 0
+-- param_2 = 'off'
 -- set_config_2 = 'synchronous_commit'
 -- set_config_3 = 'off'
 -- set_config_4 = True

@@ -13,6 +13,7 @@ from outbox_tasks import inbox, statements
 from outbox_tasks.celery import make_app
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import MAINTAIN_QUEUE
+from outbox_tasks.sql import SECOND
 from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.inboxes import Inboxes
@@ -138,7 +139,7 @@ def fill(store: Store, inboxes: Inboxes, count: int, *, age: float) -> None:
     made = select(
         literal("billing"),
         func.concat(literal(str(age)), " ", func.gen_random_uuid()),
-        func.clock_timestamp() - bindparam("age", age) * statements.SECOND,
+        func.clock_timestamp() - bindparam("age", age) * SECOND,
     ).select_from(func.generate_series(1, count))
     with inboxes.engine.begin() as connection:
         connection.execute(insert(i).from_select(["consumer", "message_id", "received_at"], made))

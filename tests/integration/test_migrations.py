@@ -432,7 +432,7 @@ class TestOutboxAll:
         begun = store.begin(bundle)
         seen.append(rows.state(id))
         ticket = Ticket(id, begun[id].attempts, row.event_type)
-        store.settle(lease, [Verdict(ticket, Step.SENT)])
+        store.settle(lease, "orders", [Verdict(ticket, Step.SENT)])
         seen.append(rows.state(id))
         assert seen == ["pending", "leased", "leased", "sent"]
 

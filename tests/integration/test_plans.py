@@ -65,6 +65,10 @@ def claim_100(store: Store) -> list[dict[str, Any]]:
     return explained(store, statements.claim(store.tables), parameters)
 
 
+BREAKER = "outbox_destinations_pkey"
+"""A table of a row for each destination in trouble, looked at once in a statement."""
+
+
 @pytest.fixture
 def flood(rows: Rows) -> None:
     """Leased rows at the head, then a backlog."""
@@ -102,8 +106,8 @@ def test_statements_prepared_while_the_table_was_empty_stay_cheap(
         if claimed := store.claim({"orders": 100}, lease):
             bundle = bundle_of(claimed, lease)
             tickets = after(store.begin(bundle))
-            store.settle(lease, [Verdict(t, Step.SENT) for t in tickets[:50]])
-            store.settle(lease, [Verdict(t, Step.RELEASE, 60) for t in tickets[50:]])
+            store.settle(lease, "orders", [Verdict(t, Step.SENT) for t in tickets[:50]])
+            store.settle(lease, "orders", [Verdict(t, Step.RELEASE, 60) for t in tickets[50:]])
 
     def read() -> Any:
         with store.engine.connect() as own:
@@ -144,7 +148,7 @@ def test_begin_and_settle_look_each_message_up_by_its_id(
     lease = UUID(int=1)
     claimed = store.claim({"orders": 100}, str(lease))
     rows_of = "[{}]".format(", ".join(f'{{"id": "{c.id}", "attempt": 0, "hold": 1}}' for c in claimed))
-    parameters = {"ticket": rows_of, "token": lease, "holder": "me", "hold": 40.0}
+    parameters = {"ticket": rows_of, "token": lease, "holder": "me", "hold": 40.0, "target": "orders", "patience": 5}
     for statement in (
         statements.begin(store.tables),
         statements.settle_done(store.tables, archive=True),
@@ -153,7 +157,7 @@ def test_begin_and_settle_look_each_message_up_by_its_id(
         statements.release(store.tables),
     ):
         plan = explained(store, statement, parameters)
-        assert scans(plan).keys() == {BY_ID}, statement
+        assert scans(plan).keys() - {BREAKER} == {BY_ID}, statement
         assert scans(plan)[BY_ID].startswith("(id = ANY "), statement
         assert pages(plan) < 100 * 60
 

@@ -131,7 +131,7 @@ class TestClaim:
         rows.insert(begun=True, attempts=1, lease=UUID(int=1))
         bundle = lease(0)
         [ticket] = after(store.begin(bundle))
-        store.settle(bundle.lease, [Verdict(ticket, Step.RELEASE, 0, "busy", "later")])
+        store.settle(bundle.lease, "orders", [Verdict(ticket, Step.RELEASE, 0, "busy", "later")])
         [claimed] = store.claim({"orders": 1}, token())
         assert (claimed.alone, rows.one(ticket.id).last_error_code) == (False, "busy")
 
@@ -262,7 +262,7 @@ class TestBegin:
     def test_of_a_retry_needs_the_attempt_that_was_settled(self, store: Store, rows: Rows, lease: Lease) -> None:
         bundle = lease()
         [ticket] = after(store.begin(bundle))
-        store.settle(bundle.lease, [Verdict(ticket, Step.RETRY, 0, "busy", "later")])
+        store.settle(bundle.lease, "orders", [Verdict(ticket, Step.RETRY, 0, "busy", "later")])
         assert store.begin(bundle) == {}  # the first task, delivered once more
         assert store.begin(replace(bundle, tickets=(ticket,)))[ticket.id].attempts == 2
 
@@ -280,7 +280,7 @@ class TestSettle:
         )  # fmt: skip
         [ticket] = after(store.begin(bundle))
         before = rows.one(ticket.id)
-        assert store.settle(bundle.lease, [Verdict(ticket, Step.SENT)]) == {ticket.id}
+        assert store.settle(bundle.lease, "orders", [Verdict(ticket, Step.SENT)]) == {ticket.id}
         assert rows.hot() == []
         [kept] = rows.archived()
         names = [c.name for c in rows.tables.archive.c if c.name in rows.tables.messages.c]
@@ -293,14 +293,14 @@ class TestSettle:
         store = new_store(archive="delete")
         bundle = lease(2, by=store)
         tickets = after(store.begin(bundle))
-        assert store.settle(bundle.lease, [Verdict(t, Step.SENT) for t in tickets]) == {t.id for t in tickets}
+        assert store.settle(bundle.lease, "orders", [Verdict(t, Step.SENT) for t in tickets]) == {t.id for t in tickets}
         assert (rows.hot(), rows.archived()) == ([], [])
 
     def test_a_retry_keeps_its_lease_for_the_wait_and_the_queue(
         self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]]
     ) -> None:
         lease, [ticket, *_] = begun
-        assert store.settle(lease, [Verdict(ticket, Step.RETRY, 30.0, "busy", "later")]) == {ticket.id}
+        assert store.settle(lease, "orders", [Verdict(ticket, Step.RETRY, 30.0, "busy", "later")]) == {ticket.id}
         row = rows.one(ticket.id)
         assert (str(row.lease), row.begun, row.attempts, row.status) == (lease, False, 1, "pending")
         assert (row.last_error_code, row.last_error, row.dead_at) == ("busy", "later", None)
@@ -311,7 +311,7 @@ class TestSettle:
         self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]]
     ) -> None:
         lease, [ticket, *_] = begun
-        assert store.settle(lease, [Verdict(ticket, Step.RELEASE, 300.0, "busy", "later")]) == {ticket.id}
+        assert store.settle(lease, "orders", [Verdict(ticket, Step.RELEASE, 300.0, "busy", "later")]) == {ticket.id}
         row = rows.one(ticket.id)
         assert (row.lease, row.begun, row.attempts, row.status) == (None, False, 1, "pending")
         assert 295 < due_in(rows, ticket.id) <= 300
@@ -320,7 +320,7 @@ class TestSettle:
         self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]]
     ) -> None:
         lease, [ticket, *_] = begun
-        assert store.settle(lease, [Verdict(ticket, Step.DEAD, 0, "wrong_type", "no stream")]) == {ticket.id}
+        assert store.settle(lease, "orders", [Verdict(ticket, Step.DEAD, 0, "wrong_type", "no stream")]) == {ticket.id}
         row = rows.one(ticket.id)
         assert (row.status, row.lease, row.begun, row.attempts) == ("dead", None, False, 1)
         assert (row.last_error_code, row.last_error) == ("wrong_type", "no stream")
@@ -335,9 +335,9 @@ class TestSettle:
             Verdict(dead, Step.DEAD, 0, "bad_headers", "rubbish"),
             Verdict(retry, Step.RETRY, 5, "busy", "later"),
         ]
-        assert store.settle(lease, verdicts) == {sent.id, dead.id, retry.id}
+        assert store.settle(lease, "orders", verdicts) == {sent.id, dead.id, retry.id}
         assert [rows.state(t.id) for t in (sent, dead, retry)] == ["sent", "dead", "retrying"]
-        assert store.settle(lease, []) == set()
+        assert store.settle(lease, "orders", []) == set()
 
     @pytest.mark.parametrize("step", [Step.SENT, Step.RETRY, Step.RELEASE, Step.DEAD])
     @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ class TestSettle:
         lease, [ticket, *_] = begun
         lease, ticket = spoil(rows, lease, ticket) or (lease, ticket)
         before = rows.hot()
-        assert store.settle(lease, [Verdict(ticket, step, 1, "code", "error")]) == set()
+        assert store.settle(lease, "orders", [Verdict(ticket, step, 1, "code", "error")]) == set()
         assert (rows.hot(), rows.archived()) == (before, [])
 
     def test_what_was_sent_counts_even_when_its_lease_has_run_out_unclaimed(
@@ -364,13 +364,13 @@ class TestSettle:
     ) -> None:
         lease, [ticket, *_] = begun
         rows.change(locked_until=seconds_from_now(-10))
-        assert store.settle(lease, [Verdict(ticket, Step.SENT)]) == {ticket.id}
+        assert store.settle(lease, "orders", [Verdict(ticket, Step.SENT)]) == {ticket.id}
 
     def test_happens_once(self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]]) -> None:
         lease, tickets = begun
         verdicts = [Verdict(ticket, Step.SENT) for ticket in tickets]
-        assert len(store.settle(lease, verdicts)) == 3
-        assert store.settle(lease, verdicts) == set()
+        assert len(store.settle(lease, "orders", verdicts)) == 3
+        assert store.settle(lease, "orders", verdicts) == set()
         assert len(rows.archived()) == 3
 
     @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ class TestSettle:
         self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]], error: str | None, kept: str | None
     ) -> None:
         lease, [ticket, *_] = begun
-        assert store.settle(lease, [Verdict(ticket, Step.RELEASE, 1, "code", error)]) == {ticket.id}
+        assert store.settle(lease, "orders", [Verdict(ticket, Step.RELEASE, 1, "code", error)]) == {ticket.id}
         assert rows.one(ticket.id).last_error == kept
 
     @given(error=st.text(st.characters()))
@@ -396,13 +396,13 @@ class TestSettle:
         self, store: Store, begun: tuple[str, tuple[Ticket, ...]], error: str
     ) -> None:
         lease, [ticket, *_] = begun
-        assert store.settle(lease, [Verdict(ticket, Step.RETRY, 1, "code", error)]) == {ticket.id}
+        assert store.settle(lease, "orders", [Verdict(ticket, Step.RETRY, 1, "code", error)]) == {ticket.id}
 
     @pytest.mark.parametrize("code", ["NUL \0", "half \ud800"])
     def test_no_code_stops_a_settle(self, store: Store, begun: tuple[str, tuple[Ticket, ...]], code: str) -> None:
         """Third-party publishers choose it."""
         lease, [ticket, *_] = begun
-        assert store.settle(lease, [Verdict(ticket, Step.RETRY, 1, code, "error")]) == {ticket.id}
+        assert store.settle(lease, "orders", [Verdict(ticket, Step.RETRY, 1, code, "error")]) == {ticket.id}
 
 
 class TestRelease:
@@ -486,8 +486,12 @@ class TestRaces:
     @pytest.mark.parametrize(
         ("begun", "act"),
         [
-            pytest.param(True, lambda store, lease, t: store.settle(lease, [Verdict(t, Step.SENT)]), id="sent"),
-            pytest.param(True, lambda store, lease, t: store.settle(lease, [Verdict(t, Step.RETRY, 1)]), id="retry"),
+            pytest.param(
+                True, lambda store, lease, t: store.settle(lease, "orders", [Verdict(t, Step.SENT)]), id="sent"
+            ),
+            pytest.param(
+                True, lambda store, lease, t: store.settle(lease, "orders", [Verdict(t, Step.RETRY, 1)]), id="retry"
+            ),
             pytest.param(False, lambda store, lease, t: store.begin(Bundle("orders", lease, (t,))), id="begin"),
             pytest.param(False, lambda store, lease, t: store.release(lease, [t]), id="release"),
         ],
@@ -556,7 +560,7 @@ class TestRaces:
                 tickets = after(store.begin(bundle))
                 if hash(lease) % 3 == 1:
                     rows.change([t.id for t in tickets], locked_until=seconds_from_now(-1))
-                settled.extend(store.settle(lease, [Verdict(ticket, Step.SENT) for ticket in tickets]))
+                settled.extend(store.settle(lease, "orders", [Verdict(ticket, Step.SENT) for ticket in tickets]))
 
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(run, range(4)))

@@ -28,8 +28,8 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "claim": lambda store: store.claim({"orders": 10}, LEASE),
     "bury_unroutable": lambda store: store.bury_unroutable(),
     "begin": lambda store: store.begin(Bundle("orders", LEASE, (TICKET,))),
-    "settle sent": lambda store: store.settle(LEASE, [Verdict(TICKET, Step.SENT)]),
-    "settle failed": lambda store: store.settle(LEASE, [Verdict(TICKET, Step.DEAD)]),
+    "settle sent": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.SENT)]),
+    "settle failed": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.DEAD)]),
     "release": lambda store: store.release(LEASE, [TICKET]),
     "prepare_archive": lambda store: store.prepare_archive(8),
 }
@@ -129,7 +129,7 @@ class TestServerGone:
         for store in (pooled, fresh):
             store.check_version()
         assert rows.hot() == before
-        assert pooled.settle(bundle.lease, [Verdict(tickets[0], Step.SENT)]) == {tickets[0].id}
+        assert pooled.settle(bundle.lease, "orders", [Verdict(tickets[0], Step.SENT)]) == {tickets[0].id}
         assert len(fresh.begin(Bundle("orders", bundle.lease, bundle.tickets))) == 2
 
     def test_a_connection_that_the_server_closed_is_replaced(
@@ -255,10 +255,10 @@ class TestDurability:
             sent, failed = after(store.begin(bundle))
             seen["begin"].append(flushed())
             lease(1)  # flushes
-            store.settle(bundle.lease, [Verdict(sent, Step.SENT)])
+            store.settle(bundle.lease, "orders", [Verdict(sent, Step.SENT)])
             seen["sent"].append(flushed())
             lease(1)
-            store.settle(bundle.lease, [Verdict(failed, Step.DEAD)])
+            store.settle(bundle.lease, "orders", [Verdict(failed, Step.DEAD)])
             seen["failed"].append(flushed())
             rows.change(status="dead", lease=None)
         # The server writes a little by itself, so that one of the five may be otherwise.

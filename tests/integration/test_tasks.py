@@ -79,7 +79,7 @@ def test_a_retry_that_the_broker_refuses_goes_back_to_the_table(
 ) -> None:
     bundle = leased(store, rows)
     verdict = Verdict(begun(bundle.tickets[0]), Step.RETRY, 2.0, "busy", "later")
-    store.settle(bundle.lease, [verdict])
+    store.settle(bundle.lease, "orders", [verdict])
     own_redis.kill()
     trace_each(publish, bundle, [verdict])
     row = rows.one(bundle.tickets[0].id)

@@ -14,6 +14,7 @@ EVENT = {
     Step.DISCARDED: "task-succeeded",
     Step.RETRY: "task-retried",
     Step.RELEASE: "task-retried",
+    Step.OUTAGE: "task-retried",
     Step.DEAD: "task-failed",
     Step.STALE: None,
 }

@@ -1,0 +1,103 @@
+"""What the statements are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    Float,
+    Interval,
+    Table,
+    Text,
+    Uuid,
+    any_,
+    bindparam,
+    cast,
+    column,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+)
+from sqlalchemy.dialects.postgresql import array
+from sqlalchemy.sql import ColumnElement, FromClause
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from outbox_tasks.errors import UnsupportedDialect
+from outbox_tasks.schema import Tables
+
+DIALECTS = ("postgresql",)
+"""An allow-list: SQLAlchemy compiles SKIP LOCKED away without a word on some of the others."""
+
+SECOND = literal_column("interval '1 second'", Interval)
+
+
+def check_dialect(name: str) -> None:
+    """Raises `UnsupportedDialect` unless the statements are right for the dialect."""
+    if name not in DIALECTS:
+        raise UnsupportedDialect(dialect=name, supported=", ".join(DIALECTS))
+
+
+def pending(m: Table) -> ColumnElement[bool]:
+    """Written out, not a parameter: only then can every plan use the partial index."""
+    return m.c.status == literal_column("'pending'")
+
+
+def held(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
+    """The fence: the row is still under this lease, at this attempt. Only pending rows have a lease.
+
+    The status must not be named here: it would let the planner read the partial index from end to end when the
+    table's statistics are old, instead of looking up each id.
+    """
+    m = t.messages
+    return [
+        probe(m.c.id, ticket.c.id),
+        m.c.attempts == ticket.c.attempt,
+        m.c.lease == bindparam("token", type_=Uuid),
+    ]
+
+
+def probe(indexed: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnElement[bool]:
+    """`indexed = value`, in a form that a plan can only meet by looking up each value in the index.
+
+    As a plain equality it could also be met by reading the whole index in order, which looks cheap while the table
+    is small, and a prepared plan outlives that.
+    """
+    return indexed == any_(array([value]))
+
+
+def json_rows(name: str, **columns: Any) -> TableValuedAlias:
+    """Rows as a table, from one parameter: `json_to_recordset(:ticket) AS ticket(id UUID, attempt INTEGER)`.
+
+    One text is cheaper to make and to read than an array a column, and other databases can do it too.
+    """
+    shape = [column(column_name, kind) for column_name, kind in columns.items()]
+    rows = func.json_to_recordset(cast(bindparam(name, type_=Text), JSON))
+    return rows.table_valued(*shape, name=name).render_derived(name=name, with_types=True)
+
+
+def seconds(name: str) -> ColumnElement[Any]:
+    return bindparam(name, type_=Float) * SECOND
+
+
+def commit_soon() -> ColumnElement[bool]:
+    """Let this commit reach the disk a moment later: losing it in a crash only repeats a delivery.
+
+    A setting of the transaction made inside its only statement costs no round trip of its own.
+    """
+    setting = func.set_config("synchronous_commit", "off", True, type_=Text)
+    return select(setting).scalar_subquery() == "off"
+
+
+def blocked(t: Tables) -> ColumnElement[bool]:
+    """Whether a destination is paused, or left alone but for the probe under another lease.
+
+    Parameters: target (a destination); token. A subquery of its own, which is run once for a statement.
+    """
+    d = t.destinations
+    left_alone = d.c.opened_at.is_not(None) & d.c.probe.is_distinct_from(bindparam("token", type_=Uuid))
+    return exists(
+        select(d.c.name).where(d.c.name == bindparam("target", type_=Text), or_(d.c.paused_at.is_not(None), left_alone))
+    )

@@ -1,0 +1,73 @@
+"""A destination is away for a long while: nothing is dead, no attempt is spent, and others are not held up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.store import Store
+from tests.acceptance.nodes import Relay
+from tests.conftest import Rows, Stream, eventually
+from tests.fault.conftest import drained
+
+OUTAGE = 12.0
+"""Seconds; with waits of a second at most, that is as many attempts as half an hour has with waits of minutes."""
+
+
+@pytest.fixture
+def away() -> Iterator[EmbeddedValkey]:
+    """The server of a destination, that dies."""
+    with EmbeddedValkey() as server:
+        yield server
+
+
+@pytest.fixture
+def values(values: dict[str, Any], stream: Stream, away: EmbeddedValkey) -> dict[str, Any]:
+    lost = {"url": away.url.replace("://", "+stream://") + "/lost", "max_attempts": 3}
+    return {
+        **values, "destinations": {"orders": {"url": stream.url}, "lost": lost},
+        "breaker_pause": 0.5, "breaker_pause_max": 2, "breaker_failures": 3,
+    }  # fmt: skip
+
+
+def test_a_long_outage_costs_nothing(relay: Relay, rows: Rows, stream: Stream, away: EmbeddedValkey) -> None:
+    relay.publish()
+    relay.publish(2)
+    relay.claim()
+    relay.beat()
+    relay.ready()
+    before = rows.insert(50, destination="lost")
+    drained(rows)
+    away.kill()
+    lost = rows.insert(2000, destination="lost")
+    store = Store.connect(relay.settings)
+    eventually(lambda: [row.state for row in store.states()] in (["open"], ["trying"]), 20)
+    ends = time.monotonic() + OUTAGE
+    others: list[str] = []
+    while time.monotonic() < ends:  # life goes on
+        others += rows.insert(20)
+        count = len(others)
+        eventually(lambda count=count: len(stream) >= count, 10)
+    hot = rows.hot()
+    assert {(row.status, row.attempts - row.begun) for row in hot} == {("pending", 0)}
+    assert {row.destination for row in hot} == {"lost"}
+
+    away.start()
+    began = time.monotonic()
+    drained(rows, 30)
+    assert time.monotonic() - began < 10
+    archived = [row for row in rows.archived() if row.destination == "lost"]
+    assert {row.attempts for row in archived} == {1}
+    assert len(archived) == len(before) + len(lost)
+    assert check_lost(away) == set(lost)  # the server came back empty
+    assert sorted(stream.ids()) == sorted(others)
+    assert [row.state for row in store.states()] == ["closed"]
+    store.close()
+
+
+def check_lost(server: EmbeddedValkey) -> set[str]:
+    return set(Stream(server.url, "lost").ids())

@@ -1,0 +1,267 @@
+"""A destination out of reach: left alone by the whole cluster, tried from time to time, and no attempt spent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import update
+
+from outbox_tasks.claim import claim
+from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Verdict
+from outbox_tasks.publish import publish
+from outbox_tasks.settle import settle
+from outbox_tasks.store import Store
+from tests.conftest import MakeStore, Rows, seconds_from_now
+
+OUT = Outcome.outage("connection", "refused")
+
+
+@pytest.fixture
+def store(new_store: MakeStore) -> Store:
+    return new_store(
+        breaker_failures=3,
+        breaker_pause=100,
+        breaker_pause_max=300,
+        backoff_base=0.001,
+        backoff_cap=0.001,
+        bundle_size=10,
+    )
+
+
+class Destination:
+    """Answers as it is told, and remembers what it was sent."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.sent: list[str] = []
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        self.sent += [message.id for message in messages]
+        return [self.outcome] * len(messages)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def claimed(store: Store) -> list[Bundle]:
+    """The bundles of one run of the claim."""
+    bundles: list[Bundle] = []
+    claim(store, bundles.extend, lambda: 0)
+    return bundles
+
+
+def run(store: Store, destination: Destination, bundles: Sequence[Bundle] | None = None) -> list[Verdict]:
+    """What the relay does, once."""
+    verdicts: list[Verdict] = []
+    for bundle in claimed(store) if bundles is None else bundles:
+        verdicts += settle(store, bundle, publish(store, {"orders": destination}, bundle))
+    return verdicts
+
+
+def state(store: Store) -> str:
+    found = [row.state for row in store.states()]
+    return str(found[0]) if found else "closed"
+
+
+def elapse(rows: Rows) -> None:
+    """The pause is over, and so is every wait of a message."""
+    with rows.engine.begin() as connection:
+        connection.execute(update(rows.tables.destinations).values(pause_until=seconds_from_now(-1)))
+    due(rows)
+
+
+def due(rows: Rows) -> None:
+    rows.change(locked_until=seconds_from_now(-1))
+
+
+def open_it(store: Store, rows: Rows) -> None:
+    """Three sends in a row that fail."""
+    for _ in range(3):
+        due(rows)
+        run(store, Destination(OUT))
+    assert state(store) == "open"
+    due(rows)
+
+
+class TestOpening:
+    def test_needs_as_many_failures_in_a_row_as_the_setting_says(self, store: Store, rows: Rows) -> None:
+        rows.insert(1)
+        for expected in ("closed", "closed", "open"):
+            due(rows)
+            assert {verdict.step for verdict in run(store, Destination(OUT))} == {Step.OUTAGE}
+            assert state(store) == expected
+        due(rows)
+        assert claimed(store) == []
+
+    def test_a_bundle_counts_as_one(self, store: Store, rows: Rows) -> None:
+        rows.insert(10)
+        run(store, Destination(OUT), claimed(store)[:1])
+        [row] = store.states()
+        assert row.failures == 1
+
+    @pytest.mark.parametrize("answer", [Outcome.sent(), Outcome.dead("no", "no"), Outcome.retry("busy", "later")])
+    def test_an_answer_in_between_begins_the_count_anew(self, store: Store, rows: Rows, answer: Outcome) -> None:
+        rows.insert(3)
+        for outcome in (OUT, OUT, answer, OUT, OUT):
+            due(rows)
+            run(store, Destination(outcome), claimed(store)[:1])
+        assert state(store) == "closed"
+
+    def test_what_was_under_way_does_not_prolong_the_pause(self, store: Store, rows: Rows) -> None:
+        rows.insert(40)
+        bundles = claimed(store)
+        assert len(bundles) == 4
+        for bundle in bundles[:3]:
+            begun = publish(store, {"orders": Destination(OUT)}, bundle)
+            settle(store, bundle, begun)
+        [before] = store.states()
+        late = Verdict(bundles[3].tickets[0], Step.OUTAGE, 1, "connection", "late")
+        assert store.tripped("orders", bundles[3].lease, late.code, late.error)
+        [after] = store.states()
+        assert (before.failures, before.pause_until) == (after.failures, after.pause_until)
+
+    def test_other_destinations_go_on(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store(breaker_failures=1, destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
+        rows.insert(1)
+        run(store, Destination(OUT))
+        due(rows)
+        rows.insert(1, destination="mails")
+        assert {bundle.destination for bundle in claimed(store)} == {"mails"}
+
+
+class TestWhileItIsOpen:
+    def test_what_waits_in_the_queue_is_given_back_and_not_sent(self, store: Store, rows: Rows) -> None:
+        rows.insert(20)
+        bundles = claimed(store)
+        for _ in range(3):
+            store.tripped("orders", str(uuid4()), "connection", "refused")
+        destination = Destination(Outcome.sent())
+        assert {verdict.step for verdict in run(store, destination, bundles)} == {Step.STALE}
+        assert destination.sent == []
+        assert {(row.lease, row.attempts, row.begun) for row in rows.hot()} == {(None, 0, False)}
+        assert {rows.state(row.id) for row in rows.hot()} == {"pending"}
+
+    def test_no_attempt_is_spent(self, store: Store, rows: Rows) -> None:
+        rows.insert(3)
+        open_it(store, rows)
+        for _ in range(30):
+            elapse(rows)
+            run(store, Destination(OUT))
+        assert {(row.attempts, row.status, row.last_error_code) for row in rows.hot()} == {(0, "pending", "connection")}
+
+
+class TestTrying:
+    def test_one_message_is_tried_when_the_pause_is_over_and_closes_it(self, store: Store, rows: Rows) -> None:
+        rows.insert(25)
+        open_it(store, rows)
+        elapse(rows)
+        [bundle] = claimed(store)
+        assert len(bundle.tickets) == 1
+        assert state(store) == "trying"
+        assert claimed(store) == []
+        assert [v.step for v in run(store, Destination(Outcome.sent()), [bundle])] == [Step.SENT]
+        assert state(store) == "closed"
+        assert sum(len(bundle.tickets) for bundle in claimed(store)) == 24
+
+    def test_by_many_claims_at_once_one_message_is_tried(self, store: Store, rows: Rows) -> None:
+        rows.insert(25)
+        open_it(store, rows)
+        elapse(rows)
+        found: list[Bundle] = []
+        threads = [threading.Thread(target=lambda: found.extend(claimed(store))) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [len(bundle.tickets) for bundle in found] == [1]
+
+    def test_each_failure_doubles_the_pause_up_to_the_longest(self, store: Store, rows: Rows) -> None:
+        rows.insert(1)
+        open_it(store, rows)
+        pauses = []
+        for _ in range(4):
+            [row] = store.states()
+            pauses.append(round((row.pause_until - row.failed_at).total_seconds()))
+            elapse(rows)
+            run(store, Destination(OUT))
+        assert pauses == [100, 200, 300, 300]
+
+    def test_a_try_that_is_lost_is_made_again(self, store: Store, rows: Rows) -> None:
+        rows.insert(2)
+        open_it(store, rows)
+        elapse(rows)
+        assert len(claimed(store)) == 1  # and its worker dies
+        elapse(rows)
+        [bundle] = claimed(store)
+        assert [v.step for v in run(store, Destination(Outcome.sent()), [bundle])] == [Step.SENT]
+        assert state(store) == "closed"
+
+    def test_with_nothing_due_the_next_message_need_not_wait(self, store: Store, rows: Rows) -> None:
+        rows.insert(1)
+        open_it(store, rows)
+        rows.change(locked_until=seconds_from_now(1000))
+        with rows.engine.begin() as connection:
+            connection.execute(update(rows.tables.destinations).values(pause_until=seconds_from_now(-1)))
+        assert claimed(store) == []
+        rows.insert(1)
+        assert len(claimed(store)) == 1
+
+    @pytest.mark.parametrize("answer", [Outcome.dead("no", "no"), Outcome.retry("busy", "later")])
+    def test_any_answer_closes_it(self, store: Store, rows: Rows, answer: Outcome) -> None:
+        rows.insert(1)
+        open_it(store, rows)
+        elapse(rows)
+        run(store, Destination(answer))
+        assert state(store) == "closed"
+
+
+class TestAMessageThatIsTheCause:
+    def test_spends_its_attempts_while_others_get_through(self, new_store: MakeStore, rows: Rows) -> None:
+        """It breaks the connection each time; the breaker never opens for long, and in the end it is dead."""
+        destinations = {"orders": {"url": "a://b", "max_attempts": 3, "bundle_size": 1}}
+        store = new_store(breaker_failures=3, backoff_base=0.001, backoff_cap=0.001, destinations=destinations)
+        [poison] = rows.insert(1, event_type="poison")
+
+        class Breaks(Destination):
+            def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+                return [OUT if message.event_type == "poison" else Outcome.sent() for message in messages]
+
+        for _ in range(12):
+            rows.insert(1)
+            due(rows)
+            run(store, Breaks(OUT))
+        assert rows.one(poison).status == "dead"
+        assert rows.one(poison).last_error_code == "connection"
+        assert len(rows.archived()) == 12
+
+
+class TestByHand:
+    def test_a_paused_destination_is_left_alone_until_it_is_resumed(self, store: Store, rows: Rows) -> None:
+        rows.insert(5)
+        store.pause("orders", "ada", "maintenance")
+        assert claimed(store) == []
+        assert state(store) == "paused"
+        [row] = store.states()
+        assert (row.paused_by, row.paused_why) == ("ada", "maintenance")
+        elapse(rows)
+        assert claimed(store) == []
+        assert store.resume("orders")
+        assert not store.resume("orders")
+        assert len(run(store, Destination(Outcome.sent()))) == 5
+
+    def test_to_resume_closes_the_breaker_too(self, store: Store, rows: Rows) -> None:
+        rows.insert(1)
+        open_it(store, rows)
+        assert store.resume("orders")
+        assert len(claimed(store)) == 1
+
+    def test_to_pause_stops_what_is_queued(self, store: Store, rows: Rows) -> None:
+        rows.insert(5)
+        bundles = claimed(store)
+        store.pause("orders", "ada", None)
+        destination = Destination(Outcome.sent())
+        assert {verdict.step for verdict in run(store, destination, bundles)} == {Step.STALE}
+        assert destination.sent == []
