@@ -1,0 +1,104 @@
+"""An id that the application chose: the same call again is the same message, another message under it is an error."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.errors import ReusedId
+from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.store import Store
+from tests.conftest import MakeSettings, Rows, eventually
+
+ID = UUID(int=5)
+SAID: dict[str, Any] = {"key": "k", "headers": {"a": "b"}, "aggregate_type": "order", "aggregate_id": "5"}
+
+
+@pytest.fixture
+def outbox(settings: MakeSettings, rows: Rows) -> Outbox:
+    return Outbox(settings(nudge=False))
+
+
+def publish(outbox: Outbox, engine: Engine, payload: Any = "x", **fields: Any) -> UUID:
+    with Session(engine) as session, session.begin():
+        return outbox.publish(session, fields.pop("event_type", "a"), payload, id=ID, **{**SAID, **fields})
+
+
+def send_all(store: Store) -> None:
+    lease = str(uuid4())
+    found = store.claim({"orders": 10}, lease)
+    bundle = Bundle("orders", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in found))
+    sent = [Verdict(Ticket(m.id, m.attempts, m.event_type), Step.SENT) for m in store.begin(bundle).values()]
+    assert store.settle(lease, "orders", sent)
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["waiting", "sent"])
+def test_the_same_again_changes_nothing(outbox: Outbox, engine: Engine, rows: Rows, store: Store, sent: bool) -> None:
+    assert publish(outbox, engine) == ID
+    if sent:
+        send_all(store)
+    assert publish(outbox, engine, delay=60) == ID  # when it was to be delivered is not what it says
+    assert [row.id for row in (*rows.hot(), *rows.archived())] == [ID]
+    assert bool(rows.archived()) is sent
+
+
+@pytest.mark.parametrize("sent", [False, True], ids=["waiting", "sent"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"payload": "y"}, {"event_type": "b"}, {"key": None}, {"headers": {}}, {"aggregate_type": None},
+        {"aggregate_id": "6"}, {"content_type": "application/x-other"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_content_is_an_error_and_leaves_all_as_it_was(
+    outbox: Outbox, engine: Engine, rows: Rows, store: Store, sent: bool, other: dict[str, Any]
+) -> None:
+    publish(outbox, engine)
+    if sent:
+        send_all(store)
+    with pytest.raises(ReusedId, match=f"{ID} was refused.*other content"):
+        publish(outbox, engine, **other)
+    [row] = (*rows.hot(), *rows.archived())
+    assert (row.payload, row.event_type, row.key) == (b"x", "a", "k")
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_of_two_at_the_same_moment_the_second_waits_for_the_first(
+    outbox: Outbox, engine: Engine, rows: Rows, end: str
+) -> None:
+    done: list[UUID] = []
+    with Session(engine) as first:
+        first.begin()
+        outbox.publish(first, "a", "x", id=ID, **SAID)
+        second = threading.Thread(target=lambda: done.append(publish(outbox, engine)))
+        second.start()
+        eventually(lambda: waiting(engine))
+        assert not done
+        getattr(first, end)()
+    second.join(10)
+    assert done == [ID]
+    assert [row.id for row in rows.hot()] == [ID]
+
+
+def waiting(engine: Engine) -> bool:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%outbox_publish%'"
+    with engine.connect() as connection:
+        return bool(connection.scalar(text(query)))
+
+
+def test_writers_in_sql_are_told_the_same(rows: Rows, engine: Engine, schema: str) -> None:
+    call = text(f"SELECT {schema}.outbox_publish('a', :payload, destination => 'orders', id => :id)")
+    with engine.begin() as connection:
+        for _ in range(2):
+            assert connection.scalar(call, {"payload": "{}", "id": ID}) == ID
+    with pytest.raises(IntegrityError, match="belongs to a message with other content"), engine.begin() as connection:
+        connection.execute(call, {"payload": "[]", "id": ID})
+    assert len(rows.hot()) == 1
