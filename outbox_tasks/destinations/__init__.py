@@ -16,6 +16,16 @@ from outbox_tasks.settings import Destination, Settings, redacted
 
 GROUP = "outbox_tasks.publishers"
 
+EXTRAS = {
+    "azurestoragequeues": "azure",
+    "grpcs": "grpc",
+    "https": "http",
+    "mqtts": "mqtt",
+    "sns": "aws",
+    "sqs": "aws",
+}
+"""The extra that brings the client, where it is not called like the scheme."""
+
 
 class Publisher(Protocol):
     """Sends messages to one destination. Made in the process that uses it, after any fork."""
@@ -56,5 +66,5 @@ def _kind(destination: Destination) -> Any:
     try:
         return found[scheme].load()
     except ModuleNotFoundError as error:
-        extra = scheme.partition("+")[0]
+        extra = EXTRAS.get(scheme, scheme.partition("+")[0])
         raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error

@@ -43,6 +43,8 @@ class Counterpart(ABC):
     """Whether payloads must be JSON."""
     ascii_headers: ClassVar[bool] = False
     """Whether the transport's headers carry nothing but ASCII, so that other characters arrive encoded."""
+    control_characters: ClassVar[bool] = True
+    """Whether headers may have control characters, such as a tab."""
     largest: ClassVar[int | None] = None
     """Bytes of payload that the server takes; more is permanent, `too_large`. None: no limit that a test can reach."""
     answers_late: ClassVar[bool] = True

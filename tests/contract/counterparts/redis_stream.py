@@ -24,6 +24,9 @@ class Counterpart(counterparts.Counterpart):
     def stop(self) -> None:
         self.server.stop()
 
+    def kill(self) -> None:
+        self.server.kill()
+
     @property
     def pids(self) -> list[int]:
         return [self.server.pid]

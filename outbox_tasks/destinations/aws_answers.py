@@ -1,0 +1,92 @@
+"""What Amazon's answers mean, and the exceptions of its client."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from botocore import exceptions as botocore
+
+from outbox_tasks.model import Outcome, Result
+
+# Exceptions of the client → the code of an outage. The first that fits counts.
+TROUBLE: tuple[tuple[str, tuple[type[Exception], ...]], ...] = (
+    ("timeout", (botocore.ConnectTimeoutError, botocore.ReadTimeoutError)),
+    ("connection", (botocore.ConnectionError, botocore.HTTPClientError, botocore.IncompleteReadError)),
+    ("unauthorized", (
+        botocore.NoCredentialsError, botocore.PartialCredentialsError, botocore.CredentialRetrievalError,
+        botocore.ProfileNotFound, botocore.NoAuthTokenError, botocore.TokenRetrievalError, botocore.SSOError,
+        botocore.MetadataRetrievalError,
+    )),
+)  # fmt: skip
+
+# Codes of the services, without `AWS.SimpleQueueService.`, `KMS.` and `Exception`.
+THROTTLED = {
+    "Throttling", "Throttled", "RequestThrottled", "TooManyRequests", "RequestLimitExceeded", "SlowDown", "OverLimit",
+    "BandwidthLimitExceeded", "PriorRequestNotComplete", "LimitExceeded", "ProvisionedThroughputExceeded",
+}  # fmt: skip
+FORBIDDEN = {"AccessDenied", "AuthorizationError", "NotAuthorized"}
+UNAUTHORIZED = FORBIDDEN | {
+    "InvalidClientTokenId", "SignatureDoesNotMatch", "UnrecognizedClient", "InvalidAccessKeyId", "ExpiredToken",
+    "MissingAuthenticationToken", "IncompleteSignature", "InvalidSignature", "InvalidSecurity", "RequestExpired",
+    "AuthFailure", "OptInRequired", "SubscriptionRequired", "InvalidToken",
+}  # fmt: skip
+UNROUTABLE = {
+    "QueueDoesNotExist", "NonExistentQueue", "QueueDeletedRecently", "NotFound", "ResourceNotFound", "InvalidAddress",
+}  # fmt: skip
+UNAVAILABLE = {"ServiceUnavailable", "InternalError", "InternalFailure", "InternalServerError"}
+TOO_LARGE = {"BatchRequestTooLong", "MessageTooLong", "RequestEntityTooLarge"}
+INVALID = {
+    "InvalidParameterValue", "InvalidParameter", "ParameterValueInvalid", "InvalidMessageContents",
+    "InvalidAttributeValue", "InvalidAttributeName",
+}  # fmt: skip
+SAYS_TOO_LARGE = re.compile(r"shorter than|too (?:long|large)", re.IGNORECASE)
+SAYS_UNROUTABLE = re.compile(r"parameter:? (?:TopicArn|TargetArn|QueueUrl|QueueName)\b")
+
+
+def trouble(error: Exception) -> Outcome:
+    """What an exception of the client means."""
+    if isinstance(error, botocore.ClientError):
+        said = error.response.get("Error", {})
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return _refusal(str(said.get("Code", "")), str(said.get("Message", "")), status)
+    for code, kinds in TROUBLE:
+        if isinstance(error, kinds):
+            # What found no credentials may quote what it found instead.
+            return Outcome.outage(code, type(error).__name__ if code == "unauthorized" else str(error))
+    return Outcome.retry(type(error).__name__, str(error) or repr(error))
+
+
+def failed(entry: dict[str, Any]) -> Outcome:
+    """What the refusal of one entry of a batch means: if it is nothing better known, the sender's fault is final."""
+    outcome = _refusal(str(entry.get("Code", "")), str(entry.get("Message", "")), 0)
+    if outcome.result is Result.RETRY and outcome.code != "throttled" and entry.get("SenderFault"):
+        return Outcome.dead("refused", outcome.error or "")
+    if outcome.code == "unavailable":
+        return Outcome.retry("unavailable", outcome.error or "")  # the others of the batch were taken
+    return outcome
+
+
+def _refusal(code: str, message: str, status: int) -> Outcome:
+    """What a code of the service means; `status` is that of HTTP, where the whole request was refused."""
+    kms = code.lower().startswith("kms")
+    name = re.sub(r"^(?:.*\.|KMS|Kms)", "", code).removesuffix("Exception")
+    text = f"{code}: {message}"
+    if name in THROTTLED or status == 429:
+        return Outcome.retry("throttled", text)
+    if name in UNAUTHORIZED or status in (401, 403):
+        # What a wrong signature is answered with quotes the request, its session token included.
+        return Outcome.outage("unauthorized", text if name in FORBIDDEN else code)
+    if kms:
+        return Outcome.outage("kms", text)
+    if name in UNROUTABLE or (name in INVALID and SAYS_UNROUTABLE.search(message)):
+        return Outcome.outage("unroutable", text)
+    if name in UNAVAILABLE or status >= 500:
+        return Outcome.outage("unavailable", text)
+    if name in TOO_LARGE or status == 413 or (name in INVALID and SAYS_TOO_LARGE.search(message)):
+        return Outcome.dead("too_large", text)
+    if name in INVALID:
+        return Outcome.dead("refused", text)
+    return Outcome.retry(
+        re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower() if name.isalpha() else f"http_{status}", text
+    )

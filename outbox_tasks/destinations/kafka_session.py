@@ -1,0 +1,194 @@
+"""A librdkafka producer: what it is given, what becomes of each message, and its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from outbox_tasks.errors import OutageError
+from outbox_tasks.model import Outcome, Result
+
+log = logging.getLogger(__name__)
+
+TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
+REFUSED = {KafkaError.INVALID_RECORD: "invalid_record", **dict.fromkeys(TOO_LARGE, "too_large")}
+"""The message itself can't be taken: dead. A broker says it of a whole batch."""
+
+OUTAGES = {
+    "unauthorized": (
+        KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.UNSUPPORTED_SASL_MECHANISM,
+        KafkaError.ILLEGAL_SASL_STATE, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    ),
+    "unroutable": (
+        KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION,
+        KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
+    ),
+    "connection": (
+        KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._SSL,
+        KafkaError.BROKER_NOT_AVAILABLE, KafkaError.NETWORK_EXCEPTION,
+    ),
+    "timeout": (
+        KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError.REQUEST_TIMED_OUT,
+    ),
+}  # fmt: skip
+"""The destination is out of reach or out of order. Any other error is a retry, under its own name."""
+
+CODES = {error: code for code, errors in OUTAGES.items() for error in errors}
+
+LOST = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL}
+"""Thrown away without an answer. What waits in the queue may be there for the second time."""
+
+SLICE = 0.1
+"""Seconds between two looks at the clock and at what went wrong."""
+PATIENCE = 2.0
+"""Seconds that all brokers may be down before a send is given up."""
+PURGING = 0.2
+"""Seconds at most to hear what a purge has thrown away."""
+
+Record = dict[str, Any]
+"""A message as the keywords of `Producer.produce`."""
+
+
+class DebugLog:
+    """Takes librdkafka's log, of any level: what went wrong is in the outcomes, and an error that ends a producer,
+    which librdkafka calls an emergency, costs us no more than a new one."""
+
+    def log(self, _: int, text: str, *values: object) -> None:
+        log.debug(text, *values)
+
+
+class Session:
+    """A producer, and what it said of itself. Its threads belong to the process that made it."""
+
+    def __init__(self, conf: dict[str, Any]) -> None:
+        self.pid = os.getpid()
+        self.troubled = False
+        self._fatal: KafkaError | None = None
+        self._errors: deque[KafkaError] = deque(maxlen=100)
+        try:
+            # Not a method of ours: in a cycle, the producer would live until somebody collects garbage.
+            self._held = [Producer({**conf, "error_cb": self._errors.append}, logger=DebugLog())]
+        except KafkaException as error:  # such as a certificate that has been taken away
+            raise OutageError(error.args[0].str(), code="no_producer") from error
+
+    @property
+    def _producer(self) -> Producer:
+        return self._held[0]
+
+    def is_well(self) -> bool:
+        """Whether it can go on. Forgets what happened to its connections while nothing was sent."""
+        try:
+            self._producer.poll(0)
+        except KafkaException:  # a fatal error
+            return False
+        self._errors.clear()
+        return True
+
+    def send(self, topic: str, records: Sequence[Record], deadline: float) -> tuple[list[Outcome], bool]:
+        """The outcomes, in order, and whether the broker refused any message or its batch."""
+        reports: dict[int, KafkaError | None] = {}
+        outcomes = self._produce(topic, records, deadline, reports)
+        self._wait(deadline)
+        reason = self._reason()  # before the purge, which may be an error of its own to librdkafka
+        if len(self._producer):
+            self.troubled = True
+            self._producer.purge(blocking=False)  # a thread may be busy with a name server: don't wait for it
+            self._wait(time.monotonic() + PURGING)
+        refused = any(report is not None and report.code() in REFUSED for report in reports.values())
+        self.troubled = (
+            self.troubled or any(report is not None for report in reports.values()) or self._fatal is not None
+        )
+        lost = KafkaError(KafkaError._PURGE_INFLIGHT)
+        return [outcomes.get(n) or _reported(reports.get(n, lost), reason) for n in range(len(records))], refused
+
+    def end(self) -> None:
+        """Throw away what is left, and the producer: elsewhere, because it waits for its threads."""
+        self._producer.purge(blocking=False)
+        threading.Thread(target=self._held.clear, name="end of a Kafka producer", daemon=True).start()
+
+    def _produce(
+        self, topic: str, records: Sequence[Record], deadline: float, reports: dict[int, KafkaError | None]
+    ) -> dict[int, Outcome]:
+        """Queue them; returns the outcomes of those that were not. What follows one that is worth another attempt
+        is not queued either: it would overtake it."""
+
+        def reported(number: int, error: KafkaError | None, _: object) -> None:
+            reports[number] = error
+
+        outcomes: dict[int, Outcome] = {}
+        for number, record in enumerate(records):
+            try:
+                self._queue(topic, record, partial(reported, number), deadline)
+            except KafkaException as error:
+                outcome = _outcome(error.args[0])
+            except BufferError as error:
+                outcome = Outcome.retry("queue_full", str(error))
+            else:
+                continue
+            if outcome.result is not Result.DEAD:
+                return outcomes | dict.fromkeys(range(number, len(records)), outcome)
+            outcomes[number] = outcome
+        return outcomes
+
+    def _queue(self, topic: str, record: Record, reported: Any, deadline: float) -> None:
+        while True:
+            try:
+                return self._producer.produce(topic, on_delivery=reported, **record)
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise
+                self._serve(SLICE)
+
+    def _wait(self, deadline: float) -> None:
+        """Until each has its report, or it makes no sense any more."""
+        while (now := time.monotonic()) < deadline and self._serve(min(SLICE, deadline - now)):
+            if self._fatal is not None:
+                deadline = min(deadline, now + PURGING)  # for the reports of what was on its way
+            elif any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in self._errors):
+                deadline = min(deadline, now + PATIENCE)
+
+    def _serve(self, seconds: float) -> int:
+        """Have reports and errors brought to us; returns how many messages are without a report."""
+        try:
+            return self._producer.flush(seconds)
+        except KafkaException as error:  # nothing else raises here than a fatal error
+            self._fatal = error.args[0]
+            return len(self._producer)
+
+    def _reason(self) -> Outcome:
+        """Why there are messages without a delivery report: the worst that was said."""
+        if self._fatal is not None:
+            return Outcome.retry("fatal", self._fatal.str())
+        for code in ("unauthorized", "connection"):
+            for error in self._errors:
+                if CODES.get(error.code()) == code:
+                    return Outcome.outage(code, error.str())
+        return Outcome.outage("timeout", "no delivery report in time")
+
+
+def _reported(report: KafkaError | None, reason: Outcome) -> Outcome:
+    """What a delivery report means; `reason` is why we have thrown the message away, if we have."""
+    if report is None:
+        return Outcome.sent()
+    if report.code() in LOST:
+        return replace(reason, error=f"{reason.error}; it may have been taken")
+    return _outcome(report)
+
+
+def _outcome(error: KafkaError) -> Outcome:
+    """What an error that belongs to a message means."""
+    code, text = error.code(), error.str()
+    if code in REFUSED:
+        return Outcome.dead(REFUSED[code], text)
+    if code in CODES:
+        return Outcome.outage(CODES[code], text)
+    return Outcome.retry(error.name().strip("_").lower(), text)

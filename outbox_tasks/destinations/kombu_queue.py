@@ -1,0 +1,65 @@
+"""Queues and exchanges through kombu: RabbitMQ, lists and pub/sub of Redis, Azure Storage Queues.
+
+    amqp://user:password@host:port/vhost?queue=orders
+    amqp://user:password@host:port/vhost?exchange=shop&routing_key=orders
+    redis://:password@host:port/db/queue         redis://host:port/db?fanout=channel
+    azurestoragequeues://KEY@https://account.queue.core.windows.net?queue=orders
+
+TLS: `amqps://`, `rediss://`. Over RabbitMQ the messages are plain AMQP 0-9-1, over the others what kombu makes of
+them, for any consumer that uses kombu. The CloudEvents attributes are headers `ce-<name>` over all of them alike, as
+the CloudEvents binding for RabbitMQ has it, so that a consumer may change its broker and read on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from outbox_tasks.destinations.kombu_parcel import TEXT, Line, Parcel
+from outbox_tasks.destinations.kombu_rabbit import RabbitLine
+from outbox_tasks.destinations.kombu_virtual import VirtualLine
+from outbox_tasks.errors import PermanentError
+from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.settings import Destination, Settings
+
+
+class KombuPublisher:
+    """Sends to a queue or an exchange. Sent means that RabbitMQ has confirmed, or that Redis or Azure has answered."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        self._source = settings.source
+        self._send_timeout = settings.send_timeout
+        amqp_scheme = destination.scheme in ("amqp", "amqps")
+        self._line: Line = (RabbitLine if amqp_scheme else VirtualLine)(destination, settings)
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """All at once where the broker allows it, and one outcome for each."""
+        deadline = time.monotonic() + self._send_timeout
+        parcels = [self._parcel(message) for message in messages]
+        good = [parcel for parcel in parcels if isinstance(parcel, Parcel)]
+        outcomes = iter(self._line.send(good, deadline) if good else ())
+        return [next(outcomes) if isinstance(parcel, Parcel) else parcel for parcel in parcels]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._line.close()
+
+    def _parcel(self, message: LeasedMessage) -> Parcel | Outcome:
+        try:
+            events = {f"ce-{name}": value for name, value in attributes(message, self._source).items()}
+            # Readers of the binding take the names in any case: a header of the message's own must not pass for ours.
+            own = {name: value for name, value in own_headers(message).items() if name.lower() not in events}
+        except PermanentError as error:
+            return Outcome.dead(error.code, str(error))
+        content_type = message.content_type or "application/octet-stream"
+        return Parcel(
+            id=message.id,
+            body=message.payload,
+            content_type=content_type,
+            # kombu's name for how bytes become text; anything else is left to the reader.
+            content_encoding="utf-8" if TEXT.fullmatch(content_type) else "binary",
+            headers={**own, **events, "ce-specversion": "1.0"},
+            timestamp=max(0, int(message.created_at.timestamp())),
+            event_type=message.event_type,
+        )

@@ -1,0 +1,169 @@
+"""MQTT 5: the program mosquitto, and a subscriber that was there before."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+from uuid import uuid4
+
+from paho.mqtt.client import Client, MQTTMessage
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+
+from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.local.processes import Child
+from outbox_tasks.local.servers import EmbeddedServer
+from tests.contract import counterparts
+from tests.contract.counterparts import Received
+
+CONFIGURATION = """
+user root
+per_listener_settings true
+persistence false
+max_queued_messages 0
+message_size_limit {largest}
+max_packet_size {packet}
+listener {port} {host}
+password_file {directory}/passwords
+acl_file {directory}/permissions
+{more}
+"""
+PERMISSIONS = "user teller\ntopic readwrite #\ntopic deny private/#\n"
+
+
+class Mosquitto(EmbeddedServer):
+    """mosquitto as our child, which forgets everything at each end."""
+
+    name = "mosquitto"
+    largest = 256 * 1024
+    packet = 512 * 1024
+    more = ""
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://teller:r%3Aght@{LOOPBACK}:{self.port}"
+
+    def _prepare(self, directory: Path) -> None:
+        (directory / "permissions").write_text(PERMISSIONS)
+        (directory / "passwords").write_text("teller:r:ght\n")
+        (directory / "passwords").chmod(0o600)
+        with Child.start(
+            "mosquitto_passwd", ["mosquitto_passwd", "-b", str(directory / "passwords"), "teller", "r:ght"]
+        ) as made:
+            made.wait(10)
+
+    def _release(self) -> None:
+        pass
+
+    def _start_child(self, port: int, log: Path) -> Child:
+        directory = self._own_directory()
+        file = directory / "mosquitto.conf"
+        facts = {"host": LOOPBACK, "port": port, "directory": directory, "more": self.more}
+        file.write_text(CONFIGURATION.format(**facts, largest=self.largest, packet=self.packet))
+        return Child.start(self.name, ["mosquitto", "-c", str(file)], log=log, cwd=directory)
+
+    def _is_ready(self, child: Child, port: int) -> bool:
+        try:
+            with socket.create_connection((LOOPBACK, port), timeout=2):
+                return "running" in child.tail(100)
+        except OSError:
+            return False
+
+
+class Counterpart(counterparts.Counterpart):
+    name: ClassVar[str] = "mqtt"
+    # Texts of MQTT carry all of Unicode, but no control characters: test_mqtt.py sends both.
+    control_characters: ClassVar[bool] = False
+    largest: ClassVar[int | None] = Mosquitto.largest
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = Mosquitto()
+        self._arrived: list[MQTTMessage] = []
+
+    @classmethod
+    def missing(cls) -> str | None:
+        missing = [program for program in ("mosquitto", "mosquitto_passwd") if not shutil.which(program)]
+        return f"not installed: {', '.join(missing)}" if missing else None
+
+    def start(self) -> None:
+        self.server.start()
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def kill(self) -> None:
+        self.server.kill()  # it waits for the end of all threads; until then the process seems to live
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.server.pid]
+
+    def new_place(self) -> str:
+        self._arrived = []
+        return super().new_place()
+
+    def url(self, place: str) -> str:
+        self._subscribed(place, until=lambda arrived: True)
+        return f"{self.server.url}/{place}"
+
+    def url_at(self, port: int) -> str:
+        return f"mqtt://{LOOPBACK}:{port}/{self.place}"
+
+    def wrong_password_url(self, place: str) -> str:
+        return f"mqtt://teller:wrong@{LOOPBACK}:{self.server.port}/{place}"
+
+    def received(self) -> list[Received]:
+        return [_received(message) for message in self.raw()]
+
+    def raw(self) -> list[MQTTMessage]:
+        """The messages of the test's topic, since it was made."""
+        mark = uuid4().hex.encode()
+        arrived = self._subscribed(self.place, mark, lambda arrived: arrived[-1:] == [mark])
+        self._arrived += [message for message in arrived if message.topic == self.place]
+        return self._arrived
+
+    def _subscribed(
+        self, place: str, mark: bytes = b"", until: Callable[[list[bytes]], bool] = lambda arrived: True
+    ) -> list[MQTTMessage]:
+        """Go on with the session of the place's subscriber, which the server keeps while nobody is there."""
+        arrived: list[MQTTMessage] = []
+        subscribed: list[int] = []
+        client = Client(CallbackAPIVersion.VERSION2, f"reader-{place}", protocol=MQTTProtocolVersion.MQTTv5)
+        client.username_pw_set("teller", "r:ght")
+        client.on_connect = lambda *_: client.subscribe([(place, AT_LEAST_ONCE), (f"mark/{place}", AT_LEAST_ONCE)])
+        client.on_subscribe = lambda *_: subscribed.append(1) or (mark and client.publish(f"mark/{place}", mark, 1))
+        client.on_message = lambda _, __, message: arrived.append(message)
+        lasting = Properties(PacketTypes.CONNECT)
+        lasting.SessionExpiryInterval = 3600
+        client.connect(LOOPBACK, self.server.port, clean_start=False, properties=lasting)
+        deadline = time.monotonic() + 10
+        while not subscribed or not until([message.payload for message in arrived]):
+            assert time.monotonic() < deadline, "the subscriber has got nothing"
+            client.loop(0.1)
+        client.disconnect()
+        while client.socket() is not None:
+            client.loop(0.1)
+        return arrived
+
+
+AT_LEAST_ONCE = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
+
+
+def _received(message: MQTTMessage) -> Received:
+    properties = message.properties
+    assert properties is not None
+    pairs = dict(properties.UserProperty)
+    assert pairs.pop("specversion") == "1.0"
+    return Received(
+        {n: v for n, v in pairs.items() if not n.startswith("h_")},
+        message.payload,
+        {n.removeprefix("h_"): v for n, v in pairs.items() if n.startswith("h_")},
+        properties.ContentType,
+    )

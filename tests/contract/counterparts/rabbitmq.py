@@ -1,0 +1,163 @@
+"""RabbitMQ, as Debian packages it: a node of our own, with an epmd of its own, in a directory that goes with it."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import amqp
+
+from outbox_tasks.local import guard
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.processes import Child
+from tests.conftest import eventually
+from tests.contract import counterparts
+from tests.contract.counterparts import Received
+
+# Not the one on the PATH: that is a wrapper which becomes another user and can't run beside the system's server.
+SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+
+CONFIG = """
+listeners.tcp.1 = 127.0.0.1:{port}
+max_message_size = {largest}
+log.console = true
+log.console.level = warning
+"""
+
+
+class Counterpart(counterparts.Counterpart):
+    name: ClassVar[str] = "amqp"
+    largest: ClassVar[int | None] = 200_000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.port, self._epmd_port, self._node_port = free_port(), free_port(), free_port()
+        self._directory: Path | None = None
+        self._epmd: Child | None = None
+        self._server: Child | None = None
+
+    @classmethod
+    def missing(cls) -> str | None:
+        found = SERVER.exists() and shutil.which("epmd")
+        return None if found else "RabbitMQ is not installed (the Debian package rabbitmq-server)"
+
+    def start(self) -> None:
+        if self._server is not None and self._server.alive:
+            return
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="outbox-rabbitmq-"))
+            guard.guard_directory(self._directory)
+            config = CONFIG.format(port=self.port, largest=self.largest)
+            (self._directory / "rabbitmq.conf").write_text(config)
+        if self._epmd is None or not self._epmd.alive:
+            self._epmd = Child.start("epmd", ["epmd"], env=self._env)
+            eventually(lambda: _listens(self._epmd_port))
+        if self._server is not None:
+            self._server.end()
+        self._server = Child.start("RabbitMQ", [str(SERVER)], env=self._env, cwd=self._directory)
+        eventually(self._answers, 60)
+
+    def stop(self) -> None:
+        for child in (self._server, self._epmd):
+            if child is not None:
+                child.stop()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            guard.release_directory(self._directory)
+            self._directory = None
+
+    def kill(self) -> None:
+        if self._server is not None:
+            self._server.kill()  # which waits for all its threads
+
+    @property
+    def pids(self) -> list[int]:
+        return [self._server.pid] if self._server is not None else []
+
+    def url(self, place: str) -> str:
+        self.declare(place)
+        return f"{self.broker}?queue={place}"
+
+    def url_at(self, port: int) -> str:
+        return f"amqp://guest:guest@{LOOPBACK}:{port}/?queue={self.place}"
+
+    def wrong_password_url(self, place: str) -> str:
+        return self.url(place).replace("guest:guest", "guest:wrong")
+
+    def unroutable_url(self, place: str) -> str:
+        return f"{self.broker}?queue={place}-nowhere"
+
+    def received(self) -> list[Received]:
+        return [_received(message) for message in self.raw()]
+
+    @property
+    def broker(self) -> str:
+        return f"amqp://guest:guest@{LOOPBACK}:{self.port}/"
+
+    def connection(self) -> Any:
+        """An open connection; to be closed."""
+        connection = amqp.Connection(f"{LOOPBACK}:{self.port}", connect_timeout=5)
+        connection.connect()
+        return connection
+
+    def declare(self, queue: str, **options: Any) -> None:
+        with closing(self.connection()) as connection:
+            connection.channel().queue_declare(queue, durable=True, auto_delete=False, **options)
+
+    def raw(self, queue: str | None = None) -> list[Any]:
+        """The messages of a queue; they stay there."""
+        with closing(self.connection()) as connection:
+            channel = connection.channel()
+            channel.auto_decode = False
+            return list(iter(lambda: channel.basic_get(queue or self.place), None))
+
+    def _answers(self) -> bool:
+        assert self._server is not None
+        assert self._server.alive, self._server.tail()
+        try:
+            self.connection().close()
+        except (OSError, amqp.AMQPError):
+            return False
+        return True
+
+    @property
+    def _env(self) -> dict[str, str]:
+        home = str(self._directory)
+        return {
+            "HOME": home,  # its cookie
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": LOOPBACK,
+            # Then its script becomes the server, instead of waiting for it.
+            "RUNNING_UNDER_SYSTEMD": "true",
+            "RABBITMQ_NODENAME": "outbox@localhost",
+            "RABBITMQ_DIST_PORT": str(self._node_port),
+            "RABBITMQ_CONFIG_FILE": f"{home}/rabbitmq.conf",
+            "RABBITMQ_CONF_ENV_FILE": f"{home}/none",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{home}/none",
+            "RABBITMQ_MNESIA_BASE": f"{home}/mnesia",
+            "RABBITMQ_GENERATED_CONFIG_DIR": f"{home}/generated",
+            "RABBITMQ_LOG_BASE": f"{home}/log",
+            "RABBITMQ_LOGS": "-",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 -start_epmd false "
+            "-kernel inet_dist_use_interface {127,0,0,1}",
+        }
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+def _received(message: Any) -> Received:
+    headers = dict(message.headers)
+    assert headers.pop("ce-specversion") == "1.0"
+    return Received(
+        {name.removeprefix("ce-"): value for name, value in headers.items() if name.startswith("ce-")},
+        message.body or b"",  # py-amqp makes a text of no bytes
+        {name: value for name, value in headers.items() if not name.startswith("ce-")},
+        message.properties["content_type"],
+    )

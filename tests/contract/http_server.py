@@ -1,0 +1,110 @@
+"""An HTTP server for webhooks, a program of its own: `python http_server.py PORT [CERTIFICATE]`.
+
+It keeps what is posted, in memory, by place (the last part of the path), and gives it out at `GET /received/<place>`.
+What it answers is in the request's header `x-answer`, as JSON: `status`, `headers`, `body`, `after` (seconds), and
+`body_is`: `endless`, `dripping` or `cut`. Posts to `/locked/…` need a password, `/nowhere/…` does not exist.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import sys
+import time
+from collections import defaultdict
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+LARGEST = 300_000
+PASSWORD = "Basic " + base64.b64encode(b"teller:right").decode()
+
+posts: dict[str, list[dict[str, Any]]] = defaultdict(list)
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+    def do_GET(self) -> None:
+        self.answer(200, json.dumps(posts[self.place]))
+
+    def do_POST(self) -> None:
+        arrived = time.time()
+        body = self.rfile.read(int(self.headers["content-length"]))
+        wanted = json.loads(self.headers.get("x-answer", "{}"))
+        time.sleep(wanted.get("after", 0))
+        status = wanted.get("status") or self.status(body)
+        if status == 200:
+            posts[self.place].append(
+                {
+                    "path": self.path,
+                    "headers": [(n, v.encode("latin-1").decode()) for n, v in self.headers.items()],
+                    "body": base64.b64encode(body).decode(),
+                    "peer": self.client_address[1],
+                    "from": arrived,
+                    "until": time.time(),
+                }
+            )
+        echo = f"you sent {self.path} with {self.headers.get('authorization')}"
+        self.answer(status, wanted.get("body", echo), wanted.get("headers", {}), wanted.get("body_is"))
+
+    @property
+    def place(self) -> str:
+        return self.path.partition("?")[0].rpartition("/")[2]
+
+    def status(self, body: bytes) -> int:
+        if self.path.startswith("/nowhere/"):
+            return 404
+        if self.path.startswith("/locked/") and self.headers.get("authorization") != PASSWORD:
+            return 401
+        return 413 if len(body) > LARGEST else 200
+
+    def answer(self, status: int, text: str, headers: dict[str, str] | None = None, body_is: str | None = None) -> None:
+        body = text.encode()
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        if body_is is None:
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
+        self.send_header("content-length", str(1 << 40))
+        self.end_headers()
+        self.wfile.write(body)
+        self.wfile.flush()
+        self.close_connection = True
+        with suppress(OSError):
+            while body_is == "endless":
+                self.wfile.write(b"x" * 65536)
+            while body_is == "dripping":
+                self.wfile.write(b"x")
+                self.wfile.flush()
+                time.sleep(0.05)
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients may leave."""
+
+
+def main(port: str, certificate: str | None = None) -> None:
+    server = Server(("127.0.0.1", int(port)), Endpoint)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

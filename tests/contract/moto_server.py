@@ -1,0 +1,201 @@
+"""Amazon's services as moto answers for them: a server of our own, on this machine.
+
+No test may reach the real ones. Whatever talks to it is given its address and credentials that mean nothing elsewhere,
+and while it runs, the environment says nothing of AWS.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import tempfile
+from abc import abstractmethod
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.request import Request, urlopen
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.processes import Child
+from tests.conftest import eventually
+from tests.contract import counterparts
+from tests.contract.counterparts import Received
+
+REGION, ACCOUNT = "eu-west-1", "123456789012"
+NOWHERE = {
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "AWS_CONFIG_FILE": os.devnull,
+    "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+}
+OWN = ("content_type", "body_encoding", "headers")
+"""Message attributes that are none of CloudEvents."""
+
+
+SERVER = """
+from moto.server import main
+from moto.sqs.models import Queue
+
+# For each message that it takes or hands out, moto counts all that it has, with a look at the clock for each of them:
+# a thousand messages take half a minute. Nothing here asks for the counts.
+for count in ("messages", "messages_delayed", "messages_not_visible"):
+    setattr(Queue, f"approximate_number_of_{count}", 0)
+main()
+"""
+
+
+def without_aws(patch: pytest.MonkeyPatch) -> None:
+    """Nobody's credentials, configuration or proxy."""
+    for name in list(os.environ):
+        if name.startswith("AWS_") or name.lower().endswith("_proxy"):
+            patch.delenv(name)
+    for name, value in NOWHERE.items():
+        patch.setenv(name, value)
+
+
+class MotoCounterpart(counterparts.Counterpart):
+    """A place of the test's own on a moto server, which forgets everything when it ends."""
+
+    service: ClassVar[str]
+    suffix: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._directory = Path(tempfile.mkdtemp(prefix="outbox-moto-"))
+        self._port = free_port()
+        self._child: Child | None = None
+        self._patch: pytest.MonkeyPatch | None = None
+        self._arrived: dict[str, list[dict[str, Any]]] = {}
+        self._clients: dict[str, Any] = {}
+
+    @classmethod
+    def missing(cls) -> str | None:
+        found = all(importlib.util.find_spec(name) for name in ("moto", "flask_cors"))
+        return None if found else "moto's server is not installed: pip install 'moto[server]'"
+
+    @property
+    def pids(self) -> list[int]:
+        assert self._child is not None
+        return [self._child.pid]
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self._port}"
+
+    def start(self) -> None:
+        if self._child is not None and self._child.alive:
+            return
+        if self._patch is None:
+            self._patch = pytest.MonkeyPatch()
+            without_aws(self._patch)
+        if self._child is not None:
+            self._child.end()
+        argv = [sys.executable, "-c", SERVER, "-H", LOOPBACK, "-p", str(self._port)]
+        self._directory.mkdir(exist_ok=True)
+        self._child = Child.start("moto", argv, log=self._directory / "moto.log", cwd=self._directory)
+        eventually(self._answers, 30)
+
+    def stop(self) -> None:
+        try:
+            if self._child is not None:
+                self._child.stop()
+            while self._clients:
+                self._clients.popitem()[1].close()
+        finally:
+            if self._patch is not None:
+                self._patch.undo()
+                self._patch = None
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def kill(self) -> None:
+        # Its main thread is gone before the others are: only when it can be waited for it is really dead.
+        assert self._child is not None
+        self._child.kill()
+
+    def client(self, service: str) -> Any:
+        """A client of the tests' own."""
+        if service not in self._clients:
+            session = boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION)
+            config = Config(retries={"total_max_attempts": 1})
+            self._clients[service] = session.client(service, endpoint_url=self.address, config=config)
+        return self._clients[service]
+
+    @abstractmethod
+    def make(self, place: str) -> None:
+        """Make the place."""
+
+    def url(self, place: str) -> str:
+        self._require_credentials(False)
+        self.make(place)
+        return self._url(self._port, place)
+
+    def url_at(self, port: int) -> str:
+        return self._url(port, self.place)
+
+    def unroutable_url(self, place: str) -> str:
+        return self._url(self._port, f"no-{place}")
+
+    def wrong_password_url(self, place: str) -> str:
+        self._require_credentials(True)
+        return self._url(self._port, place).replace("test:test@", "test:wrong@")
+
+    def queue(self, place: str) -> str:
+        """The name of the queue that holds what arrived."""
+        return f"{place}{self.suffix}"
+
+    def raw(self) -> list[dict[str, Any]]:
+        """What has arrived at the test's place, as SQS hands it out."""
+        arrived = self._arrived.setdefault(self.place, [])
+        sqs = self.client("sqs")
+        where = sqs.get_queue_url(QueueName=self.queue(self.place))["QueueUrl"]
+        names: dict[str, Any] = {"MessageAttributeNames": ["All"], "MessageSystemAttributeNames": ["All"]}
+        while found := sqs.receive_message(QueueUrl=where, MaxNumberOfMessages=10, **names).get("Messages"):
+            arrived += found
+            taken = [{"Id": str(n), "ReceiptHandle": each["ReceiptHandle"]} for n, each in enumerate(found)]
+            sqs.delete_message_batch(QueueUrl=where, Entries=taken)
+        return arrived
+
+    def received(self) -> list[Received]:
+        return [_received(message) for message in self.raw()]
+
+    def _url(self, port: int, place: str) -> str:
+        where = f"{REGION}/{ACCOUNT}/{place}{self.suffix}"
+        return f"{self.service}://test:test@{where}?endpoint=http://{LOOPBACK}:{port}"
+
+    def _answers(self) -> bool:
+        assert self._child is not None
+        assert self._child.alive, self._child.tail()
+        with suppress(OSError), urlopen(f"{self.address}/moto-api/data.json", timeout=5) as answer:
+            return bool(answer.status == 200)
+        return False
+
+    def _require_credentials(self, required: bool) -> None:
+        """moto takes any credentials until it has had so many requests."""
+        body, kind = b"0" if required else b"inf", {"Content-Type": "text/plain"}
+        with urlopen(Request(f"{self.address}/moto-api/reset-auth", data=body, headers=kind), timeout=5):
+            pass
+
+
+def values(message: dict[str, Any]) -> dict[str, str]:
+    """The message attributes; all are texts."""
+    found = message.get("MessageAttributes", {})
+    assert {each["DataType"] for each in found.values()} <= {"String"}
+    return {name: each["StringValue"] for name, each in found.items()}
+
+
+def _received(message: dict[str, Any]) -> Received:
+    found = values(message)
+    decode = {"base64": base64.b64decode, "empty": lambda _: b"", None: str.encode}[found.get("body_encoding")]
+    return Received(
+        {name.removeprefix("ce_"): value for name, value in found.items() if name not in OWN},
+        decode(message["Body"]),
+        json.loads(found.get("headers", "{}")),
+        found.get("content_type"),
+    )

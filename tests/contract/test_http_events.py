@@ -1,0 +1,508 @@
+"""What only webhooks have: statuses, signatures, addresses that are refused, and endpoints that behave badly."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import os
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from outbox_tasks.destinations import http_network, load
+from outbox_tasks.destinations.http_network import is_public
+from outbox_tasks.destinations.http_options import read
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.local.ports import free_port
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from tests.contract.counterparts.http_events import Counterpart
+from tests.contract.messages import configured, loaded, message, numbers, results
+
+SENT = Outcome.sent()
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OTHER_SECRET = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Counterpart]:
+    made = Counterpart()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def endpoint(server: Counterpart) -> Counterpart:
+    server.new_place()
+    return server
+
+
+def opened(endpoint: Counterpart, more: str = "", **values: Any) -> Any:
+    return closing(loaded(endpoint.url(endpoint.place) + more, **values))
+
+
+def answered(number: int = 0, key: str | None = None, **answer: Any) -> LeasedMessage:
+    """A message that says what it wants for an answer."""
+    return message(number, key=key, headers={"x-answer": json.dumps(answer)})
+
+
+def post(endpoint: Counterpart) -> tuple[dict[str, str], dict[str, Any]]:
+    """The only request that has arrived: its headers, and all of it."""
+    [found] = endpoint.posts()
+    return dict(found["headers"]), found
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What names resolve to: addresses, or an error, or a function; and the names that were asked for."""
+    known: dict[str, Any] = {"asked": []}
+    real = socket.getaddrinfo
+
+    def resolved(host: Any, port: Any, *rest: Any, **more: Any) -> Any:
+        if host not in known:
+            return real(host, port, *rest, **more)
+        known["asked"].append(host)
+        found = known[host]
+        if callable(found):
+            found = found()
+        if isinstance(found, Exception):
+            raise found
+        return [(socket.AF_INET6 if ":" in a else socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port)) for a in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    return known
+
+
+class TestTheRequest:
+    def test_is_a_cloud_event_in_binary_mode(self, endpoint: Counterpart) -> None:
+        sent = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "X-Tenant": "t1"})
+        with opened(endpoint, "&a=1&outbox_concurrency=2&b=%2F") as publisher:
+            assert publisher.publish([sent]) == [SENT]
+        headers, request = post(endpoint)
+        assert headers == {
+            "host": f"127.0.0.1:{endpoint.port}",
+            "user-agent": "outbox-tasks",
+            "accept-encoding": "identity",
+            "idempotency-key": sent.id,
+            "ce-specversion": "1.0",
+            "ce-id": sent.id,
+            "ce-type": "order.created",
+            "ce-source": "/shop",
+            "ce-time": "2030-01-02T03:04:05.000678+00:00",
+            "ce-subject": "a",
+            "ce-partitionkey": "k",
+            "ce-traceparent": "00-a-b-01",
+            "traceparent": "00-a-b-01",
+            "X-Tenant": "t1",
+            "content-type": "application/json",
+            "content-length": "8",
+        }
+        assert request["path"] == f"/hooks/{endpoint.place}?a=1&b=%2F"
+
+    def test_encodes_attributes_as_the_binding_says(self, endpoint: Counterpart) -> None:
+        with opened(endpoint) as publisher:
+            assert publisher.publish([message(aggregate_id='Euro € "😀" 100%\r\n~')]) == [SENT]
+        assert post(endpoint)[0]["ce-subject"] == "Euro%20%E2%82%AC%20%22%F0%9F%98%80%22%20100%25%0D%0A~"
+
+    def test_keeps_the_names_that_are_not_the_messages(self, endpoint: Counterpart) -> None:
+        names = ["Host", "CE-Id", "Content-Length", "Content-Type", "authorization", "Transfer-Encoding", "Connection",
+                 "webhook-signature", "Idempotency-Key", "Expect", "Upgrade"]  # fmt: skip
+        others = dict.fromkeys(names, "forged")
+        with opened(endpoint) as publisher:
+            assert publisher.publish([message(headers={**others, "tenant": "t1"})]) == [SENT]
+        [arrived] = endpoint.received()
+        assert "forged" not in post(endpoint)[0].values()
+        assert arrived.headers == {"tenant": "t1"}
+
+    @pytest.mark.parametrize(
+        "fields",
+        [{"headers": {"a b": "x"}}, {"headers": {"": "x"}}, {"headers": {"ä": "x"}}, {"headers": {"a": "x\r\nb: y"}},
+         {"headers": {"a": "\0"}}, {"headers": {"a": "\ud800"}}, {"content_type": "text/plain\nx: y"}],
+    )  # fmt: skip
+    def test_can_not_carry_every_header(self, endpoint: Counterpart, fields: dict[str, Any]) -> None:
+        with opened(endpoint) as publisher:
+            sent, dead = publisher.publish([message(0), message(1, **fields)])
+        assert (sent, dead.result, dead.code) == (SENT, Result.DEAD, "bad_headers")
+        assert numbers(endpoint) == [0]
+
+    @pytest.mark.parametrize(
+        ("login", "option", "sent"),
+        [("", "", None), ("", "&outbox_bearer=to+k%3Den", "Bearer to+k=en"),
+         ("teller:ri%40ght@", "", "Basic " + base64.b64encode(b"teller:ri@ght").decode())],
+    )  # fmt: skip
+    def test_has_the_credentials_of_the_url(
+        self, endpoint: Counterpart, login: str, option: str, sent: str | None
+    ) -> None:
+        url = endpoint.url(endpoint.place).replace("://", f"://{login}") + option
+        with closing(loaded(url)) as publisher:
+            assert publisher.publish([message()]) == [SENT]
+        headers, request = post(endpoint)
+        assert headers.get("authorization") == sent
+        assert request["path"] == f"/hooks/{endpoint.place}"
+
+    def test_knows_no_proxy(self, endpoint: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Behind a proxy, nobody would know what is connected to."""
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+        with opened(endpoint) as publisher:
+            assert publisher.publish([message()]) == [SENT]
+
+
+class TestTheSignature:
+    def test_is_that_of_the_specification(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(time, "time", lambda: 1614265330.9)
+        options = read(configured(f"https://shop.example/?outbox_secret={SECRET}")[0])
+        assert options.signature("msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}') == [
+            (b"webhook-id", b"msg_p5jXN8AQM9LWM0D4loKWxJek"),
+            (b"webhook-timestamp", b"1614265330"),
+            (b"webhook-signature", b"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="),
+        ]
+
+    def test_is_made_with_each_secret(self, endpoint: Counterpart) -> None:
+        sent = message(payload=bytes(range(256)))
+        with opened(endpoint, f"&outbox_secret={SECRET}&outbox_secret={OTHER_SECRET}") as publisher:
+            assert publisher.publish([sent]) == [SENT]
+        headers, request = post(endpoint)
+        assert headers["webhook-id"] == sent.id
+        assert abs(int(headers["webhook-timestamp"]) - time.time()) < 10
+        signed = f"{sent.id}.{headers['webhook-timestamp']}.".encode() + sent.payload
+        keys = [base64.b64decode(secret.removeprefix("whsec_")) for secret in (SECRET, OTHER_SECRET)]
+        digests = [base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode() for key in keys]
+        assert headers["webhook-signature"] == f"v1,{digests[0]} v1,{digests[1]}"
+        assert "secret" not in request["path"]
+
+
+class TestTheAnswer:
+    @pytest.mark.parametrize(
+        ("status", "result", "code"),
+        [
+            (202, Result.SENT, None), (204, Result.SENT, None), (301, Result.DEAD, "redirected"),
+            (307, Result.DEAD, "redirected"), (400, Result.DEAD, "http_400"), (401, Result.OUTAGE, "unauthorized"),
+            (403, Result.OUTAGE, "unauthorized"), (404, Result.RETRY, "unroutable"),
+            (408, Result.RETRY, "http_408"), (409, Result.DEAD, "http_409"), (410, Result.RETRY, "unroutable"),
+            (413, Result.DEAD, "too_large"), (422, Result.DEAD, "http_422"), (425, Result.RETRY, "http_425"),
+            (429, Result.RETRY, "http_429"), (500, Result.RETRY, "http_500"), (502, Result.OUTAGE, "http_502"),
+            (503, Result.OUTAGE, "http_503"), (504, Result.OUTAGE, "http_504"), (599, Result.RETRY, "http_599"),
+        ],
+    )  # fmt: skip
+    def test_has_a_meaning(self, endpoint: Counterpart, status: int, result: Result, code: str | None) -> None:
+        with opened(endpoint) as publisher:
+            away = {"location": f"http://127.0.0.1:{endpoint.port}/hooks/elsewhere"}
+            body = "" if status == 204 else "because"
+            outcomes = publisher.publish([answered(0, status=status, headers=away, body=body), message(1)])
+        assert (outcomes[0].result, outcomes[0].code) == (result, code)
+        assert outcomes[0].error == (None if result is Result.SENT else f"HTTP {status} because")
+        assert outcomes[1] == SENT
+
+    @pytest.mark.parametrize(
+        ("value", "least", "most"),
+        [("7", 7, 7), ("0", 0, 0), ("999999999999999999999", 86400, 86400), ("-5", None, None), ("soon", None, None),
+         (timedelta(minutes=10), 500, 600), (timedelta(days=-10), 0, 0),
+         ("Fri, 31 Dec 9999 23:59:59 GMT", 86400, 86400)],
+    )  # fmt: skip
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_may_ask_for_patience(self, endpoint: Counterpart, status: int, value: Any, least: Any, most: Any) -> None:
+        if isinstance(value, timedelta):
+            value = format_datetime(datetime.now(UTC) + value, usegmt=True)
+        with opened(endpoint) as publisher:
+            [outcome] = publisher.publish([answered(status=status, headers={"Retry-After": value})])
+        if least is None:
+            assert outcome.retry_after is None
+        else:
+            assert least <= outcome.retry_after <= most
+
+    def test_is_quoted_without_secrets_and_in_part(self, endpoint: Counterpart) -> None:
+        more = f"&token=abcd%2Fefgh&outbox_secret={SECRET}&outbox_bearer=bearer-token"
+        body = (
+            f"\0 abcd/efgh {endpoint.place} {SECRET}\n\nbearer-token /hooks/{endpoint.place}?token=abcd%2Fefgh x"
+            + "é" * 500
+        )
+        with opened(endpoint, more) as publisher:
+            [outcome, echo] = publisher.publish([answered(status=500, body=body), answered(status=500)])
+        assert outcome.error.startswith(f"HTTP 500 *** {endpoint.place} *** *** *** xé")
+        assert len(outcome.error) == 200
+        assert echo.error == "HTTP 500 you sent *** with Bearer ***"
+
+
+class TestBadBehaviour:
+    @pytest.mark.parametrize("body_is", ["endless", "dripping", "cut"])
+    @pytest.mark.parametrize(("status", "result"), [(200, Result.SENT), (500, Result.RETRY)])
+    def test_after_the_status_changes_nothing(
+        self, endpoint: Counterpart, body_is: str, status: int, result: Result
+    ) -> None:
+        with opened(endpoint, send_timeout=3) as publisher:
+            started = time.monotonic()
+            outcomes = publisher.publish([answered(0, status=status, body="why", body_is=body_is), message(1)])
+            assert time.monotonic() - started < (0.9 if body_is == "endless" else 2)
+            assert results(outcomes) == [result, Result.SENT]
+            assert publisher.publish([message(2)]) == [SENT]
+
+    def test_of_one_message_is_not_its_neighbours_loss(self, endpoint: Counterpart) -> None:
+        with opened(endpoint, send_timeout=1) as publisher:
+            started = time.monotonic()
+            outcomes = publisher.publish([answered(0, after=3), *(message(n) for n in range(1, 30))])
+            assert time.monotonic() - started < 1.5
+            assert (outcomes[0].result, outcomes[0].code) == (Result.OUTAGE, "timeout")
+            assert outcomes[1:] == [SENT] * 29
+            assert publisher.publish([message(30)]) == [SENT]
+
+    def test_a_dripping_answer_counts_as_sent_when_the_time_is_up(self, endpoint: Counterpart) -> None:
+        with opened(endpoint, send_timeout=0.5) as publisher:
+            assert publisher.publish([answered(0, status=200, body_is="dripping")]) == [SENT]
+
+    def test_is_no_outage_when_only_the_time_was_short(self, endpoint: Counterpart) -> None:
+        with opened(endpoint, "&outbox_concurrency=1", send_timeout=0.5) as publisher:
+            outcomes = publisher.publish([message(0), answered(1, after=3), message(2)])
+        assert [(o.result, o.code) for o in outcomes] == [
+            (Result.SENT, None), (Result.OUTAGE, "timeout"), (Result.RETRY, "timeout"),
+        ]  # fmt: skip
+
+    def test_a_server_that_takes_nothing_in(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/?outbox_private=allow"
+            with closing(loaded(url, send_timeout=0.5)) as publisher:
+                started = time.monotonic()
+                outcomes = publisher.publish([message(n, payload=b"x" * 10_000_000) for n in range(3)])
+                assert time.monotonic() - started < 1
+        assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "timeout")}
+
+    @pytest.mark.parametrize(
+        "answer", [b"SSH-2.0-OpenSSH\r\n", b"", b"HTTP/1.1 200 OK\r\nbad\0: x\r\n\r\n", b"\0" * 200_000]
+    )
+    def test_a_server_that_speaks_no_http(self, answer: bytes) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+
+            def serve() -> None:
+                accepted, _ = other.accept()
+                with accepted:
+                    accepted.recv(65536)
+                    accepted.sendall(answer)
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            url = f"http://127.0.0.1:{other.getsockname()[1]}/?outbox_private=allow"
+            with closing(loaded(url, send_timeout=2)) as publisher:
+                [outcome] = publisher.publish([message()])
+            thread.join(5)
+        assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
+
+
+class TestOrderAndConnections:
+    def test_a_failure_stops_the_rest_of_its_key(self, endpoint: Counterpart) -> None:
+        messages = [message(0, key="a"), answered(1, "a", status=500), message(2, key="b"), message(3, key="a"),
+                    message(4), message(5, key="a")]  # fmt: skip
+        with opened(endpoint) as publisher:
+            outcomes = publisher.publish(messages)
+        assert [o.code for o in outcomes] == [None, "http_500", None, "behind", None, "behind"]
+        assert results(outcomes)[3] is Result.RETRY
+        assert sorted(numbers(endpoint)) == [0, 2, 4]
+
+    def test_one_that_is_dead_does_not(self, endpoint: Counterpart) -> None:
+        messages = [answered(0, "a", status=400), message(1, key="a", headers={"n": 5}), message(2, key="a")]
+        with opened(endpoint) as publisher:
+            outcomes = publisher.publish(messages)
+        assert results(outcomes) == [Result.DEAD, Result.DEAD, Result.SENT]
+
+    @pytest.mark.parametrize("limit", [1, 4])
+    def test_as_many_at_a_time_as_allowed(self, endpoint: Counterpart, limit: int) -> None:
+        messages = [answered(n, "k" if n % 4 == 0 else None, after=0.02) for n in range(16)]
+        with opened(endpoint, f"&outbox_concurrency={limit}") as publisher:
+            for _ in range(2):
+                assert publisher.publish(messages) == [SENT] * 16
+        posts = endpoint.posts()
+        assert len({request["peer"] for request in posts}) == limit
+        moments = sorted([(p["from"], 1) for p in posts] + [(p["until"], -1) for p in posts])
+        running = [sum(change for _, change in moments[: n + 1]) for n in range(len(moments))]
+        assert max(running) == limit
+        keyed = [p for p in posts if dict(p["headers"]).get("ce-partitionkey")]
+        assert all(one["until"] <= next_one["from"] for one, next_one in pairwise(keyed))
+
+    def test_that_were_closed_meanwhile_are_not_used(self, endpoint: Counterpart) -> None:
+        with opened(endpoint) as publisher:
+            assert publisher.publish([message(n) for n in range(5)]) == [SENT] * 5
+            endpoint.stop()
+            endpoint.start()
+            assert publisher.publish([message(n) for n in range(5)]) == [SENT] * 5
+
+    def test_from_several_threads_and_from_a_loop(self, endpoint: Counterpart) -> None:
+        found: list[Outcome] = []
+        with opened(endpoint) as publisher:
+            threads = [
+                threading.Thread(target=lambda: found.extend(publisher.publish([message(n) for n in range(20)])))
+                for _ in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(10)
+
+            async def inside() -> None:
+                found.extend(publisher.publish([message(99)]))
+
+            asyncio.run(inside())
+        assert found == [SENT] * 81
+
+    def test_in_a_child_of_a_process_that_has_used_it(self, endpoint: Counterpart) -> None:
+        with opened(endpoint, send_timeout=2) as publisher:
+            assert publisher.publish([message(0)]) == [SENT]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12
+                child = os.fork()
+            if not child:
+                try:
+                    os._exit(0 if publisher.publish([message(1)]) == [SENT] else 1)
+                finally:
+                    os._exit(2)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert publisher.publish([message(2)]) == [SENT]
+        assert numbers(endpoint) == [0, 1, 2]
+
+
+class TestAddresses:
+    @pytest.mark.parametrize(
+        "host", ["127.0.0.1", "localhost", "2130706433", "127.1", "0.0.0.0", "[::ffff:127.0.0.1]", "shop.example"]
+    )
+    def test_of_private_networks_are_refused(self, host: str, names: dict[str, Any]) -> None:
+        names["shop.example"] = ["10.1.2.3", "127.0.0.1"]
+        with socket.create_server(("0.0.0.0", 0)) as listening:
+            listening.settimeout(0.05)
+            with closing(loaded(f"http://{host}:{listening.getsockname()[1]}/hooks", send_timeout=2)) as publisher:
+                outcomes = publisher.publish([message(0), message(1)])
+            with pytest.raises(TimeoutError):
+                listening.accept()
+        assert {(o.result, o.code) for o in outcomes} == {(Result.DEAD, "private_address")}
+
+    @pytest.mark.parametrize(
+        "address",
+        ["10.0.0.1", "172.16.0.1", "192.168.0.1", "127.0.0.1", "169.254.169.254", "100.100.100.200", "0.0.0.0",
+         "192.0.0.192", "168.63.129.16", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "fe80::1",
+         "fe80::1%1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "::ffff:10.0.0.1", "::127.0.0.1",
+         "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::1", "2001::1"],
+    )  # fmt: skip
+    def test_that_are_not_public(self, address: str) -> None:
+        assert not is_public(address)
+
+    @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+    def test_that_are(self, address: str) -> None:
+        assert is_public(address)
+
+    def test_are_looked_up_once_and_the_allowed_one_is_connected_to(
+        self, endpoint: Counterpart, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A name server that gives another address at the second question (DNS rebinding) is not asked twice."""
+        monkeypatch.setattr(http_network, "is_public", lambda address: address == "127.0.0.1")
+        answers = iter([["169.254.169.254", "127.0.0.1"]])
+        names["shop.example"] = lambda: next(answers)
+        url = f"http://shop.example:{endpoint.port}/hooks/{endpoint.place}"
+        with closing(loaded(url, send_timeout=2)) as publisher:
+            assert publisher.publish([message(0)]) == [SENT]
+        assert names["asked"] == ["shop.example"]
+        assert post(endpoint)[0]["host"] == f"shop.example:{endpoint.port}"
+
+    def test_are_tried_in_turn(self, endpoint: Counterpart, names: dict[str, Any]) -> None:
+        names["shop.example"] = ["::1", "127.0.0.1"]
+        url = f"http://shop.example:{endpoint.port}/hooks/{endpoint.place}?outbox_private=allow"
+        with closing(loaded(url)) as publisher:
+            assert publisher.publish([message(0)]) == [SENT]
+
+    def test_that_nobody_knows(self, names: dict[str, Any]) -> None:
+        names["shop.example"] = socket.gaierror(-2, "Name or service not known")
+        with closing(loaded("https://shop.example/", send_timeout=2)) as publisher:
+            outcomes = publisher.publish([message(n, key="k") for n in range(3)] + [message(3)])
+        assert [(o.result, o.code) for o in outcomes] == [
+            (Result.OUTAGE, "connection"), (Result.RETRY, "behind"), (Result.RETRY, "behind"),
+            (Result.OUTAGE, "connection"),
+        ]  # fmt: skip
+        assert outcomes[0].error == "shop.example can't be resolved: [Errno -2] Name or service not known"
+
+    def test_a_name_server_that_does_not_answer(self, names: dict[str, Any]) -> None:
+        names["shop.example"] = lambda: time.sleep(1.5) or []
+        with closing(loaded("https://shop.example/", send_timeout=0.5)) as publisher:
+            started = time.monotonic()
+            outcomes = publisher.publish([message(n) for n in range(20)])
+            assert time.monotonic() - started < 1
+        assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "timeout")}
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "t")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("shop.example")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "shop.pem"
+    plain = serialization.NoEncryption()
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
+    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+@pytest.fixture(scope="module")
+def secure(certificate: Path) -> Iterator[Counterpart]:
+    made = Counterpart(certificate)
+    made.start()
+    made.new_place()
+    yield made
+    made.stop()
+
+
+class TestTls:
+    def send(self, secure: Counterpart, name: str, names: dict[str, Any]) -> Outcome:
+        names[name] = ["127.0.0.1"]
+        url = f"https://{name}:{secure.port}/hooks/{secure.place}?outbox_private=allow"
+        with closing(loaded(url)) as publisher:
+            [outcome] = publisher.publish([message()])
+        return outcome
+
+    def test_goes_to_the_name_that_is_in_the_certificate(
+        self, secure: Counterpart, certificate: Path, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert self.send(secure, "shop.example", names) == SENT
+        other = self.send(secure, "other.example", names)
+        assert (other.result, other.code) == (Result.OUTAGE, "connection")
+        assert "certificate" in str(other.error)
+
+    def test_to_nobody_knows_whom(self, secure: Counterpart, names: dict[str, Any]) -> None:
+        outcome = self.send(secure, "shop.example", names)
+        assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
+        assert "certificate" in str(outcome.error)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://", "https:///hooks", "https://shop.example:port/", "https://shop.example/#part",
+        "https://shop.example/?outbox_secret=hidden!", "https://shop.example/?outbox_secret=whsec_",
+        "https://shop.example/?outbox_private=hidden", "https://shop.example/?outbox_concurrency=0",
+        "https://shop.example/?outbox_concurrency=101", "https://shop.example/?outbox_other=hidden",
+        "https://shop.example/?outbox_bearer=", "https://shop.example/?outbox_bearer=hidden%0A",
+        "https://user:hidden@shop.example/?outbox_bearer=token", "https://user:hid#den@shop.example/",
+        "https://shop.example/?outbox_bearer=hidden&outbox_bearer=b", "https://sho p.example/",
+    ],
+)  # fmt: skip
+def test_a_url_that_can_not_work(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(*configured(url))
+    assert caught.value.setting == "destinations.orders.url"
+    assert "hid" not in str(caught.value)

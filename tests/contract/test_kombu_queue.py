@@ -1,0 +1,267 @@
+"""What the kombu publisher does beyond what every publisher does: RabbitMQ's confirms, and what is stored where."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+from cloudevents.core.bindings import rabbitmq as binding
+from kombu import Connection, Exchange, Queue
+
+from outbox_tasks.destinations import load
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.model import Outcome, Result
+from tests.conftest import eventually
+from tests.contract.counterparts import rabbitmq, redis_queue
+from tests.contract.messages import configured, loaded, message, numbers, results
+
+SENT = Outcome.sent()
+
+
+@pytest.fixture(scope="module")
+def rabbit() -> Iterator[rabbitmq.Counterpart]:
+    if reason := rabbitmq.Counterpart.missing():
+        pytest.skip(reason)
+    made = rabbitmq.Counterpart()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[redis_queue.Counterpart]:
+    made = redis_queue.Counterpart()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"outbox-{uuid4().hex[:8]}"
+
+
+@contextmanager
+def channel_of(rabbit: rabbitmq.Counterpart) -> Iterator[Any]:
+    with closing(rabbit.connection()) as connection:
+        yield connection.channel()
+
+
+class TestRabbit:
+    def test_writes_what_the_binding_of_cloudevents_says(self, rabbit: rabbitmq.Counterpart) -> None:
+        own = {"tenant": "t1", "CE-Type": "false", "ce-dataschema": "urn:orders"}
+        with closing(loaded(rabbit.new_place())) as publisher:
+            assert publisher.publish([message(key="k", aggregate_id="a", headers=own)]) == [SENT]
+        [arrived] = rabbit.raw()
+        assert {n: v for n, v in arrived.properties.items() if n != "application_headers"} == {
+            "content_type": "application/json",
+            "content_encoding": "utf-8",
+            "message_id": message().id,
+            "timestamp": 1893553445,
+            "delivery_mode": 2,
+        }
+        event = binding.from_binary_event(binding.RabbitMQMessage(arrived.headers, "application/json", arrived.body))
+        assert event.get_id() == message().id
+        assert (event.get_type(), event.get_source(), event.get_subject()) == ("order.created", "/shop", "a")
+        assert (event.get_specversion(), event.get_dataschema()) == ("1.0", "urn:orders")
+        assert event.get_extension("partitionkey") == "k"
+        assert event.get_data() == {"n": 0}
+        assert arrived.headers["tenant"] == "t1"
+
+    def test_a_refused_message_is_the_only_one_that_is_dead(self, rabbit: rabbitmq.Counterpart) -> None:
+        """The broker closes the channel over it, and takes what came before and after it all the same."""
+        messages = [message(n, headers={"CC": "no list"} if n in (3, 6) else {}) for n in range(10)]
+        with closing(loaded(rabbit.new_place())) as publisher:
+            outcomes = publisher.publish(messages)
+            assert {n for n, outcome in enumerate(outcomes) if outcome != SENT} == {3, 6}
+            assert {(o.result, o.code) for o in (outcomes[3], outcomes[6])} == {(Result.DEAD, "refused")}
+            assert publisher.publish([message(10)]) == [SENT]
+        assert set(numbers(rabbit)) == set(range(11)) - {3, 6}
+
+    @pytest.mark.parametrize(
+        "fields",
+        [{"headers": {"n" * 256: "x"}}, {"headers": {"n": "x" * 200_000}}, {"content_type": "text/" + "x" * 256}],
+        ids=["long name", "long value", "long type"],
+    )
+    def test_what_amqp_cannot_express_is_dead(self, rabbit: rabbitmq.Counterpart, fields: dict[str, Any]) -> None:
+        with closing(loaded(rabbit.new_place())) as publisher:
+            outcomes = publisher.publish([message(0), message(1, **fields), message(2)])
+        assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
+        assert outcomes[1].code == "bad_headers"
+        assert numbers(rabbit) == [0, 2]
+
+    def test_only_the_unroutable_messages_of_a_bundle_are_held_back(
+        self, rabbit: rabbitmq.Counterpart, name: str
+    ) -> None:
+        rabbit.new_place()
+        with channel_of(rabbit) as channel:
+            channel.exchange_declare(name, "topic", durable=True, auto_delete=False)
+            channel.queue_declare(rabbit.place, durable=True, auto_delete=False)
+            channel.queue_bind(rabbit.place, name, "order.*")
+        types = ["order.created", "nobody.listens", "order.paid"]
+        with closing(loaded(f"{rabbit.broker}?exchange={name}")) as publisher:
+            outcomes = publisher.publish([message(n, event_type=kind) for n, kind in enumerate(types)])
+        assert [(o.result, o.code) for o in outcomes] == [
+            (Result.SENT, None), (Result.RETRY, "unroutable"), (Result.SENT, None)
+        ]  # fmt: skip
+        assert numbers(rabbit) == [0, 2]
+
+    def test_an_exchange_that_does_not_exist(self, rabbit: rabbitmq.Counterpart, name: str) -> None:
+        with closing(loaded(f"{rabbit.broker}?exchange={name}&routing_key=k")) as publisher:
+            outcomes = publisher.publish([message(n) for n in range(100)])
+            assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "unroutable")}
+            with channel_of(rabbit) as channel:
+                channel.exchange_declare(name, "fanout", durable=True, auto_delete=False)
+                channel.queue_declare(name, durable=True, auto_delete=False)
+                channel.queue_bind(name, name)
+            assert publisher.publish([message(0)]) == [SENT]
+
+    def test_a_virtual_host_that_does_not_exist(self, rabbit: rabbitmq.Counterpart) -> None:
+        with closing(loaded(f"{rabbit.broker}nowhere?queue=q")) as publisher:
+            [outcome] = publisher.publish([message()])
+        assert (outcome.result, outcome.code) == (Result.OUTAGE, "not_allowed")
+
+    def test_a_full_queue_is_tried_again(self, rabbit: rabbitmq.Counterpart, name: str) -> None:
+        rabbit.declare(name, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        with closing(loaded(f"{rabbit.broker}?queue={name}")) as publisher:
+            assert publisher.publish([message(0)]) == [SENT]
+            outcomes = publisher.publish([message(1), message(2)])
+        assert {(o.result, o.code) for o in outcomes} == {(Result.RETRY, "nacked")}
+
+    def test_declares_what_the_url_names_when_told_to(self, rabbit: rabbitmq.Counterpart, name: str) -> None:
+        with closing(loaded(f"{rabbit.broker}?queue={name}&declare=true")) as publisher:
+            assert publisher.publish([message(0)]) == [SENT]
+        with closing(loaded(f"{rabbit.broker}?queue={name}&exchange={name}&declare=true")) as publisher:
+            assert publisher.publish([message(1, event_type="any.thing")]) == [SENT]
+        assert [json.loads(arrived.body)["n"] for arrived in rabbit.raw(name)] == [0, 1]
+
+    def test_a_queue_declared_otherwise_kills_nothing(self, rabbit: rabbitmq.Counterpart, name: str) -> None:
+        rabbit.declare(name, arguments={"x-max-length": 5})
+        with closing(loaded(f"{rabbit.broker}?queue={name}&declare=true")) as publisher:
+            [outcome] = publisher.publish([message()])
+        assert (outcome.result, outcome.code) == (Result.OUTAGE, "refused")
+
+    def test_a_connection_closed_by_the_broker_in_the_meantime_costs_nothing(
+        self, rabbit: rabbitmq.Counterpart
+    ) -> None:
+        publisher: Any = loaded(rabbit.new_place())
+        with closing(publisher):
+            assert publisher.publish([message(0)]) == [SENT]
+            publisher._line._link.sock.shutdown(2)
+            assert publisher.publish([message(1)]) == [SENT]
+        assert numbers(rabbit) == [0, 1]
+
+    def test_large_messages_share_the_time_limit(self, rabbit: rabbitmq.Counterpart) -> None:
+        publisher: Any = loaded(rabbit.new_place(), send_timeout=1)
+        with closing(publisher):
+            assert publisher.publish([message(0)]) == [SENT]
+            rabbit.freeze()
+            try:
+                started = time.monotonic()
+                outcomes = publisher.publish([message(n, payload=b"x" * 70_000) for n in range(20)])
+                assert time.monotonic() - started < 1.5
+            finally:
+                rabbit.thaw()
+            assert publisher._line._link is None, "its late confirms would count for other messages"
+        assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "timeout")}
+
+
+class TestRedis:
+    def test_any_consumer_of_kombu_reads_it(self, valkey: redis_queue.Counterpart, name: str) -> None:
+        with closing(loaded(f"{valkey.server.url}/{name}")) as publisher:
+            assert publisher.publish([message(1, headers={"tenant": "t1"})]) == [SENT]
+        with Connection(valkey.server.url) as connection, connection.SimpleQueue(name) as queue:
+            arrived = queue.get(timeout=5)
+            arrived.ack()
+        assert arrived.payload == {"n": 1}
+        assert arrived.headers["tenant"] == "t1"
+        assert arrived.properties["message_id"] == message(1).id
+        event = binding.from_binary_event(binding.RabbitMQMessage(arrived.headers, arrived.content_type, arrived.body))
+        assert (event.get_id(), event.get_data()) == (message(1).id, {"n": 1})
+
+    def test_fanout_reaches_every_subscriber(self, valkey: redis_queue.Counterpart, name: str) -> None:
+        found: list[Any] = []
+        with Connection(valkey.server.url) as connection:
+            queue = Queue(f"{name}-mine", Exchange(name, "fanout"), exclusive=True)
+            consumer = connection.Consumer([queue], callbacks=[lambda body, arrived: found.append(body)], no_ack=True)
+            client = redis.Redis.from_url(valkey.server.url)
+            with consumer, client, closing(loaded(f"{valkey.server.url}?fanout={name}")) as publisher:
+
+                def subscribed() -> bool:
+                    with suppress(TimeoutError):
+                        connection.drain_events(timeout=0.1)
+                    return bool(client.pubsub_numpat() or client.pubsub_channels())
+
+                eventually(subscribed)
+                assert publisher.publish([message(1), message(2)]) == [SENT] * 2
+                while len(found) < 2:
+                    connection.drain_events(timeout=5)
+        assert found == [{"n": 1}, {"n": 2}]
+
+    def test_a_key_that_is_no_list_is_permanent(self, valkey: redis_queue.Counterpart, name: str) -> None:
+        with redis.Redis.from_url(valkey.server.url) as client:
+            client.set(name, "a string")
+        with closing(loaded(f"{valkey.server.url}/{name}")) as publisher:
+            outcomes = publisher.publish([message(0), message(1)])
+        assert {(o.result, o.code) for o in outcomes} == {(Result.DEAD, "wrong_type")}
+        assert not any("LPUSH" in str(o.error) for o in outcomes), "the message is quoted"
+
+    def test_a_server_that_is_full_is_out_of_order(self, valkey: redis_queue.Counterpart, name: str) -> None:
+        with closing(loaded(f"{valkey.server.url}/{name}")) as publisher:
+            with redis.Redis.from_url(valkey.server.url) as client:
+                client.config_set("maxmemory", "1")
+                outcomes = publisher.publish([message(0), message(1)])
+                client.config_set("maxmemory", "0")
+            assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "oom")}
+            assert publisher.publish([message(2)]) == [SENT]
+
+    def test_transport_options_are_kombus(self, valkey: redis_queue.Counterpart, name: str) -> None:
+        options = {"transport_options": {"global_keyprefix": "shop:"}}
+        with closing(loaded(f"{valkey.server.url}/{name}", destination=options)) as publisher:
+            assert publisher.publish([message(0)]) == [SENT]
+        with redis.Redis.from_url(valkey.server.url) as client:
+            assert client.llen(f"shop:{name}") == 1
+
+
+class TestUrls:
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "amqp://u:secret@h/?quue=orders",
+            "amqp://u:secret@h/?queue=",
+            "amqp://u:secret@h/?queue=q&routing_key=k",
+            "amqp://u:secret@h/?exchange=e&declare=maybe",
+            "amqp://u:secret@h/?exchange=e&exchange_type=topic",
+            "amqp://u:secret@h/?exchange=e&queue=q",
+            "amqp://u:secret@h/?exchange_type=topic&declare=true",
+            "azurestoragequeues://no-account?queue=secret",
+            "amqps://u:secret@h/?ssl_cert_reqs=perhaps",
+            "redis://:secret@h/orders",
+            "redis://:secret@h/0/orders?fanout=f",
+            "redis://:secret@h/0/orders?ssl_ca_certs=f",
+            "rediss://:secret@h:port/0/orders",
+        ],
+    )
+    def test_a_url_that_cannot_work_is_refused_and_not_shown(self, url: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            load(*configured(url))
+        assert "destinations.orders.url" in str(caught.value)
+        assert "secret" not in str(caught.value)
+
+    def test_tls_checks_the_servers_name_and_certificate(self) -> None:
+        amqps: Any = load(*configured("amqps://u:p@localhost/?ssl_ca_certs=ca.pem"))
+        assert amqps._line._transport.client.ssl == {
+            "ca_certs": "ca.pem", "cert_reqs": 2, "server_hostname": "localhost"
+        }  # fmt: skip
+        rediss: Any = load(*configured("rediss://localhost/0/q"))
+        assert rediss._line._connect().ssl == {"ssl_cert_reqs": 2, "ssl_check_hostname": True}
+
+    def test_a_destination_without_a_queue_is_called_like_it(self) -> None:
+        assert load(*configured("amqp://h/"))._line._key == "orders"  # type: ignore[attr-defined]
+        assert load(*configured("redis://h/1"))._line._queue == "orders"  # type: ignore[attr-defined]

@@ -1,0 +1,199 @@
+"""What the NATS publisher puts into a message, and what only JetStream has: deduplication, limits, permissions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from cloudevents.core.bindings.http import HTTPMessage, from_binary
+from cloudevents.core.formats.json import JSONFormat
+from nats.js import JetStreamContext
+
+from outbox_tasks.destinations import load
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.model import Outcome, Result
+from tests.contract.counterparts.nats_jetstream import Counterpart, Nats
+from tests.contract.messages import configured, loaded, message, numbers, results
+
+SENT = Outcome.sent()
+
+pytestmark = pytest.mark.skipif(Counterpart.missing() is not None, reason=str(Counterpart.missing()))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Counterpart]:
+    made = Counterpart()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def stream(server: Counterpart) -> Counterpart:
+    server.start()
+    server.new_place()
+    return server
+
+
+def limited(stream: Counterpart, **limits: Any) -> str:
+    """The URL of the test's stream, with other limits than usual."""
+    url = stream.url(stream.place)
+
+    async def limit(server: JetStreamContext) -> None:
+        config = (await server.stream_info(stream.place)).config
+        await server.update_stream(config.evolve(**limits))
+
+    stream.ask(limit)
+    return url
+
+
+def test_writes_the_headers_of_the_binding(stream: Counterpart) -> None:
+    sent = message(
+        key="käse und 100 %", aggregate_id="a", content_type="application/json; charset=utf-8",
+        headers={"traceparent": "00-a-b-01", "tenant": "ü 1", "Nats-Rollup": "all", "CE-id": "x", "content-type": "y"},
+    )  # fmt: skip
+    with closing(loaded(stream.url(stream.place))) as publisher:
+        assert publisher.publish([sent]) == [SENT]
+    [arrived] = stream.raw()
+    assert arrived.subject == stream.place
+    assert arrived.headers == {
+        "ce-specversion": "1.0",
+        "ce-id": sent.id,
+        "ce-type": "order.created",
+        "ce-source": "/shop",
+        "ce-time": "2030-01-02T03:04:05.000678+00:00",
+        "ce-subject": "a",
+        "ce-partitionkey": "k%C3%A4se%20und%20100%20%25",
+        "ce-traceparent": "00-a-b-01",
+        "ce-datacontenttype": "application/json;%20charset=utf-8",
+        "Nats-Msg-Id": sent.id,
+        "tenant": "ü 1",
+        "h_Nats-Rollup": "all",
+        "h_CE-id": "x",
+        "h_content-type": "y",
+    }
+
+
+def test_the_sdk_reads_the_event(stream: Counterpart) -> None:
+    """By its binding for HTTP: that for NATS differs in nothing but the header of the content type."""
+    sent = message(7, key='naïve "😀" %41')
+    with closing(loaded(stream.url(stream.place))) as publisher:
+        publisher.publish([sent])
+    [arrived] = stream.raw()
+    headers = {name: value for name, value in (arrived.headers or {}).items() if name.startswith("ce-")}
+    headers["content-type"] = headers.pop("ce-datacontenttype")
+    event = from_binary(HTTPMessage(headers, arrived.data), JSONFormat())
+    assert (event.get_id(), event.get_type(), event.get_data()) == (sent.id, "order.created", {"n": 7})
+    assert event.get_extension("partitionkey") == sent.key
+
+
+def test_a_repetition_is_dropped_by_the_stream(stream: Counterpart) -> None:
+    with closing(loaded(stream.url(stream.place))) as publisher:
+        assert publisher.publish([message(0), message(1), message(0)]) == [SENT] * 3
+        assert publisher.publish([message(1)]) == [SENT]
+    assert numbers(stream) == [0, 1]
+
+
+def test_the_event_type_can_be_a_part_of_the_subject(stream: Counterpart) -> None:
+    with closing(loaded(f"{stream.url(stream.place)}?by_type=true")) as publisher:
+        outcomes = publisher.publish([message(0), message(1, event_type="order created"), message(2, event_type="x")])
+    assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
+    assert outcomes[1].code == "bad_subject"
+    assert [arrived.subject for arrived in stream.raw()] == [f"{stream.place}.order.created", f"{stream.place}.x"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"a b": "x"}, {"": "x"}, {"ü": "x"}, {"a": "x\r\nNats-Rollup: all"}, {"a": "\ud800"}, {"tracestate": "\ud800"}],
+)
+def test_what_is_no_header_of_nats_is_dead(stream: Counterpart, headers: dict[str, str]) -> None:
+    with closing(loaded(stream.url(stream.place))) as publisher:
+        outcomes = publisher.publish([message(0), message(1, headers=headers), message(2)])
+    assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
+    assert outcomes[1].code == "bad_headers"
+
+
+def test_headers_count_against_the_servers_limit(stream: Counterpart) -> None:
+    """The client counts the payload only, and the server closes the connection, on the neighbours too."""
+    large = message(1, payload=b"x" * (Nats.largest - 100))
+    with closing(loaded(stream.url(stream.place))) as publisher:
+        outcomes = publisher.publish([message(0), large, message(2)])
+        assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
+        assert outcomes[1].code == "too_large"
+        size = int(str(outcomes[1].error).split()[0])
+        fits = message(3, payload=b"x" * (Nats.largest - 100 - (size - Nats.largest)))
+        assert publisher.publish([fits, message(4)]) == [SENT, SENT]
+
+
+def test_a_message_larger_than_the_stream_takes_is_dead(stream: Counterpart) -> None:
+    with closing(loaded(limited(stream, max_msg_size=1000))) as publisher:
+        outcomes = publisher.publish([message(0), message(1, payload=b"x" * 1000), message(2)])
+    assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
+    assert outcomes[1].code == "too_large"
+
+
+def test_a_stream_that_is_full_is_out_of_order(stream: Counterpart) -> None:
+    with closing(loaded(limited(stream, max_msgs=1, discard="new"))) as publisher:
+        outcomes = publisher.publish([message(0), message(1), message(2)])
+    assert [(o.result, o.code) for o in outcomes[1:]] == [(Result.OUTAGE, "full")] * 2
+    assert outcomes[0] == SENT
+
+
+def test_a_subject_that_we_may_not_publish_to_is_an_outage(stream: Counterpart) -> None:
+    """The server says so beside the acknowledgements, and does not let us wait for them."""
+    with closing(loaded(f"nats://mute:mute@{LOOPBACK}:{stream.server.port}/private.orders")) as publisher:
+        started = time.monotonic()
+        outcomes = publisher.publish([message(0), message(1)])
+        assert time.monotonic() - started < 2
+    assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "unauthorized")}
+
+
+def test_a_server_that_closed_the_idle_connection_is_found_again_at_once(
+    stream: Counterpart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing counts as a failure."""
+    monkeypatch.setattr("outbox_tasks.destinations.nats_jetstream.IDLE", 0.0)
+    with closing(loaded(stream.url(stream.place))) as publisher:
+        assert publisher.publish([message(0)]) == [SENT]
+        stream.stop()
+        stream.start()
+        stream.url(stream.place)
+        assert publisher.publish([message(1)]) == [SENT]
+
+
+def test_tls_is_never_left_out(stream: Counterpart) -> None:
+    """A server without TLS is told no password, and gets no message."""
+    with closing(loaded(f"{stream.url(stream.place)}?tls=true")) as publisher:
+        [outcome] = publisher.publish([message(0)])
+    assert (outcome.result, outcome.code) == (Result.OUTAGE, "tls")
+    assert numbers(stream) == []
+
+
+def test_one_host_of_several_is_enough(stream: Counterpart) -> None:
+    url = stream.url(stream.place).replace("@", f"@{LOOPBACK}:1,", 1)
+    for _ in range(5):
+        with closing(loaded(url)) as publisher:
+            assert publisher.publish([message(0)]) == [SENT]
+
+
+@pytest.mark.parametrize(("path", "subject"), [("", "orders"), ("/shop.events", "shop.events")])
+def test_takes_the_subject_from_the_path_or_the_destinations_name(path: str, subject: str) -> None:
+    publisher: Any = load(*configured(f"nats://localhost{path}"))
+    assert publisher.subject == subject
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nats:///orders", "nats://u:secret@h/a.>", "nats://u:secret@h/a.*", "nats://u:secret@h/a b", "nats://u:secret@h/a#b",
+        "nats://u:secret@h/.a", "nats://u:secret@h/a?x=1", "nats://u:secret@h/a?tls=yes", "nats://u:secret@h:port/a",
+    ],
+)  # fmt: skip
+def test_a_url_that_can_not_work_is_told_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"destinations\.orders\.url") as caught:
+        load(*configured(url))
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,95 @@
+"""What the SNS publisher writes down on the wire, as a queue gets it that subscribes to the topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from outbox_tasks.model import Outcome
+from tests.contract.counterparts.sns import Counterpart
+from tests.contract.messages import loaded, message, numbers
+from tests.contract.moto_server import ACCOUNT, REGION, values, without_aws
+
+SENT = Outcome.sent()
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_aws(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Counterpart]:
+    if reason := Counterpart.missing():
+        pytest.skip(reason)
+    made = Counterpart()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def topic(server: Counterpart) -> Counterpart:
+    server.new_place()
+    return server
+
+
+def test_writes_the_attributes_of_the_contract(topic: Counterpart) -> None:
+    sent = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "tenant": "t1"})
+    with closing(loaded(topic.url(topic.place))) as publisher:
+        assert publisher.publish([sent]) == [SENT]
+    [arrived] = topic.raw()
+    assert arrived["Body"] == '{"n": 0}'
+    assert values(arrived) == {
+        "ce_id": sent.id,
+        "ce_type": "order.created",
+        "ce_source": "/shop",
+        "ce_time": "2030-01-02T03:04:05.000678+00:00",
+        "ce_subject": "a",
+        "ce_partitionkey": "k",
+        "ce_traceparent": "00-a-b-01",
+        "content_type": "application/json",
+        "headers": '{"tenant": "t1"}',
+    }
+
+
+def test_divides_batches_by_their_size(topic: Counterpart) -> None:
+    """Ten of these are 1 MB; a topic takes a quarter of it unless it was told otherwise."""
+    asked: list[int] = []
+    with closing(loaded(topic.url(topic.place))) as publisher:
+        request = publisher._request  # type: ignore[attr-defined]
+
+        def counted(client: object, place: str, entries: list[dict[str, str]]) -> object:
+            asked.append(sum(len(entry["Message"]) for entry in entries))
+            return request(client, place, entries)
+
+        publisher._request = counted  # type: ignore[attr-defined]
+        payloads = [b'{"n": %d, "x": "%s"}' % (n, b"x" * 100_000) for n in range(10)]
+        assert publisher.publish([message(n, payload=payload) for n, payload in enumerate(payloads)]) == [SENT] * 10
+    assert len(asked) == 5
+    assert max(asked) < 262_144
+    assert sorted(numbers(topic)) == list(range(10))
+
+
+def test_a_topic_may_be_named_by_its_arn(topic: Counterpart) -> None:
+    url = f"sns://test:test@{REGION}/arn:aws:sns:{REGION}:{ACCOUNT}:{topic.place}?endpoint={topic.address}"
+    with closing(loaded(url)) as publisher:
+        assert publisher.publish([message(3)]) == [SENT]
+    assert numbers(topic) == [3]
+
+
+def test_a_fifo_topic_gets_the_key_as_group_and_the_id_against_copies(server: Counterpart) -> None:
+    sqs, sns = server.client("sqs"), server.client("sns")
+    server.new_place()
+    queue = f"{server.place}.fifo"
+    sqs.create_queue(QueueName=queue, Attributes={"FifoQueue": "true"})
+    topic = sns.create_topic(Name=queue, Attributes={"FifoTopic": "true"})["TopicArn"]
+    endpoint = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"
+    sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=endpoint, Attributes={"RawMessageDelivery": "true"})
+    with closing(loaded(f"sns://test:test@{REGION}/{ACCOUNT}/{queue}?endpoint={server.address}")) as publisher:
+        assert publisher.publish([message(n, key="k") for n in (*range(25), 3)]) == [SENT] * 26
+    server.place = queue
+    assert numbers(server) == list(range(25))
+    assert {each["Attributes"]["MessageGroupId"] for each in server.raw()} == {"k"}

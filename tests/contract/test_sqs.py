@@ -1,0 +1,352 @@
+"""What the SQS publisher writes down on the wire, and what it makes of each answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from outbox_tasks.destinations import load
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.model import Outcome, Result
+from tests.contract.counterparts import sqs
+from tests.contract.messages import configured, loaded, message, numbers, results
+from tests.contract.moto_server import ACCOUNT, REGION, MotoCounterpart, values, without_aws
+
+SENT = Outcome.sent()
+TRACE = {"traceparent": "00-a-b-01", "tracestate": "v=1"}
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_aws(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MotoCounterpart]:
+    if reason := sqs.Counterpart.missing():
+        pytest.skip(reason)
+    made = sqs.Counterpart()
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def queue(server: MotoCounterpart) -> MotoCounterpart:
+    server.new_place()
+    return server
+
+
+def test_writes_the_attributes_of_the_contract(queue: MotoCounterpart) -> None:
+    sent = message(key="k", aggregate_id="a", headers={"tenant": "t1", "empty": "", **TRACE})
+    with closing(loaded(queue.url(queue.place))) as publisher:
+        assert publisher.publish([sent]) == [SENT]
+    [arrived] = queue.raw()
+    assert arrived["Body"] == '{"n": 0}'
+    assert values(arrived) == {
+        "ce_id": sent.id,
+        "ce_type": "order.created",
+        "ce_source": "/shop",
+        "ce_time": "2030-01-02T03:04:05.000678+00:00",
+        "ce_subject": "a",
+        "ce_partitionkey": "k",
+        "ce_traceparent": "00-a-b-01",
+        "ce_tracestate": "v=1",
+        "content_type": "application/json",
+        "headers": '{"tenant": "t1", "empty": ""}',
+    }
+
+
+def test_never_has_more_than_ten_attributes(queue: MotoCounterpart) -> None:
+    """SQS refuses the eleventh, which moto doesn't: the trace state moves to the headers that it came from."""
+    sent = message(key="k", aggregate_id="a", payload=b"\xff", headers={"tenant": "t1", **TRACE})
+    with closing(loaded(queue.url(queue.place))) as publisher:
+        assert publisher.publish([sent]) == [SENT]
+    [arrived] = queue.raw()
+    assert len(values(arrived)) == 10
+    assert (arrived["Body"], values(arrived)["body_encoding"]) == ("/w==", "base64")
+    assert json.loads(values(arrived)["headers"]) == {"tenant": "t1", "tracestate": "v=1"}
+
+
+@pytest.mark.parametrize(
+    ("payload", "body", "encoding"),
+    [
+        (b"", "-", "empty"),
+        (b"a\tb\r\n", "a\tb\r\n", None),
+        ("😀".encode(), "😀", None),
+        (b"\x00", "AA==", "base64"),
+        (b"\x1b[1m", "G1sxbQ==", "base64"),
+        ("\uffff".encode(), "77+/", "base64"),
+    ],
+)
+def test_a_body_is_text_as_sqs_allows_it(queue: MotoCounterpart, payload: bytes, body: str, encoding: Any) -> None:
+    with closing(loaded(queue.url(queue.place))) as publisher:
+        assert publisher.publish([message(payload=payload)]) == [SENT]
+    [arrived] = queue.raw()
+    assert (arrived["Body"], values(arrived).get("body_encoding")) == (body, encoding)
+
+
+def test_an_attribute_that_sqs_would_refuse_is_dead_before(queue: MotoCounterpart) -> None:
+    with closing(loaded(queue.url(queue.place))) as publisher:
+        outcomes = publisher.publish([message(0), message(1, key="bell \x07"), message(2, key="", aggregate_id="")])
+    assert [(o.result, o.code) for o in outcomes] == [("sent", None), ("dead", "bad_attributes"), ("sent", None)]
+    assert all(value for arrived in queue.raw() for value in values(arrived).values())
+
+
+def test_divides_batches_by_their_size(queue: MotoCounterpart) -> None:
+    """Ten of these are 2 MB; a request takes one."""
+    payloads = [b'{"n": %d, "x": "%s"}' % (n, b"x" * 200_000) for n in range(10)]
+    with closing(loaded(queue.url(queue.place))) as publisher:
+        assert publisher.publish([message(n, payload=payload) for n, payload in enumerate(payloads)]) == [SENT] * 10
+    assert sorted(numbers(queue)) == list(range(10))
+
+
+def test_finds_the_message_for_which_a_whole_batch_was_refused(queue: MotoCounterpart) -> None:
+    url = queue.url(queue.place)
+    where = queue.client("sqs").get_queue_url(QueueName=queue.place)["QueueUrl"]
+    queue.client("sqs").set_queue_attributes(QueueUrl=where, Attributes={"MaximumMessageSize": "1024"})
+    with closing(loaded(url)) as publisher:
+        outcomes = publisher.publish([message(n, payload=b"[%s]" % (b" " * 2000 * (n == 6))) for n in range(9)])
+    assert results(outcomes) == [Result.SENT] * 6 + [Result.DEAD] + [Result.SENT] * 2
+    assert outcomes[6].code == "too_large"
+    assert len(queue.raw()) == 8
+
+
+def test_the_key_is_the_group_and_the_id_prevents_a_second_copy(queue: MotoCounterpart) -> None:
+    queue.place += ".fifo"
+    queue.client("sqs").create_queue(QueueName=queue.place, Attributes={"FifoQueue": "true"})
+    messages = [message(0, key="order:42"), message(1, key="Größe 5"), message(2), message(0, key="order:42")]
+    with closing(loaded(f"sqs://test:test@{REGION}/{queue.place}?endpoint={queue.address}")) as publisher:
+        assert publisher.publish(messages) == [SENT] * 4
+    by_id = {each["Attributes"]["MessageDeduplicationId"]: each["Attributes"]["MessageGroupId"] for each in queue.raw()}
+    groups = ["order:42", hashlib.sha256("Größe 5".encode()).hexdigest(), messages[2].id]
+    assert by_id == {sent.id: group for sent, group in zip(messages[:3], groups, strict=True)}
+    assert len(queue.raw()) == 3
+
+
+@pytest.mark.parametrize("where", ["{place}", "arn:aws:sqs:{region}:{account}:{place}"])
+def test_a_queue_may_be_named_in_other_ways(queue: MotoCounterpart, where: str) -> None:
+    path = where.format(place=queue.place, region=REGION, account=ACCOUNT)
+    with closing(loaded(f"sqs://test:te%2Fst@{REGION}/{path}?endpoint={queue.address}")) as publisher:
+        assert publisher.publish([message(3)]) == [SENT]
+        assert publisher._opened[1].endswith(f"/{ACCOUNT}/{queue.place}")  # type: ignore[attr-defined]
+    assert numbers(queue) == [3]
+
+
+def test_a_name_that_nobody_knows_is_unroutable(queue: MotoCounterpart) -> None:
+    with closing(loaded(f"sqs://test:test@{REGION}/no-such-queue?endpoint={queue.address}")) as publisher:
+        [outcome] = publisher.publish([message()])
+    assert (outcome.result, outcome.code) == (Result.OUTAGE, "unroutable")
+
+
+Answer = tuple[int, dict[str, str], bytes | Iterator[bytes]]
+
+
+@contextmanager
+def service(answer: Callable[[dict[str, Any]], Answer]) -> Iterator[str]:
+    """A server that answers requests as told. Yields the destination's URL without the queue's name."""
+
+    class Service(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            status, headers, body = answer(request)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            with suppress(OSError):
+                for part in (body,) if isinstance(body, bytes) else body:
+                    self.wfile.write(part)
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        try:
+            yield f"sqs://test:test@{REGION}/{ACCOUNT}/{{}}?endpoint=http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def refusal(status: int, code: str, text: str = "why") -> Answer:
+    kind = {"x-amzn-query-error": f"{code};Sender", "Content-Type": "application/x-amz-json-1.0"}
+    return status, kind, json.dumps({"__type": f"com.amazonaws.sqs#{code}", "message": text}).encode()
+
+
+def taken(request: dict[str, Any], **failed: dict[str, Any]) -> Answer:
+    """All were taken, but those that failed, by their payload's number."""
+    number = {entry["Id"]: str(json.loads(entry["MessageBody"])["n"]) for entry in request["Entries"]}
+    body = {
+        "Successful": [{"Id": i, "MessageId": i, "MD5OfMessageBody": ""} for i, n in number.items() if n not in failed],
+        "Failed": [{"Id": i, **failed[n]} for i, n in number.items() if failed.get(n)],
+    }
+    return 200, {}, json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "result", "code"),
+    [
+        (refusal(403, "AccessDenied"), "outage", "unauthorized"),
+        (refusal(400, "InvalidSecurity"), "outage", "unauthorized"),
+        (refusal(400, "ExpiredTokenException"), "outage", "unauthorized"),
+        (refusal(403, "Whatever"), "outage", "unauthorized"),
+        (refusal(400, "AWS.SimpleQueueService.NonExistentQueue"), "outage", "unroutable"),
+        (refusal(404, "InvalidAddress"), "outage", "unroutable"),
+        (refusal(400, "InvalidParameterValue", "Value x for parameter QueueUrl is invalid"), "outage", "unroutable"),
+        (refusal(400, "RequestThrottled"), "retry", "throttled"),
+        (refusal(403, "Throttling"), "retry", "throttled"),
+        (refusal(400, "KMS.ThrottlingException"), "retry", "throttled"),
+        (refusal(429, "Whatever"), "retry", "throttled"),
+        (refusal(400, "KMS.DisabledException"), "outage", "kms"),
+        (refusal(400, "KmsAccessDenied"), "outage", "unauthorized"),
+        (refusal(500, "InternalError"), "outage", "unavailable"),
+        (refusal(503, "Whatever"), "outage", "unavailable"),
+        (refusal(400, "InvalidMessageContents"), "dead", "refused"),
+        (refusal(400, "AWS.SimpleQueueService.BatchRequestTooLong"), "dead", "too_large"),
+        (refusal(400, "UnsupportedOperation"), "retry", "unsupported_operation"),
+        ((404, {}, b"<html>not here</html>"), "retry", None),
+        ((200, {}, b"<html>welcome</html>"), "retry", None),
+        ((200, {}, b"{}"), "retry", "unconfirmed"),
+    ],
+    ids=lambda value: value[1].get("x-amzn-query-error", value[0]) if isinstance(value, tuple) else None,
+)
+def test_what_a_refused_request_means(answer: Answer, result: str, code: str | None) -> None:
+    with service(lambda _: answer) as url, closing(loaded(url.format("orders"))) as publisher:
+        outcomes = publisher.publish([message(0), message(1)])
+    assert [outcome.result for outcome in outcomes] == [result] * 2
+    assert code is None or {outcome.code for outcome in outcomes} == {code}
+
+
+@pytest.mark.parametrize(
+    ("failed", "result", "code"),
+    [
+        ({"Code": "InternalError", "SenderFault": False}, "retry", "unavailable"),
+        ({"Code": "ThrottlingException", "SenderFault": True}, "retry", "throttled"),
+        ({"Code": "AccessDenied", "SenderFault": True}, "outage", "unauthorized"),
+        ({"Code": "InvalidMessageContents", "SenderFault": True}, "dead", "refused"),
+        ({"Code": "SomethingNew", "SenderFault": True}, "dead", "refused"),
+        ({"Code": "SomethingNew", "SenderFault": False}, "retry", "something_new"),
+        ({"Code": "InvalidParameterValue", "Message": "must be shorter than 1024 bytes", "SenderFault": True},
+         "dead", "too_large"),
+        ({}, "retry", "unconfirmed"),
+    ],
+)  # fmt: skip
+def test_what_a_refused_entry_means(failed: dict[str, Any], result: str, code: str) -> None:
+    """Its neighbours were taken."""
+    with service(lambda r: taken(r, **{"1": failed})) as url, closing(loaded(url.format("orders"))) as publisher:
+        before, outcome, after = publisher.publish([message(0), message(1), message(2)])
+    assert (before, after) == (SENT, SENT)
+    assert (outcome.result, outcome.code) == (result, code)
+
+
+@pytest.mark.parametrize(
+    "answer", [refusal(503, "ServiceUnavailable"), refusal(403, "AccessDenied")], ids=["503", "403"]
+)
+def test_an_outage_is_met_once(answer: Answer) -> None:
+    """The client doesn't repeat the request, and what would follow isn't sent."""
+    asked: list[dict[str, Any]] = []
+
+    def refuse(request: dict[str, Any]) -> Answer:
+        asked.append(request)
+        return answer
+
+    with service(refuse) as url, closing(loaded(url.format("orders.fifo"))) as publisher:
+        outcomes = publisher.publish([message(n, key="k") for n in range(30)])
+    assert set(results(outcomes)) == {Result.OUTAGE}
+    assert len({outcome.code for outcome in outcomes}) == 1
+    assert len(asked) == 1
+
+
+def test_a_wrong_signature_is_not_quoted() -> None:
+    answer = refusal(403, "SignatureDoesNotMatch", "The canonical string: x-amz-security-token:hunter2")
+    with service(lambda _: answer) as url, closing(loaded(url.format("orders"))) as publisher:
+        [outcome] = publisher.publish([message(0)])
+    assert (outcome.code, outcome.error) == ("unauthorized", "SignatureDoesNotMatch")
+
+
+def test_what_follows_a_failed_message_of_its_group_waits() -> None:
+    """Message 3 fails: the second request of its group is not made, the other group goes on."""
+    seen: list[int] = []
+
+    def answer(request: dict[str, Any]) -> Answer:
+        seen.extend(json.loads(entry["MessageBody"])["n"] for entry in request["Entries"])
+        return taken(request, **{"3": {"Code": "InternalError", "SenderFault": False}})
+
+    messages = [message(n, key="slow" if n < 25 else "other") for n in range(50)]
+    with service(answer) as url, closing(loaded(url.format("orders.fifo"))) as publisher:
+        outcomes = publisher.publish(messages)
+    assert [outcome.code for outcome in outcomes] == [None] * 3 + ["unavailable"] + [None] * 6 + ["behind"] * 15 + [
+        None
+    ] * 25
+    assert set(results(outcomes[10:25])) == {Result.RETRY}
+    assert sorted(seen) == [*range(10), *range(25, 50)]
+
+
+def test_an_answer_that_drips_is_not_waited_for() -> None:
+    """Each byte comes within the client's own timeout."""
+    enough = threading.Event()
+
+    def drops() -> Iterator[bytes]:
+        while not enough.wait(0.1):
+            yield b" "
+
+    with (
+        service(lambda _: (200, {}, drops())) as url,
+        closing(loaded(url.format("orders"), send_timeout=1)) as publisher,
+    ):
+        started = time.monotonic()
+        outcomes = publisher.publish([message(n) for n in range(30)])
+        took = time.monotonic() - started
+        enough.set()
+    assert {(outcome.result, outcome.code) for outcome in outcomes} == {(Result.OUTAGE, "timeout")}
+    assert took < 1.5
+
+
+def test_credentials_are_looked_for_again_after_there_were_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with service(taken) as url:
+        bare = url.format("orders").replace("test:test@", "")
+        with closing(loaded(bare, send_timeout=4)) as publisher:
+            [outcome] = publisher.publish([message()])
+            assert (outcome.result, outcome.code) == (Result.OUTAGE, "unauthorized")
+            monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+            assert publisher.publish([message()]) == [SENT]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqs://eu-west-1",
+        "sqs:///orders",
+        "sqs://eu-west-1/12/orders",
+        "sqs://eu-west-1/123456789012/orders/more",
+        "sqs://eu-west-1/my orders",
+        "sqs://eu-west-1:80/orders",
+        "sqs://eu-west-1/orders?queue=other",
+        "sqs://eu-west-1/orders?endpoint=localhost",
+        "sqs://eu-west-1/orders?endpoint=http://me:hunter2@localhost",
+        "sqs://eu-west-1/orders?endpoint=http://localhost:port",
+        "sqs://eu-west-1/orders?session_token=hunter2",
+        "sqs://AKIA@eu-west-1/orders",
+        "sqs://AKIA:hunter2@eu-west-1:x/orders",
+        "sqs://AKIA:hunt/er2@eu-west-1/orders",
+        "sqs://eu-west-1/arn:aws:sqs:us-east-1:123456789012:orders",
+        "sqs://eu-west-1/arn:aws:sns:eu-west-1:123456789012:orders",
+        "sns://eu-west-1/orders",
+        "sns://eu-west-1/arn:aws:sns:eu-west-1:orders",
+    ],
+)
+def test_a_url_that_can_not_work_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load(*configured(url))
+    assert caught.value.setting == "destinations.orders.url"
+    assert "region/" in caught.value.rule
+    assert not any(secret in str(caught.value) for secret in ("hunter2", "hunt", "er2", "AKIA"))
