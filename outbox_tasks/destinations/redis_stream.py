@@ -97,9 +97,12 @@ NAMED = {
 }
 """Refusals whose name redis-py takes out of the text."""
 
+OUT_OF_ORDER = {"busy", "clusterdown", "loading", "masterdown", "misconf", "noreplicas", "oom", "readonly"}
+"""Refusals that would meet any other message too."""
+
 
 def _outcome(answer: object) -> Outcome:
-    """What an answer means: a key that is no stream is permanent, all else is the server's trouble and may pass."""
+    """What an answer means: a key that is no stream is permanent, all else may pass."""
     if not isinstance(answer, RedisError):
         return Outcome.sent()
     text = str(answer)
@@ -112,7 +115,8 @@ def _outcome(answer: object) -> Outcome:
         code = text.partition(" ")[0].lower()
         if code == "wrongtype":
             return Outcome.dead("wrong_type", text)
-        return Outcome.outage(code if code.isalpha() else "refused", text)
+        code = code if code.isalpha() else "refused"
+        return Outcome.outage(code, text) if code in OUT_OF_ORDER else Outcome.retry(code, text)
     if isinstance(answer, redis.exceptions.TimeoutError):
         return Outcome.outage("timeout", text)
     return Outcome.outage("connection", text)

@@ -13,7 +13,7 @@ import redis
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import ColumnElement, Engine, Integer, Uuid, column, func, select, table
+from sqlalchemy import ColumnElement, Engine, Uuid, column, func, select, table
 from sqlalchemy import Text as SqlText
 from sqlalchemy.sql.selectable import TableClause
 
@@ -110,7 +110,7 @@ class Report:
         yield "Requests that the destination failed", f"{self.mishaps:,}"
         if self.casualty is not None:
             yield f"Messages that {self.casualty.name} was sending at its kill -9", f"{self.casualty.held:,}"
-        yield "Messages that needed more than one attempt", f"{f.retried:,}"
+        yield "Messages that met trouble on their way, and were tried again", f"{f.retried:,}"
         yield "Messages found at the destination", f"{f.delivered:,}"
         cause = "" if self.unexplained else ", each with a recorded cause"
         yield f"Repetitions there, of the same id{cause}", f"{f.duplicates:,}"
@@ -136,7 +136,7 @@ class Books:
 
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self._engine = engine
-        columns = column("id", Uuid), column("state", SqlText), column("attempts", Integer)
+        columns = column("id", Uuid), column("state", SqlText)
         self._all: TableClause = table("outbox_all", *columns, column("last_error_code", SqlText), schema=schema)
 
     def progress(self) -> Progress:
@@ -146,7 +146,7 @@ class Books:
             func.count().filter(a.state.not_in(["sent", "dead"])),
             func.count().filter(a.state == "sent"),
             func.count().filter(a.state == "dead"),
-            func.count().filter(a.attempts > 1),
+            func.count().filter((a.state != "dead") & a.last_error_code.is_not(None)),
         ]
         with self._engine.connect() as connection:
             return Progress._make(connection.execute(select(*counts).select_from(self._all)).one())

@@ -14,7 +14,7 @@ from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import drained
 
-OUTAGE = 12.0
+OUTAGE = 8.0
 """Seconds; with waits of a second at most, that is as many attempts as half an hour has with waits of minutes."""
 
 

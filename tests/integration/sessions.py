@@ -184,10 +184,9 @@ def configure_django(url: str) -> None:
 
 SYNC = ["Session", "sessionmaker", "scoped_session", "SQLModel", "two binds", "Connection"]
 ASYNC = [
-    f"{kind} {driver}"
-    for driver in ("asyncpg", "psycopg")
-    for kind in ("AsyncSession", "async_scoped_session", "SQLModel AsyncSession", "AsyncConnection")
-]
+    "AsyncSession asyncpg", "AsyncSession psycopg", "async_scoped_session asyncpg", "SQLModel AsyncSession psycopg",
+    "AsyncConnection asyncpg", "AsyncConnection psycopg",
+]  # fmt: skip
 KINDS = [*SYNC, *ASYNC, "Django"]
 
 
