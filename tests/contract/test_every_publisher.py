@@ -60,7 +60,7 @@ class TestWhatArrives:
         full = message(7, key="order:42", aggregate_id="42", headers={"tenant": "t1", **trace})
         with open_publisher(target) as publisher:
             assert publisher.publish([full]) == [SENT]
-        [arrived] = eventually(target.received)
+        [arrived] = eventually(target.received, 30)
         assert arrived.attributes == {
             "id": full.id, "type": "order.created", "source": "/shop", "time": "2030-01-02T03:04:05.000678+00:00",
             "subject": "42", "partitionkey": "order:42", **trace,
@@ -72,7 +72,7 @@ class TestWhatArrives:
     def test_nothing_that_a_message_does_not_have(self, target: Counterpart) -> None:
         with open_publisher(target) as publisher:
             assert publisher.publish([message()]) == [SENT]
-        [arrived] = eventually(target.received)
+        [arrived] = eventually(target.received, 30)
         assert arrived.attributes.keys() == {"id", "type", "source", "time"}
         assert arrived.headers == {}
 
@@ -83,7 +83,7 @@ class TestWhatArrives:
                        payload=json.dumps("naïve 😀 \u2028", ensure_ascii=False).encode())  # fmt: skip
         with open_publisher(target) as publisher:
             assert publisher.publish([sent]) == [SENT]
-        [arrived] = eventually(target.received)
+        [arrived] = eventually(target.received, 30)
         assert {arrived.attributes[n] for n in ("partitionkey", "subject")} == {odd}
         assert arrived.headers == {"odd": odd}
         assert arrived.payload == sent.payload
@@ -96,7 +96,7 @@ class TestWhatArrives:
             pytest.skip(f"{target.name} takes at most {target.largest} bytes")
         with open_publisher(target) as publisher:
             assert publisher.publish([message(payload=payload, content_type="application/x-thing")]) == [SENT]
-        [arrived] = eventually(target.received)
+        [arrived] = eventually(target.received, 30)
         assert arrived.payload == payload
         assert arrived.content_type == "application/x-thing"
 
@@ -120,7 +120,7 @@ class TestOneBadMessage:
             outcomes = publisher.publish([message(0), refused(target, 1), message(2)])
         assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
         assert outcomes[1].code
-        eventually(lambda: numbers(target) == [0, 2])
+        eventually(lambda: numbers(target) == [0, 2], 30)
 
     @pytest.mark.parametrize("headers", [{"n": 5}, ["a"], "text", {"n": None}, None])
     def test_with_rubbish_for_headers_is_dead(self, target: Counterpart, headers: Any) -> None:
@@ -137,13 +137,13 @@ class TestOneBadMessage:
             outcomes = publisher.publish([message(0), large, message(2)])
         assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
         assert outcomes[1].code == "too_large"
-        eventually(lambda: numbers(target) == [0, 2])
+        eventually(lambda: numbers(target) == [0, 2], 30)
 
     def test_alone_sends_nothing(self, target: Counterpart) -> None:
         with open_publisher(target) as publisher:
             assert results(publisher.publish([refused(target, 0)])) == [Result.DEAD]
             assert publisher.publish([message(1)]) == [SENT]
-        eventually(lambda: numbers(target) == [1])
+        eventually(lambda: numbers(target) == [1], 30)
 
 
 class TestTrouble:
@@ -257,4 +257,4 @@ class TestTrouble:
         for number in range(2):
             assert publisher.publish([message(number)]) == [SENT]
             publisher.close()
-        eventually(lambda: numbers(target) == [0, 1])
+        eventually(lambda: numbers(target) == [0, 1], 30)
