@@ -8,7 +8,7 @@ RUN python -m venv --without-pip /opt/venv
 # The dependencies first, against an empty package, so that a change of code does not install them again.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir outbox_tasks && echo '__version__ = "0"' >outbox_tasks/__init__.py \
- && pip --python /opt/venv/bin/python install -c constraints.txt '.[destinations,flower]'
+ && pip --python /opt/venv/bin/python install -c constraints.txt '.[destinations,flower,operation]'
 COPY outbox_tasks outbox_tasks
 RUN pip --python /opt/venv/bin/python install --no-deps --force-reinstall .
 

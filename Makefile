@@ -24,8 +24,8 @@ demo: $(runtime) ## the relay at work on a small order application, with failure
 up: $(runtime) ## database, broker, workers, beat and Flower on this machine, until Ctrl-C
 	@exec $(bin)/outbox-tasks up $(ARGS)
 
-test: lint ## everything that CI checks
-	@$(bin)/python -m pytest $(ARGS)
+test: lint ## everything that CI checks (ARGS=-n0: in one process)
+	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(everything) ## ruff, mypy and the import floors
 	@$(bin)/ruff check --quiet --output-format concise $(sources)

@@ -19,10 +19,11 @@ from uuid import uuid4
 import click
 from sqlalchemy import text
 
+from outbox_tasks.database import migrating
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store, migrating
+from outbox_tasks.store import Store
 
 BATCH, CLAIMS = 100, 60
 

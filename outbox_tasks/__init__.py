@@ -4,7 +4,8 @@ from outbox_tasks.errors import OutboxError
 from outbox_tasks.inbox import Inbox
 from outbox_tasks.model import LeasedMessage, Message, Outcome
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.policy import Destination
+from outbox_tasks.settings import Settings
 
 __version__ = "0.1.0"
 __all__ = [

@@ -9,23 +9,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Float, Integer, Text, Uuid, bindparam, case, delete, func, literal, null, or_, select, update
-from sqlalchemy.dialects.postgresql import Insert, insert
+from sqlalchemy import (
+    Float,
+    Integer,
+    Text,
+    Uuid,
+    bindparam,
+    case,
+    delete,
+    false,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql import ColumnElement, Select, Update
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 
+from outbox_tasks.audit import told
 from outbox_tasks.schema import Tables
+from outbox_tasks.slots import slow_sends
 from outbox_tasks.sql import SECOND, blocked, held, json_rows, seconds
 
 
 def admit(t: Tables) -> Select[Any]:
-    """Of these destinations, those that can't be claimed for as usual, and whether one message of theirs may be tried.
+    """Of these destinations, those that can't be claimed for as usual: whether they are left alone, whether one message
+    of theirs may be tried all the same, and how many of their slots are held by slow sends.
 
     At most one claim gets that permission, and nobody else before the pause is over again. Parameters: asked (JSON
-    rows of destination); token (the claim's lease to be), hold (seconds that the try may take).
+    rows of destination, room: its slots, and patience: seconds after which a send is slow); token (the claim's lease
+    to be), hold (seconds that the try may take).
     """
     d = t.destinations
-    asked = json_rows("asked", destination=Text)
+    asked = json_rows("asked", destination=Text, room=Integer, patience=Float)
     tried = (
         update(d)
         .where(d.c.name == asked.c.destination, _open(t), d.c.paused_at.is_(None), d.c.pause_until <= func.now())
@@ -33,11 +52,19 @@ def admit(t: Tables) -> Select[Any]:
         .returning(d.c.name)
         .cte("tried")
     )
-    return (
-        select(d.c.name, tried.c.name.is_not(None).label("tried"))
-        .select_from(asked.join(d, d.c.name == asked.c.destination).outerjoin(tried, tried.c.name == d.c.name))
-        .where(or_(_open(t), d.c.paused_at.is_not(None)))
+    slow = slow_sends(t, asked.c.destination, asked.c.room, asked.c.patience)
+    found = (
+        select(
+            asked.c.destination.label("name"),
+            func.coalesce(or_(_open(t), d.c.paused_at.is_not(None)), false()).label("left_alone"),
+            tried.c.name.is_not(None).label("tried"),
+            slow.label("slow"),
+        )
+        .select_from(asked.outerjoin(d, d.c.name == asked.c.destination))
+        .outerjoin(tried, tried.c.name == asked.c.destination)
+        .subquery("found")
     )
+    return select(found).where(or_(found.c.left_alone, found.c.slow > 0))
 
 
 def untried(t: Tables) -> Update:
@@ -110,23 +137,30 @@ def give_back(t: Tables) -> ReturningUpdate[Any]:
     )
 
 
-def pause(t: Tables) -> Insert:
-    """Leave a destination alone until a person resumes it. Parameters: target (the destination), who, why."""
+def pause(t: Tables) -> Select[Any]:
+    """Leave a destination alone until a person resumes it. Parameters: target (the destination), person, reason."""
     add = insert(t.destinations).values(
         name=bindparam("target", type_=Text),
         paused_at=func.clock_timestamp(),
-        paused_by=bindparam("who", type_=Text),
-        paused_why=bindparam("why", type_=Text),
+        paused_by=bindparam("person", type_=Text),
+        paused_why=bindparam("reason", type_=Text),
     )
     new = add.excluded
     changed = {"paused_at": new.paused_at, "paused_by": new.paused_by, "paused_why": new.paused_why}
-    return add.on_conflict_do_update(index_elements=[t.destinations.c.name], set_=changed)
+    paused = add.on_conflict_do_update(index_elements=[t.destinations.c.name], set_=changed)
+    return _audited(t, "pause", paused.returning(t.destinations.c.name))
 
 
-def resume(t: Tables) -> ReturningDelete[Any]:
-    """End a person's pause, and the breaker's. Parameter: target (the destination)."""
+def resume(t: Tables) -> Select[Any]:
+    """End a person's pause, and the breaker's; one row if there was one. Parameters: as for `pause`."""
     d = t.destinations
-    return delete(d).where(d.c.name == bindparam("target", type_=Text)).returning(d.c.name)
+    ended = delete(d).where(d.c.name == bindparam("target", type_=Text)).returning(d.c.name)
+    return _audited(t, "resume", ended)
+
+
+def _audited(t: Tables, action: str, act: ReturningInsert[Any] | ReturningDelete[Any]) -> Select[Any]:
+    changed = act.cte("changed")
+    return select(changed.c.name).add_cte(told(t, action, changed.c.name, changed))
 
 
 def states(t: Tables) -> Select[Any]:

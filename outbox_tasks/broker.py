@@ -18,7 +18,8 @@ from kombu.serialization import prepare_accept_content
 
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.model import Bundle
-from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings, redacted
+from outbox_tasks.policy import redacted
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 
 CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.publish", "outbox_tasks.maintain"
 """The tasks' names are a contract."""
@@ -27,7 +28,13 @@ BUNDLE_TASK = "outbox_tasks.bundle"
 """Carries several publish tasks in one broker message; on its arrival it counts as those, not as itself."""
 
 
+BY_BEAT = "outbox_beat"
+"""The header of a claim that beat has sent, and not a nudge."""
+
 QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
+
+LAST_LANE = 3
+"""Of the lanes of `Bundle.lane`."""
 
 SEND_RETRIES = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.4, "interval_max": 0.5}
 """A refused message goes back to the table soon; longer retries would only hold up the worker."""
@@ -137,6 +144,11 @@ class Broker:
         with self.producer() as producer:
             return _length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
 
+    def lengths(self) -> dict[str, int]:
+        """How many of Celery's messages wait in each of the relay's queues."""
+        with self.producer() as producer:
+            return {queue: _length(producer, queue) for queue in QUEUES}
+
     def send(self, bundles: Sequence[Bundle]) -> None:
         """Enqueue bundles, all in one batch where the transport has batches."""
         # As text: Celery would work it out for each message anew, time zones and all.
@@ -153,7 +165,7 @@ class Broker:
             retries = ticket.attempt
         else:
             name, task_id, retries = BUNDLE_TASK, str(uuid4()), 0
-            arguments = (bundle.destination, bundle.lease, bundle.tickets)
+            arguments = (bundle.destination, bundle.lease, [ticket[:3] for ticket in bundle.tickets])
         self._enqueue(
             producer,
             PUBLISH_QUEUE,
@@ -163,6 +175,7 @@ class Broker:
             {name: True for name in ("more", "gather") if getattr(bundle, name)},
             expires=expires,
             retries=retries,
+            lane=bundle.lane,
             argsrepr=repr(arguments) if name == PUBLISH_TASK else f"{bundle.destination}: {len(bundle.tickets)}",
             kwargsrepr="{}",
         )
@@ -175,6 +188,8 @@ class Broker:
         task_id: str,
         arguments: tuple[Any, ...] = (),
         keywords: dict[str, Any] | None = None,
+        *,
+        lane: int = 0,
         **headers: Any,
     ) -> None:
         """What `apply_async` does in the end, without its detours: it is called for every message.
@@ -189,19 +204,23 @@ class Broker:
             routing_key=queue,
             serializer="json",
             headers=message.headers,
+            priority=_priority(producer, lane),
             **message.properties,
         )
 
-    @cached_property
-    def _producers(self) -> ProducerPool:
+    def connection(self) -> Connection:
+        """A connection as the relay's are, not yet open, and not one of its pool."""
         conf = self.app.conf
         given, timeout = conf.broker_transport_options, self._timeout
         ours = transport_options(joined(conf.broker_write_url), self.settings, timeout=timeout or 5.0)
-        connection = self.app.connection_for_write(
-            transport_options={**ours, **given} if timeout is None else {**given, **ours}, connect_timeout=timeout
-        )
-        limit = conf.broker_pool_limit if timeout is None else 1
-        return ProducerPool(connection.Pool(limit=limit), limit=limit)
+        options = {**ours, **given} if timeout is None else {**given, **ours}
+        made: Connection = self.app.connection_for_write(transport_options=options, connect_timeout=timeout)
+        return made
+
+    @cached_property
+    def _producers(self) -> ProducerPool:
+        limit = self.app.conf.broker_pool_limit if self._timeout is None else 1
+        return ProducerPool(self.connection().Pool(limit=limit), limit=limit)
 
     @cached_property
     def _trouble(self) -> tuple[type[BaseException], ...]:
@@ -296,10 +315,16 @@ def publish_arguments(bundle: Bundle, event_type: str, attempt: int) -> tuple[st
     return event_type, bundle.destination, attempt, bundle.lease
 
 
+def _priority(producer: Producer, lane: int) -> int:
+    """Redis counts from the front, and keeps each step in a list of its own; AMQP counts from the back, and only where
+    the queue was made for priorities."""
+    steps = getattr(producer.channel, "priority_steps", None)
+    return int(steps[min(lane, len(steps) - 1)]) if steps else LAST_LANE - lane
+
+
 def _length(producer: Producer, queue: str) -> int:
-    client = getattr(producer.channel, "client", None)
-    if client is not None:  # Redis: one round trip instead of the two that kombu's way takes
-        return int(client.llen(queue))
+    if hasattr(producer.channel, "client"):  # Redis: one round trip instead of the two that kombu's public way takes
+        return int(producer.channel._size(queue))
     try:
         return int(producer.channel.queue_declare(queue=queue, passive=True).message_count)
     except ChannelError:  # an empty queue does not exist

@@ -24,6 +24,9 @@ from outbox_tasks.settings import PUBLISH_QUEUE
 
 log = logging.getLogger(__name__)
 
+TOLD = {Step.SENT: signals.task_success, Step.DISCARDED: signals.task_success, Step.DEAD: signals.task_failure}
+"""The signals of tasks that ended so; of the others it is `task_retry`."""
+
 verdict_in_hand: ContextVar[Verdict | None] = ContextVar("verdict_in_hand", default=None)
 """What became of the message whose publish task is being traced. Not in the request: a retry would send it along."""
 
@@ -108,10 +111,13 @@ def outcome_events(bundle: Bundle, result: str, runtime: float) -> Iterable[tupl
 def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> None:
     """Run Celery's tracer over `publish` for each message, with its verdict in hand.
 
-    Of a message that was simply sent, the tracer has nothing to tell but to listeners: without any, it is spared.
+    But for a retry, which Celery is to make, the tracer has nothing to do but to tell listeners: without any it is
+    spared, and our own log has it. A message costs it up to a millisecond, and a destination may refuse thousands.
+    Of one that was not ours, or was not sent, there is nothing to tell.
     """
     tracer = _tracer(publish)
-    listened = _listened()
+    steps = {step for step in {verdict.step for verdict in verdicts} if _is_traced(step)}
+    traced = [verdict for verdict in verdicts if verdict.step in steps]
     headers = {
         "task": publish.name,
         "lang": "py",
@@ -120,9 +126,7 @@ def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> No
         "delivery_info": {"exchange": "", "routing_key": PUBLISH_QUEUE},
         "headers": {},  # Celery would search each request for headers of the user's
     }
-    for verdict in verdicts:
-        if verdict.step is Step.SENT and not listened:
-            continue
+    for verdict in traced:
         ticket = verdict.ticket
         arguments = publish_arguments(bundle, ticket.event_type, ticket.attempt)
         request = {
@@ -139,10 +143,14 @@ def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> No
             verdict_in_hand.reset(token)
 
 
-def _listened() -> bool:
-    """Whether anybody follows tasks through Celery's signals, or by wrapping its tracer as some monitors do."""
-    followed = (signals.task_prerun, signals.task_postrun, signals.task_success)
-    return any(signal.receivers for signal in followed) or trace.build_tracer.__module__ != trace.__name__
+def _is_traced(step: Step) -> bool:
+    """Whether Celery has something to do, or somebody follows such tasks: through Celery's signals, or by wrapping its
+    tracer as some monitors do."""
+    if step in (Step.STALE, Step.BEHIND):
+        return False
+    followed = (signals.task_prerun, signals.task_postrun, TOLD.get(step, signals.task_retry))
+    wrapped = trace.build_tracer.__module__ != trace.__name__
+    return step is Step.RETRY or wrapped or any(signal.receivers for signal in followed)
 
 
 def _tracer(publish: Task) -> Callable[..., Any]:

@@ -24,7 +24,9 @@ from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601
 from kombu import Producer
 
+from outbox_tasks.compose import is_text
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, UncapturableTask
+from outbox_tasks.events import TRACE
 from outbox_tasks.model import Message
 from outbox_tasks.task_message import ENVELOPE, TaskMessage, describe
 
@@ -231,13 +233,18 @@ class _Recorder(Producer):
             Message(
                 self._name,
                 body.encode() if isinstance(body, str) else bytes(body),
-                headers={ENVELOPE: text},
+                headers={ENVELOPE: text, **_trace(headers)},
                 deliver_at=eta,
                 aggregate_type="celery.task",
                 aggregate_id=properties.get("correlation_id"),
                 content_type=content_type,
             )
         )
+
+
+def _trace(headers: Mapping[str, Any]) -> dict[str, str]:
+    """The trace of the call, if the application or its instrumentation says one: the relay carries that on."""
+    return {name: str(headers[name]) for name in TRACE if is_text(headers.get(name))}
 
 
 def _time(name: str, fields: Mapping[str, Any], field: str) -> datetime | None:

@@ -9,6 +9,7 @@ import click
 from celery import signals
 from kombu import Queue
 
+from outbox_tasks import logs
 from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, PinnedCelery
 from outbox_tasks.errors import ConfigurationError, OutboxError
 from outbox_tasks.gather import LIMIT
@@ -61,6 +62,7 @@ def make_app(settings: Settings | None = None) -> PinnedCelery:
     made = PinnedCelery("outbox_tasks", broker=settings.broker_url, settings=settings)
     made.conf.update(configuration(settings))
     made.relay = register(made, settings)
+    logs.set_up(made)
 
     def freeze(sender: Any = None, **_: Any) -> None:
         # Only in workers of this app: what an application's have imported is not ours to freeze.

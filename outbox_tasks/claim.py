@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil
 from uuid import uuid4
 
@@ -15,8 +15,12 @@ from outbox_tasks.model import Bundle, Ticket
 from outbox_tasks.schema import DEAD
 from outbox_tasks.settings import Settings
 from outbox_tasks.store import Claimed, Store
+from outbox_tasks.traffic import Share
 
 log = logging.getLogger(__name__)
+
+GATHERED = 25
+"""Where messages travel one by one, so many due are not yet much: a worker runs them together."""
 
 SPREAD = 4
 """When the workers have nothing to do, little is split this many ways, so that several of them share it."""
@@ -31,6 +35,12 @@ class Tally:
     dead: int = 0
     held_back: bool = False
     """More may be due, but the publish workers have enough to do."""
+    waiting: int = 0
+    """How many messages were still queued for the publish workers, when it last looked: at most."""
+    buried: list[Claimed] = field(default_factory=list)
+    """Dead letters that were found to have no attempts left, to be too old, or to have nowhere to go."""
+    again: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Messages whose lease had run out, by destination and cause: see `Claimed.cause`."""
 
 
 def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Callable[[], int]) -> Tally:
@@ -40,76 +50,144 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
     `BrokerUnreachable`, after the leases that could not be handed on were given back.
     """
     settings, tally = store.settings, Tally()
-    deadline = time.monotonic() + settings.claim_expires
-    least = min(settings.claim_batch, max(1, settings.max_in_flight // 4))
+    began = time.monotonic()
+    deadline = began + settings.claim_expires
     while settings.destinations:
-        queued = waiting()
-        room = settings.max_in_flight - queued
-        if room < least:
-            # Not for crumbs: they would become small bundles, and cost the workers more than they carry.
-            tally.held_back = True
+        queued = tally.waiting = waiting()
+        wanted = _wanted(store, queued)
+        tally.held_back = len(wanted) < len(settings.destinations)
+        if not wanted or not _claim_batch(store, send, wanted, tally, idle=not queued):
             break
-        size = min(room, settings.claim_batch)
-        if not _claim_batch(store, send, size, tally, idle=not queued) or time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             break
     if not tally.held_back:
-        tally.dead += len(store.bury_unroutable())
-    if tally.claimed or tally.dead:
-        log.info("claimed %d messages in %d bundles, %d dead", tally.claimed, tally.bundles, tally.dead)
+        unroutable = store.bury_unroutable()
+        tally.buried += unroutable
+        tally.dead += len(unroutable)
+    seconds = time.monotonic() - began
+    facts = {"claimed": tally.claimed, "bundles": tally.bundles, "dead": tally.dead, "seconds": round(seconds, 4)}
+    # An idle relay claims each second, and need not say so.
+    level = logging.INFO if tally.claimed or tally.dead else logging.DEBUG
+    text = "claimed %d messages in %d bundles, %d dead, in %.3f s"
+    log.log(level, text, tally.claimed, tally.bundles, tally.dead, seconds, extra=facts)
     return tally
 
 
+def _wanted(store: Store, queued: int) -> dict[str, int]:
+    """How much to ask for of each destination, while so many messages wait for the publish workers.
+
+    Each has its own share: a flood to one starves nobody. What a share leaves over, the next batch takes. When the
+    workers have enough to do, only those are asked for that have not much due: theirs goes first.
+    """
+    settings = store.settings
+    room = settings.max_in_flight - queued
+    # Not for crumbs: they would become small bundles, and cost the workers more than they carry.
+    if room >= min(settings.claim_batch, max(1, settings.max_in_flight // 4)):
+        share = max(1, min(room, settings.claim_batch) // len(settings.destinations))
+        return dict.fromkeys(settings.destinations, share)
+    if queued > 2 * settings.max_in_flight:  # nobody works at all
+        return {}
+    return {name: settings.bundle_size_of(name) for name in settings.destinations.keys() - store.traffic.flooding}
+
+
 def _claim_batch(
-    store: Store, send: Callable[[Sequence[Bundle]], None], size: int, tally: Tally, *, idle: bool
+    store: Store, send: Callable[[Sequence[Bundle]], None], wanted: Mapping[str, int], tally: Tally, *, idle: bool
 ) -> bool:
     """Claim and hand on one batch; true if there may be more."""
     lease = str(uuid4())
-    alone = store.admit(lease)
-    shares = _shares(store.settings, size, alone)
+    shares = store.traffic.admit(wanted, lease)
     if not shares:
         return False
-    rows = store.claim(shares, lease)
-    due = [row for row in rows if row.status != DEAD]
+    rows = store.claim({name: share.size for name, share in shares.items()}, lease)
+    due = [row for row in rows if row.status != DEAD and not row.superseded]
     found = Counter(row.destination for row in rows)
-    more = any(count >= shares[name] and name not in alone for name, count in found.items())
-    for name in alone.keys() & shares.keys() - found.keys():
-        store.untried(name, lease)
-    bundles = list(bundled(store.settings, due, lease, spread=SPREAD if idle else 1))
-    if more and bundles:
-        # Whoever gets to the end of this batch wakes the claim again: later batches are still queued behind it.
-        bundles[-1] = replace(bundles[-1], more=True)
+    store.traffic.unused(shares, found, lease)
+    filled = {name for name, share in shares.items() if found[name] >= share.size and not share.bounded}
+    store.traffic.flooding = store.traffic.flooding - shares.keys() | filled
+    made = bundled(store.settings, due, lease, spread=SPREAD if idle else 1, flooding=store.traffic.flooding)
+    bundles = _marked(list(made), shares, found)
     try:
         send(bundles)
     except BrokerUnreachable:
         # What did arrive after all finds its lease gone at begin, and stops.
         store.release(lease, [ticket for bundle in bundles for ticket in bundle.tickets])
         raise
+    if log.isEnabledFor(logging.DEBUG):
+        _log_each(due, lease)
+    needless = [row for row in rows if row.superseded and row.status != DEAD]
+    store.discard(lease, needless)
     tally.claimed += len(due)
     tally.bundles += len(bundles)
-    tally.dead += len(rows) - len(due)
-    return more
+    tally.again.update((row.destination, row.cause) for row in rows if row.cause is not None)
+    tally.buried += [row for row in rows if row.status == DEAD]
+    tally.dead += len(rows) - len(due) - len(needless)
+    return bool(filled or needless or store.unfinished & shares.keys())
 
 
-def _shares(settings: Settings, size: int, alone: Mapping[str, bool]) -> dict[str, int]:
-    """How much may be claimed of each destination, when some are left `alone`, but for a message to try them with.
-
-    Each has its own share: a flood to one starves nobody. What a share leaves over, the next batch takes.
-    """
-    share = max(1, size // len(settings.destinations))
-    return {name: 1 if name in alone else share for name in settings.destinations if alone.get(name, True)}
-
-
-def bundled(settings: Settings, rows: Iterable[Claimed], lease: str, *, spread: int = SPREAD) -> Iterator[Bundle]:
-    """The bundles for freshly leased rows: of one destination each, in the order of insertion."""
-    together: dict[str, list[Ticket]] = defaultdict(list)
+def _log_each(rows: Iterable[Claimed], lease: str) -> None:
     for row in rows:
-        ticket = Ticket(row.id, row.attempts, row.event_type)
+        facts = {"message_id": row.id, "event_type": row.event_type, "destination": row.destination, "lease": lease}
+        text = "message %s (%s) to %s claimed after %d attempts, lease %s"
+        log.debug(text, row.id, row.event_type, row.destination, row.attempts, lease, extra=facts)
+
+
+def _marked(bundles: list[Bundle], shares: Mapping[str, Share], found: Mapping[str, int]) -> list[Bundle]:
+    """The last bundle of each destination that may have more due: whoever gets to its end wakes the claim again;
+    later batches are still queued behind it."""
+    last = {bundle.destination: n for n, bundle in enumerate(bundles)}
+    for name, n in last.items():
+        share = shares[name]
+        if found[name] >= share.size and not (share.probe or share.metered):
+            bundles[n] = replace(bundles[n], more=True)
+    return bundles
+
+
+def bundled(
+    settings: Settings,
+    rows: Iterable[Claimed],
+    lease: str,
+    *,
+    spread: int = SPREAD,
+    flooding: Container[str] = (),
+) -> Iterator[Bundle]:
+    """The bundles for freshly leased rows: of one destination and priority each, in the order of insertion; those that
+    share a key stay together."""
+    together: dict[tuple[str, int], list[Claimed]] = defaultdict(list)
+    for row in rows:
         if row.alone:
-            yield Bundle(row.destination, lease, (ticket,))
+            yield Bundle(row.destination, lease, (_ticket(row),), more=row.key is not None)
         else:
-            together[row.destination].append(ticket)
-    for destination, tickets in together.items():
+            together[row.destination, row.priority].append(row)
+    for (destination, priority), due in together.items():
         most = settings.bundle_size_of(destination)
-        size = min(most, ceil(len(tickets) / spread))
-        for start in range(0, len(tickets), size):
-            yield Bundle(destination, lease, tuple(tickets[start : start + size]), gather=most == 1)
+        much = destination in flooding or len(due) > max(most, GATHERED)
+        lane = 2 - priority if much or priority < 0 else 0
+        for some in _packed(due, min(most, ceil(len(due) / spread)), most):
+            tickets = tuple(map(_ticket, some))
+            # When a key's messages have arrived, those behind them are due, and nobody else would tell.
+            keyed = any(row.key is not None for row in some)
+            yield Bundle(destination, lease, tickets, more=keyed, gather=most == 1, lane=lane)
+
+
+def _ticket(row: Claimed) -> Ticket:
+    return Ticket(row.id, row.attempts, row.event_type)
+
+
+def _packed(rows: Sequence[Claimed], size: int, most: int) -> Iterator[list[Claimed]]:
+    """Bundles of about `size` rows, and never more than `most`, that no key is divided between."""
+    bundle: list[Claimed] = []
+    for run in _runs(rows):
+        if bundle and (len(bundle) >= size or len(bundle) + len(run) > most):
+            yield bundle
+            bundle = []
+        bundle += run
+    if bundle:
+        yield bundle
+
+
+def _runs(rows: Iterable[Claimed]) -> Iterable[list[Claimed]]:
+    """The rows of each key; a row without one is a run of its own."""
+    runs: dict[object, list[Claimed]] = {}
+    for row in rows:
+        runs.setdefault(row.seq if row.key is None else row.key, []).append(row)
+    return runs.values()

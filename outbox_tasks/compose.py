@@ -7,16 +7,22 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, NoReturn
+from types import MappingProxyType
+from typing import Any, NoReturn, get_args
 from uuid import UUID, uuid5
 
 from pydantic_core import to_jsonable_python
 
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, PayloadTooLarge
-from outbox_tasks.model import MAX_EVENT_TYPE, MAX_KEY, MAX_TEXT, Message, uuid7
+from outbox_tasks.model import MAX_EVENT_TYPE, MAX_KEY, MAX_TEXT, Message, Priority, uuid7
 from outbox_tasks.settings import Settings
 
 JSON, TEXT, BYTES = "application/json", "text/plain; charset=utf-8", "application/octet-stream"
+
+TIME = 0xFFFFFFFF_FFFF_F000 << 64
+"""The bits of an id that are its time, in version 7, and its version."""
+
+NO_TRACE: Mapping[str, str] = MappingProxyType({})
 
 LONGEST_DELAY = timedelta(days=3653)
 
@@ -28,8 +34,11 @@ _encode = json.JSONEncoder(
 ).encode
 
 
-def rows(message: Message, settings: Settings) -> tuple[UUID, list[Row]]:
-    """The id of a message and its rows, one for each destination. Raises a `MessageRefused`."""
+def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_TRACE) -> tuple[UUID, list[Row]]:
+    """The id of a message and its rows, one for each destination. Raises a `MessageRefused`.
+
+    `trace`: the headers that carry on the writer's trace, for a message that does not say itself in which it is.
+    """
     _check(message)
     names = _destinations(message, settings)
     body, content_type = _serialized(message, settings)
@@ -42,17 +51,36 @@ def rows(message: Message, settings: Settings) -> tuple[UUID, list[Row]]:
     for field in ("key", "aggregate_type", "aggregate_id"):
         if (value := getattr(message, field)) is not None:
             common[field] = value
-    if message.headers:
-        common["headers"] = dict(message.headers)
+    headers = {**_untold(message, trace), **(message.headers or {})}
+    if headers:
+        common["headers"] = headers
+    route = settings.route(message.event_type)
+    if message.key is not None and route is not None and route.latest:
+        common["latest"] = True
+    if message.priority != "normal":
+        common["priority"] = message.priority
     first = message.id or uuid7()
     made = []
     for position, name in enumerate(names):
-        limit = settings.destination(name, message.event_type).max_bytes
+        limit = settings.destination(name, message.event_type).largest
         if size > limit:
             raise PayloadTooLarge(event_type=message.event_type, size=size, destination=name, limit=limit)
-        id = first if position == 0 else uuid5(first, name)
+        id = first if position == 0 else sibling(first, name)
         made.append({"id": str(id), "destination": name, **common})
     return first, made
+
+
+def _untold(message: Message, trace: Mapping[str, str]) -> Mapping[str, str]:
+    """Of two traces in one message, a consumer could follow either: the application's own counts."""
+    if trace and message.headers and any(name.lower() == "traceparent" for name in message.headers):
+        return NO_TRACE
+    return trace
+
+
+def sibling(id: UUID, destination: str) -> UUID:
+    """The id of a message's row for another destination than its first one: of the same time and version, so that those
+    that tell the time all do."""
+    return UUID(int=id.int & TIME | uuid5(id, destination).int & ~TIME)
 
 
 def _destinations(message: Message, settings: Settings) -> list[str]:
@@ -141,6 +169,8 @@ def _check(message: Message) -> None:
     _check_text(message, "aggregate_type", message.aggregate_type, MAX_TEXT)
     _check_text(message, "aggregate_id", message.aggregate_id, MAX_TEXT)
     _check_text(message, "content_type", message.content_type, MAX_TEXT)
+    if message.priority not in get_args(Priority):
+        _refuse(message, "priority", message.priority, "must be high, normal or low")
     if message.id is not None and not isinstance(message.id, UUID):
         _refuse(message, "id", message.id, "must be a UUID")
     if not message.headers:

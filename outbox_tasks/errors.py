@@ -47,8 +47,8 @@ class UnsupportedDialect(OutboxError):
 
 
 class UnsupportedSession(OutboxError):
-    """{kind} is not something messages can be published through. Pass a SQLAlchemy Session, AsyncSession, Connection
-    or AsyncConnection, or Django's connection, that is inside a transaction."""
+    """{kind} is no session that messages could be written, cancelled or marked through. Pass a SQLAlchemy Session,
+    AsyncSession, Connection or AsyncConnection, or Django's connection, that is inside a transaction."""
 
 
 class NotInTransaction(OutboxError):
@@ -112,7 +112,8 @@ class PayloadNotSerializable(MessageRefused):
 
 class PayloadTooLarge(MessageRefused):
     """The payload of {event_type!r} was refused: it has {size} bytes and destination {destination!r} takes at
-    most {limit}. Send a reference to the data, or raise max_bytes of the destination if it can take more."""
+    most {limit}. Send a reference to the data; or, up to 64 MiB, raise max_bytes of the destination if it can take
+    more, or set its claim_check, and the relay sends the reference."""
 
 
 class DatabaseUnavailable(OutboxError):
@@ -121,7 +122,8 @@ class DatabaseUnavailable(OutboxError):
 
 
 class BrokerUnreachable(OutboxError):
-    """The broker {url} can't be reached: {reason}. Check OUTBOX_BROKER_URL and that the server is up."""
+    """The broker {url} can't be reached: {reason}. Check that the server is up, and the
+    URL: the relay's is OUTBOX_BROKER_URL, or the broker of the Celery app that it is installed in."""
 
 
 class SchemaMissing(OutboxError):
@@ -148,6 +150,79 @@ class PublisherNotInstalled(OutboxError):
     Install it: pip install 'outbox-tasks[{extra}]'."""
 
 
+class ClaimCheckNotInstalled(OutboxError):
+    """Destination {destination!r} puts large payloads into {place}, and a client for that is not installed ({missing}).
+    Install it: pip install 'outbox-tasks[claim-check]', and the package with which fsspec reaches {scheme}://, such as
+    s3fs for s3://."""
+
+
+class ClaimCheckFailed(OutboxError):
+    """The payload of message {id} ({size} bytes) could not be put into {place}: {reason}. It is tried again; see that
+    the storage is up, and that the relay may write there."""
+
+
+class AlertsNotInstalled(OutboxError):
+    """Alerts are to be posted to the alert_webhook, and the client for that is not installed ({missing}). Install it:
+    pip install 'outbox-tasks[http]'. Or remove alert_webhook: then they are only logged."""
+
+
+class WebhookFailed(OutboxError):
+    """An alert could not be posted to {place}: {reason}. Check the alert_webhook; it is tried again."""
+
+
+class MonitorPortTaken(OutboxError):
+    """The monitor can't listen on {host}, port {port}: {reason}. Each worker of a host needs a port of its own: set
+    OUTBOX_MONITOR_PORT for each, or to 0 for any that is free, and OUTBOX_MONITOR_HOST to an address of this host."""
+
+
+class MetricsNotInstalled(OutboxError):
+    """There are no metrics, because a package for them is not installed ({missing}).
+    Install it: pip install 'outbox-tasks[metrics]'."""
+
+
+class ArchiveFilesNotInstalled(OutboxError):
+    """The archive can't be written to {place}: a library for that is not installed ({missing}). Install it:
+    pip install 'outbox-tasks[archive]', and the package with which fsspec reaches {scheme}://, such as s3fs for s3://."""
+
+
+class ArchiveExportFailed(OutboxError):
+    """{day} of the archive could not be written to {place}: {reason}. Its rows stay in the database, and it is tried
+    again by the next maintenance; see that the storage is up, has room, and that the relay may write there."""
+
+
+class ArchiveNotVerified(OutboxError):
+    """{day} of the archive was written to {place}, but what was read back is not what the database holds: {found}
+    instead of {expected}. The rows stay in the database, and it is tried again by the next maintenance. If this comes
+    again, look at the storage."""
+
+
+class DayNotOver(OutboxError):
+    """{day} can't be exported: rows may still be added to it. A day (UTC) can be exported an hour after its end."""
+
+
+class ArchiveBusy(OutboxError):
+    """{day} of the archive could not be taken out at {tries} tries, because others were reading or writing there, and
+    they are not kept waiting. The next maintenance tries again; end reports and sessions that stay open for hours."""
+
+
+class MaintainedElsewhere(OutboxError):
+    """Another process is at the maintenance of this outbox. Wait for it to end, then try again."""
+
+
+class UnknownMessage(OutboxError):
+    """There is no message {id}: it was never committed, or it was sent and the archive does not keep it any more. Look
+    for it with `outbox-tasks list`."""
+
+
+class NotDead(OutboxError):
+    """Message {id} can't be edited, because it is {state}: only a dead letter waits for a person. Look at it with
+    `outbox-tasks show {id}`."""
+
+
+class EditRefused(OutboxError):
+    """The new payload of message {id} was refused: {reason}."""
+
+
 class PublishError(OutboxError):
     """{reason}"""
 
@@ -171,11 +246,11 @@ class OutageError(PublishError):
 
 
 class AttemptFailed(OutboxError):
-    """{code}: {error}"""
+    """{code}"""
 
 
 class DeadLetter(OutboxError):
-    """Message {id} is dead after attempt {attempt}: {code}: {error}"""
+    """Message {id} is dead after attempt {attempt}: {code}"""
 
 
 def _rebuild_publish_error(kind: type[PublishError], reason: str, code: str) -> PublishError:

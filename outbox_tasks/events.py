@@ -24,10 +24,17 @@ def attributes(message: LeasedMessage, source: str) -> dict[str, str]:
         result["subject"] = message.aggregate_id
     if message.key is not None:
         result["partitionkey"] = message.key
+    if message.dataref is not None:
+        result["dataref"] = message.dataref
     if message.headers != {}:
         headers = checked_headers(message)
         result.update({name: headers[name] for name in TRACE if name in headers})
     return result
+
+
+def trace_headers(message: LeasedMessage) -> dict[str, str]:
+    """The trace context under its own names, where tracers look for these. Raises `PermanentError`."""
+    return {name: value for name, value in checked_headers(message).items() if name in TRACE}
 
 
 def own_headers(message: LeasedMessage) -> dict[str, str]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from functools import partial, wraps
@@ -26,6 +25,7 @@ from outbox_tasks.sessions import (
     AnyAsync,
     DjangoConnection,
     SyncSession,
+    is_awaited,
     is_django,
     is_kind,
     sqlstate,
@@ -35,8 +35,6 @@ from outbox_tasks.sessions import (
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
-
-    from outbox_tasks.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -57,12 +55,6 @@ ASYNC = "sqlalchemy.ext.asyncio"
 
 SESSION = "session"
 """The parameter of a decorated function that gets the session."""
-
-BATCH = 5_000
-PAUSE = 0.05
-"""Seconds between two batches: room for others."""
-MOMENT = 0.5
-"""Seconds for which marks are forgotten in one go: a worker that also claims must not be held up."""
 
 
 class Inbox:
@@ -96,7 +88,7 @@ class Inbox:
         """
         message = self._checked(message_id)
         session = unwrapped(session)
-        if is_kind(session, ASYNC, "AsyncSession") or is_kind(session, ASYNC, "AsyncConnection"):
+        if is_awaited(session):
             return session.run_sync(self._mark, message)  # type: ignore[union-attr]
         return self._mark(session, message)
 
@@ -207,21 +199,6 @@ class Inbox:
             raise InboxMisused(consumer=self.consumer, reason=reason)
         opens: Callable[[], Any] = begin.begin if of_known_kind else begin
         return opens
-
-
-def forget(store: Store) -> tuple[int, bool]:
-    """Delete marks that are older than the retention, for a moment. Returns how many, and whether more are left.
-
-    Several at once share the work.
-    """
-    ends = time.monotonic() + MOMENT
-    count = 0
-    while (gone := store.forget(BATCH)) == BATCH:
-        count += gone
-        if time.monotonic() >= ends:
-            return count, True
-        time.sleep(PAUSE)
-    return count + gone, False
 
 
 def _is_async(begin: object) -> bool | None:

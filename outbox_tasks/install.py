@@ -16,9 +16,10 @@ from celery.app.amqp import AMQP, Queues
 from kombu.utils.imports import symbol_by_name
 
 from outbox_tasks.broker import QUEUES
+from outbox_tasks.relay import Relay
 from outbox_tasks.schedule import beat_schedule
 from outbox_tasks.settings import Settings
-from outbox_tasks.tasks import Relay, register
+from outbox_tasks.tasks import register
 
 log = logging.getLogger(__name__)
 

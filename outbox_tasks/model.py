@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any, Literal, NamedTuple
+from uuid import UUID, uuid4
 
 MAX_EVENT_TYPE = 255
 MAX_KEY = 255
 MAX_TEXT = 1000
 """Characters of the other texts of a message."""
+
+
+Priority = Literal["high", "normal", "low"]
 
 
 def uuid7() -> UUID:
@@ -39,6 +42,7 @@ class Message:
     aggregate_type: str | None = None
     aggregate_id: str | None = None
     content_type: str | None = None
+    priority: Priority = "normal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +60,24 @@ class LeasedMessage:
     aggregate_id: str | None
     created_at: datetime
     attempts: int
+    latest: bool = False
+    age: float = 0.0
+    """Seconds for which it had been due as its send was begun, by the database's clock."""
+    dataref: str | None = None
+    """Where the payload is, if it was too large to travel along: then `payload` is empty."""
 
 
 class Ticket(NamedTuple):
-    """One message of a bundle, as it travels through the broker: no payload, only what begin compares."""
+    """One message of a bundle, as it travels through the broker: no payload, only what begin compares. Its key, and
+    whether only the latest of it matters, are known from the begin on."""
 
     id: str
     attempt: int
     event_type: str
+    key: str | None = None
+    latest: bool = False
+    age: float = 0.0
+    """Seconds for which it had been due as its send was begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,11 @@ class Bundle:
     """There was more due than could be claimed: whoever publishes this bundle wakes the claim."""
     gather: bool = False
     """It is single because its destination takes no bundles: a worker may run it together with others like it."""
+    lane: int = 0
+    """How long it can wait behind others, from 0 to 3: little of a destination goes before much, and of much what has
+    a higher priority."""
+    sender: UUID = field(default_factory=uuid4, compare=False)
+    """Who sends it, where sends to its destination are counted. Not for the broker: each run is one of its own."""
 
 
 class Result(StrEnum):
@@ -87,6 +106,7 @@ class Result(StrEnum):
     OUTAGE = "outage"
     DEAD = "dead"
     DISCARDED = "discarded"
+    BEHIND = "behind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +148,13 @@ class Outcome:
         """Not to be delivered any more, and nobody's fault: it goes to the archive, unsent."""
         return cls(Result.DISCARDED, code, error)
 
+    @classmethod
+    def behind(cls) -> Outcome:
+        """Not sent, because an earlier message of its key was not: it waits, and nothing is counted."""
+        return _BEHIND
 
-_SENT = Outcome(Result.SENT)
+
+_SENT, _BEHIND = Outcome(Result.SENT), Outcome(Result.BEHIND)
 
 
 class Step(StrEnum):
@@ -145,6 +170,8 @@ class Step(StrEnum):
     DEAD = "dead"
     DISCARDED = "discarded"
     """not to be sent any more: archived without"""
+    BEHIND = "behind"
+    """not sent, because an earlier message of its key was not: its attempt and its lease are given back"""
     STALE = "stale"
     """not ours any more: somebody else holds it, or it is gone"""
 

@@ -15,9 +15,19 @@ from celery.canvas import Signature
 from celery.result import AsyncResult
 
 from outbox_tasks.capture import capture_app, capturing, direct, refuse_chords
-from outbox_tasks.model import Message
+from outbox_tasks.model import Message, Priority
 from outbox_tasks.nudge import broker_nudge
-from outbox_tasks.sessions import AnySession, Capturing, current, is_kind, transaction
+from outbox_tasks.sessions import (
+    AnyAsync,
+    AnySession,
+    Capturing,
+    SyncSession,
+    current,
+    is_awaited,
+    is_kind,
+    transaction,
+    unwrapped,
+)
 from outbox_tasks.settings import Settings
 from outbox_tasks.write import Writer
 
@@ -37,6 +47,7 @@ class Options(TypedDict, total=False):
     aggregate_type: str | None
     aggregate_id: str | None
     content_type: str | None
+    priority: Priority
 
 
 class Outbox:
@@ -78,23 +89,26 @@ class Outbox:
         aggregate_type: str | None = None,
         aggregate_id: str | None = None,
         content_type: str | None = None,
+        priority: Priority = "normal",
     ) -> UUID | Awaitable[UUID]:
         """Insert a message into the session's transaction; it is delivered if and only if that commits.
 
         `event_type` says what happened, in up to 255 characters. `payload` is stored as JSON (or by the serializer of
         the settings), unless it is str or bytes, which are stored as they are (as `content_type`, by default plain
-        text or octets). `to` names destinations; without it the routes do. `key` says which messages belong together,
-        and travels along; the relay does not keep their order yet. `headers` travel along as text. `deliver_at`
-        (aware) or `delay` (seconds) keep it back until then. `id` makes it yours to choose: a second call with the
-        same id and content changes nothing.
+        text or octets). `to` names destinations; without it the routes do. Messages with the same `key` arrive in
+        the order in which they were written, each after the one before it; without one there is no order. `headers`
+        travel along as text. `deliver_at` (aware) or `delay` (seconds) keep it back until then. `id` makes it yours to
+        choose: a second call with the same id and content changes nothing. `priority` (high, normal or low) says which
+        messages without a key go first while there are more than can be sent at once.
 
         Returns the message's id, by which consumers recognise a repeated delivery. When it goes to several
         destinations, this is the id at the first; at the others it is derived from it and their name.
         Raises `NotInTransaction`, or a `MessageRefused` before anything is written, or `ReusedId`.
         """
         message = Message(
-            event_type, payload, key, to, headers, deliver_at, delay, id, aggregate_type, aggregate_id, content_type
-        )
+            event_type, payload, key, to, headers, deliver_at, delay, id, aggregate_type, aggregate_id, content_type,
+            priority,
+        )  # fmt: skip
         if is_kind(session, "sqlalchemy.ext.asyncio", "AsyncConnection"):
             return session.run_sync(lambda connection: self._writer.write(connection, [message])[0])  # type: ignore[union-attr]
         return self._writer.write(session, [message])[0]  # type: ignore[arg-type]
@@ -110,6 +124,21 @@ class Outbox:
         if is_kind(session, "sqlalchemy.ext.asyncio", "AsyncConnection"):
             return session.run_sync(self._writer.write, messages)  # type: ignore[union-attr]
         return self._writer.write(session, messages)  # type: ignore[arg-type]
+
+    @overload
+    def cancel(self, session: AnyAsync, id: UUID) -> Awaitable[bool]: ...
+    @overload
+    def cancel(self, session: SyncSession, id: UUID) -> bool: ...
+    def cancel(self, session: SyncSession | AnyAsync, id: UUID) -> bool | Awaitable[bool]:
+        """Take a committed message back, if the session's transaction commits: it is archived as discarded, unsent.
+
+        False: it is delivered already, or on its way, or there is none with this id. Of several destinations, those
+        are cancelled that can be. With an `AsyncSession` or `AsyncConnection` it is awaited. Raises `NotInTransaction`.
+        """
+        session = unwrapped(session)
+        if is_awaited(session):
+            return session.run_sync(self._writer.cancel, id)  # type: ignore[union-attr]
+        return self._writer.cancel(session, id)  # type: ignore[arg-type]
 
     def delay(self, session: AnySession, task: Task | Signature | str, *args: Any, **kwargs: Any) -> AsyncResult:
         """`task.delay(*args, **kwargs)`, sent if and only if the session's transaction commits."""

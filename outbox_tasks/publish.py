@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from outbox_tasks import tracing
+from outbox_tasks.claim_check import ClaimCheck
 from outbox_tasks.destinations import Publisher, load
 from outbox_tasks.errors import OutageError, PermanentError, TransientError
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Ticket
-from outbox_tasks.settings import Settings
+from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Ticket
+from outbox_tasks.settings import SLOW, Settings
 from outbox_tasks.store import Store
 
 log = logging.getLogger(__name__)
+
+SLOT_WAITS = (0.002, 0.004, 0.008)
+"""Seconds for which a bundle waits for a slot of its destination, while the sends that hold them are quick ones."""
 
 
 class Publishers(Mapping[str, Publisher]):
@@ -20,11 +27,25 @@ class Publishers(Mapping[str, Publisher]):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._open: dict[str, Publisher] = {}
+        self._checks: dict[str, ClaimCheck] = {}
 
     def __getitem__(self, name: str) -> Publisher:
         if name not in self._open:
-            self._open[name] = load(self._settings.destinations[name], self._settings)
+            limits = self._settings.limits_of(name)
+            if self.claim_check(name) is not None:
+                # Both together must end within the time limit: half is for the storage.
+                limits = limits.model_copy(update={"send_timeout": limits.send_timeout / 2})
+            self._open[name] = load(self._settings.destinations[name], limits)
         return self._open[name]
+
+    def claim_check(self, name: str) -> ClaimCheck | None:
+        """The storage of a destination's large payloads, if it has one."""
+        destination = self._settings.destinations.get(name)
+        if destination is None or destination.claim_check is None:
+            return None
+        if name not in self._checks:
+            self._checks[name] = ClaimCheck(destination, self._settings.limits_of(name).send_timeout / 2)
+        return self._checks[name]
 
     def __iter__(self):  # type: ignore[no-untyped-def]
         return iter(self._settings.destinations)
@@ -37,26 +58,97 @@ class Publishers(Mapping[str, Publisher]):
         for publisher in self._open.values():
             publisher.close()
         self._open.clear()
+        self._checks.clear()
 
 
 def publish(store: Store, publishers: Mapping[str, Publisher], bundle: Bundle) -> list[tuple[Ticket, Outcome]]:
     """Send the messages of a bundle that are still ours. Returns the outcome of each one begun, in order,
     with the ticket of the attempt that was begun."""
-    begun = store.begin(bundle)
+    begun = _begin(store, bundle)
     messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
     if not messages:
-        # Perhaps because the destination is left alone: then they are for a later claim, at once.
-        store.give_back(bundle)
         return []
-    outcomes = send(publishers, bundle.destination, messages)
+    configured = store.settings.destinations.get(bundle.destination)
+    with tracing.sending(bundle.destination, configured.scheme if configured else "", messages) as sends:
+        sends.outcomes = send_in_order(store.settings, publishers, bundle.destination, sends.messages)
     return [
-        (Ticket(message.id, message.attempts, message.event_type), outcome)
-        for message, outcome in zip(messages, outcomes, strict=True)
+        (Ticket(message.id, message.attempts, message.event_type, message.key, message.latest, message.age), outcome)
+        for message, outcome in zip(messages, sends.outcomes, strict=True)
     ]
 
 
+def _begin(store: Store, bundle: Bundle) -> dict[str, LeasedMessage]:
+    """Begin, once there is a slot: soon, or not in this task. What is not to be begun now is given back."""
+    for wait in (*SLOT_WAITS, None):
+        begun = store.begin(bundle)
+        if begun:
+            break
+        crowded = store.crowded(bundle)
+        if crowded is None:
+            # Stale, or its destination is left alone: then it is for a later claim, at once.
+            store.give_back(bundle)
+            break
+        if crowded or wait is None:
+            store.release(bundle.lease, bundle.tickets, SLOW)
+            break
+        time.sleep(wait)
+    return begun
+
+
+def send_in_order(
+    settings: Settings, publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]
+) -> list[Outcome]:
+    """One outcome per message. Of those that share a key, each is sent when the one before it has arrived: in waves,
+    the first of every key together, then the second ones. What comes after one that failed is not sent.
+    """
+    configured = settings.destinations.get(destination)
+    passing = {Result.SENT, Result.DISCARDED, *((Result.DEAD,) if configured and configured.on_dead == "skip" else ())}
+    outcomes: dict[str, Outcome] = {}
+    stopped: set[str] = set()
+    deadline = time.monotonic() + settings.waves_of(destination)
+    for wave in _waves(messages):
+        if outcomes and time.monotonic() > deadline:
+            break
+        free = [message for message in wave if message.key not in stopped]
+        for message, outcome in zip(free, send(publishers, destination, free) if free else (), strict=True):
+            outcomes[message.id] = outcome
+            if message.key is not None and outcome.result not in passing:
+                stopped.add(message.key)
+    return [outcomes.get(message.id) or Outcome.behind() for message in messages]
+
+
+def _waves(messages: Sequence[LeasedMessage]) -> list[list[LeasedMessage]]:
+    waves: list[list[LeasedMessage]] = [[]]
+    seen: Counter[str] = Counter()
+    for message in messages:
+        if message.key is None:
+            waves[0].append(message)
+            continue
+        if seen[message.key] == len(waves):
+            waves.append([])
+        waves[seen[message.key]].append(message)
+        seen[message.key] += 1
+    return waves
+
+
 def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-    """One outcome per message, whatever the publisher does."""
+    """One outcome per message, whatever the publisher does, and the storage of its large payloads, if it has one."""
+    try:
+        check = publishers.claim_check(destination) if isinstance(publishers, Publishers) else None
+        entries = messages if check is None else check.store(messages)
+    except Exception as error:  # a time limit may strike anywhere
+        log.exception("the claim check of %s failed%s", destination, _of(messages), extra={"destination": destination})
+        return [Outcome.retry(type(error).__name__, str(error) or repr(error))] * len(messages)
+    ready = [entry for entry in entries if not isinstance(entry, Outcome)]
+    outcomes = iter(_send(publishers, destination, ready) if ready else ())
+    return [entry if isinstance(entry, Outcome) else next(outcomes) for entry in entries]
+
+
+def _of(messages: Sequence[LeasedMessage]) -> str:
+    return f", with message {messages[0].id}" + (f" and {len(messages) - 1} more" if len(messages) > 1 else "")
+
+
+def _send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
     try:
         publisher = publishers.get(destination)
         if publisher is None:
@@ -70,7 +162,7 @@ def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequen
     except OutageError as error:
         return [Outcome.outage(error.code, str(error))] * len(messages)
     except Exception as error:  # a publisher may raise anything, and a time limit may strike anywhere
-        log.exception("the publisher of %s failed", destination)
+        log.exception("the publisher of %s failed%s", destination, _of(messages), extra={"destination": destination})
         return [Outcome.retry(type(error).__name__, str(error) or repr(error))] * len(messages)
     if len(outcomes) != len(messages):
         error_text = f"the publisher of {destination!r} returned {len(outcomes)} outcomes for {len(messages)} messages"

@@ -7,6 +7,7 @@ import random
 from celery.utils.time import get_exponential_backoff_interval
 
 from outbox_tasks.model import Outcome, Result, Step, Ticket, Verdict
+from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
 
 JITTER = 0.25
@@ -17,10 +18,14 @@ MAX_CODE, MAX_ERROR = 64, 500
 """Characters of an error's code and text that are kept on the row."""
 
 
-def backoff(settings: Settings, attempts: int, *, at_least: float = 0.0) -> float:
-    """Seconds to wait after the `attempts`-th failed attempt: base · 2^(attempts-1), capped, with jitter."""
-    doublings = min(max(attempts, 1) - 1, 60)
-    plain = get_exponential_backoff_interval(settings.backoff_base, doublings, settings.backoff_cap)
+def backoff(
+    settings: Settings, attempts: int, *, destination: Destination | None = None, at_least: float = 0.0
+) -> float:
+    """Seconds to wait after the `attempts`-th failed attempt: base · 2^(attempts-1), capped, with jitter. A
+    destination may have a base and a cap of its own."""
+    base = (destination and destination.backoff_base) or settings.backoff_base
+    cap = (destination and destination.backoff_cap) or settings.backoff_cap
+    plain = get_exponential_backoff_interval(base, min(max(attempts, 1) - 1, 60), cap)
     return float(max(plain, at_least)) * (1 + JITTER * random.random())
 
 
@@ -29,16 +34,20 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
     code, error = outcome.code and outcome.code[:MAX_CODE], outcome.error and outcome.error[:MAX_ERROR]
     if outcome.result is Result.SENT:
         return Verdict(ticket, Step.SENT)
+    if outcome.result is Result.BEHIND:
+        return Verdict(ticket, Step.BEHIND)
     if outcome.result is Result.DISCARDED:
         return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
     configured = settings.destinations.get(destination)
     # An outage says nothing about the message: whether it has attempts left is looked at when it is claimed again.
-    used_up = configured is None or (outcome.result is not Result.OUTAGE and ticket.attempt >= configured.max_attempts)
-    if outcome.result is Result.DEAD or used_up:
+    counts = outcome.result is not Result.OUTAGE
+    if outcome.result is Result.DEAD or configured is None or (counts and ticket.attempt >= configured.max_attempts):
         return Verdict(ticket, Step.DEAD, 0.0, code, error)
-    wait = backoff(settings, ticket.attempt, at_least=outcome.retry_after or 0.0)
+    wait = backoff(settings, ticket.attempt, destination=configured, at_least=outcome.retry_after or 0.0)
     if outcome.result is Result.OUTAGE:
         return Verdict(ticket, Step.OUTAGE, wait, code, error)
-    # Longer waits belong in the table: a task that waits in Redis must not outlive the visibility timeout.
-    step = Step.RETRY if wait <= settings.native_retry_max * (1 + JITTER) else Step.RELEASE
+    # Longer waits belong in the table: a task that waits in Redis must not outlive the visibility timeout. So does
+    # what must pass the claim once more, which alone knows of rates, and of newer messages.
+    native = wait <= settings.native_retry_max * (1 + JITTER) and configured.rate_limit is None and not ticket.latest
+    step = Step.RETRY if native else Step.RELEASE
     return Verdict(ticket, step, wait, code, error)

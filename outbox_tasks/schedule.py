@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outbox_tasks.broker import CLAIM_TASK, MAINTAIN_TASK
+from outbox_tasks.broker import BY_BEAT, CLAIM_TASK, MAINTAIN_TASK
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, Settings
 
 MAINTAIN_INTERVAL = 3600.0
@@ -18,7 +18,7 @@ def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
             "task": CLAIM_TASK,
             "schedule": settings.claim_interval,
             # A claim that did not start in time is of no use: the next one stands behind it.
-            "options": {"queue": CLAIM_QUEUE, "expires": settings.claim_expires},
+            "options": {"queue": CLAIM_QUEUE, "expires": settings.claim_expires, "headers": {BY_BEAT: True}},
         },
         MAINTAIN_TASK: {
             "task": MAINTAIN_TASK,

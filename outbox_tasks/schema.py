@@ -10,20 +10,23 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
+    Float,
     Identity,
     Index,
     Integer,
     LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
+    SmallInteger,
     Table,
     Text,
     Uuid,
     func,
+    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-VERSION = 3
+VERSION = 6
 """The version of the tables that this release reads and writes: the number of the newest migration."""
 
 LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
@@ -42,8 +45,20 @@ class Tables:
     """Sent and discarded, partitioned by day."""
     destinations: Table
     """Those in trouble, or paused."""
+    slots: Table
+    """How many sends to a destination may run at once, one row each."""
+    publishers: Table
+    """The processes that publish."""
     inbox: Table
     """Which messages consumers have taken, of the last days."""
+    audit: Table
+    """Who did what, and why."""
+    tallies: Table
+    """What became of messages, by the minute."""
+    heartbeats: Table
+    """Who is alive, and when what must happen now and then happened last."""
+    alerts: Table
+    """What people are told of, each once."""
     versions: Table
     """Which migrations have run."""
 
@@ -65,6 +80,7 @@ def _envelope() -> list[Column[object]]:
         Column("last_error", Text),
         Column("created_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
         Column("locked_by", Text),
+        Column("history", JSONB),
     ]
 
 
@@ -88,13 +104,38 @@ def tables(schema: str | None = None) -> Tables:
         Column("begun", Boolean, nullable=False, server_default="false"),
         Column("dead_at", DateTime(True)),
         Column("outages", Integer, nullable=False, server_default="0"),
+        Column("deliver_at", DateTime(True)),
+        Column("latest", Boolean, nullable=False, server_default="false"),
+        Column("priority", SmallInteger, nullable=False, server_default=text("0")),
         PrimaryKeyConstraint("id"),
     )
     Index(
         "outbox_messages_due",
         messages.c.destination,
+        messages.c.priority,
         messages.c.locked_until,
-        postgresql_where=messages.c.status == PENDING,
+        postgresql_where=(messages.c.status == PENDING) & messages.c.key.is_(None),
+    )
+    Index(
+        "outbox_messages_dead",
+        messages.c.destination,
+        messages.c.dead_at,
+        postgresql_where=messages.c.status == DEAD,
+    )
+    Index(
+        "outbox_messages_keys",
+        messages.c.destination,
+        messages.c.key,
+        messages.c.seq,
+        postgresql_where=messages.c.key.is_not(None),
+    )
+    named = func if schema is None else getattr(func, schema)
+    died_of = (messages.c.destination, messages.c.event_type, messages.c.last_error_code, messages.c.last_error)
+    Index(
+        "outbox_messages_groups",
+        named.outbox_error_group(*died_of),
+        messages.c.dead_at,
+        postgresql_where=messages.c.status == DEAD,
     )
     archive = Table(
         "outbox_archive",
@@ -104,6 +145,7 @@ def tables(schema: str | None = None) -> Tables:
         Column("state", Text, nullable=False),
         Column("finished_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
     )
+    Index("outbox_archive_id", archive.c.id)
     destinations = Table(
         "outbox_destinations",
         metadata,
@@ -119,6 +161,24 @@ def tables(schema: str | None = None) -> Tables:
         Column("paused_at", DateTime(True)),
         Column("paused_by", Text),
         Column("paused_why", Text),
+        Column("allowance", Float),
+        Column("metered_at", DateTime(True)),
+    )
+    slots = Table(
+        "outbox_slots",
+        metadata,
+        Column("destination", Text, primary_key=True),
+        Column("slot", Integer, primary_key=True, autoincrement=False),
+        Column("token", Uuid),
+        Column("holder", Text),
+        Column("taken_at", DateTime(True)),
+        Column("held_until", DateTime(True)),
+    )
+    publishers = Table(
+        "outbox_publishers",
+        metadata,
+        Column("holder", Text, primary_key=True),
+        Column("seen_at", DateTime(True), nullable=False),
     )
     inbox = Table(
         "outbox_inbox",
@@ -128,10 +188,59 @@ def tables(schema: str | None = None) -> Tables:
         Column("received_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
     )
     Index("outbox_inbox_received_at", inbox.c.received_at)
+    audit = Table(
+        "outbox_audit",
+        metadata,
+        Column("seq", BigInteger, Identity(), primary_key=True),
+        Column("at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("who", Text, nullable=False),
+        Column("why", Text),
+        Column("action", Text, nullable=False),
+        Column("target", Text),
+        Column("count", BigInteger, nullable=False, server_default="1"),
+        Column("facts", JSONB, nullable=False, server_default="{}"),
+    )
+    Index("outbox_audit_at", audit.c.at)
+    Index("outbox_audit_target", audit.c.target, audit.c.seq)
+    tallies = Table(
+        "outbox_tallies",
+        metadata,
+        Column("minute", DateTime(True), primary_key=True),
+        Column("destination", Text, primary_key=True),
+        Column("outcome", Text, primary_key=True),
+        Column("count", BigInteger, nullable=False),
+    )
+    heartbeats = Table(
+        "outbox_heartbeats",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("kind", Text, nullable=False),
+        Column("seen_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("facts", JSONB, nullable=False, server_default="{}"),
+    )
+    alerts = Table(
+        "outbox_alerts",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("kind", Text, nullable=False),
+        Column("destination", Text),
+        Column("first_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("last_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("told_at", DateTime(True)),
+        Column("over_at", DateTime(True)),
+        Column("count", BigInteger, nullable=False, server_default="1"),
+        Column("untold", BigInteger, nullable=False, server_default="0"),
+        Column("told", BigInteger, nullable=False, server_default="0"),
+        Column("post_at", DateTime(True)),
+        Column("posts", Integer, nullable=False, server_default="0"),
+        Column("facts", JSONB, nullable=False, server_default="{}"),
+    )
     versions = Table(
         "outbox_versions",
         metadata,
         Column("version", Integer, primary_key=True, autoincrement=False),
         Column("applied_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
     )
-    return Tables(messages, archive, destinations, inbox, versions)
+    return Tables(
+        messages, archive, destinations, slots, publishers, inbox, audit, tallies, heartbeats, alerts, versions
+    )

@@ -82,6 +82,11 @@ def is_kind(session: object, module: str, name: str) -> bool:
     return loaded is not None and isinstance(session, getattr(loaded, name))
 
 
+def is_awaited(session: object) -> bool:
+    """Whether what is asked of it now has to be awaited."""
+    return any(is_kind(session, "sqlalchemy.ext.asyncio", name) for name in ("AsyncSession", "AsyncConnection"))
+
+
 def is_django(session: object) -> bool:
     """Whether it is one of Django's database connections, or stands for one."""
     return is_kind(session, "django.db.backends.base.base", "BaseDatabaseWrapper") or is_kind(

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ImportString, ValidationError
+from pydantic import Field, ImportString, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -27,6 +26,8 @@ from pydantic_settings import (
 )
 
 from outbox_tasks.errors import ConfigurationError, NoRoute, NoTaskDestination, SettingsFileError, UnknownDestination
+from outbox_tasks.policy import HIDDEN, Destination, Route, Seconds, Url
+from outbox_tasks.upkeep import Upkeep
 
 PREFIX = "OUTBOX_"
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
@@ -38,55 +39,11 @@ CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "
 """The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
 
 
-HIDDEN = "…"
-"""Stands in errors for a value that may hold credentials."""
+SLOW = 0.25
+"""Seconds after which a send under way counts as slow: whoever waited for it would hold up others."""
 
 
-def redacted(url: str) -> str:
-    """`url`, or several with `;` between them, without passwords and queries, for logs and errors."""
-    return ";".join(_redacted(part) for part in re.split(r";(?=[a-z+]+://)", url))
-
-
-def _redacted(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    login, at, place = rest.rpartition("@")
-    user = login.partition(":")[0]
-    return f"{scheme}{separator}{user + ':***@' if at else ''}{place.partition('?')[0]}"
-
-
-def _has_scheme(url: str) -> str:
-    if "://" not in url:
-        raise ValueError("it must be a URL such as redis+stream://localhost:6379/1/orders")
-    return url
-
-
-Url = Annotated[str, AfterValidator(_has_scheme)]
-Seconds = Annotated[float, Field(gt=0)]
-
-
-class Destination(BaseModel):
-    """Where messages can go, and how: one `[destinations.<name>]` table of `outbox.toml`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str = ""
-    url: Url = Field(repr=False)
-    """Where, and by its scheme how: see destinations.md."""
-    max_bytes: int = Field(1_048_576, ge=1)
-    """Larger payloads are refused at the write."""
-    max_attempts: int = Field(20, ge=1)
-    """Begun sends before a message is dead; about half a day with the default backoff."""
-    bundle_size: int | None = Field(None, ge=1, le=1000)
-    """Overrides the general `bundle_size`."""
-    transport_options: dict[str, Any] = Field(default_factory=dict, repr=False)
-    """kombu's transport options, such as `global_keyprefix`, where the destination goes through kombu."""
-
-    @property
-    def scheme(self) -> str:
-        return urlsplit(self.url).scheme
-
-
-class Settings(BaseSettings):
+class Settings(Upkeep, BaseSettings):
     """All settings of the relay. Times are in seconds. Raises `ConfigurationError`."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
@@ -101,7 +58,7 @@ class Settings(BaseSettings):
     """The CloudEvents `source` of every message: which system speaks."""
     destinations: dict[str, Destination] = Field(default_factory=dict)
     """Where messages can go, by name."""
-    routes: dict[str, list[str]] = Field(default_factory=dict)
+    routes: dict[str, Route] = Field(default_factory=dict)
     """Event type patterns (`order.*`) → destinations; the first pattern that matches counts."""
 
     serializer: ImportString[Callable[[Any], tuple[bytes, str]]] | None = None
@@ -111,13 +68,19 @@ class Settings(BaseSettings):
     """How often beat wakes the claim; what the nudge missed waits this long at most."""
     claim_expires: Seconds = 5.0
     """A claim task not started within this time is dropped: a newer one stands behind it."""
-    claim_batch: int = Field(2000, ge=1, le=50_000)
+    claim_batch: int = Field(1000, ge=1, le=50_000)
     """Rows leased by one statement, shared among the destinations."""
     bundle_size: int = Field(100, ge=1, le=1000)
     """Most messages in one bundle; 1: one Celery message for each outbox message."""
     max_in_flight: int = Field(10_000, ge=1)
     """Back-pressure: no more is leased while this many messages wait for publish workers. At most half
     of what the workers can publish within `queue_lease`, or leases run out in the queue."""
+    await_writers: bool = True
+    """Leave messages with a key alone while a transaction that has written such messages before them has not ended. If
+    not, it may be overtaken: what overlapping transactions write under one key is sent as they commit."""
+    reserve: int = Field(1, ge=0)
+    """Publish processes that one destination always leaves to the others, if there are others: however slow it is, it
+    can't hold them all."""
     nudge: bool = True
     """Wake the claim right after a commit, so that messages need not wait for beat."""
 
@@ -151,11 +114,6 @@ class Settings(BaseSettings):
     """How long it is left alone at first; then one message is tried. Doubles with each that fails."""
     breaker_pause_max: Seconds = 60.0
     """The longest that a destination is left alone between two tries."""
-
-    inbox_retention: float = Field(604_800.0, gt=0)
-    """How long an inbox remembers a message: longer than its delivery can be repeated, redrives included."""
-    archive: Literal["move", "delete"] = "move"
-    """What becomes of a sent row: moved to outbox_archive, or deleted, with what it tells of repetitions."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -193,11 +151,14 @@ class Settings(BaseSettings):
             known = ", ".join(sorted(self.destinations)) or "none"
             raise UnknownDestination(event_type=event_type, destination=name, known=known) from None
 
+    def route(self, event_type: str) -> Route | None:
+        """The first route whose pattern matches an event type."""
+        return next((route for pattern, route in self.routes.items() if fnmatchcase(event_type, pattern)), None)
+
     def routed(self, event_type: str) -> list[str]:
         """The destinations of an event type: by route, else the only destination there is. Raises `NoRoute`."""
-        for pattern, names in self.routes.items():
-            if fnmatchcase(event_type, pattern):
-                return names
+        if (route := self.route(event_type)) is not None:
+            return route.to
         if len(self.destinations) == 1:
             return list(self.destinations)
         raise NoRoute(event_type=event_type, known=", ".join(sorted(self.destinations)) or "none")
@@ -206,8 +167,8 @@ class Settings(BaseSettings):
         """Where a stored Celery task goes: by the first route to a `celery://` destination, else to the only one
         that does not make tasks of events. Raises `NoTaskDestination`."""
         celery = [name for name, destination in self.destinations.items() if destination.scheme == "celery"]
-        for pattern, names in self.routes.items():
-            if fnmatchcase(task, pattern) and (routed := [name for name in names if name in celery]):
+        for pattern, route in self.routes.items():
+            if fnmatchcase(task, pattern) and (routed := [name for name in route.to if name in celery]):
                 return routed[0]
         free = [name for name in celery if "task" not in parse_qs(urlsplit(self.destinations[name].url).query)]
         if len(free or celery) != 1:
@@ -219,36 +180,77 @@ class Settings(BaseSettings):
         """Most messages in one bundle to `destination`."""
         return self.destinations[destination].bundle_size or self.bundle_size
 
-    def _check_contradictions(self) -> None:
-        longest_retry = self.native_retry_max * 1.25 + self.queue_lease
+    def room_of(self, destination: str, processes: int) -> int | None:
+        """How many sends to `destination` may run at once while so many processes publish; None: any number."""
+        own = self.destinations[destination].concurrency
+        if own is not None or not self.reserve or len(self.destinations) == 1:
+            return own
+        return max(1, processes - self.reserve)
+
+    def waves_of(self, destination: str) -> float:
+        """Seconds after which a bundle begins no further send: one of `send_timeout` is still settled in time."""
+        own = self.destinations.get(destination)
+        timeout = (own and own.send_timeout) or self.send_timeout
+        return self.soft_time_limit - timeout - 2 * self.statement_timeout
+
+    def patience_of(self, destination: str) -> float:
+        """Seconds after which a send holds its slot for long enough that nobody waits for it."""
+        return 0.0 if self.destinations[destination].concurrency else SLOW
+
+    def limits_of(self, destination: str) -> Self:
+        """These settings with what `destination` overrides: its timeout and its backoff."""
+        own = self.destinations[destination]
+        names = ("send_timeout", "backoff_base", "backoff_cap")
+        return self.model_copy(update={name: value for name in names if (value := getattr(own, name)) is not None})
+
+    @property
+    def least_visibility_timeout(self) -> float:
+        """Twice as long as a retry may wait without being acknowledged."""
+        return 2 * (self.native_retry_max * 1.25 + self.queue_lease)
+
+    def _check_limits(self, prefix: str) -> None:
+        """What a destination can override: `prefix` tells whose it is."""
         publish_statements = 2 * self.statement_timeout
         rules = [
-            ("claim_interval", self.claim_interval < self.claim_expires,
-             f"it must be below claim_expires ({self.claim_expires:g}), or claims expire before they start"),
-            ("claim_expires", self.claim_expires < self.queue_lease,
-             f"it must be below queue_lease ({self.queue_lease:g})"),
             ("send_timeout", self.send_timeout + publish_statements < self.soft_time_limit,
              f"with begin and settle ({publish_statements:g}) it must stay below soft_time_limit "
              f"({self.soft_time_limit:g}), or a slow send is cut before it is settled"),
-            ("soft_time_limit", self.soft_time_limit < self.hard_time_limit,
-             f"it must be below hard_time_limit ({self.hard_time_limit:g})"),
-            ("hard_time_limit", self.hard_time_limit < self.run_lease,
-             f"it must be below run_lease ({self.run_lease:g}), or a message is claimed again while it is sent"),
-            ("visibility_timeout", 2 * longest_retry <= self.visibility_timeout,
-             f"it must be at least twice native_retry_max with jitter plus queue_lease ({2 * longest_retry:g}), "
-             "or Redis repeats tasks that are only waiting"),
-            ("soft_shutdown_timeout", self.soft_shutdown_timeout >= self.hard_time_limit,
-             f"it must be at least hard_time_limit ({self.hard_time_limit:g}), or a stop cuts sends short"),
-            ("breaker_pause_max", self.breaker_pause_max >= self.breaker_pause,
-             f"it must be at least breaker_pause ({self.breaker_pause:g})"),
             ("backoff_cap", self.backoff_cap >= self.backoff_base,
              f"it must be at least backoff_base ({self.backoff_base:g})"),
         ]  # fmt: skip
         for setting, holds, rule in rules:
             if not holds:
+                raise ConfigurationError(setting=prefix + setting, value=getattr(self, setting), rule=rule)
+
+    def _check_contradictions(self) -> None:
+        least = self.least_visibility_timeout
+        rules = [
+            ("claim_interval", self.claim_interval < self.claim_expires,
+             f"it must be below claim_expires ({self.claim_expires:g}), or claims expire before they start"),
+            ("claim_expires", self.claim_expires < self.queue_lease,
+             f"it must be below queue_lease ({self.queue_lease:g})"),
+            ("soft_time_limit", self.soft_time_limit < self.hard_time_limit,
+             f"it must be below hard_time_limit ({self.hard_time_limit:g})"),
+            ("hard_time_limit", self.hard_time_limit < self.run_lease,
+             f"it must be below run_lease ({self.run_lease:g}), or a message is claimed again while it is sent"),
+            ("visibility_timeout", least <= self.visibility_timeout,
+             f"it must be at least twice native_retry_max with jitter plus queue_lease ({least:g}), "
+             "or Redis repeats tasks that are only waiting"),
+            ("soft_shutdown_timeout", self.soft_shutdown_timeout >= self.hard_time_limit,
+             f"it must be at least hard_time_limit ({self.hard_time_limit:g}), or a stop cuts sends short"),
+            ("breaker_pause_max", self.breaker_pause_max >= self.breaker_pause,
+             f"it must be at least breaker_pause ({self.breaker_pause:g})"),
+        ]  # fmt: skip
+        for setting, holds, rule in rules:
+            if not holds:
                 raise ConfigurationError(setting=setting, value=getattr(self, setting), rule=rule)
-        for pattern, names in self.routes.items():
-            for name in names:
+        self._check_limits("")
+        for name in self.destinations:
+            self.limits_of(name)._check_limits(f"destinations.{name}.")
+        for destination in self.destinations.values():
+            destination.check_claim_check()
+        for pattern, route in self.routes.items():
+            for name in route.to:
                 if name not in self.destinations:
                     known = ", ".join(sorted(self.destinations)) or "none"
                     rule = f"the route names a destination that is not configured (known: {known})"
@@ -285,7 +287,7 @@ def _first_problem(error: ValidationError) -> ConfigurationError:
     problem = error.errors()[0]
     setting = ".".join(str(part) for part in problem["loc"]) or "settings"
     value = problem["input"]
-    secret = "url" in setting or problem["type"] == "extra_forbidden" or "://" in str(value)
+    secret = "url" in setting or "claim_check" in setting or problem["type"] == "extra_forbidden" or "://" in str(value)
     if isinstance(value, dict | list) or (isinstance(value, str) and secret):
         value = HIDDEN
     rule = problem["msg"].removeprefix("Value error, ")

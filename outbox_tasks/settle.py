@@ -19,48 +19,74 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
+NATIVE_RETRIES = 10
+"""More of one bundle than this go back to the table: each retry of Celery's is a task that travels alone, and claimed
+again they travel together. So a destination that fails many messages costs the workers little."""
+
 WAITS = (0.05, 0.2, 0.5)
 """Seconds before the next try while the database is away, the last again and again: it is sent, so it is worth some
 waiting to say so."""
 
 
-def settle(store: Store, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcome]]) -> list[Verdict]:
+def settle(
+    store: Store,
+    bundle: Bundle,
+    outcomes: Sequence[tuple[Ticket, Outcome]],
+    opened: Callable[[str | None, str | None], None] = lambda code, error: None,
+) -> list[Verdict]:
     """Record the outcomes of a bundle. Returns a verdict for each of its messages, in its order; STALE are those
-    that were not begun or were not ours any more when they were settled.
+    that were not begun or were not ours any more when they were settled. `opened` is called with the code and the
+    error if they have opened the destination's breaker.
 
     Raises `DatabaseUnavailable` when the database stays away: the leases then run out, and each message is
     delivered again, with the cause on its row.
     """
     verdicts = {ticket.id: judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes}
+    if sum(verdict.step is Step.RETRY for verdict in verdicts.values()) > NATIVE_RETRIES:
+        verdicts = {id: _released(verdict) for id, verdict in verdicts.items()}
     done = [verdict for verdict in verdicts.values() if verdict.step in (Step.SENT, Step.DISCARDED)]
     failed = [verdict for verdict in verdicts.values() if verdict.step not in (Step.SENT, Step.DISCARDED)]
     # What the soft time limit leaves, after a slow send, for trying again.
     patience = store.settings.soft_time_limit - store.settings.send_timeout - store.settings.statement_timeout
     deadline = time.monotonic() + patience
-    _tell_the_breaker(store, bundle, failed, deadline, sent=bool(done))
+    if not done:  # what was sent closes the breaker by itself, as it is settled
+        _tell_the_breaker(store, bundle, failed, deadline, opened)
     # Two statements, two transactions: each is tried again by itself.
     settled: set[str] = set()
     for some in (done, failed):
-        settled |= _patiently(partial(store.settle, bundle.lease, bundle.destination, some), deadline, len(some))
+        settled |= _patiently(
+            partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender), deadline, bundle, len(some)
+        )
     result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
     return [v if v.ticket.id in settled else replace(v, step=Step.STALE) for v in result]
 
 
-def _tell_the_breaker(store: Store, bundle: Bundle, failed: Sequence[Verdict], deadline: float, *, sent: bool) -> None:
-    """A bundle counts as one send: it got through to the destination, or it did not. What was sent closes the breaker
-    by itself, as it is settled."""
-    outage = next((verdict for verdict in failed if verdict.step is Step.OUTAGE), None)
-    if sent or not failed:
+def _released(verdict: Verdict) -> Verdict:
+    return replace(verdict, step=Step.RELEASE) if verdict.step is Step.RETRY else verdict
+
+
+def _tell_the_breaker(
+    store: Store,
+    bundle: Bundle,
+    failed: Sequence[Verdict],
+    deadline: float,
+    opened: Callable[[str | None, str | None], None],
+) -> None:
+    """A bundle counts as one send: it got through to the destination, or it did not."""
+    if not failed:
         return
+    outage = next((verdict for verdict in failed if verdict.step is Step.OUTAGE), None)
     if outage is None:  # it has answered, if only to refuse
-        _patiently(partial(store.recovered, bundle.destination), deadline, len(failed))
-    elif _patiently(
-        partial(store.tripped, bundle.destination, bundle.lease, outage.code, outage.error), deadline, len(failed)
-    ):
-        log.warning("%s is left alone for a while: %s: %s", bundle.destination, outage.code, outage.error)
+        _patiently(partial(store.traffic.recovered, bundle.destination), deadline, bundle, len(failed))
+        return
+    tripped = partial(store.traffic.tripped, bundle.destination, bundle.lease, outage.code, outage.error)
+    if _patiently(tripped, deadline, bundle, len(failed)):
+        facts = {"destination": bundle.destination, "code": outage.code, "lease": bundle.lease}
+        log.warning("%s is left alone for a while: %s", bundle.destination, outage.code, extra=facts)
+        opened(outage.code, outage.error)
 
 
-def _patiently(settle: Callable[[], R], deadline: float, count: int) -> R:
+def _patiently(settle: Callable[[], R], deadline: float, bundle: Bundle, count: int) -> R:
     for tried, wait in enumerate(chain(WAITS, repeat(WAITS[-1]))):
         try:
             return settle()
@@ -68,6 +94,8 @@ def _patiently(settle: Callable[[], R], deadline: float, count: int) -> R:
             # Once more in any case: after a pause of the whole process the time is over, and the database may be back.
             if tried and time.monotonic() + wait > deadline:
                 raise
-            log.warning("could not settle %d messages, trying again: %s", count, error)
+            facts = {"destination": bundle.destination, "lease": bundle.lease, "count": count}
+            text = "could not settle %d messages to %s, lease %s, trying again: %s"
+            log.warning(text, count, bundle.destination, bundle.lease, error, extra=facts)
             time.sleep(wait)
     raise AssertionError  # the waits have no end

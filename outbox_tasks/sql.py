@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import (
     JSON,
     Float,
     Interval,
-    Table,
     Text,
     Uuid,
     any_,
@@ -17,12 +17,14 @@ from sqlalchemy import (
     column,
     exists,
     func,
+    literal,
     literal_column,
     or_,
     select,
+    text,
 )
-from sqlalchemy.dialects.postgresql import array
-from sqlalchemy.sql import ColumnElement, FromClause
+from sqlalchemy.dialects.postgresql import JSONB, array
+from sqlalchemy.sql import ColumnElement, FromClause, Select, TextClause
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from outbox_tasks.errors import UnsupportedDialect
@@ -40,7 +42,7 @@ def check_dialect(name: str) -> None:
         raise UnsupportedDialect(dialect=name, supported=", ".join(DIALECTS))
 
 
-def pending(m: Table) -> ColumnElement[bool]:
+def pending(m: FromClause) -> ColumnElement[bool]:
     """Written out, not a parameter: only then can every plan use the partial index."""
     return m.c.status == literal_column("'pending'")
 
@@ -68,7 +70,7 @@ def probe(indexed: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnEleme
     return indexed == any_(array([value]))
 
 
-def json_rows(name: str, **columns: Any) -> TableValuedAlias:
+def json_rows(name: str, /, **columns: Any) -> TableValuedAlias:
     """Rows as a table, from one parameter: `json_to_recordset(:ticket) AS ticket(id UUID, attempt INTEGER)`.
 
     One text is cheaper to make and to read than an array a column, and other databases can do it too.
@@ -80,6 +82,19 @@ def json_rows(name: str, **columns: Any) -> TableValuedAlias:
 
 def seconds(name: str) -> ColumnElement[Any]:
     return bindparam(name, type_=Float) * SECOND
+
+
+def noted(m: FromClause, what: Any, **facts: Any) -> ColumnElement[Any]:
+    """The history of a row of `m` with one entry more: what happened just now, and the facts of it."""
+    schema = getattr(m, "schema", None)
+    entry = func.jsonb_build_object("at", func.clock_timestamp(), "what", what, *chain.from_iterable(facts.items()))
+    named = getattr(func, schema) if schema else func
+    return cast(named.outbox_noted(m.c.history, func.jsonb_strip_nulls(entry)), JSONB)
+
+
+def brief(error: ColumnElement[Any]) -> ColumnElement[Any]:
+    """So much of an error as one entry of a history holds."""
+    return func.left(error, 300)
 
 
 def commit_soon() -> ColumnElement[bool]:
@@ -101,3 +116,21 @@ def blocked(t: Tables) -> ColumnElement[bool]:
     return exists(
         select(d.c.name).where(d.c.name == bindparam("target", type_=Text), or_(d.c.paused_at.is_not(None), left_alone))
     )
+
+
+def alone(schema: str | None, what: str) -> Select[Any]:
+    """Whether this transaction is now the only one that does `what` in this outbox, until it ends.
+
+    If the connection is lost without a word, the server notices within a minute.
+    """
+    settings = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
+    place = literal(schema) if schema else func.current_schema()
+    lock = func.pg_try_advisory_xact_lock(func.hashtextextended(literal(f"outbox {what} ") + place, 0))
+    said = (func.set_config(name, value, literal_column("true")) for name, value in settings.items())
+    return select(lock, *said)
+
+
+def idle() -> TextClause:
+    """The transaction may stay as it is for as long as it likes. As a command that sees no rows it also ends what the
+    statement before it saw, which would keep vacuum from removing anything newer."""
+    return text("SET LOCAL idle_in_transaction_session_timeout = 0")

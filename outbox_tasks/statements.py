@@ -43,7 +43,8 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 
 from outbox_tasks.breaker import recovered
 from outbox_tasks.schema import DEAD, PENDING, Tables
-from outbox_tasks.sql import SECOND, blocked, commit_soon, held, json_rows, pending, probe, seconds
+from outbox_tasks.slots import freed, taken
+from outbox_tasks.sql import SECOND, blocked, brief, commit_soon, held, json_rows, noted, seconds
 
 ROW: dict[str, Any] = {
     "id": Uuid,
@@ -58,8 +59,12 @@ ROW: dict[str, Any] = {
     "headers": JSONB,
     "deliver_at": DateTime(True),
     "delay": Float,
+    "priority": Text,
+    "latest": Boolean,
 }
 """A row to be written: the payload as text or, in base64, as data; due at deliver_at or after delay seconds."""
+
+PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 
 
 def publish(t: Tables) -> Insert:
@@ -68,7 +73,8 @@ def publish(t: Tables) -> Insert:
     One text parameter, because applications write through drivers that agree on little else.
     """
     row = json_rows("row", **ROW)
-    values = _written(row)
+    rank = case(PRIORITIES, value=row.c.priority, else_=0)
+    values = {**_written(row), "priority": rank, "latest": func.coalesce(row.c.latest, false())}
     return insert(t.messages).from_select(list(values), select(*values.values()).select_from(row))
 
 
@@ -79,10 +85,21 @@ def publish_once(schema: str | None) -> Select[Any]:
     """
     row = json_rows("row", **ROW)
     values = _written(row)
+    values |= {
+        "priority": func.coalesce(row.c.priority, "normal"),
+        "latest": func.coalesce(row.c.latest, false()),
+    }
     names = ["event_type", "payload", "key", "destination", "headers", "locked_until", "id", "content_type",
-             "aggregate_type", "aggregate_id"]  # fmt: skip
+             "aggregate_type", "aggregate_id", "priority", "latest"]  # fmt: skip
     write = getattr(func, schema).outbox_publish if schema else func.outbox_publish
     return select(write(*(values[name] for name in names))).select_from(row)
+
+
+def cancel(schema: str | None) -> Select[Any]:
+    """Take messages back that are not on their way; one row for each that was. Parameter: ids (array)."""
+    ids = bindparam("ids", type_=ARRAY(Uuid))
+    function = getattr(func, schema).outbox_cancel if schema else func.outbox_cancel
+    return select(function(ids))
 
 
 def _written(row: TableValuedAlias) -> dict[str, ColumnElement[Any]]:
@@ -127,133 +144,22 @@ def forget(t: Tables) -> Delete:
     return delete(t.inbox).where(literal_column("outbox_inbox.ctid") == any_(func.array(places.scalar_subquery())))
 
 
-def claim(t: Tables) -> Update:
-    """Lease what is due: of each destination at most its share, the longest due first.
-
-    A row whose lease ran out is marked with the cause, so that a repeated delivery can be traced to it. One that
-    has no attempts left becomes a dead letter here. Parameters: share (JSON rows of destination,
-    size and ceiling of attempts); token (the new lease), holder, hold (seconds).
-    """
-    m = t.messages
-    share = json_rows("share", destination=Text, size=Integer, ceiling=Integer)
-    due = (
-        select(m.c.id, m.c.attempts, m.c.lease, m.c.begun, m.c.locked_by, m.c.last_error_code)
-        .where(pending(m), m.c.destination == share.c.destination, m.c.locked_until <= func.now())
-        .order_by(m.c.locked_until)
-        .limit(share.c.size)
-        .with_for_update(skip_locked=True)
-        .lateral("due")
-    )
-    picked = select(due, share.c.ceiling).select_from(share.join(due, true())).cte("picked")
-    unsettled = picked.c.begun
-    exhausted = picked.c.attempts >= picked.c.ceiling
-    return (
-        update(m)
-        .where(probe(m.c.id, picked.c.id))
-        .values(
-            lease=case((exhausted, null()), else_=bindparam("token", type_=Uuid)),
-            locked_by=bindparam("holder", type_=Text),
-            locked_until=func.clock_timestamp() + seconds("hold"),
-            begun=false(),
-            status=case((exhausted, literal(DEAD)), else_=literal(PENDING)),
-            dead_at=case((exhausted, func.clock_timestamp())),
-            last_error_code=case(
-                (unsettled, "unsettled"),
-                (exhausted, func.coalesce(m.c.last_error_code, "attempts_exhausted")),
-                (picked.c.lease.is_not(None), func.coalesce(m.c.last_error_code, "lease_expired")),
-                else_=m.c.last_error_code,
-            ),
-            last_error=case(
-                (
-                    unsettled,
-                    func.format(
-                        "attempt %s was begun by %s and never settled: it died or lost its lease; "
-                        "the message may have been delivered",
-                        picked.c.attempts,
-                        picked.c.locked_by,
-                    ),
-                ),
-                (
-                    picked.c.lease.is_not(None),
-                    func.coalesce(
-                        m.c.last_error,
-                        func.format("claimed by %s, and the lease ran out before it was begun", picked.c.locked_by),
-                    ),
-                ),
-                else_=m.c.last_error,
-            ),
-        )
-        .returning(
-            m.c.seq,
-            cast(m.c.id, Text).label("id"),
-            m.c.destination,
-            m.c.event_type,
-            m.c.attempts,
-            m.c.status,
-            # Its last send may have killed its worker: let it take nobody with it.
-            or_(unsettled, func.coalesce(picked.c.last_error_code == "unsettled", false())).label("alone"),
-        )
-    )
-
-
-def bury_unroutable(t: Tables) -> Update:
-    """Make dead letters of what is due for destinations that are not configured. Parameter: known (array).
-
-    Finds the destinations by hopping along the index, one probe each, not by reading the rows.
-    """
-    m = t.messages
-    first = select(m.c.destination).where(pending(m)).order_by(m.c.destination).limit(1)
-    found = select(first.scalar_subquery().label("destination")).cte("found", recursive=True)
-    step = (
-        select(m.c.destination)
-        .where(pending(m), m.c.destination > found.c.destination)
-        .order_by(m.c.destination)
-        .limit(1)
-        .correlate(found)
-    )
-    found = found.union_all(select(step.scalar_subquery()).where(found.c.destination.is_not(None)))
-    unknown = (
-        select(found.c.destination)
-        .where(found.c.destination != func.all_(bindparam("known", type_=ARRAY(Text))))
-        .limit(100)
-        .subquery("unknown")
-    )
-    due = (
-        select(m.c.id)
-        .where(pending(m), m.c.destination == unknown.c.destination, m.c.locked_until <= func.now())
-        .order_by(m.c.locked_until)
-        .limit(100)
-        .with_for_update(skip_locked=True)
-        .lateral("due")
-    )
-    picked = select(due.c.id).select_from(unknown.join(due, true())).cte("picked")
-    return (
-        update(m)
-        .where(probe(m.c.id, picked.c.id))
-        .values(
-            status=DEAD,
-            dead_at=func.clock_timestamp(),
-            lease=null(),
-            last_error_code="unknown_destination",
-            last_error=func.format(
-                "no destination %s is configured", func.quote_literal(func.left(m.c.destination, 100))
-            ),
-        )
-        .returning(m.c.id)
-    )
-
-
 def begin(t: Tables) -> Update:
     """The compare-and-set before a send: counts the attempt and returns the message, if it is still ours.
 
-    Nothing is begun for a destination that is left alone. Parameters: ticket (JSON rows of id and attempt); token,
-    destination, holder, hold (seconds: granted to the send at least).
+    Nothing is begun for a destination that is left alone, nor without one of its slots where they are counted.
+    Parameters: ticket (JSON rows of id and attempt); token, target (the destination), holder, hold (seconds: granted to
+    the send at least), room and sender as in `slots.taken`.
     """
     m = t.messages
     ticket = json_rows("ticket", id=Uuid, attempt=Integer)
+    slot = taken(t)
+    since = func.coalesce(m.c.deliver_at, m.c.created_at)
+    # In one subquery, which is run once, and before any row is looked up.
+    may = select(or_(bindparam("room", type_=Integer).is_(None), exists(select(slot.c.slot)))).scalar_subquery()
     return (
         update(m)
-        .where(*held(t, ticket), m.c.locked_until > func.clock_timestamp(), ~blocked(t), commit_soon())
+        .where(may, *held(t, ticket), m.c.locked_until > func.clock_timestamp(), ~blocked(t), commit_soon())
         .values(
             attempts=m.c.attempts + 1,
             begun=true(),
@@ -274,6 +180,8 @@ def begin(t: Tables) -> Update:
             m.c.aggregate_id,
             cast(extract("epoch", m.c.created_at), Float).label("created_at"),
             m.c.attempts,
+            m.c.latest,
+            cast(extract("epoch", func.clock_timestamp() - since), Float).label("age"),
         )
     )
 
@@ -282,14 +190,14 @@ def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | Returning
     """Take messages that are done with out of the hot table, into the archive: those sent, and those discarded.
 
     Their destination has answered, and so its breaker closes. Parameters: ticket (JSON rows of id and attempt and, if
-    it was discarded, state, code and error); token, target (the destination).
+    it was discarded, state, code and error); token, target (the destination), sender (whose slot is free now).
     """
     m, a = t.messages, t.archive
     ticket = json_rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
     gone = delete(m).where(*held(t, ticket), commit_soon())
     closed = recovered(t).cte("recovered")
     if not archive:
-        return gone.returning(cast(m.c.id, Text).label("id")).add_cte(closed)
+        return gone.returning(cast(m.c.id, Text).label("id")).add_cte(closed, freed(t))
     kept = [c.name for c in a.c if c.name in m.c]
     said = {
         "last_error_code": func.coalesce(ticket.c.code, m.c.last_error_code).label("last_error_code"),
@@ -299,23 +207,28 @@ def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | Returning
     moved = gone.returning(*(said.get(name, m.c[name]) for name in kept), state).cte("moved")
     done = select(*(moved.c[name] for name in kept), moved.c.state, func.clock_timestamp())
     into = insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))
-    return into.add_cte(closed)
+    return into.add_cte(closed, freed(t))
 
 
 def settle_failed(t: Tables) -> Update:
     """Record failures: to be retried under the same lease, released, or dead.
 
     An outage of the destination gives the attempt back; only to a message that has met `patience` of them in a row,
-    while others got through, it counts: it may be the cause. Parameters: ticket (JSON rows of id, attempt, hold:
-    seconds until it is due again, keep: the lease stays, dead, outage, code and error); token, target (the
-    destination), patience.
+    while others got through, it counts: it may be the cause. What was behind another of its key loses nothing.
+    Parameters: ticket (JSON rows of id, attempt, hold:
+    seconds until it is due again, keep: the lease stays, dead, outage, behind, code and error); token, target (the
+    destination), patience, sender (whose slot is free now).
     """
     m, d = t.messages, t.destinations
-    said = {"keep": Boolean, "dead": Boolean, "outage": Boolean, "code": Text, "error": Text}
+    said = {"keep": Boolean, "dead": Boolean, "outage": Boolean, "behind": Boolean, "code": Text, "error": Text}
     ticket = json_rows("ticket", id=Uuid, attempt=Integer, hold=Float, **said)
     out_of_reach = exists(
         select(d.c.name).where(d.c.name == bindparam("target", type_=Text), d.c.opened_at.is_not(None))
     )
+    what = case((ticket.c.dead, literal("dead")), (ticket.c.outage, literal("outage")), else_=literal("failed"))
+    said_by_it = {
+        "attempt": m.c.attempts, "code": ticket.c.code, "error": brief(ticket.c.error), "by": m.c.locked_by
+    }  # fmt: skip
     excused = ticket.c.outage & or_(m.c.outages + 1 < bindparam("patience", type_=Integer), out_of_reach)
     return (
         update(m)
@@ -325,13 +238,15 @@ def settle_failed(t: Tables) -> Update:
             dead_at=case((ticket.c.dead, func.clock_timestamp())),
             lease=case((ticket.c.keep, m.c.lease)),
             begun=false(),
-            attempts=case((excused, m.c.attempts - 1), else_=m.c.attempts),
-            outages=case((ticket.c.outage, m.c.outages + 1), else_=0),
+            attempts=case((or_(excused, ticket.c.behind), m.c.attempts - 1), else_=m.c.attempts),
+            outages=case((ticket.c.outage, m.c.outages + 1), (ticket.c.behind, m.c.outages), else_=0),
             locked_until=func.clock_timestamp() + ticket.c.hold * SECOND,
-            last_error_code=ticket.c.code,
-            last_error=ticket.c.error,
+            last_error_code=case((ticket.c.behind, m.c.last_error_code), else_=ticket.c.code),
+            last_error=case((ticket.c.behind, m.c.last_error), else_=ticket.c.error),
+            history=case((ticket.c.behind, m.c.history), else_=noted(m, what, **said_by_it)),
         )
         .returning(cast(m.c.id, Text).label("id"))
+        .add_cte(freed(t))
     )
 
 

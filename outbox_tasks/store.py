@@ -9,38 +9,26 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_engine, make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError, ProgrammingError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy import Engine
 
-from outbox_tasks import breaker, statements
-from outbox_tasks.errors import (
-    ConfigurationError,
-    DatabaseUnavailable,
-    SchemaMissing,
-    SchemaTooNew,
-    SchemaTooOld,
-)
+from outbox_tasks import leasing, order, statements
+from outbox_tasks.database import Database, storable
+from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
 from outbox_tasks.model import Bundle, LeasedMessage, Step, Ticket, Verdict
-from outbox_tasks.schema import LOST_TABLE, VERSION, tables, where
-from outbox_tasks.settings import HIDDEN, Settings, redacted
-from outbox_tasks.sql import check_dialect
-
-PLANNING = "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
-"""Every statement reaches its rows by index. A plan made while the table was empty must not say otherwise later."""
-
-NO_RIGHTS = "42501"
-"""SQLSTATE of a role that may not do what it tried."""
+from outbox_tasks.schema import VERSION, tables, where
+from outbox_tasks.settings import Settings
+from outbox_tasks.traffic import Traffic
 
 
 class Claimed(NamedTuple):
-    """A row that a claim has just leased, or found to have no attempts left."""
+    """A row that a claim has just leased, or found to have no attempts left, or to be too old."""
 
     seq: int
     id: str
@@ -49,44 +37,18 @@ class Claimed(NamedTuple):
     attempts: int
     status: str
     alone: bool
+    key: str | None = None
+    priority: int = 0
+    code: str | None = None
+    """Of its last error, or why it is dead."""
+    error: str | None = None
+    superseded: bool = False
+    """It has failed, and there is a newer one, which is all that matters."""
+    cause: str | None = None
+    """Why its last lease ended: `unsettled`, it may arrive twice; or `lease_expired`, before it was begun."""
 
 
-def engine_url(url: str) -> URL:
-    """The SQLAlchemy URL of a PostgreSQL URL as people write it, with psycopg 3 as the driver."""
-    try:
-        parsed = make_url(url)
-        backend = parsed.get_backend_name()
-    except (ArgumentError, ValueError) as error:
-        rule = "it must be a URL such as postgresql://user@host:5432/database"
-        raise ConfigurationError(setting="database_url", value=HIDDEN, rule=rule) from error
-    backend = {"postgres": "postgresql"}.get(backend, backend)
-    check_dialect(backend)
-    if parsed.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
-        rule = "the relay speaks to PostgreSQL through psycopg 3: postgresql+psycopg://…, or just postgresql://…"
-        raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
-    return parsed.set(drivername="postgresql+psycopg")
-
-
-@contextmanager
-def migrating(settings: Settings) -> Iterator[Connection]:
-    """A connection in a transaction of its own, without the limits of the pipe, for `migrations.upgrade`."""
-    engine = create_engine(
-        engine_url(_database_url(settings)),
-        connect_args={"connect_timeout": 5, "client_encoding": "utf8"},
-        poolclass=NullPool,
-    )
-    try:
-        with engine.begin() as connection:
-            yield connection
-    except (OperationalError, InterfaceError, InternalError) as error:
-        raise _unavailable(settings, error.orig) from error
-
-
-def _database_url(settings: Settings) -> str:
-    if settings.database_url is None:
-        rule = "it is needed here; set OUTBOX_DATABASE_URL, for example postgresql://user@host/database"
-        raise ConfigurationError(setting="database_url", value=None, rule=rule)
-    return settings.database_url
+FAILED = (Step.RETRY, Step.RELEASE, Step.OUTAGE, Step.DEAD, Step.BEHIND)
 
 
 def holder() -> str:
@@ -94,59 +56,38 @@ def holder() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-class Store:
+class Store(Database):
     """The outbox tables of one database."""
 
+    since = 0
+    """The number of the last row that is not looked at."""
+
     def __init__(self, engine: Engine, settings: Settings) -> None:
-        check_dialect(engine.dialect.name)
-        self.engine = engine
-        self.settings = settings
+        super().__init__(engine, settings)
+        self.traffic = Traffic(self)
+        self._keys_first = False
+        self._past: dict[str, str] = {}
+        """How far a claim has looked through the keys of a destination, where it did not get to the end."""
         self.tables = t = tables(settings.database_schema)
-        self._claim = statements.claim(t)
-        self._bury_unroutable = statements.bury_unroutable(t)
+        self._claim = leasing.claim(t)
+        self._horizon = order.horizon(t)
+        self._claim_keys = order.claim_keys(t)
+        self._bury_unroutable = leasing.bury_unroutable(t)
         self._begin = statements.begin(t)
         self._settle_done = statements.settle_done(t, archive=settings.archive == "move")
         self._settle_failed = statements.settle_failed(t)
         self._release = statements.release(t)
-        self._admit = breaker.admit(t)
-        self._give_back = breaker.give_back(t)
-        self._tripped = breaker.tripped(t)
         self._forget = statements.forget(t)
 
-    @classmethod
-    def connect(cls, settings: Settings) -> Self:
-        """A store with an engine of its own for `settings.database_url`. Connects when first used."""
-        timeout = int(settings.statement_timeout * 1000)
-        engine = create_engine(
-            engine_url(_database_url(settings)),
-            # Every statement is its own transaction: no BEGIN, no COMMIT, nothing left open by a crash.
-            isolation_level="AUTOCOMMIT",
-            pool_reset_on_return=None,
-            pool_size=2,
-            max_overflow=8,
-            pool_timeout=5,
-            connect_args={
-                "connect_timeout": 5,
-                "client_encoding": "utf8",
-                "application_name": "outbox_tasks",
-                # A dead peer is noticed by the system when the statement could not have been running any more.
-                "tcp_user_timeout": 10_000,
-                "keepalives_idle": 10,
-                "keepalives_interval": 5,
-                "keepalives_count": 2,
-                **({"options": f"{PLANNING} -c statement_timeout={timeout}"} if timeout else {}),
-            },
-        )
-        return cls(engine, settings)
-
     def close(self) -> None:
-        """Close the pooled connections."""
-        self.engine.dispose()
+        """Say that this process publishes no more, and close the connections."""
+        with suppress(DatabaseUnavailable, SchemaMissing):
+            self.traffic.leave(holder())
+        super().close()
 
     def check_version(self) -> None:
         """Raises `SchemaMissing`, `SchemaTooOld` or `SchemaTooNew` unless the tables are of this release."""
-        with self._connection() as connection:
-            found = connection.scalar(statements.version(self.tables))
+        found = self.rows(statements.version(self.tables), {})[0][0]
         if found is None:
             raise SchemaMissing(where=where(self.settings.database_schema))
         if found < VERSION:
@@ -155,142 +96,132 @@ class Store:
             raise SchemaTooNew(found=found, needed=VERSION)
 
     def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
-        """Lease up to `shares[destination]` due messages of each destination, in the order of insertion."""
+        """Lease up to `shares[destination]` due messages of each destination, in the order of insertion.
+
+        Those with a key and those without one take turns at being first: neither starves the other.
+        """
+        found: list[Claimed] = []
+        self._keys_first = not self._keys_first
+        turns = [self._lease_unkeyed, self._lease_keyed]
+        for take in reversed(turns) if self._keys_first else turns:
+            taken = Counter(row.destination for row in found)
+            left = {name: size - taken[name] for name, size in shares.items() if size > taken[name]}
+            found += take(left, lease) if left else []
+        return sorted(found, key=lambda row: row.seq)
+
+    def discard(self, lease: str, rows: Collection[Claimed]) -> None:
+        """Archive leased messages that nobody wants any more."""
+        for destination in {row.destination for row in rows}:
+            tickets = [Ticket(row.id, row.attempts, row.event_type) for row in rows if row.destination == destination]
+            told = ("superseded", "it had failed, and there is a newer message of its key")
+            verdicts = [Verdict(ticket, Step.DISCARDED, 0.0, *told) for ticket in tickets]
+            self.settle(lease, destination, verdicts)
+
+    @property
+    def unfinished(self) -> Set[str]:
+        """The destinations of which the last claim did not look through all keys."""
+        return self._past.keys()
+
+    def _lease_unkeyed(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
+        return [Claimed(*row) for row in self.rows(self._claim, self._asked(shares, lease))]
+
+    def _lease_keyed(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
+        asked = json.dumps([{"destination": name} for name in shares])
+        marks = self.rows(self._horizon, {"asked": asked})
+        if not marks:
+            self._past.clear()
+            return []
+        heed = self.settings.await_writers
+        floors = [{"class": row[1], "floor": row.floor} for row in marks if heed and row.floor is not None]
+        parameters = {**self._asked(shares, lease), "high": marks[0].high, "marks": json.dumps(floors)}
+        rows = self.rows(self._claim_keys, parameters)
+        past = {row.destination: row.key for row in rows if row.id is None}
+        self._past = {name: key for name, key in self._past.items() if name not in shares} | past
+        return [Claimed(*row) for row in rows if row.id is not None]
+
+    def _asked(self, shares: Mapping[str, int], lease: str) -> dict[str, Any]:
+        """The parameters of a claim: see `leasing.SHARE`."""
         configured = self.settings.destinations
         share = [
-            {"destination": name, "size": size, "ceiling": configured[name].max_attempts}
+            {
+                "destination": name,
+                "size": size,
+                "ceiling": configured[name].max_attempts,
+                "oldest": configured[name].max_age,
+                "longest": self.settings.bundle_size_of(name),
+                "blocks": configured[name].on_dead == "block",
+                "past": self._past.get(name, ""),
+                "beyond": self.since,
+            }
             for name, size in shares.items()
         ]
-        parameters = {
-            "share": json.dumps(share),
-            "token": UUID(lease),
-            "holder": holder(),
-            "hold": self.settings.queue_lease,
-        }
-        return sorted(Claimed(*row) for row in self._rows(self._claim, parameters))
+        hold = self.settings.queue_lease
+        return {"share": json.dumps(share), "token": UUID(lease), "holder": holder(), "hold": hold}
 
-    def bury_unroutable(self) -> list[UUID]:
+    def blocked_keys(self, size: int) -> list[Any]:
+        """The keys that are held up by a dead message: see `order.blocked_keys`."""
+        configured = self.settings.destinations
+        blocking = [name for name, destination in configured.items() if destination.on_dead == "block"]
+        return list(self.rows(order.blocked_keys(self.tables), {"blocking": blocking, "size": size}))
+
+    def bury_unroutable(self) -> list[Claimed]:
         """Make dead letters of due messages whose destination is not configured; a limited number at a time."""
-        rows = self._rows(self._bury_unroutable, {"known": list(self.settings.destinations)})
-        return [row.id for row in rows]
+        rows = self.rows(self._bury_unroutable, {"known": list(self.settings.destinations)})
+        return [Claimed(*row) for row in rows]
 
     def begin(self, bundle: Bundle) -> dict[str, LeasedMessage]:
-        """Count an attempt of each message that is still ours and fetch it, by id."""
+        """Count an attempt of each message that is still ours and fetch it, by id; the bundle gets a slot."""
         parameters = {
             **_fence(bundle.lease, bundle.tickets),
             "target": bundle.destination,
+            "sender": bundle.sender,
+            "room": self.traffic.rooms(holder()).get(bundle.destination),
             "holder": holder(),
             "hold": self.settings.run_lease,
+            # Longer than any send may take; the row's lease allows for more than that.
+            "keep": self.settings.soft_time_limit,
         }
-        return {row[0]: _leased(*row) for row in self._rows(self._begin, parameters)}
+        return {row[0]: _leased(*row) for row in self.rows(self._begin, parameters)}
 
-    def admit(self, lease: str) -> dict[str, bool]:
-        """The destinations that are not to be claimed for: True if one message may be tried, under this lease."""
-        asked = [{"destination": name} for name in self.settings.destinations]
-        parameters = {"asked": json.dumps(asked), "token": UUID(lease), "hold": self.settings.queue_lease}
-        return {row.name: row.tried for row in self._rows(self._admit, parameters)}
-
-    def untried(self, destination: str, lease: str) -> None:
-        """There was nothing to be tried."""
-        self._do(breaker.untried(self.tables), {"target": destination, "token": UUID(lease)})
+    def crowded(self, bundle: Bundle) -> bool | None:
+        """See `Traffic.crowded`."""
+        return self.traffic.crowded(bundle, holder())
 
     def give_back(self, bundle: Bundle) -> int:
         """Release what was not begun because its destination is left alone; returns how many."""
-        parameters = {**_fence(bundle.lease, bundle.tickets), "target": bundle.destination}
-        return len(self._rows(self._give_back, parameters))
+        return self.traffic.give_back(bundle, _fence(bundle.lease, bundle.tickets))
 
-    def tripped(self, destination: str, lease: str, code: str | None, error: str | None) -> bool:
-        """Count a send that found the destination out of reach. Returns whether it is left alone now."""
-        settings = self.settings
-        parameters = {
-            "target": destination,
-            "token": UUID(lease),
-            "reason_code": _storable(code),
-            "reason": _storable(error),
-            "enough": settings.breaker_failures,
-            "pause": settings.breaker_pause,
-            "longest": settings.breaker_pause_max,
-        }
-        return bool(self._rows(self._tripped, parameters)[0].open)
-
-    def recovered(self, destination: str) -> None:
-        """The destination has answered."""
-        self._do(breaker.recovered(self.tables), {"target": destination})
-
-    def pause(self, destination: str, who: str, why: str | None) -> None:
-        """Leave a destination alone until `resume`."""
-        self._do(breaker.pause(self.tables), {"target": destination, "who": who, "why": why})
-
-    def resume(self, destination: str) -> bool:
-        """End a person's pause, and the breaker's. Returns whether there was one, or trouble."""
-        return bool(self._rows(breaker.resume(self.tables), {"target": destination}))
-
-    def states(self) -> list[Any]:
-        """The destinations in trouble, or paused: see `breaker.states`."""
-        return list(self._rows(breaker.states(self.tables), {}))
-
-    def settle(self, lease: str, destination: str, verdicts: Sequence[Verdict]) -> set[str]:
-        """Record what became of begun messages. Returns the ids that were still ours."""
+    def settle(self, lease: str, destination: str, verdicts: Sequence[Verdict], sender: UUID | None = None) -> set[str]:
+        """Record what became of begun messages. Returns the ids that were still ours. The slot of `sender` is free."""
         done = [v for v in verdicts if v.step in (Step.SENT, Step.DISCARDED)]
-        failed = [v for v in verdicts if v.step in (Step.RETRY, Step.RELEASE, Step.OUTAGE, Step.DEAD)]
-        fence = {"token": UUID(lease), "target": destination}
+        failed = [v for v in verdicts if v.step in FAILED]
+        fence = {"token": UUID(lease), "target": destination, "sender": sender}
         settled: Sequence[Any] = []
         if done:
             parameters: dict[str, Any] = {"ticket": json.dumps([_done(v) for v in done]), **fence}
-            settled = self._rows(self._settle_done, parameters)
+            settled = self.rows(self._settle_done, parameters)
         if failed:
             parameters = {
                 "ticket": json.dumps([_failure(v, self.settings.queue_lease) for v in failed]),
                 "patience": self.settings.breaker_failures,
                 **fence,
             }
-            settled = [*settled, *self._rows(self._settle_failed, parameters)]
+            settled = [*settled, *self.rows(self._settle_failed, parameters)]
         return {row[0] for row in settled}
 
     def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
         """Give back leases that were not begun; the messages are due in `wait` seconds."""
-        rows = self._rows(self._release, {**_fence(lease, tickets), "hold": wait})
+        rows = self.rows(self._release, {**_fence(lease, tickets), "hold": wait})
         return {row[0] for row in rows}
 
     def prepare_archive(self, days: int = 7) -> int:
         """Make the archive's partitions of today and the next `days`; returns how many were missing."""
-        rows = self._rows(statements.prepare_archive(self.settings.database_schema, days), {})
+        rows = self.rows(statements.prepare_archive(self.settings.database_schema, days), {})
         return int(rows[0][0])
 
     def forget(self, size: int) -> int:
         """Delete up to `size` of the inbox's marks that are older than `inbox_retention`; returns how many."""
-        with self._connection() as connection:
-            return connection.execute(self._forget, {"keep": self.settings.inbox_retention, "size": size}).rowcount
-
-    def _do(self, statement: Executable, parameters: dict[str, Any]) -> None:
-        with self._connection() as connection:
-            connection.execute(statement, parameters)
-
-    def _rows(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
-        with self._connection() as connection:
-            return connection.execute(statement, parameters).all()
-
-    @contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        try:
-            with self.engine.connect() as connection:
-                yield connection
-        except ProgrammingError as error:
-            sqlstate = getattr(error.orig, "sqlstate", None)
-            if sqlstate in LOST_TABLE:
-                raise SchemaMissing(where=where(self.settings.database_schema)) from error
-            if sqlstate == NO_RIGHTS:
-                raise _unavailable(self.settings, error.orig) from error
-            raise
-        except (OperationalError, InterfaceError, InternalError) as error:
-            raise _unavailable(self.settings, error.orig) from error
-        except PoolTimeout as error:
-            raise _unavailable(self.settings, error) from error
-
-
-def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
-    reason = " ".join(str(error).split()).rstrip(".?")
-    return DatabaseUnavailable(url=redacted(settings.database_url or ""), reason=reason)
+        return self.do(self._forget, {"keep": self.settings.inbox_retention, "size": size})
 
 
 def _leased(
@@ -305,6 +236,8 @@ def _leased(
     aggregate_id: str | None,
     created_at: float,
     attempts: int,
+    latest: bool,
+    age: float,
 ) -> LeasedMessage:
     return LeasedMessage(
         id,
@@ -318,6 +251,8 @@ def _leased(
         aggregate_id,
         _time(created_at),
         attempts,
+        latest=latest,
+        age=age,
     )
 
 
@@ -346,7 +281,7 @@ def _done(verdict: Verdict) -> dict[str, Any]:
     """What `settle_done` writes for a verdict."""
     row: dict[str, Any] = {"id": verdict.ticket.id, "attempt": verdict.ticket.attempt}
     if verdict.step is Step.DISCARDED:
-        row |= {"state": "discarded", "code": _storable(verdict.code), "error": _storable(verdict.error)}
+        row |= {"state": "discarded", "code": storable(verdict.code), "error": storable(verdict.error)}
     return row
 
 
@@ -360,11 +295,7 @@ def _failure(verdict: Verdict, queue_lease: float) -> dict[str, Any]:
         "keep": keep,
         "dead": verdict.step is Step.DEAD,
         "outage": verdict.step is Step.OUTAGE,
-        "code": _storable(verdict.code),
-        "error": _storable(verdict.error),
+        "behind": verdict.step is Step.BEHIND,
+        "code": storable(verdict.code),
+        "error": storable(verdict.error),
     }
-
-
-def _storable(error: str | None) -> str | None:
-    """PostgreSQL's text takes no NUL, and UTF-8 no half of a pair."""
-    return error and error.replace("\0", "\\0").encode("utf-8", "replace").decode("utf-8")

@@ -3,113 +3,41 @@
 from __future__ import annotations
 
 import logging
-import os
-from functools import cached_property
+import time
+from functools import partial
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery, Task, signals
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from outbox_tasks import claim, inbox, publish, settle
+from outbox_tasks import claim, heartbeat, logs, metrics, monitor, publish, retention, settle
+from outbox_tasks.alerts import teller, webhook
 from outbox_tasks.broker import (
     BUNDLE_TASK,
+    BY_BEAT,
     CLAIM_TASK,
     MAINTAIN_TASK,
     PUBLISH_TASK,
     QUEUES,
-    Broker,
     RelayTask,
-    joined,
 )
 from outbox_tasks.bundles import report, trace_each, verdict_in_hand
-from outbox_tasks.errors import AttemptFailed, BrokerUnreachable, DatabaseUnavailable, DeadLetter, OutboxError
+from outbox_tasks.errors import (
+    AttemptFailed,
+    BrokerUnreachable,
+    DatabaseUnavailable,
+    DeadLetter,
+    MaintainedElsewhere,
+    OutboxError,
+)
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
-from outbox_tasks.publish import Publishers
+from outbox_tasks.policy import redacted
+from outbox_tasks.relay import Relay
 from outbox_tasks.retry import backoff
-from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings, redacted
-from outbox_tasks.store import Store
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_blocked, settled
 
 log = logging.getLogger(__name__)
-
-
-class Relay:
-    """The settings, and the connections of one worker process: opened when first used, after any fork."""
-
-    def __init__(self, app: Celery, settings: Settings) -> None:
-        self.app = app
-        self.broker = Broker(app, settings)
-        self.given = settings
-        self._pid: int | None = None
-        self._store: Store | None = None
-        self._publishers: Publishers | None = None
-
-    @cached_property
-    def settings(self) -> Settings:
-        """Those it was made with. Where they name no broker, the app's is theirs, for `celery://` destinations too.
-
-        Not to be asked for before the app is configured.
-        """
-        given, conf = self.given, self.app.conf
-        url = joined(conf.broker_write_url)
-        if given.broker_url is not None or not url:
-            return given
-        destinations = dict(given.destinations)
-        for name, destination in given.destinations.items():
-            if destination.scheme == "celery" and "broker" not in parse_qs(urlsplit(destination.url).query):
-                options = {**conf.broker_transport_options, **destination.transport_options}
-                destinations[name] = destination.model_copy(update={"transport_options": options})
-        return given.replace(broker_url=url, destinations=destinations)
-
-    @property
-    def store(self) -> Store:
-        """The store of this process. Raises a `Schema…` error when the tables are not of this release."""
-        self._after_fork()
-        if self._store is None:
-            store = Store.connect(self.settings)
-            store.check_version()
-            self._store = store
-        return self._store
-
-    @property
-    def publishers(self) -> Publishers:
-        """The publishers of this process."""
-        self._after_fork()
-        if self._publishers is None:
-            self._publishers = Publishers(self.settings)
-        return self._publishers
-
-    def check(self) -> None:
-        """At a worker's start, before any fork: raises what would otherwise come up with the first message.
-
-        A database that can't be reached is not one of these: it may come back, and until then nothing is begun.
-        """
-        self.broker.check()
-        store, publishers = Store.connect(self.settings), Publishers(self.settings)
-        try:
-            for name in publishers:
-                publishers[name]
-            store.check_version()
-        except DatabaseUnavailable as error:
-            log.warning("%s", error)
-        finally:
-            publishers.close()
-            store.close()
-
-    def close(self) -> None:
-        """Close the connections of this process."""
-        if self._publishers is not None:
-            self._publishers.close()
-            self._publishers = None
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
-    def _after_fork(self) -> None:
-        if self._pid != os.getpid():
-            if self._store is not None:
-                self._store.engine.dispose(close=False)  # the connections belong to the parent
-            self._pid, self._store, self._publishers = os.getpid(), None, None
 
 
 def register(app: Celery, settings: Settings) -> Relay:
@@ -128,13 +56,19 @@ def register(app: Celery, settings: Settings) -> Relay:
         "throws": (DeadLetter, DatabaseUnavailable),
     }
 
-    @app.task(name=CLAIM_TASK, home=CLAIM_QUEUE, **common)
-    def outbox_claim() -> str:
+    @app.task(name=CLAIM_TASK, home=CLAIM_QUEUE, bind=True, **common)
+    def outbox_claim(self: Task) -> str:
+        began = time.monotonic()
+        if (self.request.headers or {}).get(BY_BEAT):
+            relay.tallies.saw("beat")
         try:
             tally = claim.claim(relay.store, relay.broker.send, relay.broker.waiting)
         except (DatabaseUnavailable, BrokerUnreachable) as error:
-            log.warning("%s", error)
+            log.warning("nothing is claimed while this is unavailable: %s", error)
             return "unavailable"
+        for row in tally.buried:
+            _tell_dead(relay, row.destination, row.id, row.event_type, row.key, row.attempts, row.code, row.error)
+        claimed.send(sender=app, tally=tally, seconds=time.monotonic() - began)
         return f"claimed {tally.claimed} in {tally.bundles} bundles, {tally.dead} dead"
 
     @app.task(
@@ -176,22 +110,33 @@ def register(app: Celery, settings: Settings) -> Relay:
 
     @app.task(name=MAINTAIN_TASK, home=MAINTAIN_QUEUE, **common)
     def outbox_maintain() -> str:
-        made = relay.store.prepare_archive()
-        forgotten, more = inbox.forget(relay.store)
-        if more:
+        try:
+            done = retention.maintain(relay.store)
+        except (DatabaseUnavailable, MaintainedElsewhere) as error:
+            log.warning("%s", error)
+            return "not done"
+        log.info("maintenance: %s", done)
+        relay.tallies.saw("maintain")
+        if done.more:
             # A little at a time: on a worker that also claims, the claims that wait come first.
             try:
                 outbox_maintain.apply_async()
             except BrokerUnreachable as error:
-                log.warning("the inbox is not yet rid of its old marks; beat's next run goes on: %s", error)
-        return f"made {made} partitions, forgot {forgotten} marks"
+                log.warning("there is more to clear away; beat's next run goes on: %s", error)
+        return str(done)
 
     _connect_signals(app, relay)
+    relay.tallies.connect(app)
+    teller.connect(relay)
+    heartbeat.connect(relay)
+    metrics.connect(relay)
+    monitor.connect(relay)
     return relay
 
 
 def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
     """Begin, send, settle. While the database is away nothing is begun: Celery tries again, within the lease."""
+    began = time.monotonic()
     try:
         store = relay.store
         outcomes = publish.publish(store, relay.publishers, bundle)
@@ -200,10 +145,44 @@ def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
         # It still expires when it would have: with its lease.
         raise task.retry(exc=error, countdown=wait) from error
     try:
-        return settle.settle(store, bundle, outcomes)
+        verdicts = settle.settle(store, bundle, outcomes, partial(_tell_open, relay, bundle.destination))
     except SoftTimeLimitExceeded as error:
         reason = "the messages were sent, and the time limit came before they were settled"
         raise DatabaseUnavailable(url=redacted(relay.settings.database_url or ""), reason=reason) from error
+    for verdict in verdicts:
+        if verdict.step is Step.DEAD:
+            _, attempt, event_type, key, *_ = ticket = verdict.ticket
+            _tell_dead(relay, bundle.destination, ticket.id, event_type, key, attempt, verdict.code, verdict.error)
+    seconds = time.monotonic() - began
+    logs.published(bundle, verdicts, seconds)
+    settled.send(sender=relay.app, bundle=bundle, verdicts=verdicts, seconds=seconds)
+    return verdicts
+
+
+def _tell_open(relay: Relay, destination: str, code: str | None, error: str | None) -> None:
+    breaker_opened.send(sender=relay.app, destination=destination, code=code, error=error)
+
+
+def _tell_dead(
+    relay: Relay,
+    destination: str,
+    id: str,
+    event_type: str,
+    key: str | None,
+    attempts: int,
+    code: str | None,
+    error: str | None,
+) -> None:
+    facts = {"message_id": id, "event_type": event_type, "key": key, "attempts": attempts, "code": code, "error": error}
+    told = {"destination": destination, **{name: value for name, value in facts.items() if name != "error"}}
+    text = "message %s (%s) to %s is dead after attempt %d: %s"
+    log.warning(text, id, event_type, destination, attempts, code, extra=told)
+    dead_letter.send(sender=relay.app, destination=destination, **facts)
+    configured = relay.settings.destinations.get(destination)
+    if key is None or configured is None or configured.on_dead != "block":
+        return
+    log.warning("dead message %s (%s) holds up the key %r of %s", id, code, key, destination, extra=told)
+    key_blocked.send(sender=relay.app, destination=destination, key=key, message_id=id, code=code)
 
 
 def _wake_claim(relay: Relay, bundle: Bundle) -> None:
@@ -222,14 +201,13 @@ def _conclude(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str
         case Step.SENT:
             return "sent"
         case Step.DISCARDED:
-            log.info("message %s was discarded: %s", ticket.id, verdict.error)
             return f"discarded: {verdict.code}"
-        case Step.STALE:
+        case Step.STALE | Step.BEHIND:
             raise Ignore(f"message {ticket.id} is not ours any more")
         case Step.DEAD:
             raise DeadLetter(id=ticket.id, attempt=ticket.attempt, code=verdict.code, error=verdict.error)
         case Step.RELEASE | Step.OUTAGE:
-            raise Retry(f"{verdict.code}: {verdict.error}", when=verdict.wait)
+            raise Retry(f"{verdict.code}", when=verdict.wait)
         case Step.RETRY:
             return _retry(task, relay, bundle, verdict)
 
@@ -247,9 +225,11 @@ def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
         )
     except Reject as refused:
         # The broker did not take the retry: give the row back, due when the retry would have been.
-        log.warning("message %s goes back to the table, its retry was refused: %s", ticket.id, refused.reason)
+        facts = {"message_id": ticket.id, "destination": bundle.destination, "lease": bundle.lease}
+        text = "message %s to %s goes back to the table, lease %s: its retry was refused: %s"
+        log.warning(text, ticket.id, bundle.destination, bundle.lease, refused.reason, extra=facts)
         relay.store.release(bundle.lease, [ticket], wait)
-        raise Retry(f"{verdict.code}: {verdict.error}", when=wait) from refused
+        raise Retry(f"{verdict.code}", when=wait) from refused
 
 
 def _connect_signals(app: Celery, relay: Relay) -> None:
@@ -258,6 +238,7 @@ def _connect_signals(app: Celery, relay: Relay) -> None:
         if sender.app is app and not app.amqp.queues.consume_from.keys().isdisjoint(QUEUES):
             try:
                 relay.check()
+                webhook.check(relay.settings)
             except OutboxError as error:
                 raise SystemExit(f"outbox_tasks: {error}") from None
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
-from outbox_tasks import statements
-from outbox_tasks.compose import Row, rows
+from outbox_tasks import statements, tracing
+from outbox_tasks.compose import Row, rows, sibling
 from outbox_tasks.deferred import Execute
 from outbox_tasks.errors import ReusedId, SchemaMissing
 from outbox_tasks.model import Message
@@ -29,14 +29,16 @@ class Writer:
         schema = settings.database_schema
         self._publish = statements.publish(tables(schema))
         self._publish_once = statements.publish_once(schema)
+        self._cancel = statements.cancel(schema)
 
     def write(self, session: AnySession, messages: Iterable[Message]) -> list[UUID]:
         """Insert messages, all checked before the first is written. Returns their ids."""
         ids: list[UUID] = []
         made: list[Row] = []
         once = False
+        trace = tracing.current()
         for message in messages:
-            id, own = rows(message, self._settings)
+            id, own = rows(message, self._settings, trace)
             ids.append(id)
             made.extend(own)
             once = once or message.id is not None
@@ -46,6 +48,17 @@ class Writer:
             if self.nudge is not None:
                 opened.wake(self.nudge)
         return ids
+
+    def cancel(self, session: AnySession, id: UUID) -> bool:
+        """Take back a message, for each destination that it is not yet on its way to; false if there was none."""
+        ids = [id, *(sibling(id, name) for name in self._settings.destinations)]
+        opened = transaction(session, "outbox.cancel")
+        try:
+            return opened.run(self._cancel, {"ids": ids}, self._publish) > 0
+        except Exception as error:
+            if sqlstate(error) in LOST_TABLE:
+                raise SchemaMissing(where=where(self._settings.database_schema)) from error
+            raise
 
     def _insert(self, execute: Execute, made: list[Row]) -> None:
         self._execute(execute, self._publish, made)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
@@ -19,16 +20,20 @@ import redis
 from sqlalchemy import Connection, Engine, Row, create_engine, func, insert, literal, select, text, update
 from sqlalchemy.sql import ColumnElement
 
+from outbox_tasks.database import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage
 from outbox_tasks.schema import tables
 from outbox_tasks.settings import Settings
 from outbox_tasks.sql import SECOND
-from outbox_tasks.store import Store, engine_url
+from outbox_tasks.store import Store
 
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
 """The settings of whoever runs the tests; no test may see them but through the fixtures."""
+
+EMPTY = range(15, 0, -1)
+"""Databases of the Redis server that may be ours."""
 
 KINDS = ("unit", "contract", "integration", "acceptance", "fault", "examples")
 
@@ -38,6 +43,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in KINDS:
             item.add_marker(item.path.parent.name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two processes at most, each with servers of its own. Servers that were given can't be divided: tests on them look
+    at all that is there, to see that nothing is left behind."""
+    return 0 if GIVEN else min(2, os.cpu_count() or 1)
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
@@ -148,6 +160,25 @@ class Stream:
         return int(self.client.xlen(self.name))
 
 
+@contextmanager
+def own_stream(redis_url: str) -> Iterator[Stream]:
+    made = Stream(redis_url, f"outbox_test_{uuid4().hex[:12]}")
+    yield made
+    made.client.delete(made.name)
+    made.client.close()
+
+
+@contextmanager
+def own_schema(engine: Engine) -> Iterator[str]:
+    """The name of a database schema; not made yet, and dropped afterwards."""
+    name = f"outbox_test_{uuid4().hex[:12]}"
+    yield name
+    with engine.begin() as connection:
+        connection.execute(text("SET LOCAL client_min_messages = warning"))
+        connection.execute(text("SET LOCAL lock_timeout = '10s'"))
+        connection.execute(text(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     if url := GIVEN.get("OUTBOX_DATABASE_URL"):
@@ -164,6 +195,19 @@ def redis_url() -> Iterator[str]:
     else:
         with EmbeddedValkey() as server:
             yield server.url
+
+
+@pytest.fixture(scope="module")
+def broker_url(redis_url: str) -> Iterator[str]:
+    """A database of the Redis server that was empty, and is emptied again: Celery's queues are named alike."""
+    for number in EMPTY:
+        url = urlsplit(redis_url)._replace(path=f"/{number}").geturl()
+        with redis.Redis.from_url(url) as client:
+            if not client.dbsize():
+                yield url
+                client.flushdb()
+                return
+    pytest.fail("no Redis database is empty")
 
 
 @pytest.fixture
@@ -198,21 +242,15 @@ def connection(engine: Engine) -> Iterator[Connection]:
 @pytest.fixture
 def stream(redis_url: str) -> Iterator[Stream]:
     """Where the destination `orders` delivers to."""
-    made = Stream(redis_url, f"outbox_test_{uuid4().hex[:12]}")
-    yield made
-    made.client.delete(made.name)
-    made.client.close()
+    with own_stream(redis_url) as made:
+        yield made
 
 
 @pytest.fixture
 def schema(engine: Engine) -> Iterator[str]:
     """The name of a database schema for this test alone; not made yet, and dropped afterwards."""
-    name = f"outbox_test_{uuid4().hex[:12]}"
-    yield name
-    with engine.begin() as connection:
-        connection.execute(text("SET LOCAL client_min_messages = warning"))
-        connection.execute(text("SET LOCAL lock_timeout = '10s'"))
-        connection.execute(text(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+    with own_schema(engine) as name:
+        yield name
 
 
 @pytest.fixture

@@ -6,4 +6,4 @@ Processes, not threads: only the prefork pool can end a send that hangs beyond i
 from outbox_tasks.settings import PUBLISH_QUEUE
 from workers import narrowed
 
-app = narrowed("publish", queue=PUBLISH_QUEUE, pool="prefork", concurrency=2)
+app = narrowed("publish", queue=PUBLISH_QUEUE, pool="prefork", concurrency=4)

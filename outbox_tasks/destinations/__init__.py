@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.settings import Destination, Settings, redacted
+from outbox_tasks.policy import Destination, redacted
+from outbox_tasks.settings import Settings
 
 GROUP = "outbox_tasks.publishers"
 

@@ -5,9 +5,9 @@ does. Options: `endpoint` (an emulator, a VPC endpoint), `session_token`, `profi
 queues and topics: the key becomes the group, the id the deduplication id.
 
 Neither has a CloudEvents binding. The body is the payload, and the message attributes, all of them texts, are `ce_id`,
-`ce_type`, `ce_source`, `ce_time`, `ce_subject`, `ce_partitionkey`, `ce_traceparent`, `ce_tracestate`, `content_type`
-and, since a message may have ten of them, the own headers as one JSON object, `headers`. A payload that is not text as
-SQS understands it goes as Base64, with `body_encoding`.
+`ce_type`, `ce_source`, `ce_time`, `ce_subject`, `ce_partitionkey`, `ce_dataref`, `ce_traceparent`, `ce_tracestate`,
+`content_type` and, since a message may have ten of them, the own headers as one JSON object, `headers`. A payload that
+is not text as SQS understands it goes as Base64, with `body_encoding`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlencode
 
 import boto3
 import botocore.session
@@ -31,7 +32,8 @@ from outbox_tasks.destinations.aws_answers import failed, trouble
 from outbox_tasks.destinations.aws_message import attributes_of, body_of
 from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.policy import Destination
+from outbox_tasks.settings import Settings
 
 BATCH = 10
 """Entries of a request, at most."""
@@ -138,6 +140,7 @@ class BatchPublisher(ABC):
             retries={"total_max_attempts": 1, "mode": "standard"},  # to try again is the relay's to decide
             max_pool_connections=LANES,
             tcp_keepalive=True,
+            parameter_validation=False,  # all of them are texts, and to check them takes a tenth of the CPU
         )
         client = None
         try:
@@ -145,6 +148,7 @@ class BatchPublisher(ABC):
             base.register_component("data_loader", _descriptions())
             session = boto3.session.Session(region_name=address.region, botocore_session=base, **address.credentials)
             client = session.client(self.service, endpoint_url=address.endpoint, config=config)
+            client.meta.events.register_first(f"request-created.{self.service}", _encode)
             self._opened = client, self._place(client)
         except Exception as error:
             if client is not None:
@@ -253,6 +257,12 @@ class SnsPublisher(BatchPublisher):
 def _descriptions() -> Any:
     """What the client knows of the services. To read it takes five times as long as all else of a client."""
     return botocore.session.Session().get_component("data_loader")
+
+
+def _encode(request: Any, **_: Any) -> None:
+    """Make the body of SNS's fields. The client would do so twice, to sign and to send, at a fifth of all its CPU."""
+    if isinstance(request.data, dict):
+        request.data = urlencode(request.data)
 
 
 def _lanes(entries: Sequence[Entry]) -> list[list[Entry]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.settings import HIDDEN, Destination
+from outbox_tasks.policy import HIDDEN, Destination
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,256}(?:\.fifo)?")
 ARN = re.compile(rf"arn:aws[a-z-]*:(sqs|sns):([a-z0-9-]+):([0-9]{{12}}):({NAME.pattern})")

@@ -36,8 +36,9 @@ def attributes_of(message: LeasedMessage, source: str, encoding: str | None) -> 
     own = own_headers(message) if message.headers != {} else {}
     if encoding is not None:
         values["body_encoding"] = encoding
-    if own and len(values) == ATTRIBUTES and "ce_tracestate" in values:
-        own["tracestate"] = values.pop("ce_tracestate")
+    for name in ("tracestate", "traceparent"):  # the headers that they came from
+        if len(values) + bool(own) > ATTRIBUTES and f"ce_{name}" in values:
+            own[name] = values.pop(f"ce_{name}")
     if own:
         values["headers"] = json.dumps(own)
     for name, value in values.items():

@@ -1,7 +1,7 @@
 """Celery tasks: `celery://?task=shop.tasks.on_event&queue=shop&broker=redis://…`, one task a message.
 
 A task that was stored by `outbox.delay` and its like is sent as Celery would have sent it, byte for byte, to the queue
-it was meant for; the options here, but `broker`, do not concern it.
+it was meant for; the options here, but `broker`, do not concern it. The trace context of its send is a header more.
 
 Of any other message this makes a task. Without `task`, the event type is the task's name; without `queue`, it goes to
 the queue `celery`. It is called with the payload, decoded from JSON, as its only argument; its id is the message's id,
@@ -21,9 +21,10 @@ from kombu import Producer
 
 from outbox_tasks.broker import PinnedCelery
 from outbox_tasks.errors import ConfigurationError, PermanentError
-from outbox_tasks.events import attributes, checked_headers, own_headers
+from outbox_tasks.events import attributes, checked_headers, own_headers, trace_headers
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.settings import HIDDEN, Destination, Settings
+from outbox_tasks.policy import HIDDEN, Destination
+from outbox_tasks.settings import Settings
 from outbox_tasks.task_message import ENVELOPE, TaskMessage
 
 OPTIONS = ("task", "queue", "broker")
@@ -85,7 +86,7 @@ class CeleryTaskPublisher:
     def _made(self, message: LeasedMessage) -> Send:
         """A task of our own making, with the message as its argument."""
         headers = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
-        headers |= own_headers(message)
+        headers |= own_headers(message) | trace_headers(message)
         try:
             argument = json.loads(message.payload)
         except ValueError as error:
@@ -129,7 +130,7 @@ def _stored(message: LeasedMessage) -> Send | Outcome:
         routing_key=task.routing_key,
         content_type=task.content_type,
         content_encoding=task.content_encoding,
-        headers=task.headers,
+        headers=task.headers | trace_headers(message),
         priority=task.priority,
         mandatory=task.mandatory,
         expiration=expiration,

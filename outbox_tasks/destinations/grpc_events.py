@@ -24,7 +24,8 @@ from outbox_tasks.destinations.proto import DELIVER, DeliverRequest, DeliverResp
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.events import attributes, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.settings import HIDDEN, Destination, Settings
+from outbox_tasks.policy import HIDDEN, Destination
+from outbox_tasks.settings import Settings
 
 CODES: dict[StatusCode, tuple[Callable[[str, str], Outcome], str]] = {
     StatusCode.UNAVAILABLE: (Outcome.outage, "connection"),

@@ -28,7 +28,8 @@ from outbox_tasks.destinations.http_options import Headers
 from outbox_tasks.errors import PermanentError
 from outbox_tasks.events import attributes, checked_headers
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.policy import Destination
+from outbox_tasks.settings import Settings
 
 STATUSES = {
     401: (Result.OUTAGE, "unauthorized"),

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import httpx
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.settings import HIDDEN, Destination
+from outbox_tasks.policy import HIDDEN, Destination
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -20,7 +20,8 @@ from outbox_tasks.destinations.kafka_session import DebugLog, Record, Session
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.events import attributes, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.settings import HIDDEN, Destination, Settings
+from outbox_tasks.policy import HIDDEN, Destination
+from outbox_tasks.settings import Settings
 
 _inherited: list[Any] = []
 """Producers of a parent process. Their threads are not here: to destroy one would wait for them for ever."""

@@ -6,7 +6,7 @@ import re
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.settings import HIDDEN, Destination
+from outbox_tasks.policy import HIDDEN, Destination
 
 OPTIONS = {
     "sasl": "sasl.mechanism",

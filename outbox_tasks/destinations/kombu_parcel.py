@@ -15,7 +15,7 @@ from kombu.utils.url import parse_ssl_cert_reqs
 
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Outcome, Result
-from outbox_tasks.settings import HIDDEN, Destination
+from outbox_tasks.policy import HIDDEN, Destination
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,8 @@ from outbox_tasks.destinations.kombu_virtual import VirtualLine
 from outbox_tasks.errors import PermanentError
 from outbox_tasks.events import attributes, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.policy import Destination
+from outbox_tasks.settings import Settings
 
 
 class KombuPublisher:

@@ -28,7 +28,8 @@ from outbox_tasks.destinations.kombu_parcel import (
     wrong,
 )
 from outbox_tasks.model import Outcome, Result
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.policy import Destination
+from outbox_tasks.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from kombu.utils.json import dumps
 from outbox_tasks.destinations.kombu_parcel import Parcel, database, outcome_of, parts_of, tls_of, wrong
 from outbox_tasks.errors import PublisherNotInstalled
 from outbox_tasks.model import Outcome, Result
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.policy import Destination
+from outbox_tasks.settings import Settings
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 Without a stream in the path, the stream has the destination's name. `?maxlen=100000` trims it, roughly, to that
 many entries. TLS: `rediss+stream://`. Redis Streams have no CloudEvents binding; the fields are `ce_id`, `ce_type`,
-`ce_source`, `ce_time`, `ce_subject`, `ce_partitionkey`, `ce_traceparent`, `content_type`, `data`, and the message's
-own headers as `h_<name>`.
+`ce_source`, `ce_time`, `ce_subject`, `ce_partitionkey`, `ce_dataref`, `ce_traceparent`, `content_type`, `data`, and
+the message's own headers as `h_<name>`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from redis.retry import Retry
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.events import attributes, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.settings import HIDDEN, Destination, Settings
+from outbox_tasks.policy import HIDDEN, Destination
+from outbox_tasks.settings import Settings
 
 Fields = dict[str, str | bytes]
 

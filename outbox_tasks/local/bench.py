@@ -28,6 +28,7 @@ from rich.table import Table
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
+from outbox_tasks.database import engine_url, migrating
 from outbox_tasks.local import commands
 from outbox_tasks.local.processes import Child, Group
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
@@ -35,7 +36,6 @@ from outbox_tasks.migrations import upgrade
 from outbox_tasks.nudge import broker_nudge
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import engine_url, migrating
 
 WORKERS = 2
 PATIENCE = 120.0
@@ -43,7 +43,7 @@ PATIENCE = 120.0
 
 RATE, LATENCY_SECONDS = 10, 20
 BACKLOG = """INSERT INTO outbox_messages (event_type, destination, key, payload)
-SELECT 'order.created', 'bench', 'order:' || n,
+SELECT 'order.created', 'bench', NULL,
        convert_to('{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}', 'UTF8')
 FROM generate_series(1, :count) n"""
 

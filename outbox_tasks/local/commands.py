@@ -18,8 +18,9 @@ def outbox_tasks_argv(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "outbox_tasks", *arguments]
 
 
-FLOWER_COLUMNS = "name,uuid,state,args,retries,received,runtime,worker"
-"""With the arguments: they say event type, destination and attempt. The uuid is the message's id."""
+FLOWER_COLUMNS = "name,uuid,state,args,retries,eta,received,runtime,worker"
+"""With the arguments: they say event type, destination and attempt. The uuid is the message's id. The ETA is when a
+message is tried again."""
 
 
 def claim_worker_argv(name: str = "claim", *, loglevel: str = "INFO") -> list[str]:

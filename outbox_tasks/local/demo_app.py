@@ -13,9 +13,9 @@ from typing import Self
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
+from outbox_tasks.database import engine_url
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import engine_url
 
 WRITERS = 4
 RATE = 500.0

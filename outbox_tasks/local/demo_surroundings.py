@@ -18,6 +18,7 @@ import redis
 from redis.exceptions import ResponseError
 from sqlalchemy.schema import DropSchema
 
+from outbox_tasks.database import migrating
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.local import demo_destination
 from outbox_tasks.local.demo_app import DESTINATION
@@ -25,8 +26,8 @@ from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.settings import PREFIX, Settings, redacted
-from outbox_tasks.store import migrating
+from outbox_tasks.policy import redacted
+from outbox_tasks.settings import PREFIX, Settings
 
 FAILING_SHARE = 0.06
 """Of the requests with messages to the destination."""

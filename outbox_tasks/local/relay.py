@@ -25,6 +25,8 @@ READY_TIMEOUT = 60.0
 STOP_TIMEOUT = 30.0
 """Above the hard time limit of a publish task: what is being sent may end."""
 
+MONITOR_PORT = "OUTBOX_MONITOR_PORT"
+
 MAX_RESTARTS = 5
 STEADY_SECONDS = 60.0
 """A service that has run this long is not to blame for what it did before."""
@@ -127,6 +129,8 @@ class Relay:
 
     def _start(self, name: str, argv: list[str], ready: str, env: Mapping[str, str] | None = None) -> None:
         full_env = {**self._env, **(env or {})}
+        if (port := full_env.get(MONITOR_PORT, "0")) != "0":
+            full_env[MONITOR_PORT] = str(int(port) + len(self.services))  # several workers can't share one
         child = self._group.add(self._child(name, argv, full_env))
         self.services.append(Service(name, argv, ready, full_env, child, time.monotonic()))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import shlex
 import signal
@@ -23,9 +22,10 @@ from outbox_tasks.local.commands import outbox_tasks_argv
 from outbox_tasks.local.errors import LocalError, ServerLost, TablesNotMade
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.relay import Flower, Relay
+from outbox_tasks.local.relay import MONITOR_PORT, Flower, Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
-from outbox_tasks.settings import Settings, redacted
+from outbox_tasks.policy import redacted
+from outbox_tasks.settings import Settings
 
 DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OUTBOX_DESTINATIONS"
 FLOWER_PASSWORD = "OUTBOX_FLOWER_PASSWORD"
@@ -33,8 +33,6 @@ FLOWER_PORT = 5555
 EXAMPLE = "events"
 INIT_TIMEOUT = 120.0
 LOOK_INTERVAL = 0.2
-# What an idle relay says each second would hide the rest.
-ROUTINE = re.compile(r"due task outbox_tasks\.claim |outbox_tasks\.claim\[.*(received$|claimed 0 in 0)")
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
 
@@ -80,7 +78,7 @@ def _run(
         _init(surroundings.env)
     flower = _flower(settings_env, console) if with_flower else None
     log = Log(console)
-    relay = Relay(surroundings.env, publishers=publishers, flower=flower, on_line=log)
+    relay = Relay(surroundings.env, publishers=publishers, concurrency=2, flower=flower, on_line=log)
     with console.status("Starting the relay …"):
         stack.enter_context(relay)
     stack.callback(console.print, "Stopping; Ctrl-C once more to hurry …")
@@ -103,6 +101,8 @@ class Surroundings:
         self.exports: dict[str, str] = {}
         """What an application needs to use what was started here."""
         self._given = dict(settings_env)
+        if settings.monitor_port is not None:  # also if it is in outbox.toml
+            self._given[MONITOR_PORT] = str(settings.monitor_port)
         self._servers: list[EmbeddedServer] = []
 
     @property
@@ -146,7 +146,7 @@ class Log:
         """Off while the services start: if one fails, its last lines are in the error."""
 
     def __call__(self, name: str, line: str) -> None:
-        if self.shown and line and not ROUTINE.search(line):
+        if self.shown and line:
             colour = self._colours.setdefault(name, COLOURS[len(self._colours) % len(COLOURS)])
             text = Text.assemble((f"{name:<9}", colour), ("│ ", "dim"), line)
             self._console.print(text, soft_wrap=True, highlight=False)

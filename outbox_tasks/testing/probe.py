@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from uuid import UUID
 
 from outbox_tasks.destinations import Publisher
@@ -19,6 +20,9 @@ COMMITTED = "Only what is committed is seen here; for what is not, there is outb
 OPEN = "What an AsyncSession publishes is written, and seen, when it commits."
 TAKEN = "Call outbox.drain() first; what fails or waits is not delivered."
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 
 class Published:
     """What was published, and assertions on it.
@@ -29,9 +33,10 @@ class Published:
     are compared as JSON where they are no JSON themselves: `id=order.id` may be a UUID.
     """
 
-    def __init__(self, read: Callable[[], list[SeenMessage]], hint: str) -> None:
+    def __init__(self, read: Callable[[], list[SeenMessage]], hint: str, verb: str = "published") -> None:
         self._read = read
         self._hint = hint
+        self._verb = verb
 
     @property
     def published(self) -> list[SeenMessage]:
@@ -70,7 +75,7 @@ class Published:
         what was published instead. One event to two destinations is two messages: say which with `to`."""
         __tracebackhide__ = True
         wanted = Wanted(event_type, fields, payload, key, to, headers, message_id)
-        return self._check(wanted, _counted(times), "assert_published")[0]
+        return self._check(wanted, _counted(times), f"assert_{self._verb}")[0]
 
     def assert_not_published(
         self,
@@ -87,7 +92,7 @@ class Published:
         """Raises `AssertionError` if a message matches."""
         __tracebackhide__ = True
         wanted = Wanted(event_type, fields, payload, key, to, headers, message_id)
-        self._check(wanted, 0, "assert_not_published")
+        self._check(wanted, 0, f"assert_not_{self._verb}")
 
     def assert_nothing_published(self) -> None:
         """Raises `AssertionError` if there is any message, or any stored Celery task."""
@@ -118,7 +123,25 @@ class Published:
 
     def _check(self, wanted: Wanted | WantedTask, times: int | None, call: str) -> list[SeenMessage]:
         __tracebackhide__ = True
-        return _checked(wanted, times, self.published, call=call, verb="published", hint=self._hint)
+        messages = self._read()
+        found = _matching(wanted, messages)
+        if len(found) != times if times is not None else not found:
+            raise AssertionError(explained(wanted, times, messages, call=call, verb=self._verb, hint=self._hint))
+        return found
+
+
+def _of_the_delivered(assertion: Callable[Concatenate[Published, P], R]) -> Callable[Concatenate[OutboxProbe, P], R]:
+    """The same assertion, of what was delivered."""
+
+    @wraps(assertion)
+    def asserted(probe: OutboxProbe, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True
+        return assertion(probe._taken, *args, **kwargs)
+
+    asserted.__name__ = assertion.__name__.replace("published", "delivered")
+    asserted.__qualname__ = f"OutboxProbe.{asserted.__name__}"
+    asserted.__doc__ = f"As `{assertion.__name__}`, of what was delivered."
+    return asserted
 
 
 class OutboxProbe(Published):
@@ -136,6 +159,7 @@ class OutboxProbe(Published):
         self.settings = settings or Settings()
         self._store = ProbeStore.open(self.settings)
         self._pipe = Pipe(self._store, beside_relay=beside_relay)
+        self._taken = Published(lambda: self.delivered, TAKEN, "delivered")
         super().__init__(self._store.seen, COMMITTED)
 
     def within(self, session: Any) -> Published:
@@ -152,41 +176,8 @@ class OutboxProbe(Published):
         """What the destinations have taken, in order; a repeated delivery is there twice, with the same id."""
         return list(self._pipe.delivered)
 
-    def assert_delivered(
-        self,
-        event_type: str = "*",
-        /,
-        *,
-        times: int | None = None,
-        payload: Any = None,
-        key: str | None = None,
-        to: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        message_id: UUID | str | None = None,
-        **fields: Any,
-    ) -> SeenMessage:
-        """As `assert_published`, of what was delivered."""
-        __tracebackhide__ = True
-        wanted = Wanted(event_type, fields, payload, key, to, headers, message_id)
-        delivered = self.delivered
-        return _checked(wanted, _counted(times), delivered, call="assert_delivered", verb="delivered", hint=TAKEN)[0]
-
-    def assert_not_delivered(
-        self,
-        event_type: str = "*",
-        /,
-        *,
-        payload: Any = None,
-        key: str | None = None,
-        to: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        message_id: UUID | str | None = None,
-        **fields: Any,
-    ) -> None:
-        """As `assert_not_published`, of what was delivered."""
-        __tracebackhide__ = True
-        wanted = Wanted(event_type, fields, payload, key, to, headers, message_id)
-        _checked(wanted, 0, self.delivered, call="assert_not_delivered", verb="delivered", hint=TAKEN)
+    assert_delivered = _of_the_delivered(Published.assert_published)
+    assert_not_delivered = _of_the_delivered(Published.assert_not_published)
 
     def drain(
         self, *, skip_waits: bool = False, publishers: Mapping[str, Publisher] | None = None, at_most: int = 10_000
@@ -260,16 +251,6 @@ class OutboxProbe(Published):
 
 def _matching(wanted: Wanted | WantedTask, messages: Sequence[SeenMessage]) -> list[SeenMessage]:
     return [message for message in messages if wanted.is_named(message) and not wanted.differences(message)]
-
-
-def _checked(
-    wanted: Wanted | WantedTask, times: int | None, messages: Sequence[SeenMessage], *, call: str, verb: str, hint: str
-) -> list[SeenMessage]:
-    __tracebackhide__ = True
-    found = _matching(wanted, messages)
-    if len(found) != times if times is not None else not found:
-        raise AssertionError(explained(wanted, times, messages, call=call, verb=verb, hint=hint))
-    return found
 
 
 def _counted(times: int | None) -> int | None:

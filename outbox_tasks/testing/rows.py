@@ -35,13 +35,14 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql import ColumnElement, Executable
 
 from outbox_tasks import statements
+from outbox_tasks.database import migrating
 from outbox_tasks.errors import SchemaMissing, SchemaTooOld
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.schema import DEAD, PENDING, Tables
 from outbox_tasks.sessions import is_django, unwrapped
 from outbox_tasks.settings import Settings
 from outbox_tasks.sql import SECOND
-from outbox_tasks.store import Claimed, Store, migrating
+from outbox_tasks.store import Claimed, Store
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
 from outbox_tasks.testing.messages import SeenMessage
 
@@ -49,11 +50,16 @@ RELAY, PROBE = "outbox_tasks", "outbox_tasks.testing"
 """As what a relay's connections, and ours, are known to the database."""
 
 
+def _alone(settings: Settings) -> Settings:
+    """Without what shares a cluster among destinations: a drain sends one bundle after the other, as fast as it can,
+    and what crashes in it takes no process with it whose slots would be free."""
+    limits = {"concurrency": None, "rate_limit": None}
+    names = {name: each.model_copy(update=limits) for name, each in settings.destinations.items()}
+    return settings.model_copy(update={"reserve": 0, "destinations": names})
+
+
 class ProbeStore(Store):
     """A real store that sees, claims and changes only what was written since it was opened."""
-
-    since: int
-    """The number of the last row that is not ours."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
@@ -64,7 +70,7 @@ class ProbeStore(Store):
     @classmethod
     def open(cls, settings: Settings) -> Self:
         """Connect, make the tables if they are missing or old, and begin."""
-        store = cls.connect(settings)
+        store = cls.connect(_alone(settings))
         try:
             store.check_version()
         except (SchemaMissing, SchemaTooOld):
@@ -73,19 +79,19 @@ class ProbeStore(Store):
         # A number of the sequence, not the largest one in use: what others have not committed yet is not ours either.
         name = store.engine.dialect.identifier_preparer.format_table(store.tables.messages)
         sequence = cast(func.pg_get_serial_sequence(name, "seq"), REGCLASS)
-        [[store.since]] = store._rows(select(func.nextval(sequence)), {})
+        [[store.since]] = store.rows(select(func.nextval(sequence)), {})
         return store
 
     def seen(self) -> list[SeenMessage]:
         """What is committed, in the order of insertion."""
-        return [_seen(*row) for row in self._rows(seen(self.tables, self.since), {})]
+        return [_seen(*row) for row in self.rows(seen(self.tables, self.since), {})]
 
     def check_alone(self) -> None:
         """Raises `RelayAtWork`."""
         activity = table(
             "pg_stat_activity", column("pid"), column("client_addr"), column("datname"), column("application_name")
         )
-        relays = self._rows(
+        relays = self.rows(
             select(activity.c.pid, cast(activity.c.client_addr, Text))
             .where(activity.c.datname == func.current_database(), activity.c.application_name == RELAY)
             .limit(1),
@@ -99,7 +105,7 @@ class ProbeStore(Store):
         with self._others_locked():
             return super().claim(shares, lease)
 
-    def bury_unroutable(self) -> list[UUID]:
+    def bury_unroutable(self) -> list[Claimed]:
         """As ever, but of ours."""
         with self._others_locked():
             return super().bury_unroutable()
@@ -108,7 +114,7 @@ class ProbeStore(Store):
         """Seconds until the first of those that wait, or are leased, can be claimed; `but` are ids to leave out."""
         m = self.tables.messages
         wait = func.min(cast(extract("epoch", m.c.locked_until - func.clock_timestamp()), Float))
-        [[seconds]] = self._rows(select(wait).where(*self._ours(but), func.isfinite(m.c.locked_until)), {})
+        [[seconds]] = self.rows(select(wait).where(*self._ours(but), func.isfinite(m.c.locked_until)), {})
         return None if seconds is None else float(seconds)
 
     def forward(self, seconds: float, but: Collection[str] = ()) -> None:
@@ -126,14 +132,14 @@ class ProbeStore(Store):
 
     def pending(self) -> int:
         """How many are still to be sent, now or later."""
-        [[count]] = self._rows(select(func.count()).select_from(self.tables.messages).where(*self._ours(())), {})
+        [[count]] = self.rows(select(func.count()).select_from(self.tables.messages).where(*self._ours(())), {})
         return int(count)
 
     def _set_due(self, which: Sequence[ColumnElement[bool]], when: ColumnElement[Any]) -> int:
         m = self.tables.messages
         # A claim would pass over what somebody has locked, and so does time.
         free = select(m.c.id).where(*which).with_for_update(skip_locked=True)
-        return len(self._rows(update(m).where(m.c.id.in_(free)).values(locked_until=when).returning(m.c.id), {}))
+        return len(self.rows(update(m).where(m.c.id.in_(free)).values(locked_until=when).returning(m.c.id), {}))
 
     def _earlier(self, seconds: float) -> ColumnElement[Any]:
         return self.tables.messages.c.locked_until - literal(seconds, Float) * SECOND
@@ -147,7 +153,7 @@ class ProbeStore(Store):
         """Lock the rows that are not ours: a claim passes over what is locked."""
         m = self.tables.messages
         others = select(m.c.id).where(m.c.seq <= self.since, m.c.status == PENDING)
-        if not self._rows(others.limit(1), {}):
+        if not self.rows(others.limit(1), {}):
             yield
             return
         with migrating(self.settings) as connection:

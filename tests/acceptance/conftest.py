@@ -7,56 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
-from uuid import uuid4
 
 import pytest
-import redis
 from pytest_celery import CeleryBrokerCluster, CeleryTestBroker, CeleryWorkerCluster
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from outbox_tasks import Outbox
 from outbox_tasks.migrations import upgrade
 from tests.acceptance.nodes import Relay, Server, Worker
 from tests.acceptance.publishers import SCHEME, distribution
-from tests.conftest import Stream, eventually
-
-EMPTY = range(15, 0, -1)
+from tests.conftest import Stream, eventually, own_schema, own_stream
 
 
 @pytest.fixture(scope="module")
 def schema(engine: Engine) -> Iterator[str]:
     """A migrated database schema for the module."""
-    name = f"outbox_test_{uuid4().hex[:12]}"
-    with engine.begin() as connection:
-        upgrade(connection, name)
-    yield name
-    with engine.begin() as connection:
-        connection.execute(text("SET LOCAL client_min_messages = warning"))
-        connection.execute(text("SET LOCAL lock_timeout = '10s'"))
-        connection.execute(text(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+    with own_schema(engine) as name:
+        with engine.begin() as connection:
+            upgrade(connection, name)
+        yield name
 
 
 @pytest.fixture(scope="module")
 def stream(redis_url: str) -> Iterator[Stream]:
     """Where the destination `orders` delivers to."""
-    made = Stream(redis_url, f"outbox_test_{uuid4().hex[:12]}")
-    yield made
-    made.client.delete(made.name)
-    made.client.close()
-
-
-@pytest.fixture(scope="module")
-def broker_url(redis_url: str) -> Iterator[str]:
-    """A database of the Redis server that was empty, and is emptied again: Celery's queues are named alike."""
-    for number in EMPTY:
-        url = urlunsplit(urlsplit(redis_url)._replace(path=f"/{number}"))
-        with redis.Redis.from_url(url) as client:
-            if not client.dbsize():
-                yield url
-                client.flushdb()
-                return
-    pytest.fail("no Redis database is empty")
+    with own_stream(redis_url) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from outbox_tasks.destinations.redis_stream import RedisStreamPublisher
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.policy import Destination
+from outbox_tasks.settings import Settings
 
 SCHEME = "obedient"
 
@@ -23,7 +24,7 @@ class ObedientPublisher:
     """`obedient://host:port/db/stream`: a Redis Stream, for what is not told otherwise.
 
     A payload may be a JSON object with one of `die`; `refuse`: a code to be dead with; `fail`: how often to fail before
-    it is sent, with `code` and `retry_after`.
+    it is sent, with `code` and `retry_after`; `nap`: how many seconds to take.
     """
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
@@ -44,6 +45,7 @@ class ObedientPublisher:
         if "die" in order:
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
+        time.sleep(order.get("nap", 0))
         if "refuse" in order:
             return Outcome.dead(order["refuse"], "as told")
         if message.attempts <= order.get("fail", 0):

@@ -45,6 +45,7 @@ def destinations(destinations: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def celery_worker_cluster(relay: Relay, pool: str) -> CeleryWorkerCluster:
+    relay.beat()  # claims again what waits for a slot
     return cluster(relay, [relay.claim(f"claim-{pool}"), relay.publish(1, 2, pool)])
 
 

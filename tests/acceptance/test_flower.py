@@ -1,4 +1,4 @@
-"""Flower lists the messages of bundles one by one, to those who have its password."""
+"""Flower lists the messages of bundles one by one, to those who have its password; and what people see is there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine
@@ -19,6 +22,7 @@ from outbox_tasks.broker import PUBLISH_TASK
 from outbox_tasks.local.commands import CELERY, FLOWER_READY, flower_argv, flower_env
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
+from tests.acceptance.browser import CHROMIUM, Browser, browser
 from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay
 from tests.conftest import eventually
@@ -29,6 +33,11 @@ PASSWORD = "a secret"
 @pytest.fixture(scope="module")
 def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
     return cluster(relay, [relay.worker([*CELERY, "worker", "-l", "INFO", "-P", "solo", "-E"])])
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, Any]:
+    return {"backoff_base": 20, "native_retry_max": 60}
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +84,65 @@ def tasks(flower: str, login: str | None = f"outbox:{PASSWORD}") -> dict[str, di
     with urllib.request.urlopen(request, timeout=10) as answer:
         found: dict[str, dict[str, Any]] = json.load(answer)
     return found
+
+
+@pytest.fixture(scope="module")
+def page(flower: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser that has the password."""
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here")
+    with browser(tmp_path_factory.mktemp("browser")) as made:
+        made.log_in("outbox", PASSWORD)
+        yield made
+
+
+def found(page: Browser, search: str) -> dict[str, dict[str, str]]:
+    """The rows that people see when they type this into the search of the page of tasks, by message id."""
+    page.run(f"void $('#tasks-table').DataTable().page.len(100).search({search!r}).draw()")
+    return {row["UUID"]: row for row in page.table("#tasks-table") if "State" in row}
+
+
+def test_people_see_every_message_with_what_and_where_to(
+    page: Browser, flower: str, celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox
+) -> None:
+    """A row each: those that are sent, that wait for their next attempt, with its time, and that are dead."""
+
+    def publish(event_type: str, count: int, to: str, **told: Any) -> list[str]:
+        with Session(engine) as session, session.begin():
+            return [str(outbox.publish(session, event_type, told, to=to)) for _ in range(count)]
+
+    eventually(lambda: publish("order.early", 1, "orders") and tasks(flower), 30)
+    sent = publish("order.created", 4, "orders")
+    [waiting] = publish("order.delayed", 1, "told", fail=1)
+    [dead] = publish("order.refused", 1, "told", refuse="not_wanted")
+    eventually(lambda: {tasks(flower).get(id, {}).get("state") for id in (*sent, dead)} == {"SUCCESS", "FAILURE"}, 60)
+    eventually(lambda: tasks(flower)[waiting].get("eta"), 60)
+
+    page.open(f"{flower}/tasks")
+    rows = eventually(lambda: (rows := found(page, "args:order.created")).keys() >= set(sent) and rows, 30)
+    for id in sent:
+        assert (rows[id]["Name"], rows[id]["State"], rows[id]["ETA"]) == (PUBLISH_TASK, "SUCCESS", "")
+        assert "orders" in rows[id]["args"]
+    row = eventually(lambda: found(page, "args:order.delayed").get(waiting), 30)
+    assert row["State"] in ("RETRY", "RECEIVED")  # received again, to wait; Flower may hear of the retry a moment later
+    assert row["Retries"] == "1"
+    assert datetime.fromisoformat(row["ETA"]).astimezone(UTC) > datetime.now(UTC)
+    row = eventually(lambda: found(page, "state:FAILURE args:told").get(dead), 30)
+    assert "order.refused" in row["args"]
+    page.open(f"{flower}/task/{dead}")
+    eventually(lambda: "not_wanted" in page.text(), 30)
+
+
+def test_people_without_the_password_see_nothing(flower: str, tmp_path: Path) -> None:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here")
+    with browser(tmp_path) as stranger:
+        stranger.call("Page.navigate", url=f"{flower}/tasks")
+        eventually(lambda: stranger.run("document.readyState") == "complete")
+        assert PUBLISH_TASK not in stranger.text()
+
+
+def test_it_is_on_loopback_only(flower: str) -> None:
+    port = int(flower.rpartition(":")[2])
+    listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == port]
+    assert {c.laddr.ip for c in listening} == {"127.0.0.1"}

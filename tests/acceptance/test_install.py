@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -135,6 +136,12 @@ def test_nothing_of_ours_is_left_in_the_result_backend(celery_setup: CeleryTestS
     results = [client.get(key) for key in client.keys("*celery-task-meta-*")]
     assert results
     assert not [result for result in results if result and ours.search(result)]
+
+
+def test_people_are_told_of_dead_letters(celery_setup: CeleryTestSetup, publish: Any) -> None:
+    code = f"refused_{uuid4().hex[:8]}"
+    publish("told", {"refuse": code})
+    eventually(lambda: f'"name": "dead_letter told {code}"' in said(celery_setup), 30)
 
 
 def test_the_workers_stop_cleanly(celery_setup: CeleryTestSetup, celery_worker_cluster: CeleryWorkerCluster) -> None:

@@ -8,9 +8,12 @@ from typing import Any
 
 from outbox_tasks.destinations import Publisher, load
 from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.policy import Destination
 from outbox_tasks.publish import send
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.settings import Settings
 from tests.contract.counterparts import Counterpart
+
+SENT = Outcome.sent()
 
 
 def loaded(url: str, **values: Any) -> Publisher:

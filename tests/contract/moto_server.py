@@ -1,7 +1,7 @@
 """Amazon's services as moto answers for them: a server of our own, on this machine.
 
 No test may reach the real ones. Whatever talks to it is given its address and credentials that mean nothing elsewhere,
-and while it runs, the environment says nothing of AWS.
+and for as long as there are tests of it, the environment says nothing of AWS (see `conftest.py`).
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ import base64
 import importlib.util
 import json
 import os
-import shutil
 import sys
-import tempfile
 from abc import abstractmethod
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, ClassVar
 from urllib.request import Request, urlopen
 
@@ -25,9 +22,8 @@ from botocore.config import Config
 
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from tests.conftest import eventually
-from tests.contract import counterparts
 from tests.contract.counterparts import Received
+from tests.contract.own_server import ChildCounterpart
 
 REGION, ACCOUNT = "eu-west-1", "123456789012"
 NOWHERE = {
@@ -60,7 +56,7 @@ def without_aws(patch: pytest.MonkeyPatch) -> None:
         patch.setenv(name, value)
 
 
-class MotoCounterpart(counterparts.Counterpart):
+class MotoCounterpart(ChildCounterpart):
     """A place of the test's own on a moto server, which forgets everything when it ends."""
 
     service: ClassVar[str]
@@ -68,10 +64,7 @@ class MotoCounterpart(counterparts.Counterpart):
 
     def __init__(self) -> None:
         super().__init__()
-        self._directory = Path(tempfile.mkdtemp(prefix="outbox-moto-"))
         self._port = free_port()
-        self._child: Child | None = None
-        self._patch: pytest.MonkeyPatch | None = None
         self._arrived: dict[str, list[dict[str, Any]]] = {}
         self._clients: dict[str, Any] = {}
 
@@ -81,43 +74,22 @@ class MotoCounterpart(counterparts.Counterpart):
         return None if found else "moto's server is not installed: pip install 'moto[server]'"
 
     @property
-    def pids(self) -> list[int]:
-        assert self._child is not None
-        return [self._child.pid]
-
-    @property
     def address(self) -> str:
         return f"http://{LOOPBACK}:{self._port}"
 
-    def start(self) -> None:
-        if self._child is not None and self._child.alive:
-            return
-        if self._patch is None:
-            self._patch = pytest.MonkeyPatch()
-            without_aws(self._patch)
-        if self._child is not None:
-            self._child.end()
+    def launch(self) -> Child:
         argv = [sys.executable, "-c", SERVER, "-H", LOOPBACK, "-p", str(self._port)]
-        self._directory.mkdir(exist_ok=True)
-        self._child = Child.start("moto", argv, log=self._directory / "moto.log", cwd=self._directory)
-        eventually(self._answers, 30)
+        return Child.start("moto", argv, log=self.directory / "moto.log", cwd=self.directory)
+
+    def answers(self) -> bool:
+        with suppress(OSError), urlopen(f"{self.address}/moto-api/data.json", timeout=5) as answer:
+            return bool(answer.status == 200)
+        return False
 
     def stop(self) -> None:
-        try:
-            if self._child is not None:
-                self._child.stop()
-            while self._clients:
-                self._clients.popitem()[1].close()
-        finally:
-            if self._patch is not None:
-                self._patch.undo()
-                self._patch = None
-            shutil.rmtree(self._directory, ignore_errors=True)
-
-    def kill(self) -> None:
-        # Its main thread is gone before the others are: only when it can be waited for it is really dead.
-        assert self._child is not None
-        self._child.kill()
+        super().stop()
+        while self._clients:
+            self._clients.popitem()[1].close()
 
     def client(self, service: str) -> Any:
         """A client of the tests' own."""
@@ -168,13 +140,6 @@ class MotoCounterpart(counterparts.Counterpart):
     def _url(self, port: int, place: str) -> str:
         where = f"{REGION}/{ACCOUNT}/{place}{self.suffix}"
         return f"{self.service}://test:test@{where}?endpoint=http://{LOOPBACK}:{port}"
-
-    def _answers(self) -> bool:
-        assert self._child is not None
-        assert self._child.alive, self._child.tail()
-        with suppress(OSError), urlopen(f"{self.address}/moto-api/data.json", timeout=5) as answer:
-            return bool(answer.status == 200)
-        return False
 
     def _require_credentials(self, required: bool) -> None:
         """moto takes any credentials until it has had so many requests."""

@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -17,31 +16,18 @@ from outbox_tasks.destinations import Publisher
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from tests.conftest import eventually
+from tests.contract.conftest import Running
 from tests.contract.counterparts import Counterpart, every
-from tests.contract.messages import loaded, message, numbers, results, sent_by
+from tests.contract.messages import SENT, loaded, message, numbers, results, sent_by
 
-SENT = Outcome.sent()
 AGAIN = {Result.RETRY, Result.OUTAGE}
 """Not delivered, or not known to be, and worth another attempt."""
 
 
 @pytest.fixture(scope="module", params=every(), ids=lambda kind: kind.name)
-def server(request: pytest.FixtureRequest) -> Iterator[Counterpart]:
-    if reason := request.param.missing():
-        pytest.skip(reason)
-    made: Counterpart = request.param()
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def target(server: Counterpart) -> Iterator[Counterpart]:
-    """The server, running, with a place of the test's own."""
-    server.start()
-    server.new_place()
-    yield server
-    server.start()
+def server(request: pytest.FixtureRequest, running: Running) -> Counterpart:
+    """Each of them."""
+    return running(request.param)
 
 
 def open_publisher(target: Counterpart, url: str | None = None, **values: Any) -> Any:
@@ -75,6 +61,17 @@ class TestWhatArrives:
         [arrived] = eventually(target.received, 30)
         assert arrived.attributes.keys() == {"id", "type", "source", "time"}
         assert arrived.headers == {}
+
+    def test_where_the_payload_is_if_it_was_too_large(self, target: Counterpart) -> None:
+        if target.json_only:
+            pytest.skip(f"{target.name} carries the payload itself: the settings refuse a claim check")
+        sent = message(payload=b"", content_type="application/x-thing", dataref="s3://bucket/prefix/a-b_c~1")
+        with open_publisher(target) as publisher:
+            assert publisher.publish([sent]) == [SENT]
+        [arrived] = eventually(target.received, 30)
+        assert arrived.attributes.keys() == {"id", "type", "source", "time", "dataref"}
+        assert arrived.attributes["dataref"] == sent.dataref
+        assert (arrived.payload, arrived.content_type) == (b"", "application/x-thing")
 
     def test_every_character(self, target: Counterpart) -> None:
         odd = "naïve 😀 'q' \"d\" %s {x} \\ ." if not target.ascii_headers else "naive 'q' \"d\" %s {x} \\ ."

@@ -21,25 +21,9 @@ from google.protobuf.descriptor_pool import Default
 from outbox_tasks.destinations import grpc_events, load, proto
 from outbox_tasks.destinations.proto import CloudEvent, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.model import Outcome, Result
+from outbox_tasks.model import Result
 from tests.contract.counterparts.grpc_events import ROOT, Counterpart
-from tests.contract.messages import configured, loaded, message, numbers, sent_by
-
-SENT = Outcome.sent()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Counterpart]:
-    made = Counterpart()
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def target(server: Counterpart) -> Counterpart:
-    server.new_place()
-    return server
+from tests.contract.messages import SENT, configured, loaded, message, numbers, sent_by
 
 
 def outcomes(target: Counterpart, *types: str, options: str = "") -> list[tuple[Result, str | None]]:
@@ -277,11 +261,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def tls_server(certificate: tuple[Path, Path]) -> Iterator[Counterpart]:
-    made = Counterpart(*certificate)
-    made.start()
-    made.place = "tls"
-    yield made
-    made.stop()
+    with Counterpart(*certificate) as made:
+        made.place = "tls"
+        yield made
 
 
 class TestTls:

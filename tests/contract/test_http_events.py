@@ -33,29 +33,14 @@ from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from tests.contract.counterparts.http_events import Counterpart
-from tests.contract.messages import configured, loaded, message, numbers, results
+from tests.contract.messages import SENT, configured, loaded, message, numbers, results
 
-SENT = Outcome.sent()
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER_SECRET = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Counterpart]:
-    made = Counterpart()
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def endpoint(server: Counterpart) -> Counterpart:
-    server.new_place()
-    return server
-
-
-def opened(endpoint: Counterpart, more: str = "", **values: Any) -> Any:
-    return closing(loaded(endpoint.url(endpoint.place) + more, **values))
+def opened(target: Counterpart, more: str = "", **values: Any) -> Any:
+    return closing(loaded(target.url(target.place) + more, **values))
 
 
 def answered(number: int = 0, key: str | None = None, **answer: Any) -> LeasedMessage:
@@ -63,9 +48,9 @@ def answered(number: int = 0, key: str | None = None, **answer: Any) -> LeasedMe
     return message(number, key=key, headers={"x-answer": json.dumps(answer)})
 
 
-def post(endpoint: Counterpart) -> tuple[dict[str, str], dict[str, Any]]:
+def post(target: Counterpart) -> tuple[dict[str, str], dict[str, Any]]:
     """The only request that has arrived: its headers, and all of it."""
-    [found] = endpoint.posts()
+    [found] = target.posts()
     return dict(found["headers"]), found
 
 
@@ -91,13 +76,13 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 class TestTheRequest:
-    def test_is_a_cloud_event_in_binary_mode(self, endpoint: Counterpart) -> None:
+    def test_is_a_cloud_event_in_binary_mode(self, target: Counterpart) -> None:
         sent = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "X-Tenant": "t1"})
-        with opened(endpoint, "&a=1&outbox_concurrency=2&b=%2F") as publisher:
+        with opened(target, "&a=1&outbox_concurrency=2&b=%2F") as publisher:
             assert publisher.publish([sent]) == [SENT]
-        headers, request = post(endpoint)
+        headers, request = post(target)
         assert headers == {
-            "host": f"127.0.0.1:{endpoint.port}",
+            "host": f"127.0.0.1:{target.port}",
             "user-agent": "outbox-tasks",
             "accept-encoding": "identity",
             "idempotency-key": sent.id,
@@ -114,21 +99,21 @@ class TestTheRequest:
             "content-type": "application/json",
             "content-length": "8",
         }
-        assert request["path"] == f"/hooks/{endpoint.place}?a=1&b=%2F"
+        assert request["path"] == f"/hooks/{target.place}?a=1&b=%2F"
 
-    def test_encodes_attributes_as_the_binding_says(self, endpoint: Counterpart) -> None:
-        with opened(endpoint) as publisher:
+    def test_encodes_attributes_as_the_binding_says(self, target: Counterpart) -> None:
+        with opened(target) as publisher:
             assert publisher.publish([message(aggregate_id='Euro € "😀" 100%\r\n~')]) == [SENT]
-        assert post(endpoint)[0]["ce-subject"] == "Euro%20%E2%82%AC%20%22%F0%9F%98%80%22%20100%25%0D%0A~"
+        assert post(target)[0]["ce-subject"] == "Euro%20%E2%82%AC%20%22%F0%9F%98%80%22%20100%25%0D%0A~"
 
-    def test_keeps_the_names_that_are_not_the_messages(self, endpoint: Counterpart) -> None:
+    def test_keeps_the_names_that_are_not_the_messages(self, target: Counterpart) -> None:
         names = ["Host", "CE-Id", "Content-Length", "Content-Type", "authorization", "Transfer-Encoding", "Connection",
                  "webhook-signature", "Idempotency-Key", "Expect", "Upgrade"]  # fmt: skip
         others = dict.fromkeys(names, "forged")
-        with opened(endpoint) as publisher:
+        with opened(target) as publisher:
             assert publisher.publish([message(headers={**others, "tenant": "t1"})]) == [SENT]
-        [arrived] = endpoint.received()
-        assert "forged" not in post(endpoint)[0].values()
+        [arrived] = target.received()
+        assert "forged" not in post(target)[0].values()
         assert arrived.headers == {"tenant": "t1"}
 
     @pytest.mark.parametrize(
@@ -136,11 +121,11 @@ class TestTheRequest:
         [{"headers": {"a b": "x"}}, {"headers": {"": "x"}}, {"headers": {"ä": "x"}}, {"headers": {"a": "x\r\nb: y"}},
          {"headers": {"a": "\0"}}, {"headers": {"a": "\ud800"}}, {"content_type": "text/plain\nx: y"}],
     )  # fmt: skip
-    def test_can_not_carry_every_header(self, endpoint: Counterpart, fields: dict[str, Any]) -> None:
-        with opened(endpoint) as publisher:
+    def test_can_not_carry_every_header(self, target: Counterpart, fields: dict[str, Any]) -> None:
+        with opened(target) as publisher:
             sent, dead = publisher.publish([message(0), message(1, **fields)])
         assert (sent, dead.result, dead.code) == (SENT, Result.DEAD, "bad_headers")
-        assert numbers(endpoint) == [0]
+        assert numbers(target) == [0]
 
     @pytest.mark.parametrize(
         ("login", "option", "sent"),
@@ -148,19 +133,19 @@ class TestTheRequest:
          ("teller:ri%40ght@", "", "Basic " + base64.b64encode(b"teller:ri@ght").decode())],
     )  # fmt: skip
     def test_has_the_credentials_of_the_url(
-        self, endpoint: Counterpart, login: str, option: str, sent: str | None
+        self, target: Counterpart, login: str, option: str, sent: str | None
     ) -> None:
-        url = endpoint.url(endpoint.place).replace("://", f"://{login}") + option
+        url = target.url(target.place).replace("://", f"://{login}") + option
         with closing(loaded(url)) as publisher:
             assert publisher.publish([message()]) == [SENT]
-        headers, request = post(endpoint)
+        headers, request = post(target)
         assert headers.get("authorization") == sent
-        assert request["path"] == f"/hooks/{endpoint.place}"
+        assert request["path"] == f"/hooks/{target.place}"
 
-    def test_knows_no_proxy(self, endpoint: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_knows_no_proxy(self, target: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
         """Behind a proxy, nobody would know what is connected to."""
         monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
-        with opened(endpoint) as publisher:
+        with opened(target) as publisher:
             assert publisher.publish([message()]) == [SENT]
 
 
@@ -174,11 +159,11 @@ class TestTheSignature:
             (b"webhook-signature", b"v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="),
         ]
 
-    def test_is_made_with_each_secret(self, endpoint: Counterpart) -> None:
+    def test_is_made_with_each_secret(self, target: Counterpart) -> None:
         sent = message(payload=bytes(range(256)))
-        with opened(endpoint, f"&outbox_secret={SECRET}&outbox_secret={OTHER_SECRET}") as publisher:
+        with opened(target, f"&outbox_secret={SECRET}&outbox_secret={OTHER_SECRET}") as publisher:
             assert publisher.publish([sent]) == [SENT]
-        headers, request = post(endpoint)
+        headers, request = post(target)
         assert headers["webhook-id"] == sent.id
         assert abs(int(headers["webhook-timestamp"]) - time.time()) < 10
         signed = f"{sent.id}.{headers['webhook-timestamp']}.".encode() + sent.payload
@@ -201,9 +186,9 @@ class TestTheAnswer:
             (503, Result.OUTAGE, "http_503"), (504, Result.OUTAGE, "http_504"), (599, Result.RETRY, "http_599"),
         ],
     )  # fmt: skip
-    def test_has_a_meaning(self, endpoint: Counterpart, status: int, result: Result, code: str | None) -> None:
-        with opened(endpoint) as publisher:
-            away = {"location": f"http://127.0.0.1:{endpoint.port}/hooks/elsewhere"}
+    def test_has_a_meaning(self, target: Counterpart, status: int, result: Result, code: str | None) -> None:
+        with opened(target) as publisher:
+            away = {"location": f"http://127.0.0.1:{target.port}/hooks/elsewhere"}
             body = "" if status == 204 else "because"
             outcomes = publisher.publish([answered(0, status=status, headers=away, body=body), message(1)])
         assert (outcomes[0].result, outcomes[0].code) == (result, code)
@@ -217,25 +202,25 @@ class TestTheAnswer:
          ("Fri, 31 Dec 9999 23:59:59 GMT", 86400, 86400)],
     )  # fmt: skip
     @pytest.mark.parametrize("status", [429, 503])
-    def test_may_ask_for_patience(self, endpoint: Counterpart, status: int, value: Any, least: Any, most: Any) -> None:
+    def test_may_ask_for_patience(self, target: Counterpart, status: int, value: Any, least: Any, most: Any) -> None:
         if isinstance(value, timedelta):
             value = format_datetime(datetime.now(UTC) + value, usegmt=True)
-        with opened(endpoint) as publisher:
+        with opened(target) as publisher:
             [outcome] = publisher.publish([answered(status=status, headers={"Retry-After": value})])
         if least is None:
             assert outcome.retry_after is None
         else:
             assert least <= outcome.retry_after <= most
 
-    def test_is_quoted_without_secrets_and_in_part(self, endpoint: Counterpart) -> None:
+    def test_is_quoted_without_secrets_and_in_part(self, target: Counterpart) -> None:
         more = f"&token=abcd%2Fefgh&outbox_secret={SECRET}&outbox_bearer=bearer-token"
         body = (
-            f"\0 abcd/efgh {endpoint.place} {SECRET}\n\nbearer-token /hooks/{endpoint.place}?token=abcd%2Fefgh x"
+            f"\0 abcd/efgh {target.place} {SECRET}\n\nbearer-token /hooks/{target.place}?token=abcd%2Fefgh x"
             + "é" * 500
         )
-        with opened(endpoint, more) as publisher:
+        with opened(target, more) as publisher:
             [outcome, echo] = publisher.publish([answered(status=500, body=body), answered(status=500)])
-        assert outcome.error.startswith(f"HTTP 500 *** {endpoint.place} *** *** *** xé")
+        assert outcome.error.startswith(f"HTTP 500 *** {target.place} *** *** *** xé")
         assert len(outcome.error) == 200
         assert echo.error == "HTTP 500 you sent *** with Bearer ***"
 
@@ -244,17 +229,17 @@ class TestBadBehaviour:
     @pytest.mark.parametrize("body_is", ["endless", "dripping", "cut"])
     @pytest.mark.parametrize(("status", "result"), [(200, Result.SENT), (500, Result.RETRY)])
     def test_after_the_status_changes_nothing(
-        self, endpoint: Counterpart, body_is: str, status: int, result: Result
+        self, target: Counterpart, body_is: str, status: int, result: Result
     ) -> None:
-        with opened(endpoint, send_timeout=3) as publisher:
+        with opened(target, send_timeout=3) as publisher:
             started = time.monotonic()
             outcomes = publisher.publish([answered(0, status=status, body="why", body_is=body_is), message(1)])
             assert time.monotonic() - started < (0.9 if body_is == "endless" else 2)
             assert results(outcomes) == [result, Result.SENT]
             assert publisher.publish([message(2)]) == [SENT]
 
-    def test_of_one_message_is_not_its_neighbours_loss(self, endpoint: Counterpart) -> None:
-        with opened(endpoint, send_timeout=1) as publisher:
+    def test_of_one_message_is_not_its_neighbours_loss(self, target: Counterpart) -> None:
+        with opened(target, send_timeout=1) as publisher:
             started = time.monotonic()
             outcomes = publisher.publish([answered(0, after=3), *(message(n) for n in range(1, 30))])
             assert time.monotonic() - started < 1.5
@@ -262,12 +247,12 @@ class TestBadBehaviour:
             assert outcomes[1:] == [SENT] * 29
             assert publisher.publish([message(30)]) == [SENT]
 
-    def test_a_dripping_answer_counts_as_sent_when_the_time_is_up(self, endpoint: Counterpart) -> None:
-        with opened(endpoint, send_timeout=0.5) as publisher:
+    def test_a_dripping_answer_counts_as_sent_when_the_time_is_up(self, target: Counterpart) -> None:
+        with opened(target, send_timeout=0.5) as publisher:
             assert publisher.publish([answered(0, status=200, body_is="dripping")]) == [SENT]
 
-    def test_is_no_outage_when_only_the_time_was_short(self, endpoint: Counterpart) -> None:
-        with opened(endpoint, "&outbox_concurrency=1", send_timeout=0.5) as publisher:
+    def test_is_no_outage_when_only_the_time_was_short(self, target: Counterpart) -> None:
+        with opened(target, "&outbox_concurrency=1", send_timeout=0.5) as publisher:
             outcomes = publisher.publish([message(0), answered(1, after=3), message(2)])
         assert [(o.result, o.code) for o in outcomes] == [
             (Result.SENT, None), (Result.OUTAGE, "timeout"), (Result.RETRY, "timeout"),
@@ -304,28 +289,28 @@ class TestBadBehaviour:
 
 
 class TestOrderAndConnections:
-    def test_a_failure_stops_the_rest_of_its_key(self, endpoint: Counterpart) -> None:
+    def test_a_failure_stops_the_rest_of_its_key(self, target: Counterpart) -> None:
         messages = [message(0, key="a"), answered(1, "a", status=500), message(2, key="b"), message(3, key="a"),
                     message(4), message(5, key="a")]  # fmt: skip
-        with opened(endpoint) as publisher:
+        with opened(target) as publisher:
             outcomes = publisher.publish(messages)
         assert [o.code for o in outcomes] == [None, "http_500", None, "behind", None, "behind"]
         assert results(outcomes)[3] is Result.RETRY
-        assert sorted(numbers(endpoint)) == [0, 2, 4]
+        assert sorted(numbers(target)) == [0, 2, 4]
 
-    def test_one_that_is_dead_does_not(self, endpoint: Counterpart) -> None:
+    def test_one_that_is_dead_does_not(self, target: Counterpart) -> None:
         messages = [answered(0, "a", status=400), message(1, key="a", headers={"n": 5}), message(2, key="a")]
-        with opened(endpoint) as publisher:
+        with opened(target) as publisher:
             outcomes = publisher.publish(messages)
         assert results(outcomes) == [Result.DEAD, Result.DEAD, Result.SENT]
 
     @pytest.mark.parametrize("limit", [1, 4])
-    def test_as_many_at_a_time_as_allowed(self, endpoint: Counterpart, limit: int) -> None:
+    def test_as_many_at_a_time_as_allowed(self, target: Counterpart, limit: int) -> None:
         messages = [answered(n, "k" if n % 4 == 0 else None, after=0.02) for n in range(16)]
-        with opened(endpoint, f"&outbox_concurrency={limit}") as publisher:
+        with opened(target, f"&outbox_concurrency={limit}") as publisher:
             for _ in range(2):
                 assert publisher.publish(messages) == [SENT] * 16
-        posts = endpoint.posts()
+        posts = target.posts()
         assert len({request["peer"] for request in posts}) == limit
         moments = sorted([(p["from"], 1) for p in posts] + [(p["until"], -1) for p in posts])
         running = [sum(change for _, change in moments[: n + 1]) for n in range(len(moments))]
@@ -333,16 +318,16 @@ class TestOrderAndConnections:
         keyed = [p for p in posts if dict(p["headers"]).get("ce-partitionkey")]
         assert all(one["until"] <= next_one["from"] for one, next_one in pairwise(keyed))
 
-    def test_that_were_closed_meanwhile_are_not_used(self, endpoint: Counterpart) -> None:
-        with opened(endpoint) as publisher:
+    def test_that_were_closed_meanwhile_are_not_used(self, target: Counterpart) -> None:
+        with opened(target) as publisher:
             assert publisher.publish([message(n) for n in range(5)]) == [SENT] * 5
-            endpoint.stop()
-            endpoint.start()
+            target.stop()
+            target.start()
             assert publisher.publish([message(n) for n in range(5)]) == [SENT] * 5
 
-    def test_from_several_threads_and_from_a_loop(self, endpoint: Counterpart) -> None:
+    def test_from_several_threads_and_from_a_loop(self, target: Counterpart) -> None:
         found: list[Outcome] = []
-        with opened(endpoint) as publisher:
+        with opened(target) as publisher:
             threads = [
                 threading.Thread(target=lambda: found.extend(publisher.publish([message(n) for n in range(20)])))
                 for _ in range(4)
@@ -358,8 +343,8 @@ class TestOrderAndConnections:
             asyncio.run(inside())
         assert found == [SENT] * 81
 
-    def test_in_a_child_of_a_process_that_has_used_it(self, endpoint: Counterpart) -> None:
-        with opened(endpoint, send_timeout=2) as publisher:
+    def test_in_a_child_of_a_process_that_has_used_it(self, target: Counterpart) -> None:
+        with opened(target, send_timeout=2) as publisher:
             assert publisher.publish([message(0)]) == [SENT]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12
@@ -371,7 +356,7 @@ class TestOrderAndConnections:
                     os._exit(2)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
             assert publisher.publish([message(2)]) == [SENT]
-        assert numbers(endpoint) == [0, 1, 2]
+        assert numbers(target) == [0, 1, 2]
 
 
 class TestAddresses:
@@ -403,21 +388,21 @@ class TestAddresses:
         assert is_public(address)
 
     def test_are_looked_up_once_and_the_allowed_one_is_connected_to(
-        self, endpoint: Counterpart, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+        self, target: Counterpart, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A name server that gives another address at the second question (DNS rebinding) is not asked twice."""
         monkeypatch.setattr(http_network, "is_public", lambda address: address == "127.0.0.1")
         answers = iter([["169.254.169.254", "127.0.0.1"]])
         names["shop.example"] = lambda: next(answers)
-        url = f"http://shop.example:{endpoint.port}/hooks/{endpoint.place}"
+        url = f"http://shop.example:{target.port}/hooks/{target.place}"
         with closing(loaded(url, send_timeout=2)) as publisher:
             assert publisher.publish([message(0)]) == [SENT]
         assert names["asked"] == ["shop.example"]
-        assert post(endpoint)[0]["host"] == f"shop.example:{endpoint.port}"
+        assert post(target)[0]["host"] == f"shop.example:{target.port}"
 
-    def test_are_tried_in_turn(self, endpoint: Counterpart, names: dict[str, Any]) -> None:
+    def test_are_tried_in_turn(self, target: Counterpart, names: dict[str, Any]) -> None:
         names["shop.example"] = ["::1", "127.0.0.1"]
-        url = f"http://shop.example:{endpoint.port}/hooks/{endpoint.place}?outbox_private=allow"
+        url = f"http://shop.example:{target.port}/hooks/{target.place}?outbox_private=allow"
         with closing(loaded(url)) as publisher:
             assert publisher.publish([message(0)]) == [SENT]
 
@@ -459,11 +444,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def secure(certificate: Path) -> Iterator[Counterpart]:
-    made = Counterpart(certificate)
-    made.start()
-    made.new_place()
-    yield made
-    made.stop()
+    with Counterpart(certificate) as made:
+        made.new_place()
+        yield made
 
 
 class TestTls:

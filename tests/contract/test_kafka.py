@@ -6,7 +6,7 @@ import logging
 import multiprocessing
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,32 +20,15 @@ from outbox_tasks.local.ports import free_port
 from outbox_tasks.model import Outcome, Result
 from tests.conftest import eventually
 from tests.contract.counterparts.kafka import INIT_PRODUCER_ID, PRODUCE, Counterpart
-from tests.contract.messages import configured, loaded, message, numbers, results, sent_by
-
-SENT = Outcome.sent()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Counterpart]:
-    made = Counterpart()
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def topic(server: Counterpart) -> Counterpart:
-    server.start()
-    server.new_place()
-    return server
+from tests.contract.messages import SENT, configured, loaded, message, numbers, results, sent_by
 
 
 class TestWhatIsWritten:
-    def test_the_binary_mode_of_the_cloudevents_binding(self, topic: Counterpart) -> None:
+    def test_the_binary_mode_of_the_cloudevents_binding(self, target: Counterpart) -> None:
         sent = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "tenant": "t1"})
-        with closing(loaded(topic.url(topic.place))) as publisher:
+        with closing(loaded(target.url(target.place))) as publisher:
             assert publisher.publish([sent]) == [SENT]
-        [record] = topic.raw()
+        [record] = target.raw()
         assert (record.key(), record.value()) == (b"k", b'{"n": 0}')
         assert sorted(record.headers() or []) == [
             ("ce_id", sent.id.encode()),
@@ -60,148 +43,148 @@ class TestWhatIsWritten:
             ("tenant", b"t1"),
         ]
 
-    def test_own_headers_never_pass_for_the_attributes(self, topic: Counterpart) -> None:
+    def test_own_headers_never_pass_for_the_attributes(self, target: Counterpart) -> None:
         headers = {"ce_id": "forged", "CE_Type": "forged", "Content-Type": "forged", "ce_specversion": "9", "": "empty"}
-        with closing(loaded(topic.url(topic.place))) as publisher:
+        with closing(loaded(target.url(target.place))) as publisher:
             assert publisher.publish([message(headers=headers)]) == [SENT]
-        [record] = topic.raw()
+        [record] = target.raw()
         assert b"forged" not in [value for _, value in record.headers() or []]
         assert ("ce_specversion", b"1.0") in (record.headers() or [])
         assert ("", b"empty") in (record.headers() or [])
 
-    def test_no_key_and_an_empty_one_are_two_things(self, topic: Counterpart) -> None:
-        with closing(loaded(topic.url(topic.place))) as publisher:
+    def test_no_key_and_an_empty_one_are_two_things(self, target: Counterpart) -> None:
+        with closing(loaded(target.url(target.place))) as publisher:
             assert publisher.publish([message(0), message(1, key="")]) == [SENT] * 2
-        assert {record.key() for record in topic.raw()} == {None, b""}
+        assert {record.key() for record in target.raw()} == {None, b""}
 
-    def test_headers_that_are_not_unicode_are_dead_and_stop_nobody(self, topic: Counterpart) -> None:
-        with closing(loaded(topic.url(topic.place))) as publisher:
+    def test_headers_that_are_not_unicode_are_dead_and_stop_nobody(self, target: Counterpart) -> None:
+        with closing(loaded(target.url(target.place))) as publisher:
             outcomes = publisher.publish([message(0), message(1, headers={"a": "\ud800"}), message(2)])
         assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
         assert outcomes[1].code == "bad_headers"
 
-    def test_each_key_has_its_partition_the_same_as_javas(self, topic: Counterpart) -> None:
-        with closing(loaded(topic.url(topic.place))) as publisher:
+    def test_each_key_has_its_partition_the_same_as_javas(self, target: Counterpart) -> None:
+        with closing(loaded(target.url(target.place))) as publisher:
             assert publisher.publish([message(n, key=f"key {n % 20}") for n in range(100)]) == [SENT] * 100
         partitions: dict[Any, set[Any]] = defaultdict(set)
-        for record in topic.raw():
+        for record in target.raw():
             partitions[record.key()].add(record.partition())
         assert partitions == {key: {murmur2(key) % 4} for key in partitions}
         assert len({number for found in partitions.values() for number in found}) == 4
 
     @pytest.mark.parametrize("compression", ["lz4", "zstd"])
-    def test_compression(self, topic: Counterpart, compression: str) -> None:
-        with closing(loaded(f"{topic.url(topic.place)}?compression={compression}")) as publisher:
+    def test_compression(self, target: Counterpart, compression: str) -> None:
+        with closing(loaded(f"{target.url(target.place)}?compression={compression}")) as publisher:
             assert publisher.publish([message(payload=b"x" * 10_000)]) == [SENT]
-        assert topic.raw()[0].value() == b"x" * 10_000
+        assert target.raw()[0].value() == b"x" * 10_000
 
 
 class TestRefused:
     def test_a_batch_says_nothing_of_the_messages_in_it(
-        self, topic: Counterpart, caplog: pytest.LogCaptureFixture
+        self, target: Counterpart, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A topic may take less than the producer puts together: then one by one, in order, and nobody is alarmed."""
-        with closing(loaded(topic.url(topic.place))) as publisher:
-            topic.answer(PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
+        with closing(loaded(target.url(target.place))) as publisher:
+            target.answer(PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
             assert publisher.publish([message(n, key="k") for n in range(10)]) == [SENT] * 10
             assert publisher.publish([message(10, key="k")]) == [SENT]
-        assert numbers(topic) == list(range(11))
+        assert numbers(target) == list(range(11))
         assert not [record for record in caplog.records if record.levelno >= logging.INFO]
 
-    def test_the_one_that_is_too_large_is_found(self, topic: Counterpart) -> None:
+    def test_the_one_that_is_too_large_is_found(self, target: Counterpart) -> None:
         errors = [KafkaError.MSG_SIZE_TOO_LARGE, 0, KafkaError.MSG_SIZE_TOO_LARGE]
-        with closing(loaded(topic.url(topic.place))) as publisher:
-            topic.answer(PRODUCE, *errors)
+        with closing(loaded(target.url(target.place))) as publisher:
+            target.answer(PRODUCE, *errors)
             outcomes = publisher.publish([message(n, key="k") for n in range(4)])
         assert [outcome.code for outcome in outcomes] == [None, "too_large", None, None]
         assert outcomes[1].result is Result.DEAD
-        assert numbers(topic) == [0, 2, 3]
+        assert numbers(target) == [0, 2, 3]
 
-    def test_nothing_overtakes_one_that_is_to_be_tried_again(self, topic: Counterpart) -> None:
+    def test_nothing_overtakes_one_that_is_to_be_tried_again(self, target: Counterpart) -> None:
         """The batch is refused, and then its first message fails."""
-        with closing(loaded(topic.url(topic.place))) as publisher:
-            topic.answer(PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.POLICY_VIOLATION)
+        with closing(loaded(target.url(target.place))) as publisher:
+            target.answer(PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.POLICY_VIOLATION)
             outcomes = publisher.publish([message(n, key="k") for n in range(10)])
             assert [outcome.code for outcome in outcomes] == ["policy_violation"] + ["not_sent"] * 9
-            assert numbers(topic) == []
+            assert numbers(target) == []
             assert publisher.publish([message(n, key="k") for n in range(10)]) == [SENT] * 10
-        assert numbers(topic) == list(range(10))
+        assert numbers(target) == list(range(10))
 
     def test_no_batch_is_begun_after_one_that_was_refused(
-        self, topic: Counterpart, monkeypatch: pytest.MonkeyPatch
+        self, target: Counterpart, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Five are on their way at once. Of these, a real broker takes none after a gap; the mock does."""
         monkeypatch.setattr(
             "outbox_tasks.destinations.kafka.KafkaPublisher._one_by_one",
             lambda _, records, __: [Outcome.retry("not_sent", "")] * len(records),
         )
-        with closing(loaded(f"{topic.url(topic.place)}?librdkafka.batch.num.messages=2")) as publisher:
-            topic.answer(PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
+        with closing(loaded(f"{target.url(target.place)}?librdkafka.batch.num.messages=2")) as publisher:
+            target.answer(PRODUCE, KafkaError.MSG_SIZE_TOO_LARGE)
             outcomes = publisher.publish([message(n, key="k") for n in range(200)])
         assert {outcome.code for outcome in outcomes} <= {None, "not_sent"}
-        assert len(numbers(topic)) <= 8
+        assert len(numbers(target)) <= 8
 
-    def test_unauthorized_for_the_topic(self, topic: Counterpart) -> None:
-        with closing(loaded(topic.url("forbidden"))) as publisher:
+    def test_unauthorized_for_the_topic(self, target: Counterpart) -> None:
+        with closing(loaded(target.url("forbidden"))) as publisher:
             outcomes = publisher.publish([message(0), message(1)])
         assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "unauthorized")}
 
-    def test_a_password_that_is_right(self, topic: Counterpart) -> None:
-        with closing(loaded(topic.url(topic.place).replace("://", "://teller:r%69ght@"))) as publisher:
+    def test_a_password_that_is_right(self, target: Counterpart) -> None:
+        with closing(loaded(target.url(target.place).replace("://", "://teller:r%69ght@"))) as publisher:
             assert publisher.publish([message(0)]) == [SENT]
 
-    def test_a_fatal_error_ends_the_producer_not_the_publisher(self, topic: Counterpart) -> None:
-        with closing(loaded(topic.url(topic.place), send_timeout=3)) as publisher:
-            topic.answer(INIT_PRODUCER_ID, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+    def test_a_fatal_error_ends_the_producer_not_the_publisher(self, target: Counterpart) -> None:
+        with closing(loaded(target.url(target.place), send_timeout=3)) as publisher:
+            target.answer(INIT_PRODUCER_ID, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
             [failed] = sent_by(publisher, message(0))
             assert failed.result in (Result.RETRY, Result.OUTAGE)
             assert publisher.publish([message(1)]) == [SENT]
-        assert numbers(topic) == [1]
+        assert numbers(target) == [1]
 
-    def test_a_full_queue_is_waited_for(self, topic: Counterpart) -> None:
-        url = f"{topic.url(topic.place)}?librdkafka.queue.buffering.max.messages=10"
+    def test_a_full_queue_is_waited_for(self, target: Counterpart) -> None:
+        url = f"{target.url(target.place)}?librdkafka.queue.buffering.max.messages=10"
         with closing(loaded(url)) as publisher:
             assert publisher.publish([message(n, key="k") for n in range(100)]) == [SENT] * 100
-        assert numbers(topic) == list(range(100))
+        assert numbers(target) == list(range(100))
 
 
 class TestTime:
-    def test_what_failed_is_not_delivered_later(self, topic: Counterpart) -> None:
-        topic.stop()
-        with closing(loaded(topic.url(topic.place), send_timeout=1)) as publisher:
+    def test_what_failed_is_not_delivered_later(self, target: Counterpart) -> None:
+        target.stop()
+        with closing(loaded(target.url(target.place), send_timeout=1)) as publisher:
             [outcome] = sent_by(publisher, message(0))
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
-            topic.start()
+            target.start()
             time.sleep(1.5)  # longer than the wait between two tries to connect
             assert publisher.publish([message(1)]) == [SENT]
-            assert numbers(topic) == [1]
+            assert numbers(target) == [1]
 
-    def test_what_was_on_its_way_may_have_been_taken_and_the_outcome_says_so(self, topic: Counterpart) -> None:
-        with closing(loaded(topic.url(topic.place), send_timeout=1)) as publisher:
+    def test_what_was_on_its_way_may_have_been_taken_and_the_outcome_says_so(self, target: Counterpart) -> None:
+        with closing(loaded(target.url(target.place), send_timeout=1)) as publisher:
             assert publisher.publish([message(0, key="k")]) == [SENT]
-            topic.freeze()
+            target.freeze()
             try:
                 [outcome] = sent_by(publisher, message(1, key="k"))
             finally:
-                topic.thaw()
+                target.thaw()
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "timeout")
             assert "it may have been taken" in str(outcome.error)
             eventually(lambda: publisher.publish([message(2, key="k")]) == [SENT])
-        assert [number for number in numbers(topic) if number != 1] == [0, 2]
+        assert [number for number in numbers(target) if number != 1] == [0, 2]
 
-    def test_a_time_limit_leaves_nothing_to_be_sent(self, topic: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_time_limit_leaves_nothing_to_be_sent(self, target: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
         """It strikes while librdkafka is still connecting."""
-        with closing(loaded(topic.url(topic.place))) as publisher:
+        with closing(loaded(target.url(target.place))) as publisher:
             monkeypatch.setattr("outbox_tasks.destinations.kafka_session.Session._wait", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 publisher.publish([message(0)])
             monkeypatch.undo()
             time.sleep(0.7)  # longer than it takes to connect
             assert publisher.publish([message(1)]) == [SENT]
-        assert numbers(topic) == [1]
+        assert numbers(target) == [1]
 
-    def test_an_outage_is_given_up_before_the_time_is_up(self, topic: Counterpart) -> None:
-        with closing(loaded(topic.url_at(free_port()), send_timeout=10)) as publisher:
+    def test_an_outage_is_given_up_before_the_time_is_up(self, target: Counterpart) -> None:
+        with closing(loaded(target.url_at(free_port()), send_timeout=10)) as publisher:
             started = time.monotonic()
             [outcome] = sent_by(publisher, message(0))
             assert time.monotonic() - started < 4
@@ -209,19 +192,19 @@ class TestTime:
 
 
 class TestProcesses:
-    def test_a_fork_after_the_first_send(self, topic: Counterpart) -> None:
-        with closing(loaded(topic.url(topic.place))) as publisher:
+    def test_a_fork_after_the_first_send(self, target: Counterpart) -> None:
+        with closing(loaded(target.url(target.place))) as publisher:
             assert publisher.publish([message(0)]) == [SENT]
             child = in_a_fork(lambda: publisher.publish([message(1)]) == [SENT] or 1 / 0)
             assert child.exitcode == 0
             assert publisher.publish([message(2)]) == [SENT]
-        assert sorted(numbers(topic)) == [0, 1, 2]
+        assert sorted(numbers(target)) == [0, 1, 2]
 
     def test_librdkafka_writes_nothing_to_stderr(
-        self, topic: Counterpart, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+        self, target: Counterpart, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.DEBUG)
-        with closing(loaded(topic.url_at(free_port()), send_timeout=1)) as publisher:
+        with closing(loaded(target.url_at(free_port()), send_timeout=1)) as publisher:
             sent_by(publisher, message(0))
         assert capfd.readouterr().err == ""
         assert len(caplog.records) < 5

@@ -16,30 +16,21 @@ from kombu import Connection, Exchange, Queue
 
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.model import Outcome, Result
+from outbox_tasks.model import Result
 from tests.conftest import eventually
+from tests.contract.conftest import Running
 from tests.contract.counterparts import rabbitmq, redis_queue
-from tests.contract.messages import configured, loaded, message, numbers, results
-
-SENT = Outcome.sent()
+from tests.contract.messages import SENT, configured, loaded, message, numbers, results
 
 
-@pytest.fixture(scope="module")
-def rabbit() -> Iterator[rabbitmq.Counterpart]:
-    if reason := rabbitmq.Counterpart.missing():
-        pytest.skip(reason)
-    made = rabbitmq.Counterpart()
-    made.start()
-    yield made
-    made.stop()
+@pytest.fixture
+def rabbit(running: Running) -> rabbitmq.Counterpart:
+    return running(rabbitmq.Counterpart)
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[redis_queue.Counterpart]:
-    made = redis_queue.Counterpart()
-    made.start()
-    yield made
-    made.stop()
+@pytest.fixture
+def valkey(running: Running) -> redis_queue.Counterpart:
+    return running(redis_queue.Counterpart)
 
 
 @pytest.fixture

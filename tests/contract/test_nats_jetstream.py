@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -15,51 +14,32 @@ from nats.js import JetStreamContext
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.local.ports import LOOPBACK
-from outbox_tasks.model import Outcome, Result
+from outbox_tasks.model import Result
 from tests.contract.counterparts.nats_jetstream import Counterpart, Nats
-from tests.contract.messages import configured, loaded, message, numbers, results
-
-SENT = Outcome.sent()
-
-pytestmark = pytest.mark.skipif(Counterpart.missing() is not None, reason=str(Counterpart.missing()))
+from tests.contract.messages import SENT, configured, loaded, message, numbers, results
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Counterpart]:
-    made = Counterpart()
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def stream(server: Counterpart) -> Counterpart:
-    server.start()
-    server.new_place()
-    return server
-
-
-def limited(stream: Counterpart, **limits: Any) -> str:
+def limited(target: Counterpart, **limits: Any) -> str:
     """The URL of the test's stream, with other limits than usual."""
-    url = stream.url(stream.place)
+    url = target.url(target.place)
 
     async def limit(server: JetStreamContext) -> None:
-        config = (await server.stream_info(stream.place)).config
+        config = (await server.stream_info(target.place)).config
         await server.update_stream(config.evolve(**limits))
 
-    stream.ask(limit)
+    target.ask(limit)
     return url
 
 
-def test_writes_the_headers_of_the_binding(stream: Counterpart) -> None:
+def test_writes_the_headers_of_the_binding(target: Counterpart) -> None:
     sent = message(
         key="käse und 100 %", aggregate_id="a", content_type="application/json; charset=utf-8",
         headers={"traceparent": "00-a-b-01", "tenant": "ü 1", "Nats-Rollup": "all", "CE-id": "x", "content-type": "y"},
     )  # fmt: skip
-    with closing(loaded(stream.url(stream.place))) as publisher:
+    with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([sent]) == [SENT]
-    [arrived] = stream.raw()
-    assert arrived.subject == stream.place
+    [arrived] = target.raw()
+    assert arrived.subject == target.place
     assert arrived.headers == {
         "ce-specversion": "1.0",
         "ce-id": sent.id,
@@ -78,12 +58,12 @@ def test_writes_the_headers_of_the_binding(stream: Counterpart) -> None:
     }
 
 
-def test_the_sdk_reads_the_event(stream: Counterpart) -> None:
+def test_the_sdk_reads_the_event(target: Counterpart) -> None:
     """By its binding for HTTP: that for NATS differs in nothing but the header of the content type."""
     sent = message(7, key='naïve "😀" %41')
-    with closing(loaded(stream.url(stream.place))) as publisher:
+    with closing(loaded(target.url(target.place))) as publisher:
         publisher.publish([sent])
-    [arrived] = stream.raw()
+    [arrived] = target.raw()
     headers = {name: value for name, value in (arrived.headers or {}).items() if name.startswith("ce-")}
     headers["content-type"] = headers.pop("ce-datacontenttype")
     event = from_binary(HTTPMessage(headers, arrived.data), JSONFormat())
@@ -91,36 +71,36 @@ def test_the_sdk_reads_the_event(stream: Counterpart) -> None:
     assert event.get_extension("partitionkey") == sent.key
 
 
-def test_a_repetition_is_dropped_by_the_stream(stream: Counterpart) -> None:
-    with closing(loaded(stream.url(stream.place))) as publisher:
+def test_a_repetition_is_dropped_by_the_stream(target: Counterpart) -> None:
+    with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([message(0), message(1), message(0)]) == [SENT] * 3
         assert publisher.publish([message(1)]) == [SENT]
-    assert numbers(stream) == [0, 1]
+    assert numbers(target) == [0, 1]
 
 
-def test_the_event_type_can_be_a_part_of_the_subject(stream: Counterpart) -> None:
-    with closing(loaded(f"{stream.url(stream.place)}?by_type=true")) as publisher:
+def test_the_event_type_can_be_a_part_of_the_subject(target: Counterpart) -> None:
+    with closing(loaded(f"{target.url(target.place)}?by_type=true")) as publisher:
         outcomes = publisher.publish([message(0), message(1, event_type="order created"), message(2, event_type="x")])
     assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
     assert outcomes[1].code == "bad_subject"
-    assert [arrived.subject for arrived in stream.raw()] == [f"{stream.place}.order.created", f"{stream.place}.x"]
+    assert [arrived.subject for arrived in target.raw()] == [f"{target.place}.order.created", f"{target.place}.x"]
 
 
 @pytest.mark.parametrize(
     "headers",
     [{"a b": "x"}, {"": "x"}, {"ü": "x"}, {"a": "x\r\nNats-Rollup: all"}, {"a": "\ud800"}, {"tracestate": "\ud800"}],
 )
-def test_what_is_no_header_of_nats_is_dead(stream: Counterpart, headers: dict[str, str]) -> None:
-    with closing(loaded(stream.url(stream.place))) as publisher:
+def test_what_is_no_header_of_nats_is_dead(target: Counterpart, headers: dict[str, str]) -> None:
+    with closing(loaded(target.url(target.place))) as publisher:
         outcomes = publisher.publish([message(0), message(1, headers=headers), message(2)])
     assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
     assert outcomes[1].code == "bad_headers"
 
 
-def test_headers_count_against_the_servers_limit(stream: Counterpart) -> None:
+def test_headers_count_against_the_servers_limit(target: Counterpart) -> None:
     """The client counts the payload only, and the server closes the connection, on the neighbours too."""
     large = message(1, payload=b"x" * (Nats.largest - 100))
-    with closing(loaded(stream.url(stream.place))) as publisher:
+    with closing(loaded(target.url(target.place))) as publisher:
         outcomes = publisher.publish([message(0), large, message(2)])
         assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
         assert outcomes[1].code == "too_large"
@@ -129,23 +109,23 @@ def test_headers_count_against_the_servers_limit(stream: Counterpart) -> None:
         assert publisher.publish([fits, message(4)]) == [SENT, SENT]
 
 
-def test_a_message_larger_than_the_stream_takes_is_dead(stream: Counterpart) -> None:
-    with closing(loaded(limited(stream, max_msg_size=1000))) as publisher:
+def test_a_message_larger_than_the_stream_takes_is_dead(target: Counterpart) -> None:
+    with closing(loaded(limited(target, max_msg_size=1000))) as publisher:
         outcomes = publisher.publish([message(0), message(1, payload=b"x" * 1000), message(2)])
     assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
     assert outcomes[1].code == "too_large"
 
 
-def test_a_stream_that_is_full_is_out_of_order(stream: Counterpart) -> None:
-    with closing(loaded(limited(stream, max_msgs=1, discard="new"))) as publisher:
+def test_a_stream_that_is_full_is_out_of_order(target: Counterpart) -> None:
+    with closing(loaded(limited(target, max_msgs=1, discard="new"))) as publisher:
         outcomes = publisher.publish([message(0), message(1), message(2)])
     assert [(o.result, o.code) for o in outcomes[1:]] == [(Result.OUTAGE, "full")] * 2
     assert outcomes[0] == SENT
 
 
-def test_a_subject_that_we_may_not_publish_to_is_an_outage(stream: Counterpart) -> None:
+def test_a_subject_that_we_may_not_publish_to_is_an_outage(target: Counterpart) -> None:
     """The server says so beside the acknowledgements, and does not let us wait for them."""
-    with closing(loaded(f"nats://mute:mute@{LOOPBACK}:{stream.server.port}/private.orders")) as publisher:
+    with closing(loaded(f"nats://mute:mute@{LOOPBACK}:{target.server.port}/private.orders")) as publisher:
         started = time.monotonic()
         outcomes = publisher.publish([message(0), message(1)])
         assert time.monotonic() - started < 2
@@ -153,28 +133,28 @@ def test_a_subject_that_we_may_not_publish_to_is_an_outage(stream: Counterpart) 
 
 
 def test_a_server_that_closed_the_idle_connection_is_found_again_at_once(
-    stream: Counterpart, monkeypatch: pytest.MonkeyPatch
+    target: Counterpart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing counts as a failure."""
-    monkeypatch.setattr("outbox_tasks.destinations.nats_jetstream.IDLE", 0.0)
-    with closing(loaded(stream.url(stream.place))) as publisher:
+    monkeypatch.setattr("outbox_tasks.destinations.nats_link.IDLE", 0.0)
+    with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([message(0)]) == [SENT]
-        stream.stop()
-        stream.start()
-        stream.url(stream.place)
+        target.stop()
+        target.start()
+        target.url(target.place)
         assert publisher.publish([message(1)]) == [SENT]
 
 
-def test_tls_is_never_left_out(stream: Counterpart) -> None:
+def test_tls_is_never_left_out(target: Counterpart) -> None:
     """A server without TLS is told no password, and gets no message."""
-    with closing(loaded(f"{stream.url(stream.place)}?tls=true")) as publisher:
+    with closing(loaded(f"{target.url(target.place)}?tls=true")) as publisher:
         [outcome] = publisher.publish([message(0)])
     assert (outcome.result, outcome.code) == (Result.OUTAGE, "tls")
-    assert numbers(stream) == []
+    assert numbers(target) == []
 
 
-def test_one_host_of_several_is_enough(stream: Counterpart) -> None:
-    url = stream.url(stream.place).replace("@", f"@{LOOPBACK}:1,", 1)
+def test_one_host_of_several_is_enough(target: Counterpart) -> None:
+    url = target.url(target.place).replace("@", f"@{LOOPBACK}:1,", 1)
     for _ in range(5):
         with closing(loaded(url)) as publisher:
             assert publisher.publish([message(0)]) == [SENT]

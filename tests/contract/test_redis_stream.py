@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -10,41 +9,25 @@ import pytest
 import redis
 
 from outbox_tasks.destinations import load
-from outbox_tasks.model import Outcome, Result
+from outbox_tasks.model import Result
 from tests.contract.counterparts.redis_stream import Counterpart
-from tests.contract.messages import configured, loaded, message
-
-SENT = Outcome.sent()
+from tests.contract.messages import SENT, configured, loaded, message
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Counterpart]:
-    made = Counterpart()
-    made.start()
-    yield made
-    made.stop()
+def client(target: Counterpart) -> redis.Redis:
+    return redis.Redis.from_url(target.server.url)
 
 
-@pytest.fixture
-def stream(server: Counterpart) -> Counterpart:
-    server.new_place()
-    return server
-
-
-def client(stream: Counterpart) -> redis.Redis:
-    return redis.Redis.from_url(stream.server.url)
-
-
-def entries(stream: Counterpart) -> list[dict[str, bytes]]:
-    found: Any = client(stream).xrange(stream.place)
+def entries(target: Counterpart) -> list[dict[str, bytes]]:
+    found: Any = client(target).xrange(target.place)
     return [{name.decode(): value for name, value in fields.items()} for _, fields in found]
 
 
-def test_writes_the_fields_of_the_contract(stream: Counterpart) -> None:
+def test_writes_the_fields_of_the_contract(target: Counterpart) -> None:
     sent = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "tenant": "t1"})
-    with closing(loaded(stream.url(stream.place))) as publisher:
+    with closing(loaded(target.url(target.place))) as publisher:
         publisher.publish([sent])
-    assert entries(stream) == [
+    assert entries(target) == [
         {
             "ce_id": sent.id.encode(),
             "ce_type": b"order.created",
@@ -61,27 +44,27 @@ def test_writes_the_fields_of_the_contract(stream: Counterpart) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(range(256)), b"x" * 1_000_000], ids=["empty", "all", "large"])
-def test_carries_any_bytes(stream: Counterpart, payload: bytes) -> None:
-    with closing(loaded(stream.url(stream.place))) as publisher:
+def test_carries_any_bytes(target: Counterpart, payload: bytes) -> None:
+    with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([message(payload=payload, content_type="application/x-thing")]) == [SENT]
-    [entry] = entries(stream)
+    [entry] = entries(target)
     assert (entry["data"], entry["content_type"]) == (payload, b"application/x-thing")
 
 
-def test_a_key_that_is_no_stream_is_permanent(stream: Counterpart) -> None:
-    client(stream).set(stream.place, "a string")
-    with closing(loaded(stream.url(stream.place))) as publisher:
+def test_a_key_that_is_no_stream_is_permanent(target: Counterpart) -> None:
+    client(target).set(target.place, "a string")
+    with closing(loaded(target.url(target.place))) as publisher:
         outcomes = publisher.publish([message(0), message(1)])
     assert {(o.result, o.code) for o in outcomes} == {(Result.DEAD, "wrong_type")}
 
 
-def test_a_server_that_is_full_is_out_of_order(stream: Counterpart) -> None:
-    with closing(loaded(stream.url(stream.place))) as publisher:
-        client(stream).config_set("maxmemory", "1")
+def test_a_server_that_is_full_is_out_of_order(target: Counterpart) -> None:
+    with closing(loaded(target.url(target.place))) as publisher:
+        client(target).config_set("maxmemory", "1")
         try:
             outcomes = publisher.publish([message(0), message(1)])
         finally:
-            client(stream).config_set("maxmemory", "0")
+            client(target).config_set("maxmemory", "0")
         assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "oom")}
         assert publisher.publish([message(2)]) == [SENT]
 
@@ -94,9 +77,9 @@ def test_takes_the_stream_from_the_path_or_the_destinations_name(path: str, stre
     assert publisher.stream == stream
 
 
-def test_trims_the_stream_when_told_to(stream: Counterpart) -> None:
-    publisher = load(*configured(f"{stream.url(stream.place)}?maxlen=100"))
+def test_trims_the_stream_when_told_to(target: Counterpart) -> None:
+    publisher = load(*configured(f"{target.url(target.place)}?maxlen=100"))
     with closing(publisher):
         for start in range(0, 1000, 100):
             publisher.publish([message(start + n) for n in range(100)])
-    assert 100 <= len(entries(stream)) < 500
+    assert 100 <= len(entries(target)) < 500

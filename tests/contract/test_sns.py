@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
-import pytest
-
-from outbox_tasks.model import Outcome
 from tests.contract.counterparts.sns import Counterpart
-from tests.contract.messages import loaded, message, numbers
-from tests.contract.moto_server import ACCOUNT, REGION, values, without_aws
-
-SENT = Outcome.sent()
+from tests.contract.messages import SENT, loaded, message, numbers
+from tests.contract.moto_server import ACCOUNT, REGION, values
 
 
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_aws(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Counterpart]:
-    if reason := Counterpart.missing():
-        pytest.skip(reason)
-    made = Counterpart()
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def topic(server: Counterpart) -> Counterpart:
-    server.new_place()
-    return server
-
-
-def test_writes_the_attributes_of_the_contract(topic: Counterpart) -> None:
+def test_writes_the_attributes_of_the_contract(target: Counterpart) -> None:
     sent = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "tenant": "t1"})
-    with closing(loaded(topic.url(topic.place))) as publisher:
+    with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([sent]) == [SENT]
-    [arrived] = topic.raw()
+    [arrived] = target.raw()
     assert arrived["Body"] == '{"n": 0}'
     assert values(arrived) == {
         "ce_id": sent.id,
@@ -55,10 +28,10 @@ def test_writes_the_attributes_of_the_contract(topic: Counterpart) -> None:
     }
 
 
-def test_divides_batches_by_their_size(topic: Counterpart) -> None:
+def test_divides_batches_by_their_size(target: Counterpart) -> None:
     """Ten of these are 1 MB; a topic takes a quarter of it unless it was told otherwise."""
     asked: list[int] = []
-    with closing(loaded(topic.url(topic.place))) as publisher:
+    with closing(loaded(target.url(target.place))) as publisher:
         request = publisher._request  # type: ignore[attr-defined]
 
         def counted(client: object, place: str, entries: list[dict[str, str]]) -> object:
@@ -70,14 +43,14 @@ def test_divides_batches_by_their_size(topic: Counterpart) -> None:
         assert publisher.publish([message(n, payload=payload) for n, payload in enumerate(payloads)]) == [SENT] * 10
     assert len(asked) == 5
     assert max(asked) < 262_144
-    assert sorted(numbers(topic)) == list(range(10))
+    assert sorted(numbers(target)) == list(range(10))
 
 
-def test_a_topic_may_be_named_by_its_arn(topic: Counterpart) -> None:
-    url = f"sns://test:test@{REGION}/arn:aws:sns:{REGION}:{ACCOUNT}:{topic.place}?endpoint={topic.address}"
+def test_a_topic_may_be_named_by_its_arn(target: Counterpart) -> None:
+    url = f"sns://test:test@{REGION}/arn:aws:sns:{REGION}:{ACCOUNT}:{target.place}?endpoint={target.address}"
     with closing(loaded(url)) as publisher:
         assert publisher.publish([message(3)]) == [SENT]
-    assert numbers(topic) == [3]
+    assert numbers(target) == [3]
 
 
 def test_a_fifo_topic_gets_the_key_as_group_and_the_id_against_copies(server: Counterpart) -> None:

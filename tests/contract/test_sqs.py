@@ -15,41 +15,19 @@ import pytest
 
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.model import Outcome, Result
-from tests.contract.counterparts import sqs
-from tests.contract.messages import configured, loaded, message, numbers, results
-from tests.contract.moto_server import ACCOUNT, REGION, MotoCounterpart, values, without_aws
+from outbox_tasks.model import Result
+from tests.contract.counterparts.sqs import Counterpart
+from tests.contract.messages import SENT, configured, loaded, message, numbers, results
+from tests.contract.moto_server import ACCOUNT, REGION, values
 
-SENT = Outcome.sent()
 TRACE = {"traceparent": "00-a-b-01", "tracestate": "v=1"}
 
 
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_aws(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[MotoCounterpart]:
-    if reason := sqs.Counterpart.missing():
-        pytest.skip(reason)
-    made = sqs.Counterpart()
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def queue(server: MotoCounterpart) -> MotoCounterpart:
-    server.new_place()
-    return server
-
-
-def test_writes_the_attributes_of_the_contract(queue: MotoCounterpart) -> None:
+def test_writes_the_attributes_of_the_contract(target: Counterpart) -> None:
     sent = message(key="k", aggregate_id="a", headers={"tenant": "t1", "empty": "", **TRACE})
-    with closing(loaded(queue.url(queue.place))) as publisher:
+    with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([sent]) == [SENT]
-    [arrived] = queue.raw()
+    [arrived] = target.raw()
     assert arrived["Body"] == '{"n": 0}'
     assert values(arrived) == {
         "ce_id": sent.id,
@@ -65,15 +43,27 @@ def test_writes_the_attributes_of_the_contract(queue: MotoCounterpart) -> None:
     }
 
 
-def test_never_has_more_than_ten_attributes(queue: MotoCounterpart) -> None:
+def test_never_has_more_than_ten_attributes(target: Counterpart) -> None:
     """SQS refuses the eleventh, which moto doesn't: the trace state moves to the headers that it came from."""
     sent = message(key="k", aggregate_id="a", payload=b"\xff", headers={"tenant": "t1", **TRACE})
-    with closing(loaded(queue.url(queue.place))) as publisher:
+    with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([sent]) == [SENT]
-    [arrived] = queue.raw()
+    [arrived] = target.raw()
     assert len(values(arrived)) == 10
     assert (arrived["Body"], values(arrived)["body_encoding"]) == ("/w==", "base64")
     assert json.loads(values(arrived)["headers"]) == {"tenant": "t1", "tracestate": "v=1"}
+
+
+@pytest.mark.parametrize("own", [{}, {"tenant": "t1"}])
+def test_nor_with_a_reference_to_the_payload(target: Counterpart, own: dict[str, str]) -> None:
+    sent = message(key="k", aggregate_id="a", payload=b"", dataref="s3://bucket/1", headers={**own, **TRACE})
+    with closing(loaded(target.url(target.place))) as publisher:
+        assert publisher.publish([sent]) == [SENT]
+    [arrived] = target.raw()
+    found = values(arrived)
+    assert len(found) == 10
+    assert (found["ce_dataref"], found["body_encoding"]) == ("s3://bucket/1", "empty")
+    assert json.loads(found["headers"]) == {**own, **TRACE}
 
 
 @pytest.mark.parametrize(
@@ -87,62 +77,64 @@ def test_never_has_more_than_ten_attributes(queue: MotoCounterpart) -> None:
         ("\uffff".encode(), "77+/", "base64"),
     ],
 )
-def test_a_body_is_text_as_sqs_allows_it(queue: MotoCounterpart, payload: bytes, body: str, encoding: Any) -> None:
-    with closing(loaded(queue.url(queue.place))) as publisher:
+def test_a_body_is_text_as_sqs_allows_it(target: Counterpart, payload: bytes, body: str, encoding: Any) -> None:
+    with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([message(payload=payload)]) == [SENT]
-    [arrived] = queue.raw()
+    [arrived] = target.raw()
     assert (arrived["Body"], values(arrived).get("body_encoding")) == (body, encoding)
 
 
-def test_an_attribute_that_sqs_would_refuse_is_dead_before(queue: MotoCounterpart) -> None:
-    with closing(loaded(queue.url(queue.place))) as publisher:
+def test_an_attribute_that_sqs_would_refuse_is_dead_before(target: Counterpart) -> None:
+    with closing(loaded(target.url(target.place))) as publisher:
         outcomes = publisher.publish([message(0), message(1, key="bell \x07"), message(2, key="", aggregate_id="")])
     assert [(o.result, o.code) for o in outcomes] == [("sent", None), ("dead", "bad_attributes"), ("sent", None)]
-    assert all(value for arrived in queue.raw() for value in values(arrived).values())
+    assert all(value for arrived in target.raw() for value in values(arrived).values())
 
 
-def test_divides_batches_by_their_size(queue: MotoCounterpart) -> None:
+def test_divides_batches_by_their_size(target: Counterpart) -> None:
     """Ten of these are 2 MB; a request takes one."""
     payloads = [b'{"n": %d, "x": "%s"}' % (n, b"x" * 200_000) for n in range(10)]
-    with closing(loaded(queue.url(queue.place))) as publisher:
+    with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([message(n, payload=payload) for n, payload in enumerate(payloads)]) == [SENT] * 10
-    assert sorted(numbers(queue)) == list(range(10))
+    assert sorted(numbers(target)) == list(range(10))
 
 
-def test_finds_the_message_for_which_a_whole_batch_was_refused(queue: MotoCounterpart) -> None:
-    url = queue.url(queue.place)
-    where = queue.client("sqs").get_queue_url(QueueName=queue.place)["QueueUrl"]
-    queue.client("sqs").set_queue_attributes(QueueUrl=where, Attributes={"MaximumMessageSize": "1024"})
+def test_finds_the_message_for_which_a_whole_batch_was_refused(target: Counterpart) -> None:
+    url = target.url(target.place)
+    where = target.client("sqs").get_queue_url(QueueName=target.place)["QueueUrl"]
+    target.client("sqs").set_queue_attributes(QueueUrl=where, Attributes={"MaximumMessageSize": "1024"})
     with closing(loaded(url)) as publisher:
         outcomes = publisher.publish([message(n, payload=b"[%s]" % (b" " * 2000 * (n == 6))) for n in range(9)])
     assert results(outcomes) == [Result.SENT] * 6 + [Result.DEAD] + [Result.SENT] * 2
     assert outcomes[6].code == "too_large"
-    assert len(queue.raw()) == 8
+    assert len(target.raw()) == 8
 
 
-def test_the_key_is_the_group_and_the_id_prevents_a_second_copy(queue: MotoCounterpart) -> None:
-    queue.place += ".fifo"
-    queue.client("sqs").create_queue(QueueName=queue.place, Attributes={"FifoQueue": "true"})
+def test_the_key_is_the_group_and_the_id_prevents_a_second_copy(target: Counterpart) -> None:
+    target.place += ".fifo"
+    target.client("sqs").create_queue(QueueName=target.place, Attributes={"FifoQueue": "true"})
     messages = [message(0, key="order:42"), message(1, key="Größe 5"), message(2), message(0, key="order:42")]
-    with closing(loaded(f"sqs://test:test@{REGION}/{queue.place}?endpoint={queue.address}")) as publisher:
+    with closing(loaded(f"sqs://test:test@{REGION}/{target.place}?endpoint={target.address}")) as publisher:
         assert publisher.publish(messages) == [SENT] * 4
-    by_id = {each["Attributes"]["MessageDeduplicationId"]: each["Attributes"]["MessageGroupId"] for each in queue.raw()}
+    by_id = {
+        each["Attributes"]["MessageDeduplicationId"]: each["Attributes"]["MessageGroupId"] for each in target.raw()
+    }
     groups = ["order:42", hashlib.sha256("Größe 5".encode()).hexdigest(), messages[2].id]
     assert by_id == {sent.id: group for sent, group in zip(messages[:3], groups, strict=True)}
-    assert len(queue.raw()) == 3
+    assert len(target.raw()) == 3
 
 
 @pytest.mark.parametrize("where", ["{place}", "arn:aws:sqs:{region}:{account}:{place}"])
-def test_a_queue_may_be_named_in_other_ways(queue: MotoCounterpart, where: str) -> None:
-    path = where.format(place=queue.place, region=REGION, account=ACCOUNT)
-    with closing(loaded(f"sqs://test:te%2Fst@{REGION}/{path}?endpoint={queue.address}")) as publisher:
+def test_a_queue_may_be_named_in_other_ways(target: Counterpart, where: str) -> None:
+    path = where.format(place=target.place, region=REGION, account=ACCOUNT)
+    with closing(loaded(f"sqs://test:te%2Fst@{REGION}/{path}?endpoint={target.address}")) as publisher:
         assert publisher.publish([message(3)]) == [SENT]
-        assert publisher._opened[1].endswith(f"/{ACCOUNT}/{queue.place}")  # type: ignore[attr-defined]
-    assert numbers(queue) == [3]
+        assert publisher._opened[1].endswith(f"/{ACCOUNT}/{target.place}")  # type: ignore[attr-defined]
+    assert numbers(target) == [3]
 
 
-def test_a_name_that_nobody_knows_is_unroutable(queue: MotoCounterpart) -> None:
-    with closing(loaded(f"sqs://test:test@{REGION}/no-such-queue?endpoint={queue.address}")) as publisher:
+def test_a_name_that_nobody_knows_is_unroutable(target: Counterpart) -> None:
+    with closing(loaded(f"sqs://test:test@{REGION}/no-such-queue?endpoint={target.address}")) as publisher:
         [outcome] = publisher.publish([message()])
     assert (outcome.result, outcome.code) == (Result.OUTAGE, "unroutable")
 

@@ -17,7 +17,6 @@ from uuid import uuid4
 import httpx
 import psycopg
 import pytest
-import redis
 
 from outbox_tasks.local.commands import WORKER_READY, outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
@@ -25,7 +24,6 @@ from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-EMPTY = range(15, 0, -1)
 START_TIMEOUT = 20.0
 CTRL_C = signal.SIGINT
 PYTHON = (sys.executable, "-m")
@@ -99,19 +97,6 @@ class Project:
     def counts(self, *tables: str) -> list[int]:
         """How many rows these have."""
         return [self.rows(f"SELECT count(*) FROM {table}")[0][0] for table in tables]
-
-
-@pytest.fixture(scope="module")
-def broker_url(redis_url: str) -> Iterator[str]:
-    """A database of the Redis server that was empty, and is emptied again."""
-    for number in EMPTY:
-        url = urlsplit(redis_url)._replace(path=f"/{number}").geturl()
-        with redis.Redis.from_url(url) as client:
-            if not client.dbsize():
-                yield url
-                client.flushdb()
-                return
-    pytest.fail("no Redis database is empty")
 
 
 @pytest.fixture(scope="module")

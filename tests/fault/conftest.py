@@ -18,10 +18,11 @@ from sqlalchemy import Connection, Engine, create_engine, text
 
 from outbox_tasks.broker import Broker
 from outbox_tasks.claim import Tally, claim
+from outbox_tasks.database import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import PUBLISH_QUEUE
-from outbox_tasks.store import Store, engine_url
+from outbox_tasks.store import Store
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import SCHEME, distribution
 from tests.conftest import Rows, Stream, eventually
@@ -143,24 +144,30 @@ def _locked(engine: Engine, what: str) -> Iterator[Connection]:
 
 
 def waiting_for_locks(engine: Engine, schema: str) -> int:
-    """How many statements of relays on this schema wait for a lock."""
+    """How many statements of relays that work on tables of this schema wait for a lock."""
+    ours = "SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation WHERE l.pid = a.pid AND relnamespace = n.oid"
     query = (
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outbox_tasks' "
-        "AND wait_event_type = 'Lock' AND query LIKE :part"
+        "SELECT count(*) FROM pg_stat_activity a, pg_namespace n WHERE application_name = 'outbox_tasks' "
+        f"AND wait_event_type = 'Lock' AND nspname = :schema AND EXISTS ({ours})"
     )
     with engine.connect() as connection:
-        return int(connection.scalar(text(query), {"part": f"%{schema}%"}) or 0)
+        return int(connection.scalar(text(query), {"schema": schema}) or 0)
 
 
 def queued(redis: EmbeddedValkey) -> int:
     """Celery messages that wait for publish workers."""
-    with Stream(redis.url, PUBLISH_QUEUE).client as client:
-        return int(client.llen(PUBLISH_QUEUE))
+    with Stream(redis.url, PUBLISH_QUEUE).client as client:  # a list for each priority
+        return sum(int(client.llen(name)) for name in client.scan_iter(f"{PUBLISH_QUEUE}*"))
 
 
 def drained(rows: Rows, seconds: float = 60.0) -> None:
     """Wait until nothing is left to be sent."""
-    eventually(lambda: not any(row.status == "pending" for row in rows.hot()), seconds)
+    eventually(lambda: is_drained(rows), seconds)
+
+
+def is_drained(rows: Rows) -> bool:
+    """Whether nothing is left to be sent."""
+    return not any(row.status == "pending" for row in rows.hot())
 
 
 def check(rows: Rows, stream: Stream, committed: list[str]) -> int:

@@ -9,8 +9,8 @@ from celery import Celery
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from outbox_tasks.database import engine_url
 from outbox_tasks.inbox import Inbox
-from outbox_tasks.store import engine_url
 
 SCHEMA = os.environ["OUTBOX_DATABASE_SCHEMA"]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID, uuid4
 
+import psutil
 import pytest
 from sqlalchemy import Engine
 
 from outbox_tasks.model import Bundle, Outcome, Ticket
 from outbox_tasks.publish import Publishers, publish
 from outbox_tasks.settle import settle
-from tests.acceptance.nodes import Relay, freeze
+from tests.acceptance.nodes import Relay, Worker, freeze
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
 from tests.fault.conftest import Here, archive_locked, waiting_for_locks
 
@@ -35,9 +36,8 @@ def published_by_another(here: Here) -> PublishedByAnother:
     return take
 
 
-def test_who_wakes_up_after_another_has_sent_does_not_begin(
-    relay: Relay, here: Here, rows: Rows, stream: Stream, published_by_another: PublishedByAnother
-) -> None:
+def paused(relay: Relay, here: Here, rows: Rows) -> tuple[Worker, psutil.Process, str]:
+    """A worker whose only process stands still, and the message that is in its hands."""
     worker = relay.publish()
     worker.ready()
     [child] = worker.container.pool()
@@ -45,6 +45,13 @@ def test_who_wakes_up_after_another_has_sent_does_not_begin(
     [id] = rows.insert()
     here.claim()
     worker.wait_for_log(f"[{id}] received")
+    return worker, child, id
+
+
+def test_who_wakes_up_after_another_has_sent_does_not_begin(
+    relay: Relay, here: Here, rows: Rows, stream: Stream, published_by_another: PublishedByAnother
+) -> None:
+    worker, child, id = paused(relay, here, rows)
     bundle, outcomes = published_by_another(id)
     child.resume()
     worker.wait_for_log(f"[{id}] ignored")
@@ -57,13 +64,7 @@ def test_who_wakes_up_after_another_has_sent_does_not_begin(
 def test_who_waits_for_the_row_while_another_claims_it_does_not_begin(
     relay: Relay, here: Here, rows: Rows, stream: Stream, engine: Engine, schema: str
 ) -> None:
-    worker = relay.publish()
-    worker.ready()
-    [child] = worker.container.pool()
-    freeze(child)
-    [id] = rows.insert()
-    here.claim()
-    worker.wait_for_log(f"[{id}] received")
+    worker, child, id = paused(relay, here, rows)
     lease = uuid4()
     m = rows.tables.messages
     with engine.begin() as connection:

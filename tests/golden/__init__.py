@@ -6,13 +6,19 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sqlalchemy import make_url
 from sqlalchemy.sql import ClauseElement, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from outbox_tasks import breaker, statements
+from outbox_tasks import audit, breaker, counts, leasing, order, signs, slots, sql, statements
+from outbox_tasks.alerts import statements as telling
+from outbox_tasks.archive import statements as archive
+from outbox_tasks.doctor import statements as doctor
+from outbox_tasks.mend import search
+from outbox_tasks.mend import statements as mending
 from outbox_tasks.schema import tables
 
 DIRECTORY = Path(__file__).parent
@@ -27,17 +33,33 @@ _TOKEN = re.compile(r"\s+|'(?:[^']|'')*'|%\(\w+\)s|[\w.]+|::|.", re.DOTALL)
 def current() -> dict[str, str]:
     """The text of every statement, by the name of its file."""
     t = tables()
+    past = archive.partition(t, "outbox_archive_20261120")
     made: dict[str, Executable] = {
         "publish": statements.publish(t),
         "publish_once": statements.publish_once("some_schema"),
-        "claim": statements.claim(t),
-        "bury_unroutable": statements.bury_unroutable(t),
+        "cancel": statements.cancel("some_schema"),
+        "claim": leasing.claim(t),
+        "horizon": order.horizon(t),
+        "claim_keys": order.claim_keys(t),
+        "blocked_keys": order.blocked_keys(t),
+        "bury_unroutable": leasing.bury_unroutable(t),
         "begin": statements.begin(t),
         "settle_done": statements.settle_done(t, archive=True),
         "settle_done_delete": statements.settle_done(t, archive=False),
         "settle_failed": statements.settle_failed(t),
         "release": statements.release(t),
         "admit": breaker.admit(t),
+        "seen": slots.seen(t),
+        "left": slots.left(t),
+        "publishers": slots.publishers(t),
+        "forget_publishers": slots.forget_publishers(t),
+        "make_slots": slots.make_slots(t),
+        "crowded": slots.crowded(t),
+        "holders": slots.holders(t),
+        "vacated": slots.vacated(t),
+        "make_meters": slots.make_meters(t),
+        "metered": slots.metered(t),
+        "unspent": slots.unspent(t),
         "untried": breaker.untried(t),
         "tripped": breaker.tripped(t),
         "recovered": breaker.recovered(t),
@@ -47,8 +69,82 @@ def current() -> dict[str, str]:
         "states": breaker.states(t),
         "mark": statements.mark(t),
         "forget": statements.forget(t),
+        "record_alerts": telling.record_alerts(t),
+        "end_alerts": telling.end_alerts(t),
+        "take_posts": telling.take_posts(t),
+        "posted": telling.posted(t),
+        "put_off": telling.put_off(t),
+        "turn_to_look": telling.turn_to_look(t),
+        "known_alerts": telling.known_alerts(t),
+        "forget_alerts": telling.forget_alerts(t),
+        "counts": counts.counts(t),
+        "heads": counts.heads(t),
+        "present": counts.present(t),
+        "pages": counts.pages(t),
+        "sample": counts.sample(t),
+        "archived": counts.archived(t),
+        "tally": signs.tally(t),
+        "tallied": signs.tallied(t),
+        "beat": signs.beat(t),
+        "heartbeats": signs.heartbeats(t),
+        "stopped": signs.stopped(t),
+        "doctor_server": doctor.server(),
+        "doctor_clock": doctor.clock(),
+        "doctor_backend": doctor.backend(),
+        "doctor_options": doctor.options(),
+        "doctor_upgraded": doctor.upgraded(t),
+        "doctor_rights": doctor.rights(t),
+        "doctor_indexes": doctor.indexes(t),
+        "doctor_triggers": doctor.triggers(t),
+        "doctor_partitions": doctor.partitions(t),
+        "doctor_strays": doctor.strays(t),
+        "doctor_vacuuming": doctor.vacuuming(t),
+        "doctor_transactions": doctor.transactions(t),
+        "doctor_prepared": doctor.prepared(),
+        "doctor_slots": doctor.slots(),
+        "doctor_hidden": doctor.hidden(),
         "version": statements.version(t),
         "prepare_archive": statements.prepare_archive("some_schema", 7),
+        "archive_partitions": archive.partitions(t),
+        "archive_days": archive.days(past),
+        "archive_lots": archive.lots(past),
+        "archive_rows": archive.rows(past),
+        "archive_measured": archive.measured(past),
+        "archive_remove": archive.remove(past),
+        "archive_move": archive.move(t, past),
+        "archive_make_day": archive.make_day("some_schema", datetime(2026, 11, 20, tzinfo=UTC)),
+        "archive_renew_default": archive.renew_default("some_schema"),
+        "archive_detach": archive.detach("some_schema", "outbox_archive_20261120"),
+        "archive_await_settles": archive.await_settles("some_schema"),
+        "forget_counts": archive.forget_counts(t),
+        "forget_workers": archive.forget_workers(t),
+        "forget_acts": archive.forget_acts(t),
+        "alone": sql.alone("some_schema", "maintain"),
+        "idle": sql.idle(),
+        "newest": search.newest(t),
+        "newest_archived": search.newest_archived(t),
+        "waiting": search.waiting(t),
+        "of_key": search.of_key(t),
+        "dead_of_destinations": search.dead_of_destinations(t),
+        "dead_of_group": search.dead_of_group(t),
+        "groups": search.groups(t),
+        "everything": search.everything(t),
+        "ahead": search.ahead(t),
+        "states_of": search.states(t),
+        "places_of_dead": mending.places_of_dead(t),
+        "next_dead": mending.next_dead(t, "destination"),
+        "next_dead_of_group": mending.next_dead(t, "group"),
+        "next_dead_counted": mending.next_dead(t, "group", counted=True),
+        "next_waiting": mending.next_waiting(t),
+        "redrive": mending.redrive(t),
+        "discard": mending.discard(t, archive=True),
+        "discard_delete": mending.discard(t, archive=False),
+        "edit": mending.edit(t),
+        "audit_opened": audit.opened(t),
+        "audit_closed": audit.closed(t),
+        "audit_entries": audit.entries(t),
+        "audit_about": audit.about(t),
+        "audit_former": audit.former(t),
     }
     return {name: rendered(statement) for name, statement in made.items()}
 

@@ -1,10 +1,26 @@
+WITH slot AS (UPDATE outbox_slots SET token=%(sender)s::UUID, holder=%(holder)s::VARCHAR, taken_at=clock_timestamp(), held_until=(clock_timestamp() + %(keep)s * interval '1 second') WHERE outbox_slots.destination = %(target)s::VARCHAR AND outbox_slots.slot = (
+  SELECT outbox_slots.slot
+  FROM outbox_slots
+  WHERE outbox_slots.destination = %(target)s::VARCHAR
+    AND outbox_slots.slot < %(room)s::INTEGER
+    AND (outbox_slots.held_until IS NULL OR outbox_slots.held_until < clock_timestamp())
+  ORDER BY outbox_slots.slot
+  LIMIT %(param_1)s::INTEGER
+  FOR UPDATE SKIP LOCKED
+) RETURNING outbox_slots.slot)
 UPDATE outbox_messages
 SET attempts=(outbox_messages.attempts + %(attempts_1)s::INTEGER),
   locked_by=%(holder)s::VARCHAR,
   locked_until=greatest(outbox_messages.locked_until, clock_timestamp() + %(hold)s * interval '1 second'),
   begun=true
 FROM json_to_recordset(CAST(%(ticket)s::VARCHAR AS JSON)) AS ticket(id UUID, attempt INTEGER)
-WHERE outbox_messages.id = ANY (ARRAY[ticket.id])
+WHERE (
+  SELECT %(room)s::INTEGER IS NULL OR (EXISTS (
+    SELECT slot.slot
+    FROM slot
+  )) AS anon_1
+)
+  AND outbox_messages.id = ANY (ARRAY[ticket.id])
   AND outbox_messages.attempts = ticket.attempt
   AND outbox_messages.lease = %(token)s::UUID
   AND outbox_messages.locked_until > clock_timestamp()
@@ -14,10 +30,11 @@ WHERE outbox_messages.id = ANY (ARRAY[ticket.id])
   WHERE outbox_destinations.name = %(target)s::VARCHAR
     AND (outbox_destinations.paused_at IS NOT NULL OR outbox_destinations.opened_at IS NOT NULL AND outbox_destinations.probe IS DISTINCT FROM %(token)s::UUID)
 ))
-  AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_1)s::VARCHAR
-RETURNING CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.event_type, outbox_messages.destination, outbox_messages.key, outbox_messages.payload, outbox_messages.content_type, CAST(nullif(outbox_messages.headers, CAST('{}' AS JSONB)) AS TEXT) AS headers, outbox_messages.aggregate_type, outbox_messages.aggregate_id, CAST(EXTRACT(epoch FROM outbox_messages.created_at) AS FLOAT) AS created_at, outbox_messages.attempts;
+  AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_2)s::VARCHAR
+RETURNING CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.event_type, outbox_messages.destination, outbox_messages.key, outbox_messages.payload, outbox_messages.content_type, CAST(nullif(outbox_messages.headers, CAST('{}' AS JSONB)) AS TEXT) AS headers, outbox_messages.aggregate_type, outbox_messages.aggregate_id, CAST(EXTRACT(epoch FROM outbox_messages.created_at) AS FLOAT) AS created_at, outbox_messages.attempts, outbox_messages.latest, CAST(EXTRACT(epoch FROM clock_timestamp() - coalesce(outbox_messages.deliver_at, outbox_messages.created_at)) AS FLOAT) AS age;
 -- attempts_1 = 1
--- param_1 = 'off'
+-- param_1 = 1
+-- param_2 = 'off'
 -- set_config_2 = 'synchronous_commit'
 -- set_config_3 = 'off'
 -- set_config_4 = True

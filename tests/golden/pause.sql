@@ -1,6 +1,3 @@
-INSERT INTO outbox_destinations (name, paused_at, paused_by, paused_why)
-VALUES (%(target)s::VARCHAR, clock_timestamp(), %(who)s::VARCHAR, %(why)s::VARCHAR) ON CONFLICT (name) DO
-UPDATE
-SET paused_at = excluded.paused_at,
-  paused_by = excluded.paused_by,
-  paused_why = excluded.paused_why;
+WITH changed AS (INSERT INTO outbox_destinations (name, paused_at, paused_by, paused_why) VALUES (%(target)s::VARCHAR, clock_timestamp(), %(person)s::VARCHAR, %(reason)s::VARCHAR) ON CONFLICT (name) DO UPDATE SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_why = excluded.paused_why RETURNING outbox_destinations.name), audited AS (INSERT INTO outbox_audit (who, why, action, target, facts) SELECT %(person)s::VARCHAR AS anon_1, %(reason)s::VARCHAR AS anon_2, 'pause', changed.name AS name, jsonb_strip_nulls(jsonb_build_object()) AS jsonb_strip_nulls_1 FROM changed RETURNING outbox_audit.seq)
+SELECT changed.name
+FROM changed;

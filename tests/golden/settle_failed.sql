@@ -1,3 +1,4 @@
+WITH freed AS (UPDATE outbox_slots SET token=NULL, held_until=NULL WHERE outbox_slots.destination = %(target)s::VARCHAR AND outbox_slots.token = %(sender)s::UUID RETURNING outbox_slots.slot)
 UPDATE outbox_messages
 SET attempts=CASE
     WHEN (ticket.outage AND (outbox_messages.outages + %(outages_1)s::INTEGER < %(patience)s::INTEGER OR (EXISTS (
@@ -5,27 +6,44 @@ SET attempts=CASE
   FROM outbox_destinations
   WHERE outbox_destinations.name = %(target)s::VARCHAR
     AND outbox_destinations.opened_at IS NOT NULL
-)))) THEN outbox_messages.attempts - %(attempts_1)s::INTEGER
-    ELSE outbox_messages.attempts END, last_error_code=ticket.code, last_error=ticket.error, status=CASE
-    WHEN ticket.dead THEN %(param_1)s::VARCHAR
-    ELSE %(param_2)s::VARCHAR END, locked_until=(clock_timestamp() + ticket.hold * interval '1 second'), lease=CASE
+))) OR ticket.behind) THEN outbox_messages.attempts - %(attempts_1)s::INTEGER
+    ELSE outbox_messages.attempts END, last_error_code=CASE
+    WHEN ticket.behind THEN outbox_messages.last_error_code
+    ELSE ticket.code END, last_error=CASE
+    WHEN ticket.behind THEN outbox_messages.last_error
+    ELSE ticket.error END, history=CASE
+    WHEN ticket.behind THEN outbox_messages.history
+    ELSE CAST(outbox_noted(outbox_messages.history, jsonb_strip_nulls(jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, clock_timestamp(), %(jsonb_build_object_2)s::VARCHAR, CASE WHEN ticket.dead THEN %(param_1)s::VARCHAR WHEN ticket.outage THEN %(param_2)s::VARCHAR ELSE %(param_3)s::VARCHAR END, %(jsonb_build_object_3)s::VARCHAR, outbox_messages.attempts, %(jsonb_build_object_4)s::VARCHAR, ticket.code, %(jsonb_build_object_5)s::VARCHAR, left(ticket.error, %(left_1)s::INTEGER), %(jsonb_build_object_6)s::VARCHAR, outbox_messages.locked_by))) AS JSONB) END, status=CASE
+    WHEN ticket.dead THEN %(param_4)s::VARCHAR
+    ELSE %(param_5)s::VARCHAR END, locked_until=(clock_timestamp() + ticket.hold * interval '1 second'), lease=CASE
     WHEN ticket.keep THEN outbox_messages.lease END, begun=false, dead_at=CASE
     WHEN ticket.dead THEN clock_timestamp() END, outages=CASE
     WHEN ticket.outage THEN outbox_messages.outages + %(outages_2)s::INTEGER
-    ELSE %(param_3)s::INTEGER END
-FROM json_to_recordset(CAST(%(ticket)s::VARCHAR AS JSON)) AS ticket(id UUID, attempt INTEGER, hold FLOAT, keep BOOLEAN, dead BOOLEAN, outage BOOLEAN, code TEXT, error TEXT)
+    WHEN ticket.behind THEN outbox_messages.outages
+    ELSE %(param_6)s::INTEGER END
+FROM json_to_recordset(CAST(%(ticket)s::VARCHAR AS JSON)) AS ticket(id UUID, attempt INTEGER, hold FLOAT, keep BOOLEAN, dead BOOLEAN, outage BOOLEAN, behind BOOLEAN, code TEXT, error TEXT)
 WHERE outbox_messages.id = ANY (ARRAY[ticket.id])
   AND outbox_messages.attempts = ticket.attempt
   AND outbox_messages.lease = %(token)s::UUID
-  AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_4)s::VARCHAR
+  AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_7)s::VARCHAR
 RETURNING CAST(outbox_messages.id AS TEXT) AS id;
 -- attempts_1 = 1
+-- jsonb_build_object_1 = 'at'
+-- jsonb_build_object_2 = 'what'
+-- jsonb_build_object_3 = 'attempt'
+-- jsonb_build_object_4 = 'code'
+-- jsonb_build_object_5 = 'error'
+-- jsonb_build_object_6 = 'by'
+-- left_1 = 300
 -- outages_1 = 1
 -- outages_2 = 1
 -- param_1 = 'dead'
--- param_2 = 'pending'
--- param_3 = 0
--- param_4 = 'off'
+-- param_2 = 'outage'
+-- param_3 = 'failed'
+-- param_4 = 'dead'
+-- param_5 = 'pending'
+-- param_6 = 0
+-- param_7 = 'off'
 -- set_config_2 = 'synchronous_commit'
 -- set_config_3 = 'off'
 -- set_config_4 = True

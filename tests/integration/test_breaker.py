@@ -62,7 +62,7 @@ def run(store: Store, destination: Destination, bundles: Sequence[Bundle] | None
 
 
 def state(store: Store) -> str:
-    found = [row.state for row in store.states()]
+    found = [row.state for row in store.traffic.states()]
     return str(found[0]) if found else "closed"
 
 
@@ -99,7 +99,7 @@ class TestOpening:
     def test_a_bundle_counts_as_one(self, store: Store, rows: Rows) -> None:
         rows.insert(10)
         run(store, Destination(OUT), claimed(store)[:1])
-        [row] = store.states()
+        [row] = store.traffic.states()
         assert row.failures == 1
 
     @pytest.mark.parametrize("answer", [Outcome.sent(), Outcome.dead("no", "no"), Outcome.retry("busy", "later")])
@@ -117,10 +117,10 @@ class TestOpening:
         for bundle in bundles[:3]:
             begun = publish(store, {"orders": Destination(OUT)}, bundle)
             settle(store, bundle, begun)
-        [before] = store.states()
+        [before] = store.traffic.states()
         late = Verdict(bundles[3].tickets[0], Step.OUTAGE, 1, "connection", "late")
-        assert store.tripped("orders", bundles[3].lease, late.code, late.error)
-        [after] = store.states()
+        assert store.traffic.tripped("orders", bundles[3].lease, late.code, late.error)
+        [after] = store.traffic.states()
         assert (before.failures, before.pause_until) == (after.failures, after.pause_until)
 
     def test_other_destinations_go_on(self, new_store: MakeStore, rows: Rows) -> None:
@@ -137,7 +137,7 @@ class TestWhileItIsOpen:
         rows.insert(20)
         bundles = claimed(store)
         for _ in range(3):
-            store.tripped("orders", str(uuid4()), "connection", "refused")
+            store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
         destination = Destination(Outcome.sent())
         assert {verdict.step for verdict in run(store, destination, bundles)} == {Step.STALE}
         assert destination.sent == []
@@ -183,7 +183,7 @@ class TestTrying:
         open_it(store, rows)
         pauses = []
         for _ in range(4):
-            [row] = store.states()
+            [row] = store.traffic.states()
             pauses.append(round((row.pause_until - row.failed_at).total_seconds()))
             elapse(rows)
             run(store, Destination(OUT))
@@ -241,27 +241,27 @@ class TestAMessageThatIsTheCause:
 class TestByHand:
     def test_a_paused_destination_is_left_alone_until_it_is_resumed(self, store: Store, rows: Rows) -> None:
         rows.insert(5)
-        store.pause("orders", "ada", "maintenance")
+        store.traffic.pause("orders", "ada", "maintenance")
         assert claimed(store) == []
         assert state(store) == "paused"
-        [row] = store.states()
+        [row] = store.traffic.states()
         assert (row.paused_by, row.paused_why) == ("ada", "maintenance")
         elapse(rows)
         assert claimed(store) == []
-        assert store.resume("orders")
-        assert not store.resume("orders")
+        assert store.traffic.resume("orders", "ada")
+        assert not store.traffic.resume("orders", "ada")
         assert len(run(store, Destination(Outcome.sent()))) == 5
 
     def test_to_resume_closes_the_breaker_too(self, store: Store, rows: Rows) -> None:
         rows.insert(1)
         open_it(store, rows)
-        assert store.resume("orders")
+        assert store.traffic.resume("orders", "ada")
         assert len(claimed(store)) == 1
 
     def test_to_pause_stops_what_is_queued(self, store: Store, rows: Rows) -> None:
         rows.insert(5)
         bundles = claimed(store)
-        store.pause("orders", "ada", None)
+        store.traffic.pause("orders", "ada", None)
         destination = Destination(Outcome.sent())
         assert {verdict.step for verdict in run(store, destination, bundles)} == {Step.STALE}
         assert destination.sent == []

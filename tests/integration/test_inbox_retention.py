@@ -9,7 +9,7 @@ import pytest
 import redis
 from sqlalchemy import Engine, bindparam, func, insert, literal, select, text, update
 
-from outbox_tasks import inbox, statements
+from outbox_tasks import retention, statements
 from outbox_tasks.celery import make_app
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import MAINTAIN_QUEUE
@@ -41,7 +41,7 @@ class TestRetention:
         inboxes.take("Session", "1")
         with inboxes.engine.begin() as connection:
             connection.execute(update(store.tables.inbox).values(received_at=seconds_from_now(-8 * DAY)))
-        assert inbox.forget(store) == (1, False)
+        assert retention.forget_marks(store) == (1, False)
         assert inboxes.take("Session", "1")
 
     def test_a_batch_takes_the_oldest(self, inboxes: Inboxes, store: Store) -> None:
@@ -53,24 +53,24 @@ class TestRetention:
     def test_it_goes_on_until_nothing_is_left(
         self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(inbox, "BATCH", 10)
-        monkeypatch.setattr(inbox, "MOMENT", 60)
+        monkeypatch.setattr(retention, "MARKS", 10)
+        monkeypatch.setattr(retention, "MOMENT", 60)
         fill(store, inboxes, 35, age=8 * DAY)
-        assert inbox.forget(store) == (35, False)
+        assert retention.forget_marks(store) == (35, False)
         assert inboxes.marks() == []
 
     def test_or_until_its_moment_is_over(self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(inbox, "BATCH", 10)
-        monkeypatch.setattr(inbox, "MOMENT", 0)
+        monkeypatch.setattr(retention, "MARKS", 10)
+        monkeypatch.setattr(retention, "MOMENT", 0)
         fill(store, inboxes, 35, age=8 * DAY)
-        assert inbox.forget(store) == (10, True)
+        assert retention.forget_marks(store) == (10, True)
 
     def test_two_at_once_share_the_work(self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(inbox, "BATCH", 100)
-        monkeypatch.setattr(inbox, "MOMENT", 60)
+        monkeypatch.setattr(retention, "MARKS", 100)
+        monkeypatch.setattr(retention, "MOMENT", 60)
         fill(store, inboxes, 5_000, age=8 * DAY)
         with ThreadPoolExecutor(4) as pool:
-            done = list(pool.map(inbox.forget, [store] * 4))
+            done = list(pool.map(retention.forget_marks, [store] * 4))
         assert sum(count for count, _ in done) == 5_000
         assert inboxes.marks() == []
 
@@ -91,22 +91,22 @@ class TestRetention:
         own_redis: EmbeddedValkey,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(inbox, "BATCH", 10)
-        monkeypatch.setattr(inbox, "MOMENT", 0)
+        monkeypatch.setattr(retention, "MARKS", 10)
+        monkeypatch.setattr(retention, "MOMENT", 0)
         fill(store, inboxes, 15, age=8 * DAY)
         app = make_app(settings(broker_url=own_redis.url))
         app.finalize()
         maintain = app.tasks["outbox_tasks.maintain"]
         try:
-            assert maintain.apply().get() == "made 0 partitions, forgot 10 marks"
+            assert maintain.apply().get() == "made 0 partitions, forgot 10 marks, dropped 0 days"
             with redis.Redis.from_url(own_redis.url) as client:
                 sent: bytes = client.lpop(MAINTAIN_QUEUE)
                 assert json.loads(sent)["headers"]["task"] == maintain.name
-                assert maintain.apply().get() == "made 0 partitions, forgot 5 marks"
+                assert maintain.apply().get() == "made 0 partitions, forgot 5 marks, dropped 0 days"
                 assert not client.exists(MAINTAIN_QUEUE)
             fill(store, inboxes, 15, age=8 * DAY)
             own_redis.kill()
-            assert maintain.apply().get() == "made 0 partitions, forgot 10 marks"
+            assert maintain.apply().get() == "made 0 partitions, forgot 10 marks, dropped 0 days"
         finally:
             app.outbox_relay.close()
             app.close()

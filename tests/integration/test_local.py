@@ -11,7 +11,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,7 @@ from outbox_tasks.local.errors import (
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.processes import Child, Group
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
-
-pytestmark = pytest.mark.integration
+from tests.conftest import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -43,13 +42,6 @@ STUBBORN = ["/bin/sh", "-c", "trap '' TERM INT; echo ready; while :; do sleep 0.
 PARENT_OF_SLEEP = ["/bin/sh", "-c", "sleep 300 & echo $!; wait"]
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-
-
-def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become true in time"
-        time.sleep(0.02)
 
 
 def running(pid: int) -> bool:

@@ -19,12 +19,13 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from outbox_tasks.database import engine_url, migrating
 from outbox_tasks.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 from outbox_tasks.migrations import migrations, upgrade
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.schema import VERSION, tables
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store, engine_url, migrating
+from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
 
 ALL = list(range(1, VERSION + 1))
@@ -222,6 +223,9 @@ class TestTables:
         copy = f"{schema}_copy"
         with connection.begin() as transaction:
             connection.execute(text(f"CREATE SCHEMA {copy}"))
+            function = "SELECT pg_get_functiondef(CAST(:name AS regproc))"
+            made = connection.scalar(text(function), {"name": f"{schema}.outbox_error_group"})
+            connection.exec_driver_sql(str(made).replace(schema, copy), execution_options={"no_parameters": True})
             connection.execute(CreateTable(tables(copy).messages))
             for index in tables(copy).messages.indexes:
                 connection.execute(CreateIndex(index))

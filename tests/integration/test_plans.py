@@ -10,17 +10,17 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, func, insert, literal, select, text
 from sqlalchemy.sql import ClauseElement, Executable
 
-from outbox_tasks import statements
+from outbox_tasks import leasing, order, statements
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.store import Store
 from tests.conftest import Rows, seconds_from_now
 from tests.integration.conftest import after, bundle_of
 
 PENDING, LEASED = 100_000, 50_000
-DUE, BY_ID = "outbox_messages_due", "outbox_messages_pkey"
+DUE, KEYS, BY_ID = "outbox_messages_due", "outbox_messages_keys", "outbox_messages_pkey"
 
 
 def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -62,11 +62,11 @@ def claim_100(store: Store) -> list[dict[str, Any]]:
         "holder": "me",
         "hold": 60.0,
     }
-    return explained(store, statements.claim(store.tables), parameters)
+    return explained(store, leasing.claim(store.tables), parameters)
 
 
-BREAKER = "outbox_destinations_pkey"
-"""A table of a row for each destination in trouble, looked at once in a statement."""
+FEW = {"outbox_destinations_pkey", "outbox_slots_pkey"}
+"""Tables of a row for each destination in trouble and for each send at once, looked at once in a statement."""
 
 
 @pytest.fixture
@@ -149,6 +149,7 @@ def test_begin_and_settle_look_each_message_up_by_its_id(
     claimed = store.claim({"orders": 100}, str(lease))
     rows_of = "[{}]".format(", ".join(f'{{"id": "{c.id}", "attempt": 0, "hold": 1}}' for c in claimed))
     parameters = {"ticket": rows_of, "token": lease, "holder": "me", "hold": 40.0, "target": "orders", "patience": 5}
+    parameters |= {"sender": UUID(int=2), "room": None, "keep": 18.0}
     for statement in (
         statements.begin(store.tables),
         statements.settle_done(store.tables, archive=True),
@@ -157,13 +158,31 @@ def test_begin_and_settle_look_each_message_up_by_its_id(
         statements.release(store.tables),
     ):
         plan = explained(store, statement, parameters)
-        assert scans(plan).keys() - {BREAKER} == {BY_ID}, statement
+        assert scans(plan).keys() - FEW == {BY_ID}, statement
         assert scans(plan)[BY_ID].startswith("(id = ANY "), statement
         assert pages(plan) < 100 * 60
 
 
 @pytest.mark.usefixtures("flood")
 def test_looking_for_unknown_destinations_reads_next_to_nothing(store: Store) -> None:
-    plan = explained(store, statements.bury_unroutable(store.tables), {"known": ["orders"]})
-    assert set(scans(plan)) <= {DUE, BY_ID}
+    plan = explained(store, leasing.bury_unroutable(store.tables), {"known": ["orders"]})
+    assert set(scans(plan)) <= {DUE, KEYS, BY_ID}
+    assert pages(plan) < 50
+
+
+@pytest.mark.parametrize("analyzed_before", [True, False])
+def test_looking_for_keys_reads_next_to_nothing(
+    store: Store, rows: Rows, connection: Connection, analyzed_before: bool
+) -> None:
+    """Also with statistics of a time when no message had a key."""
+    if analyzed_before:
+        rows.insert(1000)
+        connection.execute(text(f"ANALYZE {rows.tables.messages}"))
+        connection.execute(text(f"TRUNCATE {rows.tables.messages}"))
+        connection.commit()
+    m = rows.tables.messages
+    keys = select(literal("orders"), func.concat("k", func.generate_series(1, PENDING)), literal("e"), literal(b"{}"))
+    with rows.engine.begin() as writing:
+        writing.execute(insert(m).from_select(["destination", "key", "event_type", "payload"], keys))
+    plan = explained(store, order.horizon(store.tables), {"asked": '[{"destination": "orders"}, {"destination": "b"}]'})
     assert pages(plan) < 50

@@ -16,12 +16,12 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
+from outbox_tasks.database import engine_url
 from outbox_tasks.errors import InvalidMessage, NotInTransaction, ReusedId, SchemaMissing
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import uuid7
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import engine_url
 from tests.conftest import MakeSettings, Rows
 from tests.integration.sessions import KINDS, Base, Driver, Order, driver
 

@@ -445,7 +445,7 @@ class TestBuryUnroutable:
         [known] = rows.insert(destination="orders")
         [rubbish] = rows.insert(destination="no 'such' %s\n", payload=b"\xff")
         before = rows.one(known)
-        assert [str(id) for id in store.bury_unroutable()] == [rubbish]
+        assert [row.id for row in store.bury_unroutable()] == [rubbish]
         row = rows.one(rubbish)
         assert (row.status, row.lease, row.attempts, row.last_error_code) == ("dead", None, 0, "unknown_destination")
         assert "no destination " in row.last_error

@@ -11,12 +11,13 @@ import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
 
+from outbox_tasks.database import engine_url, migrating
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, OutboxError, SchemaMissing, UnsupportedDialect
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
-from outbox_tasks.store import Store, engine_url, migrating
+from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.conftest import Lease, after
 

@@ -20,6 +20,7 @@ from outbox_tasks.celery import make_app
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.signals import key_blocked
 from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 
@@ -131,7 +132,7 @@ def test_a_claim_gives_its_leases_back_when_the_broker_is_gone(
 
 
 def test_maintenance_makes_partitions_ahead(app: Celery) -> None:
-    assert app.tasks["outbox_tasks.maintain"].apply().get() == "made 0 partitions, forgot 0 marks"
+    assert app.tasks["outbox_tasks.maintain"].apply().get() == "made 0 partitions, forgot 0 marks, dropped 0 days"
 
 
 def test_a_message_that_expired_once_is_not_refused_for_good(app: Celery, publish: Any) -> None:
@@ -156,3 +157,19 @@ def test_the_application_s_broker_does_not_become_the_relay_s(
     for connection in (app.connection(), app.connection_for_read(), app.connection_for_write()):
         assert connection.hostname == "here"
     assert app.connection_for_write("redis://chosen:1/0").hostname == "chosen"
+
+
+def test_a_dead_message_that_holds_up_its_key_is_told(app: Celery, store: Store, rows: Rows) -> None:
+    [dead] = rows.insert(1, key="order:42", attempts=20, last_error_code="http_500")
+    rows.insert(1, attempts=20)
+    heard: list[tuple[Any, ...]] = []
+
+    def hear(sender: Any, destination: str, key: str, message_id: str, code: str, **_: Any) -> None:
+        heard.append((destination, key, message_id, code))
+
+    key_blocked.connect(hear)
+    try:
+        app.tasks["outbox_tasks.claim"].apply()
+    finally:
+        key_blocked.disconnect(hear)
+    assert heard == [("orders", "order:42", dead, "http_500")]

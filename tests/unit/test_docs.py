@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from outbox_tasks.settings import Destination, Settings
+from outbox_tasks.policy import Destination
+from outbox_tasks.settings import Settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("name", [*Settings.model_fields, *(set(Destination.model_fields) - {"name"})])
+@pytest.mark.parametrize("name", [*Settings.model_fields, *sorted(set(Destination.model_fields) - {"name"})])
 def test_every_setting_is_on_the_settings_page(name: str) -> None:
     assert f"| `{name}` |" in (DOCS / "settings.md").read_text(encoding="utf-8")
 

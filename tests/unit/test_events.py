@@ -46,6 +46,10 @@ def test_key_aggregate_and_trace_context_are_attributes() -> None:
     assert "tenant" not in found
 
 
+def test_where_the_payload_is_is_an_attribute() -> None:
+    assert attributes(message(payload=b"", dataref="s3://bucket/1"), "/shop")["dataref"] == "s3://bucket/1"
+
+
 def test_its_own_headers_are_the_others() -> None:
     assert own_headers(message(headers={"traceparent": "00-a-b-01", "tenant": "t1"})) == {"tenant": "t1"}
 

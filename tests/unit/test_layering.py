@@ -19,8 +19,8 @@ def test_imports_go_down_the_floors(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
 
 
-def test_only_the_store_the_migrations_and_the_sessions_execute_sql() -> None:
-    """The store is the relay's only executor; the other two work inside transactions of others."""
+def test_only_the_database_the_migrations_and_the_sessions_execute_sql() -> None:
+    """The first is the relay's only executor; the other two work inside transactions of others."""
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
@@ -28,7 +28,7 @@ def test_only_the_store_the_migrations_and_the_sessions_execute_sql() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("execute", "exec_driver_sql", "scalar", "scalars")
     }
     assert {name for name in found if not name.startswith(("local/", "destinations/", "testing/"))} == {
-        "store.py",
+        "database.py",
         "migrations/__init__.py",
         "sessions.py",
     }

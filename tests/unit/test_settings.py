@@ -18,7 +18,8 @@ from outbox_tasks.errors import (
     SettingsFileError,
     UnknownDestination,
 )
-from outbox_tasks.settings import Destination, Settings, redacted
+from outbox_tasks.policy import Destination, redacted
+from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings
 
 SECRET = "hunter2"

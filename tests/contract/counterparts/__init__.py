@@ -11,13 +11,10 @@ import pkgutil
 import signal
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 from uuid import uuid4
 
-import psutil
-
 from outbox_tasks.model import LeasedMessage
-from tests.conftest import eventually
 
 
 @dataclass(frozen=True)
@@ -66,6 +63,10 @@ class Counterpart(ABC):
     def stop(self) -> None:
         """An orderly end."""
 
+    @abstractmethod
+    def kill(self) -> None:
+        """`kill -9` of all its processes, and they are gone."""
+
     @property
     @abstractmethod
     def pids(self) -> list[int]:
@@ -100,11 +101,17 @@ class Counterpart(ABC):
         self.place = f"outbox-test-{uuid4().hex[:12]}"
         return self.url(self.place)
 
-    def kill(self) -> None:
-        """`kill -9` of all its processes."""
-        for pid in self.pids:
-            os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not any(psutil.pid_exists(pid) and _runs(pid) for pid in self.pids))
+    def end(self) -> None:
+        """An end without delay: nobody needs it any more."""
+        self.kill()
+        self.stop()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def freeze(self) -> None:
         """It does not answer any more."""
@@ -115,13 +122,6 @@ class Counterpart(ABC):
         """It answers again."""
         for pid in self.pids:
             os.kill(pid, signal.SIGCONT)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def every() -> list[type[Counterpart]]:

@@ -16,14 +16,14 @@ from outbox_tasks.destinations.proto import CloudEvent
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.model import LeasedMessage
-from tests.contract import counterparts
 from tests.contract.counterparts import Received
+from tests.contract.own_server import ChildCounterpart
 from tests.contract.servers import grpc_receiver
 
 ROOT = Path(__file__).parents[3]
 
 
-class Counterpart(counterparts.Counterpart):
+class Counterpart(ChildCounterpart):
     name: ClassVar[str] = "grpc"
     largest: ClassVar[int | None] = grpc_receiver.LARGEST
 
@@ -31,28 +31,13 @@ class Counterpart(counterparts.Counterpart):
         super().__init__()
         self.port, self.other_port = free_port(), free_port()
         self._files = files
-        self._child: Child | None = None
 
-    def start(self) -> None:
-        if self._child is not None and self._child.alive:
-            return
+    def launch(self) -> Child:
         argv = [sys.executable, "-m", grpc_receiver.__name__, str(self.port), str(self.other_port)]
-        self._child = Child.start("gRPC receiver", [*argv, *map(str, self._files)], cwd=ROOT)
-        self._child.wait_for("ready", 20)
+        return Child.start("gRPC receiver", [*argv, *map(str, self._files)], cwd=ROOT)
 
-    def stop(self) -> None:
-        if self._child is not None:
-            self._child.stop()
-
-    def kill(self) -> None:
-        # It has threads: its first one may be gone while it can't be waited for yet, and so counts as running.
-        assert self._child is not None
-        self._child.kill()
-
-    @property
-    def pids(self) -> list[int]:
-        assert self._child is not None
-        return [self._child.pid]
+    def answers(self) -> bool:
+        return self.child is not None and "ready" in self.child.tail()
 
     def url(self, place: str) -> str:
         """A place is a client: the receiver keeps what came with its token."""

@@ -14,9 +14,9 @@ from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.model import LeasedMessage
-from tests.conftest import eventually
-from tests.contract import counterparts, http_server
+from tests.contract import http_server
 from tests.contract.counterparts import Received
+from tests.contract.own_server import ChildCounterpart
 
 TRANSPORTS = {
     "host", "user-agent", "accept-encoding", "authorization", "idempotency-key", "content-type", "content-length",
@@ -25,7 +25,7 @@ TRANSPORTS = {
 """Headers that every webhook has, or the trace context."""
 
 
-class Counterpart(counterparts.Counterpart):
+class Counterpart(ChildCounterpart):
     name: ClassVar[str] = "http"
     largest: ClassVar[int | None] = http_server.LARGEST
 
@@ -33,24 +33,16 @@ class Counterpart(counterparts.Counterpart):
         super().__init__()
         self.port = free_port()
         self._certificate = certificate
-        self._child: Child | None = None
 
-    def start(self) -> None:
-        if self._child is not None and self._child.alive:
-            return
-        self.stop()
+    def launch(self) -> Child:
         argv = [sys.executable, http_server.__file__, str(self.port)]
-        self._child = Child.start("HTTP", [*argv, str(self._certificate)] if self._certificate else argv)
-        eventually(self._answers)
+        return Child.start("HTTP", [*argv, str(self._certificate)] if self._certificate else argv)
 
-    def stop(self) -> None:
-        if self._child is not None:
-            self._child.stop()
-
-    @property
-    def pids(self) -> list[int]:
-        assert self._child is not None
-        return [self._child.pid]
+    def answers(self) -> bool:
+        try:
+            return self._get("nothing") == []
+        except httpx.HTTPError:
+            return False
 
     def url(self, place: str) -> str:
         return f"{self.url_at(self.port, '')}/hooks/{place}?outbox_private=allow"
@@ -81,12 +73,6 @@ class Counterpart(counterparts.Counterpart):
         url = f"{scheme}://127.0.0.1:{self.port}/received/{place}"
         found: list[dict[str, Any]] = httpx.get(url, verify=False, trust_env=False).json()
         return found
-
-    def _answers(self) -> bool:
-        try:
-            return self._get("nothing") == []
-        except httpx.HTTPError:
-            return False
 
 
 def _received(post: dict[str, Any]) -> Received:

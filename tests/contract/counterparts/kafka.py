@@ -15,38 +15,26 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Top
 
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.processes import Child
-from tests.conftest import eventually
-from tests.contract import counterparts
 from tests.contract.counterparts import Received
+from tests.contract.own_server import ChildCounterpart, listens
 
 SCRIPT = Path(__file__).parents[1] / "servers" / "kafka_mock.py"
 PRODUCE, METADATA, INIT_PRODUCER_ID = 0, 3, 22
 
 
-class Counterpart(counterparts.Counterpart):
+class Counterpart(ChildCounterpart):
     name: ClassVar[str] = "kafka"
     largest: ClassVar[int | None] = 1_000_000
 
     def __init__(self) -> None:
         super().__init__()
         self.port = free_port()
-        self.child: Child | None = None
 
-    def start(self) -> None:
-        if self.child is not None and self.child.alive:
-            return
-        self.stop()
-        self.child = Child.start("Kafka", [sys.executable, str(SCRIPT), str(self.port)])
-        eventually(self._answers, 20)
+    def launch(self) -> Child:
+        return Child.start("Kafka", [sys.executable, str(SCRIPT), str(self.port)])
 
-    def stop(self) -> None:
-        if self.child is not None:
-            self.child.stop()
-
-    @property
-    def pids(self) -> list[int]:
-        assert self.child is not None
-        return [self.child.pid]
+    def answers(self) -> bool:
+        return listens(self.port)
 
     def url(self, place: str) -> str:
         return f"kafka://127.0.0.1:{self.port}/{place}"
@@ -94,15 +82,6 @@ class Counterpart(counterparts.Counterpart):
 
     def received(self) -> list[Received]:
         return [_received(message) for message in self.raw()]
-
-    def _answers(self) -> bool:
-        assert self.child is not None
-        assert self.child.alive, self.child.tail()
-        try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-        except OSError:
-            return False
-        return True
 
 
 def _received(message: Message) -> Received:

@@ -19,8 +19,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedServer
-from tests.contract import counterparts
 from tests.contract.counterparts import Received
+from tests.contract.own_server import EmbeddedCounterpart
 
 CONFIGURATION = """
 user root
@@ -76,7 +76,7 @@ class Mosquitto(EmbeddedServer):
             return False
 
 
-class Counterpart(counterparts.Counterpart):
+class Counterpart(EmbeddedCounterpart):
     name: ClassVar[str] = "mqtt"
     # Texts of MQTT carry all of Unicode, but no control characters: test_mqtt.py sends both.
     control_characters: ClassVar[bool] = False
@@ -84,26 +84,13 @@ class Counterpart(counterparts.Counterpart):
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = Mosquitto()
+        self.server: Mosquitto = Mosquitto()
         self._arrived: list[MQTTMessage] = []
 
     @classmethod
     def missing(cls) -> str | None:
         missing = [program for program in ("mosquitto", "mosquitto_passwd") if not shutil.which(program)]
         return f"not installed: {', '.join(missing)}" if missing else None
-
-    def start(self) -> None:
-        self.server.start()
-
-    def stop(self) -> None:
-        self.server.stop()
-
-    def kill(self) -> None:
-        self.server.kill()  # it waits for the end of all threads; until then the process seems to live
-
-    @property
-    def pids(self) -> list[int]:
-        return [self.server.pid]
 
     def new_place(self) -> str:
         self._arrived = []

@@ -20,8 +20,8 @@ from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedServer
 from tests.conftest import eventually
-from tests.contract import counterparts
 from tests.contract.counterparts import Received
+from tests.contract.own_server import EmbeddedCounterpart
 
 CONFIGURATION = """
 host: "{host}"
@@ -72,26 +72,17 @@ class Nats(EmbeddedServer):
             return False
 
 
-class Counterpart(counterparts.Counterpart):
+class Counterpart(EmbeddedCounterpart):
     name: ClassVar[str] = "nats"
     largest: ClassVar[int | None] = Nats.largest
 
     def __init__(self) -> None:
         super().__init__()
-        self.server = Nats()
+        self.server: Nats = Nats()
 
     @classmethod
     def missing(cls) -> str | None:
         return None if shutil.which("nats-server") else "the program nats-server is not installed"
-
-    def start(self) -> None:
-        self.server.start()
-
-    def stop(self) -> None:
-        self.server.stop()
-
-    def kill(self) -> None:
-        self.server.kill()  # it waits for the end of all threads; until then the process seems to live
 
     def freeze(self) -> None:
         super().freeze()
@@ -100,10 +91,6 @@ class Counterpart(counterparts.Counterpart):
         eventually(
             lambda: all(file.read_text().rpartition(")")[2].split()[0] == "T" for file in threads.glob("*/stat"))
         )
-
-    @property
-    def pids(self) -> list[int]:
-        return [self.server.pid]
 
     def url(self, place: str) -> str:
         self.ask(lambda stream: stream.add_stream(name=place, subjects=[place, f"{place}.>"]))

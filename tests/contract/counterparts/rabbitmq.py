@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
 import amqp
 
-from outbox_tasks.local import guard
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
-from tests.contract import counterparts
 from tests.contract.counterparts import Received
+from tests.contract.own_server import ChildCounterpart, listens
 
 # Not the one on the PATH: that is a wrapper which becomes another user and can't run beside the system's server.
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
@@ -29,54 +26,38 @@ log.console.level = warning
 """
 
 
-class Counterpart(counterparts.Counterpart):
+class Counterpart(ChildCounterpart):
     name: ClassVar[str] = "amqp"
     largest: ClassVar[int | None] = 200_000
 
     def __init__(self) -> None:
         super().__init__()
         self.port, self._epmd_port, self._node_port = free_port(), free_port(), free_port()
-        self._directory: Path | None = None
         self._epmd: Child | None = None
-        self._server: Child | None = None
 
     @classmethod
     def missing(cls) -> str | None:
         found = SERVER.exists() and shutil.which("epmd")
         return None if found else "RabbitMQ is not installed (the Debian package rabbitmq-server)"
 
-    def start(self) -> None:
-        if self._server is not None and self._server.alive:
-            return
-        if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix="outbox-rabbitmq-"))
-            guard.guard_directory(self._directory)
-            config = CONFIG.format(port=self.port, largest=self.largest)
-            (self._directory / "rabbitmq.conf").write_text(config)
+    def launch(self) -> Child:
+        (self.directory / "rabbitmq.conf").write_text(CONFIG.format(port=self.port, largest=self.largest))
         if self._epmd is None or not self._epmd.alive:
             self._epmd = Child.start("epmd", ["epmd"], env=self._env)
-            eventually(lambda: _listens(self._epmd_port))
-        if self._server is not None:
-            self._server.end()
-        self._server = Child.start("RabbitMQ", [str(SERVER)], env=self._env, cwd=self._directory)
-        eventually(self._answers, 60)
+            eventually(lambda: listens(self._epmd_port))
+        return Child.start("RabbitMQ", [str(SERVER)], env=self._env, cwd=self.directory)
+
+    def answers(self) -> bool:
+        try:
+            self.connection().close()
+        except (OSError, amqp.AMQPError):
+            return False
+        return True
 
     def stop(self) -> None:
-        for child in (self._server, self._epmd):
-            if child is not None:
-                child.stop()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            guard.release_directory(self._directory)
-            self._directory = None
-
-    def kill(self) -> None:
-        if self._server is not None:
-            self._server.kill()  # which waits for all its threads
-
-    @property
-    def pids(self) -> list[int]:
-        return [self._server.pid] if self._server is not None else []
+        super().stop()
+        if self._epmd is not None:
+            self._epmd.stop()
 
     def url(self, place: str) -> str:
         self.declare(place)
@@ -115,18 +96,9 @@ class Counterpart(counterparts.Counterpart):
             channel.auto_decode = False
             return list(iter(lambda: channel.basic_get(queue or self.place), None))
 
-    def _answers(self) -> bool:
-        assert self._server is not None
-        assert self._server.alive, self._server.tail()
-        try:
-            self.connection().close()
-        except (OSError, amqp.AMQPError):
-            return False
-        return True
-
     @property
     def _env(self) -> dict[str, str]:
-        home = str(self._directory)
+        home = str(self.directory)
         return {
             "HOME": home,  # its cookie
             "ERL_EPMD_PORT": str(self._epmd_port),
@@ -145,11 +117,6 @@ class Counterpart(counterparts.Counterpart):
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 -start_epmd false "
             "-kernel inet_dist_use_interface {127,0,0,1}",
         }
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((LOOPBACK, port)) == 0
 
 
 def _received(message: Any) -> Received:

@@ -4,46 +4,18 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import redis
-
-from outbox_tasks.local.servers import EmbeddedValkey
-from tests.contract import counterparts
 from tests.contract.counterparts import Received
+from tests.contract.own_server import ValkeyCounterpart
 
 
-class Counterpart(counterparts.Counterpart):
+class Counterpart(ValkeyCounterpart):
     name: ClassVar[str] = "redis+stream"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.server = EmbeddedValkey()
-
-    def start(self) -> None:
-        self.server.start()
-
-    def stop(self) -> None:
-        self.server.stop()
-
-    def kill(self) -> None:
-        self.server.kill()
-
-    @property
-    def pids(self) -> list[int]:
-        return [self.server.pid]
-
-    def url(self, place: str) -> str:
-        return f"{self.server.url.replace('://', '+stream://', 1)}/{place}"
-
-    def url_at(self, port: int) -> str:
-        return f"redis+stream://127.0.0.1:{port}/0/{self.place}"
-
-    def wrong_password_url(self, place: str) -> str:
-        with redis.Redis.from_url(self.server.url) as client:
-            client.acl_setuser("teller", enabled=True, passwords=["+right"], keys=["*"], categories=["+@all"])
-        return self.url(place).replace("://", "://teller:wrong@")
+    def url_on(self, broker: str, place: str) -> str:
+        return f"{broker.replace('://', '+stream://', 1)}/{place}"
 
     def received(self) -> list[Received]:
-        with redis.Redis.from_url(self.server.url) as client:
+        with self.client() as client:
             entries: Any = client.xrange(self.place)
         return [_received({name.decode(): value for name, value in fields.items()}) for _, fields in entries]
 

@@ -1,0 +1,207 @@
+"""What sending costs at each destination, in bundles and one by one: messages a second and CPU, all in one run.
+
+    python -m bench.destinations [NAME …] [--seconds 2] [--bundle 100] [--json]
+
+The destinations are those of the contract tests, one after the other, with the servers that those run. A server shares
+the machine with the bench, and some are stand-ins (moto for Amazon, Azurite, librdkafka's mock of Kafka, receivers in
+Python for webhooks and gRPC), so the rate is that of both ends together, and can be the server's. The CPU is that of
+the sending process alone, all of its threads. Ratios are to redis+stream in the same run.
+
+Each message is new, with an id and a key of its own and 200 bytes of JSON; one that is not `sent` ends the row.
+Messages are made before the clock starts.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import count
+from math import nan
+from statistics import median, quantiles
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from outbox_tasks.destinations import Publisher
+from outbox_tasks.model import LeasedMessage, Outcome, uuid7
+from tests.contract.counterparts import Counterpart, every
+from tests.contract.messages import loaded, message
+
+YARDSTICK = "redis+stream"
+KINDS = {kind.name: kind for kind in sorted(every(), key=lambda kind: kind.name != YARDSTICK)}
+WARM_SECONDS = 0.4
+FAILED = "failed: "
+WIDE = 116
+"""Columns of a terminal in which the tables of both sizes stand side by side."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What sending costs in bundles of one size; microseconds are those of a message, milliseconds of a bundle."""
+
+    per_second: float
+    wall_us: float
+    cpu_us: float
+    p50_ms: float
+    p99_ms: float
+
+
+Costs = dict[int, Cost]
+"""By the size of the bundle."""
+
+
+def measured(kind: type[Counterpart], sizes: list[int], seconds: float) -> Costs | str:
+    """The costs at a destination, or why there are none."""
+    if reason := kind.missing():
+        return f"not here: {reason}"
+    try:
+        with running(kind()) as server, closing(loaded(server.new_place())) as publisher:
+            return {size: cost(publisher, size, seconds) for size in sizes}
+    except Exception as error:
+        return f"{FAILED}{str(error) or repr(error)}"
+
+
+@contextmanager
+def running(server: Counterpart) -> Iterator[Counterpart]:
+    """The server, until the end of the block."""
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+def cost(publisher: Publisher, size: int, seconds: float) -> Cost:
+    """The cost in bundles of this size."""
+    spend(publisher, size, WARM_SECONDS)
+    walls, cpu = spend(publisher, size, seconds)
+    messages = size * len(walls)
+    return Cost(
+        per_second=messages / sum(walls),
+        wall_us=sum(walls) / messages * 1e6,
+        cpu_us=cpu / messages * 1e6,
+        p50_ms=median(walls) * 1e3,
+        p99_ms=quantiles(walls, n=100, method="inclusive")[98] * 1e3,
+    )
+
+
+def spend(publisher: Publisher, size: int, seconds: float) -> tuple[list[float], float]:
+    """Publish for so long; the seconds of each bundle, and those of CPU for all of them."""
+    walls: list[float] = []
+    cpu = spent = 0.0
+    numbers = count()
+    while spent < seconds or len(walls) < 2:
+        bundle = [order(next(numbers)) for _ in range(size)]
+        started, burnt = time.perf_counter(), time.process_time()
+        outcomes = publisher.publish(bundle)
+        walls.append(time.perf_counter() - started)
+        cpu += time.process_time() - burnt
+        spent += walls[-1]
+        for outcome in outcomes:
+            if outcome != Outcome.sent():
+                raise RuntimeError(f"a message was not sent: {outcome.result} {outcome.code} {outcome.error}")
+    return walls, cpu
+
+
+def order(number: int) -> LeasedMessage:
+    """A message as an application writes it."""
+    payload = {"id": number, "customer": "Zoe", "items": [{"sku": "apple", "count": 3}], "note": ""}
+    short = json.dumps(payload)
+    payload["note"] = "x" * (200 - len(short))
+    return message(id=str(uuid7()), key=f"order:{number}", payload=json.dumps(payload).encode())
+
+
+def ratios(found: Costs, yardstick: Costs | str) -> dict[int, tuple[float, float]]:
+    """How many times the yardstick's time and CPU, in bundles of each size; nothing without a yardstick."""
+    if isinstance(yardstick, str):
+        return {}
+    return {
+        size: (one.wall_us / yardstick[size].wall_us, one.cpu_us / yardstick[size].cpu_us)
+        for size, one in found.items()
+    }
+
+
+def table(found: dict[str, Costs | str], size: int, *, named: bool) -> Table:
+    """What was found for bundles of one size; without the names, it is to stand beside another."""
+    title = f"in bundles of {size}" if size > 1 else "one by one"
+    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
+    result.padding = (0, 0, 0, 0)
+    if named:
+        result.add_column("", no_wrap=True)
+    for name in ("msg/s", "µs", "×", "CPU µs", "×", "p50 ms", "p99 ms"):
+        result.add_column(name, justify="right", no_wrap=True)
+    for name, costs in found.items():
+        if isinstance(costs, str):
+            continue
+        one = costs[size]
+        time_ratio, cpu_ratio = (f"{ratio:.1f}" for ratio in ratios(costs, found[YARDSTICK]).get(size, (nan, nan)))
+        cells = [f"{one.per_second:,.0f}", f"{one.wall_us:,.0f}", time_ratio, f"{one.cpu_us:,.0f}", cpu_ratio]
+        cells += [f"{one.p50_ms:.2f}", f"{one.p99_ms:.2f}"]
+        result.add_row(*([name] if named else []), *cells)
+    return result
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]…")
+@click.option("--seconds", default=2.0, show_default=True, help="How long to send at each destination, in each size.")
+@click.option("--bundle", default=100, show_default=True, type=click.IntRange(1), help="Messages of a bundle.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def main(names: tuple[str, ...], seconds: float, bundle: int, as_json: bool) -> None:
+    """What sending costs at each destination, or at those named and the yardstick."""
+    if unknown := set(names) - KINDS.keys():
+        raise click.BadParameter(f"{', '.join(sorted(unknown))}; there are {', '.join(KINDS)}", param_hint="NAME")
+    sizes = list(dict.fromkeys([bundle, 1]))
+    found: dict[str, Costs | str] = {}
+    with Console(stderr=True).status("") as status:
+        for name, kind in KINDS.items():
+            if not names or name in names or name == YARDSTICK:
+                status.update(name)
+                found[name] = measured(kind, sizes, seconds)
+    if as_json:
+        click.echo(json.dumps({name: told(costs, found[YARDSTICK]) for name, costs in found.items()}, indent=2))
+    else:
+        show(found, sizes)
+    if any(isinstance(costs, str) and costs.startswith(FAILED) for costs in found.values()):
+        sys.exit(1)
+
+
+def told(costs: Costs | str, yardstick: Costs | str) -> dict[str, object]:
+    """What programs are told of a destination."""
+    if isinstance(costs, str):
+        return {"missing": costs}
+    found = ratios(costs, yardstick)
+    names = ("wall_ratio", "cpu_ratio")
+    return {
+        f"bundle_{size}": asdict(one) | dict(zip(names, found.get(size, (None, None)), strict=True))
+        for size, one in costs.items()
+    }
+
+
+def show(found: dict[str, Costs | str], sizes: list[int]) -> None:
+    """The tables, side by side where there is room for it, and why some destinations are not in them."""
+    console = Console(highlight=False)
+    narrow = console.width < WIDE
+    parts = [table(found, size, named=narrow or size == sizes[0]) for size in sizes]
+    if narrow:
+        for part in parts:
+            console.print(part)
+            console.print()
+    else:
+        beside = Table.grid(padding=(0, 4))
+        beside.add_row(*parts)
+        console.print(beside)
+        console.print()
+    console.print(f"µs and CPU µs are those of a message, × is how many times those of {YARDSTICK}.")
+    for name, costs in found.items():
+        if isinstance(costs, str):
+            console.print(f"{name}  {costs}", markup=False)
+
+
+if __name__ == "__main__":
+    main()

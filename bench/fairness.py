@@ -1,0 +1,206 @@
+"""What one destination in trouble costs the others: commit → destination of a healthy one, undisturbed and beside it.
+
+    python bench/fairness.py [--seconds 20] [--only slow --only flood] [--json]
+
+One relay with four publish processes; ten messages a second to the healthy destination. Beside it, in turn: nothing,
+then a destination that is *dead* (it takes connections and never answers), *slow* (each send takes 3 s), one that is
+flooded with a backlog, one that refuses all of 10,000 messages for good (*poison*), and one that asks to retry all of
+10,000 (*busy*). The servers are embedded ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from statistics import quantiles
+from typing import Any
+
+import click
+import redis
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox, Settings
+from outbox_tasks.database import engine_url, migrating
+from outbox_tasks.local.ports import free_port
+from outbox_tasks.local.relay import Relay
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.migrations import upgrade
+
+RATE = 10
+PROCESSES = 4
+PATIENCE = 120.0
+TROUBLES = {"dead": 2_000, "slow": 2_000, "flood": 200_000, "poison": 10_000, "busy": 10_000}
+"""The destinations in trouble, and how many messages are due for each."""
+
+BACKLOG = """INSERT INTO outbox_messages (event_type, destination, payload)
+SELECT 'order.created', :destination, convert_to('{"id": ' || n || '}', 'UTF8') FROM generate_series(1, :count) n"""
+
+
+@contextmanager
+def answering(status: str, wait: float) -> Iterator[int]:
+    """An HTTP server that answers everything alike, after a while. Yields its port."""
+    loop = asyncio.new_event_loop()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = next(
+                    (int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), 0
+                )
+                await reader.readexactly(length)
+                await asyncio.sleep(wait)
+                writer.write(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n".encode())
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    server = loop.run_until_complete(asyncio.start_server(answer, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    yield server.sockets[0].getsockname()[1]
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+
+
+@contextmanager
+def silent() -> Iterator[int]:
+    """A port that takes connections and never answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", free_port()))
+        listening.listen(1000)
+        yield listening.getsockname()[1]
+
+
+class Bench:
+    """A relay and its destinations."""
+
+    def __init__(self, settings: Settings, engine: Engine, stream: redis.Redis, seconds: float) -> None:
+        self.outbox = Outbox(settings)
+        self.engine = engine
+        self.stream = stream
+        self.seconds = seconds
+
+    def latency(self, trouble: str | None) -> dict[str, Any]:
+        """Milliseconds from commit to the healthy destination, while another one is in trouble."""
+        self.stream.delete("healthy")
+        if trouble:
+            with self.engine.begin() as connection:
+                connection.execute(text(BACKLOG), {"destination": trouble, "count": TROUBLES[trouble]})
+            with Session(self.engine) as session, session.begin():  # wakes the claim, as a commit does
+                self.outbox.publish(session, "order.created", {}, to=trouble)
+            before = self._left(trouble)
+        committed = {}
+        for _ in range(int(RATE * self.seconds)):
+            with Session(self.engine) as session, session.begin():
+                message_id = self.outbox.publish(session, "order.created", {"id": 42}, to="healthy")
+            committed[str(message_id)] = time.time() * 1000
+            time.sleep(1 / RATE)
+        during = before - self._left(trouble) if trouble else 0
+        wait_for(lambda: self.stream.xlen("healthy") >= len(committed), "the last message has arrived")
+        entries: Any = self.stream.xrange("healthy")
+        # An entry's id is the millisecond in which the destination took it, rounded down.
+        taken = [max(0.0, int(n.split(b"-")[0]) + 1 - committed[fields[b"ce_id"].decode()]) for n, fields in entries]
+        cuts = quantiles(taken, n=100)
+        self._clear()
+        return {
+            "p50_ms": round(cuts[49], 1),
+            "p99_ms": round(cuts[98], 1),
+            "max_ms": round(max(taken), 1),
+            "done_meanwhile": during,
+        }
+
+    def _left(self, destination: str) -> int:
+        query = "SELECT count(*) FROM outbox_messages WHERE status = 'pending' AND destination = :name"
+        with self.engine.connect() as connection:
+            return int(connection.execute(text(query), {"name": destination}).scalar_one())
+
+    def _clear(self) -> None:
+        """What is left of a trouble must not disturb the next one."""
+        gone = """DELETE FROM outbox_messages WHERE id IN (
+                  SELECT id FROM outbox_messages LIMIT 10000 FOR UPDATE SKIP LOCKED)"""
+        until = time.monotonic() + 12  # as long as a send that hangs
+        while time.monotonic() < until:
+            with self.engine.begin() as connection:
+                deleted = connection.execute(text(gone)).rowcount
+            time.sleep(0 if deleted else 0.5)
+        with self.engine.begin() as connection:
+            connection.execute(text("DELETE FROM outbox_destinations"))
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    """Wait until it is true."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {PATIENCE:g} s in vain until {what}")
+        time.sleep(0.01)
+
+
+@contextmanager
+def running(seconds: float) -> Iterator[Bench]:
+    """The servers, the destinations and the relay."""
+    with ExitStack() as stack:
+        postgres, valkey = stack.enter_context(EmbeddedPostgres()), stack.enter_context(EmbeddedValkey())
+        stream = valkey.url.replace("redis://", "redis+stream://").rsplit("/", 1)[0] + "/1/"
+        ports = {
+            "dead": stack.enter_context(silent()),
+            "slow": stack.enter_context(answering("204 No Content", 3)),
+            "poison": stack.enter_context(answering("400 Bad Request", 0)),
+            "busy": stack.enter_context(answering("429 Too Many Requests", 0)),
+        }
+        destinations = {name: {"url": f"{stream}{name}"} for name in ("healthy", "flood")}
+        destinations |= {
+            name: {"url": f"http://127.0.0.1:{port}/?outbox_private=allow"} for name, port in ports.items()
+        }
+        settings = Settings(database_url=postgres.url, broker_url=valkey.url, destinations=destinations)
+        with migrating(settings) as connection:
+            upgrade(connection)
+        environment = {
+            **os.environ,
+            "OUTBOX_DATABASE_URL": postgres.url,
+            "OUTBOX_BROKER_URL": valkey.url,
+            "OUTBOX_DESTINATIONS": json.dumps(destinations),
+        }
+        stack.enter_context(Relay(environment, publishers=1, concurrency=PROCESSES))
+        at = redis.Redis.from_url(valkey.url.rsplit("/", 1)[0] + "/1")
+        bench = Bench(settings, create_engine(engine_url(postgres.url)), at, seconds)
+        bench.latency(None)  # warm
+        yield bench
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--seconds", default=20.0, help="Of each trouble.")
+@click.option("--only", multiple=True, type=click.Choice(list(TROUBLES)), help="Not all of them.")
+@click.option("--json", "as_json", is_flag=True, help="For programs.")
+def main(seconds: float, only: tuple[str, ...], as_json: bool) -> None:
+    """What one destination in trouble costs the others."""
+    figures: dict[str, dict[str, Any]] = {}
+    with Console(stderr=True).status("starting") as status, running(seconds) as bench:
+        for name in ("undisturbed", *(only or TROUBLES), "undisturbed again"):
+            status.update(name)
+            figures[name] = bench.latency(name if name in TROUBLES else None)
+    calm = max(figures[name]["p99_ms"] for name in ("undisturbed", "undisturbed again"))
+    for found in figures.values():
+        found["p99_ratio"] = round(found["p99_ms"] / calm, 2)
+    if as_json:
+        print(json.dumps(figures))
+        return
+    table = Table(caption=f"{RATE} healthy messages a second, {PROCESSES} publish processes")
+    for heading in ("beside", "p50 ms", "p99 ms", "max ms", "p99 ratio", "of it done meanwhile"):
+        table.add_column(heading, justify="left" if heading == "beside" else "right")
+    for name, found in figures.items():
+        table.add_row(name, *(str(found[key]) for key in ("p50_ms", "p99_ms", "max_ms", "p99_ratio")),
+                      f"{found['done_meanwhile']:,}")  # fmt: skip
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

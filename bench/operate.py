@@ -1,0 +1,229 @@
+"""What the commands for people cost when there is much: an archive of millions, a backlog, dead letters in groups.
+
+    python bench/operate.py [--archived 5000000] [--pending 1000000] [--json]
+
+Each line is the median of several runs of a command in this process, from its arguments to its output, and the slowest
+of them; the last ones are run once as programs, with the start of Python. Then 10,000 dead letters of one error group
+are redriven, as fast as it goes and at 2,000 a second. The server is an embedded one, unless OUTBOX_DATABASE_URL names
+another; there the bench keeps to a schema of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
+
+import click
+from click.testing import CliRunner
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import create_engine, text
+
+from outbox_tasks.cli import outbox
+from outbox_tasks.database import engine_url, migrating
+from outbox_tasks.local.servers import EmbeddedPostgres
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.settings import Settings
+
+DAYS, RUNS, DEAD, RATE = 8, 5, 10_000, 2_000.0
+"""Days of the archive; runs of a command; dead letters of the largest group, and all others together."""
+
+DESTINATIONS = ("orders", "mails", "audit", "search")
+
+ROW = """SELECT n, time, 'order.' || n % 7 AS event_type,
+       (ARRAY['orders', 'mails', 'audit', 'search'])[1 + n % 4] AS name,
+       convert_to(json_build_object('id', n, 'note', repeat('x', 60))::text, 'UTF8') AS payload,
+       CASE WHEN n % 4 = 0 THEN 'order:' || n % 50000 END AS key,
+       -- As a writer at that time would have made it.
+       (lpad(to_hex((extract(epoch FROM time) * 1000)::bigint), 12, '0') || '7' || substr(md5(n::text), 1, 3)
+         || '8' || substr(md5(n::text), 4, 15))::uuid AS id"""
+
+ARCHIVE = f"""INSERT INTO OUTBOX.outbox_archive (seq, id, event_type, destination, key, payload, content_type, headers,
+                                           attempts, created_at, state, finished_at, locked_by)
+SELECT n, id, event_type, name, key, payload, 'application/json', '{{}}', 1, time, 'sent', time, 'relay-1:4711'
+FROM ({ROW}
+      FROM (SELECT n, date_trunc('day', now(), 'UTC')
+                      - make_interval(secs => 86400.0 * :days * (1 - n / :count ::float8)) AS time
+            FROM generate_series(0, :count - 1) n)) rows"""
+
+PENDING = f"""INSERT INTO OUTBOX.outbox_messages (id, event_type, destination, key, payload, created_at, locked_until)
+SELECT id, event_type, name, key, payload, time, time
+FROM ({ROW}
+      FROM (SELECT n, now() - make_interval(secs => 3600.0 * (1 - n / :count ::float8)) AS time
+            FROM generate_series(1, :count) n)) rows"""
+
+BURY = f"""INSERT INTO OUTBOX.outbox_messages (id, event_type, destination, payload, created_at, status, dead_at,
+                                            attempts, last_error_code, last_error)
+SELECT id, 'dead.' || kind, (ARRAY['orders', 'mails', 'audit', 'search'])[1 + kind % 4], payload, time, 'dead',
+       time + interval '1 minute', 20, 'http_400', 'refused: no such order ' || n
+FROM (SELECT *, CASE WHEN n < :largest THEN 0 ELSE 1 + n % 11 END AS kind
+      FROM ({ROW}
+            FROM (SELECT n, now() - make_interval(secs => 7200.0 + n) AS time FROM generate_series(0, :count - 1) n))
+           made) rows"""
+
+COMMANDS = {
+    "status": ["status"],
+    "list": ["list"],
+    "list, one destination": ["list", "--destination", "mails"],
+    "list, dead": ["list", "--state", "dead"],
+    "list, leased": ["list", "--state", "leased"],
+    "list, retrying of a destination": ["list", "--state", "retrying", "--destination", "orders"],
+    "list, a rare type": ["list", "--type", "dead.3"],
+    "list, no such type": ["list", "--type", "nothing.*"],
+    "list, a key": ["list", "--key", "order:4"],
+    "list, sent, older than 3 days": ["list", "--state", "sent", "--older-than", "3d"],
+    "list, newer than 5 minutes": ["list", "--newer-than", "5m"],
+    "list, an error code": ["list", "--error", "http_400"],
+    "list, an error group": ["list", "--error", "GROUP"],
+    "show, pending": ["show", "PENDING"],
+    "show, archived": ["show", "ARCHIVED"],
+    "errors": ["errors"],
+    "errors of a destination": ["errors", "--destination", "mails"],
+    "keys": ["keys"],
+    "audit": ["audit"],
+    "redrive a group, --dry-run": ["redrive", "--group", "GROUP", "--dry-run"],
+    "redrive all, --dry-run": ["redrive", "--all", "--dry-run"],
+}
+AS_PROGRAMS = ("list", "show, archived", "errors")
+
+
+class Bench:
+    """One outbox, full of rows, and the commands upon it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.named: dict[str, str] = {}
+
+    def run(self, sql: str, **values: object) -> list[Any]:
+        """Execute SQL without the relay's limits."""
+        with migrating(self.settings) as connection:
+            found = connection.execute(text(sql.replace("OUTBOX.", f"{self.settings.database_schema}.")), values)
+            return list(found.all()) if found.returns_rows else []
+
+    def fill(self, archived: int, pending: int) -> None:
+        """Make the rows, and let the database look at them."""
+        today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        for back in range(DAYS, 0, -1):
+            day = today - timedelta(days=back)
+            self.run(
+                f"CREATE TABLE OUTBOX.outbox_archive_{day:%Y%m%d} PARTITION OF OUTBOX.outbox_archive "
+                f"FOR VALUES FROM ('{day.isoformat()}') TO ('{(day + timedelta(days=1)).isoformat()}')"
+            )
+        self.run(ARCHIVE, count=archived, days=DAYS)
+        self.run(PENDING, count=pending)
+        self.run(BURY, count=2 * DEAD, largest=DEAD)
+        engine = create_engine(engine_url(str(self.settings.database_url)), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            for table in ("outbox_messages", "outbox_archive"):
+                connection.execute(text(f"VACUUM (ANALYZE) {self.settings.database_schema}.{table}"))
+        engine.dispose()
+        self.named = {
+            "PENDING": self._id("outbox_messages WHERE status = 'pending'"),
+            "ARCHIVED": self._id("outbox_archive"),
+            "GROUP": max(self.groups(), key=lambda group: int(group["count"]))["group"],
+        }
+
+    def _id(self, place: str) -> str:
+        return str(self.run(f"SELECT id FROM OUTBOX.{place} OFFSET 1000 LIMIT 1")[0][0])
+
+    def arguments(self, command: str) -> list[str]:
+        """Those of a command, with the ids that it is about."""
+        return [self.named.get(part, part) for part in COMMANDS[command]]
+
+    def measure(self, command: str) -> dict[str, float]:
+        """Milliseconds of a command in this process."""
+        taken = []
+        for _ in range(RUNS):
+            started = time.perf_counter()
+            self.call(*self.arguments(command))
+            taken.append((time.perf_counter() - started) * 1000)
+        return {"ms": round(median(taken), 1), "slowest": round(max(taken), 1)}
+
+    def as_program(self, command: str) -> dict[str, float]:
+        """Milliseconds of a command with the start of Python."""
+        started = time.perf_counter()
+        arguments = [sys.executable, "-m", "outbox_tasks", *self.arguments(command)]
+        subprocess.run(arguments, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return {"ms": round((time.perf_counter() - started) * 1000, 1)}
+
+    def call(self, *arguments: str) -> str:
+        """What a command prints."""
+        result = CliRunner().invoke(outbox, arguments, prog_name="outbox-tasks")
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def groups(self) -> list[dict[str, Any]]:
+        """The error groups."""
+        return list(json.loads(self.call("errors", "--json"))["groups"])
+
+    def redrive(self, *rate: str) -> dict[str, float]:
+        """Messages a second of a redrive of the largest group, which is dead again afterwards."""
+        started = time.perf_counter()
+        told = json.loads(self.call("redrive", "--group", self.named["GROUP"], "--yes", "--json", *rate))
+        seconds = time.perf_counter() - started
+        assert told["redriven"] == DEAD, told
+        again = "UPDATE OUTBOX.outbox_messages SET status = 'dead', dead_at = clock_timestamp(), attempts = 20"
+        self.run(again + " WHERE event_type = 'dead.0'")
+        return {"ms": round(seconds * 1000, 1), "messages/s": round(DEAD / seconds)}
+
+
+@contextmanager
+def bench() -> Iterator[Bench]:
+    """A bench on a fresh outbox; the commands find it by the environment."""
+    with ExitStack() as stack:
+        url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
+        schema = f"outbox_bench_{uuid4().hex[:8]}"
+        places = {name: {"url": "redis+stream://localhost/0/x"} for name in DESTINATIONS}
+        os.environ |= {"OUTBOX_DATABASE_URL": url, "OUTBOX_DATABASE_SCHEMA": schema, "COLUMNS": "120"}
+        os.environ["OUTBOX_DESTINATIONS"] = json.dumps(places)
+        os.chdir(stack.enter_context(TemporaryDirectory()))
+        stack.callback(os.chdir, Path.cwd())
+        made = Bench(Settings())
+        with migrating(made.settings) as connection:
+            upgrade(connection, schema)
+        try:
+            yield made
+        finally:
+            made.run(f"DROP SCHEMA {schema} CASCADE")
+
+
+@click.command()
+@click.option("--archived", default=5_000_000, show_default=True, help="Rows of the archive.")
+@click.option("--pending", default=1_000_000, show_default=True, help="Rows of the backlog.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def main(archived: int, pending: int, as_json: bool) -> None:
+    """Measure the commands for people."""
+    figures: dict[str, dict[str, float]] = {}
+    with bench() as made:
+        made.fill(archived, pending)
+        for command in COMMANDS:
+            figures[command] = made.measure(command)
+        for command in AS_PROGRAMS:
+            figures[f"{command} (program)"] = made.as_program(command)
+        figures[f"redrive {DEAD:,}"] = made.redrive()
+        figures[f"redrive {DEAD:,} at {RATE:,.0f}/s"] = made.redrive("--rate", str(RATE))
+    if as_json:
+        click.echo(json.dumps({"archived": archived, "pending": pending, "figures": figures}))
+        return
+    table = Table("command", "ms", "slowest", "messages/s", title=f"{archived:,} archived, {pending:,} pending")
+    for name, figure in figures.items():
+        table.add_row(
+            name, *(f"{figure[part]:,}" if part in figure else "" for part in ("ms", "slowest", "messages/s"))
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""What it costs the pipe to be rid of a day of the archive: dropped as a partition, and deleted row by row.
+
+    python bench/retention.py [--rows 1000000] [--seconds 20] [--export] [--json]
+
+One thread claims without a pause, another begins and settles what was claimed, and a process gets rid of the day.
+Compare the longest wait with that of the undisturbed run: a machine does other things too. The server is an embedded
+one, unless OUTBOX_DATABASE_URL names another; there the bench keeps to a schema of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import queue
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import uuid4
+
+import click
+from sqlalchemy import create_engine, text
+
+from outbox_tasks.database import migrating
+from outbox_tasks.local.servers import EmbeddedPostgres
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.retention import drop_days, export_days
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import Store
+
+BATCH, DUE = 100, 4000
+
+DAY = """CREATE TABLE {schema}.outbox_archive_20260102 PARTITION OF {schema}.outbox_archive
+FOR VALUES FROM ('2026-01-02 00:00+00') TO ('2026-01-03 00:00+00')"""
+
+FILL = """INSERT INTO {schema}.outbox_archive (seq, id, event_type, destination, key, payload, content_type, headers,
+                                                attempts, created_at, locked_by, state, finished_at)
+SELECT n, {schema}.outbox_uuid7(), 'order.created', 'orders', 'order:' || n,
+       convert_to(format('{{"id": %s, "customer": "%s", "lines": "%s"}}', n, md5(n::text), repeat(md5((-n)::text), 7)),
+                  'UTF8'),
+       'application/json', '{{}}', 1, '2026-01-02 11:59+00', 'host:1', 'sent', '2026-01-02 12:00+00'
+FROM generate_series(1, :count) n"""
+
+WORK = """INSERT INTO {schema}.outbox_messages (event_type, destination, payload)
+SELECT 'order.created', 'orders', convert_to(repeat('x', 300), 'UTF8') FROM generate_series(1, :count)"""
+
+
+@dataclass
+class Waits:
+    """How long the pipe's statements took, in milliseconds."""
+
+    claims: list[float] = field(default_factory=list)
+    settles: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    """What the day's going took."""
+
+    def figures(self) -> dict[str, float]:
+        """The longest of each, the claims that took longer than 50 ms, and how long the day took to go."""
+        late = sum(claim > 50 for claim in self.claims)
+        return {
+            "seconds": round(self.seconds, 3),
+            "claims": len(self.claims),
+            "claim p99": round(sorted(self.claims)[int(len(self.claims) * 0.99)], 1),
+            "longest claim": round(max(self.claims), 1),
+            "claims over 50 ms": late,
+            "settle p99": round(sorted(self.settles)[int(len(self.settles) * 0.99)], 1),
+            "longest settle": round(max(self.settles), 1),
+        }
+
+
+class Bench:
+    """One outbox at work."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.store = Store.connect(settings)
+
+    def run(self, sql: str, **values: object) -> None:
+        """Execute SQL without the relay's limits."""
+        with migrating(self.settings) as connection:
+            connection.execute(text(sql.format(schema=self.settings.database_schema)), values)
+
+    def make_day(self, rows: int) -> None:
+        """Fill a day that is long over."""
+        self.run(DAY)
+        self.run(FILL, count=rows)
+        # As a day is that is a week old: vacuumed, and on the disk.
+        engine = create_engine(self.store.engine.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text(f"VACUUM ANALYZE {self.settings.database_schema}.outbox_archive_20260102"))
+            connection.execute(text("CHECKPOINT"))
+        engine.dispose()
+
+    def while_at_work(self, act: Callable[[Settings], float], seconds: float) -> Waits:
+        """Claim and settle for so long; have something done a second after the beginning."""
+        waits, over = Waits(), threading.Event()
+        begun: queue.Queue[Bundle] = queue.Queue(4)
+        threads = [
+            threading.Thread(target=work, args=(waits, begun, over))
+            for work in (self._claim, self._settle, self._write)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                process.submit(nothing, self.settings).result()  # it has started
+                waits.claims.clear()
+                waits.settles.clear()
+                time.sleep(1)
+                waits.seconds = process.submit(act, self.settings).result()
+            time.sleep(max(0.0, seconds - 1 - waits.seconds))
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        self.run("TRUNCATE {schema}.outbox_messages")
+        return waits
+
+    def _write(self, waits: Waits, begun: queue.Queue[Bundle], over: threading.Event) -> None:
+        while not over.is_set():
+            self.run(WORK, count=DUE)
+            over.wait(0.25)
+
+    def _claim(self, waits: Waits, begun: queue.Queue[Bundle], over: threading.Event) -> None:
+        while not over.is_set():
+            lease = str(uuid4())
+            started = time.perf_counter()
+            rows = self.store.claim({"orders": BATCH}, lease)
+            waits.claims.append((time.perf_counter() - started) * 1000)
+            if rows:
+                bundle = Bundle("orders", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in rows))
+                while not over.is_set():
+                    try:
+                        begun.put(bundle, timeout=0.1)
+                        break
+                    except queue.Full:
+                        continue
+            else:
+                time.sleep(0.002)
+
+    def _settle(self, waits: Waits, begun: queue.Queue[Bundle], over: threading.Event) -> None:
+        while not over.is_set():
+            try:
+                bundle = begun.get(timeout=0.1)
+            except queue.Empty:
+                continue
+            sent = self.store.begin(bundle).values()
+            tickets = [Ticket(message.id, message.attempts, message.event_type) for message in sent]
+            started = time.perf_counter()
+            self.store.settle(bundle.lease, "orders", [Verdict(ticket, Step.SENT) for ticket in tickets])
+            waits.settles.append((time.perf_counter() - started) * 1000)
+
+
+@contextmanager
+def outbox() -> Iterator[Bench]:
+    """A bench on a fresh outbox."""
+    with ExitStack() as stack:
+        url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
+        schema = f"outbox_bench_{uuid4().hex[:8]}"
+        settings = Settings(
+            database_url=url, database_schema=schema, destinations={"orders": {"url": "redis+stream://localhost/0/x"}}
+        )
+        with migrating(settings) as connection:
+            upgrade(connection, schema)
+        bench = Bench(settings)
+        try:
+            yield bench
+        finally:
+            bench.store.close()
+            bench.run("DROP SCHEMA {schema} CASCADE")
+
+
+def nothing(settings: Settings) -> float:
+    """Let it be."""
+    return 0.0
+
+
+def dropped(settings: Settings) -> float:
+    """As the relay does it; returns the seconds that it took."""
+    bench = Bench(settings)
+    started = time.perf_counter()
+    done = drop_days(bench.store, timedelta(days=7))
+    assert len(done.dropped) == 1, done
+    return time.perf_counter() - started
+
+
+def deleted(settings: Settings) -> float:
+    """One DELETE, as it is usually done."""
+    started = time.perf_counter()
+    Bench(settings).run("DELETE FROM {schema}.outbox_archive WHERE finished_at < now() - interval '7 days'")
+    return time.perf_counter() - started
+
+
+def exported(settings: Settings) -> float:
+    """Written to files and read back, and still there."""
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as place:
+        [part] = export_days(Bench(settings).store, f"file://{place}")
+    assert part.written
+    return time.perf_counter() - started
+
+
+@click.command()
+@click.option("--rows", default=1_000_000, show_default=True, help="Rows of the day.")
+@click.option("--seconds", default=12.0, show_default=True, help="How long the pipe is at work each time.")
+@click.option("--export", is_flag=True, help="Measure the export of the day too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def main(rows: int, seconds: float, export: bool, as_json: bool) -> None:
+    """Measure what a day's going costs."""
+    found: dict[str, dict[str, float]] = {}
+    with outbox() as bench:
+        bench.while_at_work(nothing, 3)  # warm up
+        bench.make_day(rows)
+        found["undisturbed"] = bench.while_at_work(nothing, seconds).figures()
+        if export:
+            found[f"{rows:,} rows exported"] = bench.while_at_work(exported, seconds).figures()
+        found[f"{rows:,} rows dropped"] = bench.while_at_work(dropped, seconds).figures()
+        bench.make_day(rows)
+        found[f"{rows:,} rows deleted"] = bench.while_at_work(deleted, seconds).figures()
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for name, figures in found.items():
+        click.echo(f"{name:>24}  " + "  ".join(f"{title} {value:,}" for title, value in figures.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The command that finds out what is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outbox_tasks.cli.common import console, echo_json, json_option
+
+if TYPE_CHECKING:
+    from outbox_tasks.doctor import Examination
+
+STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
+
+
+@click.command()
+@click.option("--only", metavar="CODE", multiple=True, help="Look for these findings alone; may be given again.")
+@json_option
+@click.pass_context
+def doctor(context: click.Context, only: tuple[str, ...], as_json: bool) -> None:
+    """Look for what is wrong, and say why it matters and what to do about it. Exit code 1 if there is something.
+
+    Looks at the database, its tables, open transactions, the broker, the workers, the messages and the destinations;
+    changes nothing, and takes some seconds at most. docs/doctor.md explains each finding by its code.
+    """
+    from outbox_tasks.doctor import CODES
+
+    for code in only:
+        if code not in CODES:
+            raise click.BadParameter(f"there is no finding {code!r}; there are: {', '.join(sorted(CODES))}")
+    found = _examined(context, only)
+    if as_json:
+        echo_json(_plain(found))
+    else:
+        _show(found)
+    raise SystemExit(not found.healthy)
+
+
+def _examined(context: click.Context, only: tuple[str, ...]) -> Examination:
+    from outbox_tasks.doctor import examine, refused
+    from outbox_tasks.errors import ConfigurationError, SettingsFileError
+    from outbox_tasks.settings import Settings
+
+    # Under `celery -A <app> outbox`: the app that the relay may be installed in.
+    app = getattr(context.obj, "app", None)
+    relay = None if app is None else vars(app).get("outbox_relay")
+    try:
+        return examine(Settings() if relay is None else relay.settings, None if relay is None else app, only)
+    except (ConfigurationError, SettingsFileError) as reason:
+        return refused(reason)
+
+
+def _plain(found: Examination) -> dict[str, Any]:
+    parts = found.parts
+    return {
+        "healthy": found.healthy,
+        "findings": [{"subject": part.subject, **asdict(finding)} for part in parts for finding in part.findings],
+        "in_order": [{"subject": part.subject, "fact": fact} for part in parts for fact in part.in_order],
+        "not_looked_at": [part.subject for part in parts if part.skipped],
+    }
+
+
+def _show(found: Examination) -> None:
+    """By subject: first what is wrong, each with what to do, then in a few words what is in order."""
+    from rich.text import Text
+
+    out = console()
+
+    def say(text: Text, indent: int, first: str = "") -> None:
+        for line in text.wrap(out, out.width - indent):
+            line.rstrip()
+            out.print(Text(first or " " * indent).append_text(line))
+            first = ""
+
+    for part in found.parts:
+        out.print(Text(part.subject, "bold"))
+        for finding in part.findings:
+            heading = Text.assemble((finding.severity, STYLES[finding.severity]), " ", (finding.code, "bold"))
+            say(heading, 2)
+            say(Text(finding.fact), 4)
+            say(Text(finding.cause, "dim"), 4)
+            for line in finding.remedy.splitlines():
+                say(Text(line, "green"), 6, "    → ")
+        if part.in_order:
+            say(Text("In order: " + "; ".join(part.in_order) + "."), 2)
+        if part.skipped:
+            say(Text("The rest could not be looked at.", "dim"), 2)
+        out.print()
+    counts = Counter(finding.severity.value for finding in found.findings)
+    told = [f"{counts[severity]} {severity}{'s' * (counts[severity] > 1)}" for severity in STYLES if counts[severity]]
+    out.print(", ".join(told) or "Everything that was looked at is in order.")

@@ -1,0 +1,36 @@
+"""The commands for destinations: to leave one alone, and to go on."""
+
+from __future__ import annotations
+
+import click
+
+from outbox_tasks.cli.acting import person
+from outbox_tasks.cli.common import echo_json, json_option, open_store
+
+
+@click.command()
+@click.argument("destination")
+@person
+@json_option
+def pause(destination: str, who: str, why: str | None, as_json: bool) -> None:
+    """Leave a destination alone until `resume`: its messages wait, and spend no attempts."""
+    with open_store(destination) as store:
+        store.traffic.pause(destination, who, why)
+    if as_json:
+        echo_json({"paused": destination})
+    else:
+        click.echo(f"{destination} is paused. Its messages wait.")
+
+
+@click.command()
+@click.argument("destination")
+@person
+@json_option
+def resume(destination: str, who: str, why: str | None, as_json: bool) -> None:
+    """End the pause of a destination, or its breaker's: its messages are due again."""
+    with open_store(destination) as store:
+        changed = store.traffic.resume(destination, who, why)
+    if as_json:
+        echo_json({"resumed": destination, "changed": changed})
+    else:
+        click.echo(f"{destination} goes on." if changed else f"{destination} was neither paused nor in trouble.")

@@ -1,0 +1,146 @@
+"""`outbox-tasks status`: in a few seconds a person sees what is wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outbox_tasks.cli.common import console, echo_json, json_option, open_store
+
+if TYPE_CHECKING:
+    from outbox_tasks.broker import Broker
+    from outbox_tasks.settings import Settings
+    from outbox_tasks.store import Store
+
+PATIENCE = 0.5
+"""Seconds that the broker has to tell how much is queued. All else comes from the database."""
+
+
+@click.command()
+@click.option(
+    "--watch", is_flag=False, flag_value=2.0, type=click.FloatRange(0.2, 3600), metavar="[SECONDS]",
+    help="Look again every so many seconds (2), until Ctrl-C.",
+)  # fmt: skip
+@json_option
+def status(watch: float | None, as_json: bool) -> None:
+    """Show what is wrong, how much waits for each destination and for how long, and who is at work.
+
+    Counts are exact up to 10,000; "~" marks an estimate. Rates are those of the last few minutes. Exit code 0, whatever
+    is found: see `health`.
+    """
+    with open_store() as store:
+        queues = Queues(store.settings)
+        if watch is None:
+            found = snapshot(store, queues)
+            if as_json:
+                echo_json(found)
+            else:
+                from outbox_tasks.cli.tables import status_shown
+
+                console().print(status_shown(found, console().width))
+        else:
+            try:
+                _watch(lambda: snapshot(store, queues), watch, as_json)
+            except KeyboardInterrupt:
+                return
+
+
+def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
+    """All that is shown, for programs."""
+    from outbox_tasks import __version__, census, health
+    from outbox_tasks.schema import VERSION
+
+    queued = queues.ask()
+    seen = census.take(store)
+    archived, estimated = census.archived(store)
+    closed = {"state": "closed", "failures": 0}
+    destinations = [
+        {
+            "name": name,
+            **closed,
+            **seen.troubled.get(name, {}),
+            "configured": name in store.settings.destinations,
+            **asdict(one),
+            "estimated": sorted(one.estimated),
+        }
+        for name, one in sorted(seen.standings.items())
+    ]
+    ran = {kind: seen.last(kind) for kind in ("claim", "beat", "maintain")}
+    return {
+        "findings": [asdict(finding) for finding in health.judge(store.settings, seen)],
+        "destinations": destinations,
+        "workers": [
+            {"name": worker.name, "seen_at": worker.seen_at, "age": worker.age, **worker.facts}
+            for worker in seen.workers
+        ],
+        "publishers": seen.publishers,
+        **{kind: sign and {"seen_at": sign.seen_at, "age": sign.age, **sign.facts} for kind, sign in ran.items()},
+        "queues": queued(),
+        "archived": {"count": archived, "estimated": estimated},
+        "stale_after": store.settings.stale_after,
+        "version": __version__,
+        "tables": VERSION,
+    }
+
+
+def _watch(look: Callable[[], dict[str, Any]], every: float, as_json: bool) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    from outbox_tasks.cli.tables import status_shown
+    from outbox_tasks.errors import OutboxError
+
+    if as_json:
+        while True:
+            echo_json(look())
+            time.sleep(every)
+    with Live(console=console(), auto_refresh=False, screen=True) as live:
+        while True:
+            try:
+                shown = status_shown(look(), live.console.width)
+            except OutboxError as error:  # it may come back, and whoever watches wants to see that
+                shown = Text(f"✗ {error}", style="red")
+            live.update(shown, refresh=True)
+            time.sleep(every)
+
+
+class Queues:
+    """How much is queued, asked in threads that nobody has to wait for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def ask(self) -> Callable[[], dict[str, int] | None]:
+        """Ask the broker. What is returned gives the answer, or None if there is none in time."""
+        found: dict[str, int] = {}
+        thread = threading.Thread(target=self._ask, args=(found,), name="outbox-queues", daemon=True)
+        thread.start()
+
+        def answer() -> dict[str, int] | None:
+            thread.join(PATIENCE)
+            return None if thread.is_alive() else found or None
+
+        return answer
+
+    def _ask(self, found: dict[str, int]) -> None:
+        if self._settings.broker_url is None:
+            return
+        from outbox_tasks.errors import BrokerUnreachable
+
+        with suppress(BrokerUnreachable):
+            found.update(self._broker.lengths())
+
+    @cached_property
+    def _broker(self) -> Broker:
+        from outbox_tasks.broker import Broker, PinnedCelery
+
+        url = str(self._settings.broker_url)
+        app = PinnedCelery("outbox_tasks.status", broker=url, settings=self._settings, timeout=PATIENCE)
+        return Broker(app, self._settings, timeout=PATIENCE)

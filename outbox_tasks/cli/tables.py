@@ -1,0 +1,149 @@
+"""What `outbox-tasks status` and `keys` show to people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from outbox_tasks.health import span
+from outbox_tasks.pulse import LATE
+from outbox_tasks.settings import PUBLISH_QUEUE
+
+STYLES = {"closed": "green", "open": "red", "trying": "yellow", "paused": "yellow"}
+"""The breaker's states, as `breaker.states` names them."""
+
+SHOWN = {"closed": "in order", "open": "left alone", "trying": "being tried", "paused": "paused"}
+
+NARROW = 100
+"""Columns of a terminal below which queues are named by their last word."""
+
+Found = Mapping[str, Any]
+
+
+def status_shown(found: Found, width: int) -> RenderableType:
+    """What `cli.status.snapshot` has found: the worst first."""
+    parts: list[RenderableType] = [_headline(found), Text(), _destinations(found), *_reasons(found), Text()]
+    if found["workers"]:
+        parts += [_workers(found, short=width < NARROW), Text()]
+    return Group(*parts, _footer(found))
+
+
+def keys_as_table(found: list[dict[str, Any]]) -> Table:
+    """Blocked keys, for people."""
+    table = Table("destination", "key", "waiting", "since", "dead message", "why")
+    for one in found:
+        since = f"{one['since']:%Y-%m-%d %H:%M}"
+        why = f"{one['last_error_code']}: {one['last_error']}"
+        cells = (one["destination"], one["key"], f"{one['waiting']:,}", since, one["id"], why)
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def number(count: float, *, estimated: bool = False) -> str:
+    """So that it can be read at a glance."""
+    about = "~" if estimated else ""
+    if count >= 999_500:
+        return f"{about}{count / 1e6:.1f}M"
+    if count >= (9_950 if estimated else 99_950):
+        return f"{about}{count / 1e3:.0f}k"
+    return f"{about}{count:,.1f}" if 0 < count < 9.95 and count != int(count) else f"{about}{count:,.0f}"
+
+
+def _headline(found: Found) -> RenderableType:
+    lines = [Text(f"✗ {finding['text']}", style="bold red") for finding in found["findings"]]
+    lines = lines or [Text("✓ in order", style="bold green")]
+    if dead := sum(one["states"]["dead"] for one in found["destinations"]):
+        about = any("dead" in one["estimated"] for one in found["destinations"])
+        lines.append(Text(f"! {number(dead, estimated=about)} dead letters wait for a person", style="yellow"))
+    return Group(*lines)
+
+
+def _destinations(found: Found) -> Table:
+    table = _plain_table("destination", "state")
+    for title in ("due", "leased", "retry", "later", "dead", "oldest", "sent\n/min", "failed\n/min"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for one in found["destinations"]:
+        states, rough = one["states"], one["estimated"]
+        waits_long = one["oldest"] is not None and one["oldest"] > found["stale_after"]
+        table.add_row(
+            Text(one["name"]),
+            Text(SHOWN[one["state"]] if one["configured"] else "unknown", style=STYLES[one["state"]]),
+            _count(one["due"], estimated="pending" in rough),
+            _count(states["leased"], estimated="leased" in rough),
+            _count(states["retrying"], estimated="retrying" in rough, style="yellow"),
+            _count(states["scheduled"], estimated="scheduled" in rough),
+            _count(states["dead"], estimated="dead" in rough, style="red"),
+            Text("-" if one["oldest"] is None else span(one["oldest"]), style="red" if waits_long else ""),
+            _count(one["sent"]),
+            _count(one["failed"], style="yellow"),
+        )
+    return table
+
+
+def _count(count: float, *, estimated: bool = False, style: str = "") -> Text:
+    return Text(number(count, estimated=estimated), style=style if count else "dim")
+
+
+def _reasons(found: Found) -> Iterator[Text]:
+    """Below the table, where there is room for what was said."""
+    for one in found["destinations"]:
+        name, state = one["name"], one["state"]
+        if state == "paused":
+            why = f": {one['paused_why']}" if one["paused_why"] else ""
+            since = f"{one['paused_at'].astimezone():%Y-%m-%d %H:%M}"
+            yield Text(f"{name} is paused by {one['paused_by']} since {since}{why}", style="yellow")
+        elif one["failures"]:
+            until = f" until {one['pause_until'].astimezone():%H:%M:%S}" if state == "open" else ""
+            sends = f"{one['failures']} sends in a row failed: {one['error_code']}: {one['error']}"
+            yield Text(f"{name} is {SHOWN[state]}{until}: {sends}", style=STYLES[state])
+        if one["held_up"]:
+            yield Text(f"{name} has keys that a dead message holds up: {one['held_up']:,}; see `keys`", style="yellow")
+
+
+def _workers(found: Found, *, short: bool) -> Table:
+    table = _plain_table("worker", "queues", "pool", "seen")
+    for one in found["workers"]:
+        queues = [queue.rpartition(".")[2] if short else queue for queue in one.get("queues", ())]
+        pool = f"{one.get('pool')} × {one.get('concurrency')}"
+        lost = one["age"] > LATE
+        seen = f"lost, {span(one['age'])} ago" if lost else f"{span(one['age'])} ago"
+        cells = (one["name"], ", ".join(queues), pool, seen)
+        table.add_row(*(Text(cell) for cell in cells), style="red" if lost else "")
+    return table
+
+
+def _footer(found: Found) -> Text:
+    ran = [f"{kind} {_ago(found[kind])}" for kind in ("claim", "beat", "maintain")]
+    if claim := found["claim"]:
+        held_back = ", held back" if claim["held_back"] else ""
+        ran[0] += f" ({claim['claimed']:,} in {claim['seconds']:.2g} s{held_back})"
+    queues = {name.rpartition(".")[2]: count for name, count in (found["queues"] or {}).items()}
+    queued = " · ".join(f"{name} {number(count)}" for name, count in queues.items()) or "the broker does not answer"
+    archived = number(found["archived"]["count"], estimated=found["archived"]["estimated"])
+    lines = [
+        "last: " + " · ".join(ran),
+        f"queued: {queued}; publish processes: {found['publishers']} of {_publish_processes(found)} at work",
+        f"archived: {archived}; outbox-tasks {found['version']}, tables of version {found['tables']}",
+    ]
+    text = Text("\n".join(lines), style="dim")
+    text.highlight_words(["the broker does not answer", "held back", "never"], "not dim bold yellow")
+    return text
+
+
+def _publish_processes(found: Found) -> int:
+    alive = (one for one in found["workers"] if one["age"] <= LATE and PUBLISH_QUEUE in one.get("queues", ()))
+    return sum(one.get("concurrency") or 0 for one in alive)
+
+
+def _ago(sign: Found | None) -> str:
+    return f"{span(sign['age'])} ago" if sign else "never"
+
+
+def _plain_table(*titles: str) -> Table:
+    table = Table(*titles, box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    table.columns[0].overflow = "fold"
+    return table

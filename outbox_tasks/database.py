@@ -1,0 +1,153 @@
+"""How the relay reaches its database: connections of its own, and what trouble with them is called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, SchemaMissing
+from outbox_tasks.policy import HIDDEN, redacted
+from outbox_tasks.schema import LOST_TABLE, where
+from outbox_tasks.settings import Settings
+from outbox_tasks.sql import alone, check_dialect, idle
+
+PLANNING = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
+"""Every statement reaches its rows by index. A plan made while the table was empty must not say otherwise later."""
+
+NO_RIGHTS = "42501"
+"""SQLSTATE of a role that may not do what it tried."""
+
+
+def engine_url(url: str) -> URL:
+    """The SQLAlchemy URL of a PostgreSQL URL as people write it, with psycopg 3 as the driver."""
+    try:
+        parsed = make_url(url)
+        backend = parsed.get_backend_name()
+    except (ArgumentError, ValueError) as error:
+        rule = "it must be a URL such as postgresql://user@host:5432/database"
+        raise ConfigurationError(setting="database_url", value=HIDDEN, rule=rule) from error
+    backend = {"postgres": "postgresql"}.get(backend, backend)
+    check_dialect(backend)
+    if parsed.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
+        rule = "the relay speaks to PostgreSQL through psycopg 3: postgresql+psycopg://…, or just postgresql://…"
+        raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
+    return parsed.set(drivername="postgresql+psycopg")
+
+
+@contextmanager
+def migrating(settings: Settings) -> Iterator[Connection]:
+    """A connection in a transaction of its own, without the limits of the pipe, for `migrations.upgrade`."""
+    engine = create_engine(
+        engine_url(_database_url(settings)),
+        connect_args={"connect_timeout": 5, "client_encoding": "utf8"},
+        poolclass=NullPool,
+    )
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except (OperationalError, InterfaceError, InternalError) as error:
+        raise _unavailable(settings, error.orig) from error
+
+
+class Database:
+    """Runs statements, each its own short transaction. Raises `DatabaseUnavailable` or `SchemaMissing`."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        check_dialect(engine.dialect.name)
+        self.engine = engine
+        self.settings = settings
+
+    @classmethod
+    def connect(cls, settings: Settings) -> Self:
+        """With an engine of its own for `settings.database_url`. Connects when first used."""
+        timeout = int(settings.statement_timeout * 1000)
+        engine = create_engine(
+            engine_url(_database_url(settings)),
+            # Every statement is its own transaction: no BEGIN, no COMMIT, nothing left open by a crash.
+            isolation_level="AUTOCOMMIT",
+            pool_reset_on_return=None,
+            pool_size=2,
+            max_overflow=8,
+            pool_timeout=5,
+            hide_parameters=True,  # no error may quote what is in a row
+            connect_args={
+                "connect_timeout": 5,
+                "client_encoding": "utf8",
+                "application_name": "outbox_tasks",
+                # A dead peer is noticed by the system when the statement could not have been running any more.
+                "tcp_user_timeout": 10_000,
+                "keepalives_idle": 10,
+                "keepalives_interval": 5,
+                "keepalives_count": 2,
+                **({"options": f"{PLANNING} -c statement_timeout={timeout}"} if timeout else {}),
+            },
+        )
+        return cls(engine, settings)
+
+    def close(self) -> None:
+        """Close the pooled connections."""
+        self.engine.dispose()
+
+    def do(self, statement: Executable, parameters: dict[str, Any]) -> int:
+        """Run a statement; returns how many rows it changed, where the database counts them."""
+        with self.connection() as connection:
+            return connection.execute(statement, parameters).rowcount
+
+    def rows(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
+        """The rows that a statement returns."""
+        with self.connection() as connection:
+            return connection.execute(statement, parameters).all()
+
+    @contextmanager
+    def alone(self, what: str) -> Iterator[bool]:
+        """Whether nobody else does `what` in this outbox, and nobody will until this ends.
+
+        The lock goes with its connection, so with its process. It is a transaction's, since behind PgBouncer nothing
+        else is ours; of one that has no snapshot between its statements, and so holds back neither vacuum nor anybody.
+        """
+        with self.connection() as connection:
+            transaction = connection.execution_options(isolation_level="READ COMMITTED")
+            with transaction.begin():
+                ours = transaction.execute(alone(self.settings.database_schema, what)).scalar()
+                transaction.execute(idle())
+                yield bool(ours)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection on which every statement is its own transaction."""
+        try:
+            with self.engine.connect() as connection:
+                yield connection
+        except ProgrammingError as error:
+            sqlstate = getattr(error.orig, "sqlstate", None)
+            if sqlstate in LOST_TABLE:
+                raise SchemaMissing(where=where(self.settings.database_schema)) from error
+            if sqlstate == NO_RIGHTS:
+                raise _unavailable(self.settings, error.orig) from error
+            raise
+        except (OperationalError, InterfaceError, InternalError) as error:
+            raise _unavailable(self.settings, error.orig) from error
+        except PoolTimeout as error:
+            raise _unavailable(self.settings, error) from error
+
+
+def storable(text: str | None) -> str | None:
+    """PostgreSQL's text takes no NUL, and UTF-8 no half of a pair."""
+    return text and text.replace("\0", "\\0").encode("utf-8", "replace").decode("utf-8")
+
+
+def _database_url(settings: Settings) -> str:
+    if settings.database_url is None:
+        rule = "it is needed here; set OUTBOX_DATABASE_URL, for example postgresql://user@host/database"
+        raise ConfigurationError(setting="database_url", value=None, rule=rule)
+    return settings.database_url
+
+
+def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
+    reason = " ".join(str(error).split()).rstrip(".?")
+    return DatabaseUnavailable(url=redacted(settings.database_url or ""), reason=reason)

@@ -1,0 +1,249 @@
+"""A connection to an MQTT 5 server, and what its answers mean, for `mqtt`."""
+
+from __future__ import annotations
+
+import math
+import select
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+from uuid import uuid4
+
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.properties import Properties, VariableByteIntegers
+from paho.mqtt.reasoncodes import ReasonCode
+
+from outbox_tasks.errors import OutageError
+from outbox_tasks.model import Outcome
+
+Verdict = tuple[Callable[[str, str], Outcome], str, str]
+
+ANSWERS: dict[int, Verdict] = {
+    0x80: (Outcome.retry, "refused", "unspecified error"),
+    0x83: (Outcome.retry, "refused", "implementation specific error"),
+    0x87: (Outcome.outage, "unauthorized", "not authorized"),
+    0x90: (Outcome.outage, "unroutable", "topic name invalid"),
+    0x91: (Outcome.retry, "refused", "packet identifier in use"),
+    0x95: (Outcome.dead, "too_large", "packet too large"),
+    0x97: (Outcome.outage, "quota_exceeded", "quota exceeded"),
+    0x99: (Outcome.dead, "bad_payload", "payload format invalid"),
+}
+"""Reason codes of a PUBACK → outcome, code and text. Below 0x80 is success; 0x10 is that nobody has subscribed."""
+
+OUTAGES = {
+    0x86: "unauthorized",  # bad user name or password
+    0x87: "unauthorized",  # not authorized
+    0x8A: "unauthorized",  # banned
+    0x8C: "unauthorized",  # bad authentication method
+    0x90: "unroutable",  # topic name invalid
+    0x97: "quota_exceeded",
+    0x9A: "retain_not_supported",
+    0x9B: "qos_not_supported",
+}
+"""Reason codes of a CONNACK or DISCONNECT that end the connection → code of the outage; else it is `connection`."""
+
+TROUBLE: tuple[tuple[type[Exception], str], ...] = (
+    (ssl.SSLError, "tls"),
+    (TimeoutError, "timeout"),
+    (OSError, "connection"),
+)
+"""What the client raises → the code of an outage."""
+
+
+IDLE = 30.0
+"""Seconds after which a connection is made anew: nobody sends pings while nothing is published."""
+LONGEST = 65_535
+"""Bytes of a text of MQTT."""
+
+ALONE = 65_536
+"""Bytes; a larger message goes with no other on its way. If it is refused, and the connection closed over it, nothing
+else is in doubt."""
+
+QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
+"""Linux has it."""
+
+
+class Packed(Properties):
+    """Properties in the form of the wire. paho packs those of a message in as much time as all the rest takes."""
+
+    def __init__(self, content_type: str, pairs: Sequence[tuple[str, str]]) -> None:
+        packed = b"\x03" + _text(content_type)
+        packed += b"".join(b"\x26" + _text(name) + _text(value) for name, value in pairs)
+        # paho lets no attributes but those of MQTT be set.
+        length: bytes = VariableByteIntegers.encode(len(packed))  # type: ignore[no-untyped-call]
+        object.__setattr__(self, "packed", length + packed)
+
+    def pack(self) -> bytes:
+        """What paho asks for."""
+        packed: bytes = object.__getattribute__(self, "packed")
+        return packed
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    return len(encoded).to_bytes(2, "big") + encoded
+
+
+class _Client(Client):
+    """paho's client, with the acknowledgements as they come: it takes some that servers send (mosquitto's 0x95,
+    packet too large) for a broken packet, and ends the connection."""
+
+    answers: dict[int, int]
+
+    def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
+        packet = self._in_packet["packet"]
+        number = int.from_bytes(packet[:2], "big")
+        with self._out_message_mutex:
+            if self._out_messages.pop(number, None) is not None:
+                self.answers[number] = packet[2] if len(packet) > 2 else 0
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+
+class Link:
+    """A connection, which is worked on only while something is sent: no thread, nothing to lose in a fork.
+
+    It never reconnects: a client that did would send again, by itself and later, what has been given back as failed.
+    """
+
+    def __init__(self, user: str | None, password: str | None, tls: bool) -> None:
+        # 23 letters and digits, which every server must take; new each time, for nobody's session is to be taken over.
+        name = f"outbox{uuid4().hex[:17]}"
+        self.client = _Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion.MQTTv5)
+        self.client.answers = {}
+        self.client.max_inflight_messages = 0  # we count ourselves: paho does not know the server's limit
+        self.client.on_connect = self._on_connect
+        self.client.on_disconnect = self._on_disconnect
+        if user is not None:
+            self.client.username_pw_set(user, password)
+        if tls:
+            self.client.tls_set_context(ssl.create_default_context())
+        self._greeting: Properties | None = None
+        self._welcome = False
+        self._lost: OutageError | None = None
+        self._used = 0.0
+
+    def connect(self, host: str, port: int, deadline: float) -> None:
+        """Connect, and wait until the server has let us in."""
+        left = deadline - time.monotonic()
+        self.client.connect_timeout = max(0.01, left / 2)
+        self.client.connect(host, port, keepalive=math.ceil(IDLE + left), clean_start=True)
+        self._work(lambda: self._welcome, deadline)
+
+    def lives(self) -> bool:
+        """Whether it was used a moment ago, and the server has not closed it since."""
+        with suppress(OSError):
+            while self._ready(0.0):
+                self.client.loop_read()
+        return self.client.socket() is not None and time.monotonic() - self._used < IDLE
+
+    def send(
+        self,
+        topic: str,
+        retain: bool,
+        entries: Mapping[int, tuple[bytes, Packed]],
+        outcomes: dict[int, Outcome],
+        deadline: float,
+        *,
+        one_by_one: bool,
+    ) -> None:
+        """Publish all; `outcomes` fills as the answers come."""
+        window: int = 1 if one_by_one else getattr(self._greeting, "ReceiveMaximum", LONGEST)
+        largest: int = getattr(self._greeting, "MaximumPacketSize", sys.maxsize)
+        waiting: dict[int, int] = {}
+        alone = False
+
+        def settle() -> None:
+            for number in list(self.client.answers):
+                outcomes[waiting.pop(number)] = _outcome(self.client.answers.pop(number))
+
+        try:
+            for index, (payload, properties) in entries.items():
+                size = 16 + len(topic.encode()) + len(properties.pack()) + len(payload)
+                if size > largest:  # the server would close the connection, on the neighbours too
+                    outcomes[index] = Outcome.dead("too_large", f"{size} bytes; the server takes {largest}")
+                    continue
+                limit = 1 if alone or size > ALONE else window
+                while len(waiting) >= limit:
+                    self._work(lambda: bool(self.client.answers), deadline, several=len(waiting) > 1)
+                    settle()
+                alone = size > ALONE
+                waiting[self.client.publish(topic, payload, 1, retain, properties).mid] = index
+            self._work(lambda: len(self.client.answers) == len(waiting), deadline, several=len(waiting) > 1)
+        finally:
+            settle()
+        self._used = time.monotonic()
+
+    def close(self) -> None:
+        """Close the socket, whatever is still to be written."""
+        if (opened := self.client.socket()) is not None:
+            opened.close()
+
+    def _work(self, done: Callable[[], bool], deadline: float, *, several: bool = False) -> None:
+        """Read and write until it is done. Raises `OutageError` or `TimeoutError`."""
+        while not done():
+            if self._lost is not None:
+                raise self._lost
+            if self.client.socket() is None:
+                raise OutageError("the connection was closed", code="connection")
+            if several:
+                self._hasten()
+            if self._ready(deadline - time.monotonic()):
+                self.client.loop_read()
+            if self.client.want_write():
+                self.client.loop_write()
+
+    def _hasten(self) -> None:
+        """Confirm at once, to the server's TCP, what has come. Many a server (mosquitto by default) keeps its second
+        PUBACK back until the first is confirmed, for which the system else takes its time: 40 ms for each bundle."""
+        opened: Any = self.client.socket()
+        if opened is not None and QUICKACK is not None:
+            opened.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)  # it does not last
+
+    def _ready(self, seconds: float) -> bool:
+        """Wait until there is something to read, or room to write. Raises `TimeoutError`."""
+        opened = self.client.socket()
+        if opened is None:
+            return False
+        poll = select.poll()  # `select` knows no file descriptors above 1023
+        poll.register(opened, select.POLLIN | (select.POLLOUT if self.client.want_write() else 0))
+        found = poll.poll(max(0.0, seconds) * 1000)
+        if not found:
+            raise TimeoutError("no acknowledgement in time")
+        return bool(found[0][1] & ~select.POLLOUT)
+
+    def _on_connect(
+        self, client: Client, data: Any, flags: ConnectFlags, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        if reason.is_failure:
+            self._end(reason)
+        else:
+            self._greeting, self._welcome = properties, True
+
+    def _on_disconnect(
+        self, client: Client, data: Any, flags: DisconnectFlags, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        self._end(reason)
+
+    def _end(self, reason: ReasonCode) -> None:
+        if self._lost is None:  # what came first says why
+            code = OUTAGES.get(reason.value, "connection")
+            self._lost = OutageError(f"the connection was ended: {reason.getName().lower()}", code=code)
+
+
+def _outcome(reason: int) -> Outcome:
+    """What a PUBACK means."""
+    if reason < 0x80:
+        return Outcome.sent()
+    make, code, text = ANSWERS.get(reason, (Outcome.retry, "refused", "unknown reason"))
+    return make(code, f"{text} (0x{reason:02x})")
+
+
+def code_of(error: Exception) -> str:
+    if isinstance(error, OutageError):
+        return str(error.code)
+    return next(code for kind, code in TROUBLE if isinstance(error, kind))

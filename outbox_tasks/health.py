@@ -1,0 +1,94 @@
+"""Whether an outbox is in order, judged by its database: what goes wrong shows there, whatever the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from outbox_tasks import census
+from outbox_tasks.census import Census, Sign
+from outbox_tasks.errors import DatabaseUnavailable, OutboxError
+from outbox_tasks.pulse import LATE
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.store import Store
+
+BOUND = 100
+"""Of each destination and state so many messages are looked at: enough for the one that has waited longest."""
+
+QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that a person, or a supervisor, must see to."""
+
+    code: str
+    """For programs: database, tables, stale, claim, beat, queue or worker."""
+    about: str
+    """Which destination, queue or worker; may be empty."""
+    text: str
+    """For people."""
+
+
+def examine(settings: Settings, worker: str | None = None) -> list[Finding]:
+    """What is not in order: of all, or of one worker, by its node's name."""
+    store = Store.connect(settings)
+    try:
+        store.check_version()
+        seen = census.take(store, BOUND, estimate=False)
+    except OutboxError as error:
+        code = "database" if isinstance(error, DatabaseUnavailable) else "tables"
+        return [Finding(code, "", str(error))]
+    finally:
+        store.close()
+    return list(judge(settings, seen) if worker is None else judge_worker(seen, worker))
+
+
+def judge(settings: Settings, seen: Census) -> Iterator[Finding]:
+    """What is not in order. A destination that is paused, or left alone, is none of it: somebody knows of that."""
+    served = {queue for worker in seen.workers if worker.age <= LATE for queue in worker.facts.get("queues", ())}
+    for queue in QUEUES:
+        if queue not in served:
+            yield Finding("queue", queue, f"no worker consumes {queue}{_last_seen(seen, queue)}")
+    if CLAIM_QUEUE in served:  # else nobody can run what beat sends
+        beat = seen.last("beat")
+        if beat is None or beat.age > max(LATE, 10 * settings.claim_interval):
+            yield Finding("beat", "", f"beat's claim {_ran(beat)}: is beat running? Retries wait for it")
+    waiting = {name: one for name, one in seen.standings.items() if name in settings.destinations}
+    waiting = {name: one for name, one in waiting.items() if seen.state(name) == "closed" and one.oldest is not None}
+    claim, overdue = seen.last("claim"), max((one.oldest or 0.0 for one in waiting.values()), default=0.0)
+    if overdue > LATE and (claim is None or claim.age > LATE):
+        yield Finding("claim", "", f"messages are due, and a claim {_ran(claim)}")
+    for name, one in waiting.items():
+        if one.oldest is not None and one.oldest > settings.stale_after:
+            yield Finding("stale", name, f"{name}: the oldest message has been due for {span(one.oldest)}")
+
+
+def judge_worker(seen: Census, name: str) -> Iterator[Finding]:
+    """What is not in order with this worker."""
+    worker = next((worker for worker in seen.workers if worker.name == name), None)
+    if worker is None:
+        known = ", ".join(worker.name for worker in seen.workers) or "none"
+        yield Finding("worker", name, f"{name} has no heartbeat; those that have: {known}")
+    elif worker.age > LATE:
+        yield Finding("worker", name, f"{name} was last seen {span(worker.age)} ago")
+
+
+def span(seconds: float) -> str:
+    """A time as people say it."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _last_seen(seen: Census, queue: str) -> str:
+    those = [worker for worker in seen.workers if queue in worker.facts.get("queues", ())]
+    if not those:
+        return ""
+    last = min(those, key=lambda worker: worker.age)
+    return f": {last.name} was last seen {span(last.age)} ago"
+
+
+def _ran(sign: Sign | None) -> str:
+    return "has never run" if sign is None else f"last ran {span(sign.age)} ago"

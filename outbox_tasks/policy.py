@@ -1,0 +1,128 @@
+"""A destination as it is configured: where messages can go, and how."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from outbox_tasks.errors import ConfigurationError
+
+CLAIM_CHECK_LARGEST = 64 * 1024 * 1024
+"""Bytes of the largest payload for a destination with a `claim_check`: it is in the database and in memory too."""
+
+STORAGE = re.compile(r"(?:(?:file|local):///|(?!file:|local:)[a-z][a-z0-9+.-]*://(?:[^\s?#/@]*@)?)[^\s?#%@]*")
+"""What `claim_check` may be: as it stands, with an id behind it, it is a URL for any consumer."""
+
+HIDDEN = "…"
+"""Stands in errors for a value that may hold credentials."""
+
+
+def redacted(url: str) -> str:
+    """`url`, or several with `;` between them, without passwords and queries, for logs and errors."""
+    return ";".join(_redacted(part) for part in re.split(r";(?=[a-z+]+://)", url))
+
+
+def _redacted(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    user = login.partition(":")[0]
+    return f"{scheme}{separator}{user + ':***@' if at else ''}{place.partition('?')[0]}"
+
+
+def _has_scheme(url: str) -> str:
+    if "://" not in url:
+        raise ValueError("it must be a URL such as redis+stream://localhost:6379/1/orders")
+    return url
+
+
+def _is_storage(url: str) -> str:
+    if not STORAGE.fullmatch(url):
+        rule = "it must be a URL such as s3://bucket/prefix or file:///srv/outbox, without spaces, ?, #, % and @"
+        raise ValueError(rule)
+    return url
+
+
+Url = Annotated[str, AfterValidator(_has_scheme)]
+StorageUrl = Annotated[str, AfterValidator(_is_storage)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Route(BaseModel):
+    """Where messages of some event types go: a list of destinations in `outbox.toml`, or a table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    to: list[str]
+    """Destinations: each gets a row of its own."""
+    latest: bool = False
+    """Of messages with the same key only the newest matters: one that has failed is discarded, not tried again, as soon
+    as there is a newer one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_list(cls, value: object) -> object:
+        return {"to": value} if isinstance(value, list) else value
+
+
+class Destination(BaseModel):
+    """Where messages can go, and how: one `[destinations.<name>]` table of `outbox.toml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = ""
+    url: Url = Field(repr=False)
+    """Where, and by its scheme how: see destinations.md."""
+    max_bytes: int = Field(1_048_576, ge=1)
+    """Larger payloads are refused at the write, or go by `claim_check`."""
+    claim_check: StorageUrl | None = Field(None, repr=False)
+    """A storage that fsspec knows, such as s3://bucket/prefix: where payloads over `max_bytes`, up to 64 MiB, are put;
+    the message tells where."""
+    max_attempts: int = Field(20, ge=1)
+    """Begun sends before a message is dead; about half a day with the default backoff."""
+    max_age: Seconds | None = None
+    """After so long without success a message is dead, whatever attempts it has left; a later `deliver_at` counts, not
+    the write."""
+    on_dead: Literal["block", "skip"] = "block"
+    """Whether a dead message holds up those that share its key, until a person sees to it, or lets them pass."""
+    bundle_size: int | None = Field(None, ge=1, le=1000)
+    """Overrides the general `bundle_size`."""
+    concurrency: int | None = Field(None, ge=1)
+    """Sends at once, over the whole cluster; none: as many as there are publish processes, but for `reserve`."""
+    rate_limit: float | None = Field(None, gt=0)
+    """Messages a second at most, over the whole cluster, in bursts of what a second allows."""
+    send_timeout: Seconds | None = None
+    """Overrides the general `send_timeout`."""
+    backoff_base: Seconds | None = None
+    """Overrides the general `backoff_base`."""
+    backoff_cap: Seconds | None = None
+    """Overrides the general `backoff_cap`."""
+    transport_options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """kombu's transport options, such as `global_keyprefix`, where the destination goes through kombu."""
+
+    @property
+    def scheme(self) -> str:
+        return urlsplit(self.url).scheme
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest payload that may be written."""
+        return self.max_bytes if self.claim_check is None else CLAIM_CHECK_LARGEST
+
+    def check_claim_check(self) -> None:
+        """Raises `ConfigurationError` for one that can't work here."""
+        if self.claim_check is None:
+            return
+        setting, value, rule = "claim_check", redacted(self.claim_check), None
+        if self.scheme == "celery":
+            rule = (
+                "a celery:// destination can't say where a payload is, because a task is called with the payload. "
+                "Remove claim_check, and raise max_bytes if the broker can take more"
+            )
+        elif self.max_bytes >= CLAIM_CHECK_LARGEST:
+            setting, value = "max_bytes", str(self.max_bytes)
+            rule = f"with claim_check it must be below {CLAIM_CHECK_LARGEST}, the most that may be written"
+        if rule:
+            raise ConfigurationError(setting=f"destinations.{self.name}.{setting}", value=value, rule=rule)

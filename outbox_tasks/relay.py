@@ -1,0 +1,102 @@
+"""What one worker process works with: the settings, and the connections, opened when first used, after any fork."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cached_property
+from urllib.parse import parse_qs, urlsplit
+
+from celery import Celery
+
+from outbox_tasks.broker import Broker, joined
+from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.publish import Publishers
+from outbox_tasks.pulse import Pulse
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import Store
+from outbox_tasks.tallies import Tallies
+
+log = logging.getLogger(__name__)
+
+
+class Relay:
+    """The settings, and the connections of one worker process: opened when first used, after any fork."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self.app = app
+        self.broker = Broker(app, settings)
+        self.given = settings
+        self.pulse = Pulse()
+        self.tallies = Tallies(lambda: self.store)
+        self._pid: int | None = None
+        self._store: Store | None = None
+        self._publishers: Publishers | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Those it was made with. Where they name no broker, the app's is theirs, for `celery://` destinations too.
+
+        Not to be asked for before the app is configured.
+        """
+        given, conf = self.given, self.app.conf
+        url = joined(conf.broker_write_url)
+        if given.broker_url is not None or not url:
+            return given
+        destinations = dict(given.destinations)
+        for name, destination in given.destinations.items():
+            if destination.scheme == "celery" and "broker" not in parse_qs(urlsplit(destination.url).query):
+                options = {**conf.broker_transport_options, **destination.transport_options}
+                destinations[name] = destination.model_copy(update={"transport_options": options})
+        return given.replace(broker_url=url, destinations=destinations)
+
+    @property
+    def store(self) -> Store:
+        """The store of this process. Raises a `Schema…` error when the tables are not of this release."""
+        self._after_fork()
+        if self._store is None:
+            store = Store.connect(self.settings)
+            store.check_version()
+            self._store = store
+        return self._store
+
+    @property
+    def publishers(self) -> Publishers:
+        """The publishers of this process."""
+        self._after_fork()
+        if self._publishers is None:
+            self._publishers = Publishers(self.settings)
+        return self._publishers
+
+    def check(self) -> None:
+        """At a worker's start, before any fork: raises what would otherwise come up with the first message.
+
+        A database that can't be reached is not one of these: it may come back, and until then nothing is begun.
+        """
+        self.broker.check()
+        store, publishers = Store.connect(self.settings), Publishers(self.settings)
+        try:
+            for name in publishers:
+                publishers[name]
+            store.check_version()
+        except DatabaseUnavailable as error:
+            log.warning("%s", error)
+        finally:
+            publishers.close()
+            store.close()
+
+    def close(self) -> None:
+        """Write what was counted, and close the connections of this process."""
+        self.tallies.close()
+        if self._publishers is not None:
+            self._publishers.close()
+            self._publishers = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            if self._store is not None:
+                self._store.engine.dispose(close=False)  # the connections belong to the parent
+            self._pid, self._store, self._publishers = os.getpid(), None, None

@@ -1,0 +1,32 @@
+"""What an application can listen to, as with Celery's own signals. They are sent by the process that finds it out; what
+a listener raises is logged, and stops nothing.
+
+from outbox_tasks.signals import dead_letter
+
+@dead_letter.connect
+def tell(sender, destination, message_id, event_type, code, **_): ...
+"""
+
+from __future__ import annotations
+
+from celery.utils.dispatch import Signal
+
+claimed = Signal(name="claimed", providing_args={"tally", "seconds"})
+"""A claim has run: a `claim.Tally`, and how long it took."""
+
+settled = Signal(name="settled", providing_args={"bundle", "verdicts", "seconds"})
+"""A bundle's sends have been recorded: a `model.Verdict` for each of its messages; `seconds` from begin to settle."""
+
+dead_letter = Signal(
+    name="dead_letter", providing_args={"destination", "message_id", "event_type", "key", "attempts", "code", "error"}
+)
+"""A message can't be delivered, and waits for a person."""
+
+key_blocked = Signal(name="key_blocked", providing_args={"destination", "key", "message_id", "code"})
+"""A message with a key is dead, and holds up those behind it (`on_dead = "block"`)."""
+
+breaker_opened = Signal(name="breaker_opened", providing_args={"destination", "code", "error"})
+"""A destination is out of reach, and is left alone for a while. Sent again for each try that fails."""
+
+stale = Signal(name="stale", providing_args={"destination", "oldest"})
+"""The oldest message of a destination has been due for `oldest` seconds, more than `stale_after`."""

@@ -1,0 +1,183 @@
+"""People are told of trouble once, by whichever of many processes, and at a webhook that may be in trouble itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.local.commands import CELERY
+from outbox_tasks.local.processes import Child
+from tests.acceptance.conftest import cluster
+from tests.acceptance.nodes import Relay
+from tests.conftest import Rows, Stream, eventually
+from tests.receiver import Receiver, receiver
+
+REPEAT = 6.0
+"""Seconds, in place of an hour."""
+
+Write = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Receiver]:
+    with receiver() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def values(web: Receiver) -> dict[str, Any]:
+    return {
+        "alert_webhook": web.url,
+        "alert_repeat": REPEAT,
+        "stale_after": 2,
+        "breaker_failures": 2,
+        "breaker_pause": 0.3,
+        "breaker_pause_max": 0.3,
+        "send_timeout": 2,
+    }
+
+
+@pytest.fixture(scope="module")
+def destinations(destinations: dict[str, Any], stream: Stream) -> dict[str, Any]:
+    told = destinations["told"]
+    names = ("flooded", "blocked", "away", "hanging", "down")
+    # Nobody listens on port 1.
+    away = {"url": "redis+stream://127.0.0.1:1/0/nothing"}
+    return {
+        **destinations,
+        **dict.fromkeys(names, told),
+        "away": away,
+        "metered": {"url": stream.url, "rate_limit": 0.3},
+    }
+
+
+@pytest.fixture(scope="module")
+def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
+    relay.beat()
+    workers = [relay.claim(), *(relay.publish(n, 2) for n in (1, 2))]
+    return cluster(relay, workers)
+
+
+@pytest.fixture
+def write(celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox) -> Write:
+    """Commits messages."""
+
+    def commit(to: str, payload: Any, count: int = 1, keys: bool = False) -> list[str]:
+        with Session(engine) as session, session.begin():
+            return [
+                str(outbox.publish(session, "order.created", payload, to=to, key=f"order:{n}" if keys else None))
+                for n in range(count)
+            ]
+
+    return commit
+
+
+def logged(relay: Relay) -> list[dict[str, Any]]:
+    """The alerts in the logs of all processes."""
+    lines = [line for node in relay.nodes for line in node.logs().splitlines() if '"text": ' in line]
+    return [json.loads(line[line.index("{") :]) for line in lines]
+
+
+def test_dead_letters_are_told_of_once_by_many_processes(write: Write, relay: Relay, web: Receiver) -> None:
+    write("flooded", {"refuse": "not_wanted"}, 500)
+    [alert] = eventually(lambda: [one for one in web.of("dead_letter") if one["destination"] == "flooded"], 30)
+    assert alert["code"] == "not_wanted"
+    assert "flooded: " in alert["text"]
+    # Later ones are told of when the time has come, all that happened meanwhile together.
+    eventually(
+        lambda: (
+            write("flooded", {"refuse": "not_wanted"})
+            and len([one for one in web.of("dead_letter") if one["destination"] == "flooded"]) == 2
+        ),
+        60,
+    )
+    told = [one for one in web.of("dead_letter") if one["destination"] == "flooded"]
+    assert 500 <= sum(one["count"] for one in told) <= told[-1]["total"]
+    assert [one["name"] for one in logged(relay)].count(alert["name"]) == 2
+
+
+def test_blocked_keys_are_told_of(write: Write, web: Receiver) -> None:
+    write("blocked", {"refuse": "never"}, 30, keys=True)
+    alert = eventually(lambda: web.of("key_blocked"), 30)[0]
+    assert alert["destination"] == "blocked"
+    assert set(alert["keys"]) <= {f"order:{n}" for n in range(30)}
+
+
+def test_a_destination_out_of_reach_is_told_of_and_its_return_too(
+    write: Write, web: Receiver, rows: Rows, stream: Stream
+) -> None:
+    ids = write("away", {}, 3)
+
+    def told(state: str) -> list[dict[str, Any]]:
+        return [one for one in web.of("breaker", state) if one["destination"] == "away"]
+
+    [alert] = eventually(lambda: told("open"), 60)
+    assert alert["text"].startswith("away is out of reach (connection)")
+    again = eventually(lambda: len(told("open")) > 1 and told("open")[1], 60)
+    assert "in all)" in again["text"]
+    assert told("over") == []
+    rows.change(ids, destination="orders")
+    with rows.engine.begin() as connection:  # what the first message that gets through would do
+        connection.execute(rows.tables.destinations.update().values(opened_at=None, failures=0, probe=None))
+    [over] = eventually(lambda: told("over"), 60)
+    assert over["text"].startswith("away is in reach again, after ")
+
+
+def test_what_is_due_for_too_long_is_told_of_and_its_end_too(write: Write, web: Receiver) -> None:
+    write("metered", {}, 4)
+
+    def told(state: str) -> list[dict[str, Any]]:
+        return [one for one in web.of("stale", state) if one["destination"] == "metered"]
+
+    alert = eventually(lambda: told("open"), 60)[0]
+    assert alert["oldest"] >= 2
+    assert alert["text"].startswith("metered is stale: its oldest message has been due for ")
+    over = eventually(lambda: told("over"), 60)[0]
+    assert over["text"].startswith("metered is not stale any more")
+
+
+def test_a_webhook_that_is_down_gets_it_when_it_is_back(write: Write, relay: Relay, web: Receiver) -> None:
+    web.status = 503
+    try:
+        tries = web.tries
+        write("down", {"refuse": "no"})
+        eventually(lambda: web.tries >= tries + 2, 60)
+    finally:
+        web.status = 200
+    eventually(lambda: [one for one in web.of("dead_letter") if one["destination"] == "down"], 60)
+    assert all(web.secret not in node.logs() for node in relay.nodes)
+
+
+def test_a_webhook_that_hangs_holds_up_nothing(write: Write, web: Receiver, stream: Stream) -> None:
+    web.hang = True
+    try:
+        tries = web.tries
+        write("hanging", {"refuse": "no"})
+        eventually(lambda: web.tries > tries, 30)
+        before = web.tries
+        for _ in range(5):
+            ids = write("orders", {}, 100)
+            eventually(lambda ids=ids: set(ids) <= set(stream.ids()), 5)  # each in less time than one try takes
+        assert web.tries - before < 5
+    finally:
+        web.hang = False
+    eventually(lambda: [one for one in web.of("dead_letter") if one["destination"] == "hanging"], 60)
+
+
+def test_a_worker_without_the_webhook_s_client_says_so_at_its_start(relay: Relay, tmp_path: Path) -> None:
+    (tmp_path / "httpx.py").write_text("raise ModuleNotFoundError('there is none', name='httpx')")
+    env = relay.env()
+    env["PYTHONPATH"] = os.pathsep.join([str(tmp_path), env["PYTHONPATH"]])
+    argv = [*CELERY, "worker", "-Q", "outbox.maintain", "-P", "solo"]
+    with Child.start("worker", argv, env=env, cwd=tmp_path) as child:
+        assert child.wait(60) == 1
+        assert "pip install 'outbox-tasks[http]'" in child.tail()

@@ -1,0 +1,156 @@
+"""What the doctor finds of workers and beat: real ones, of this relay and of others on its broker."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import Engine
+
+from outbox_tasks.cli import outbox
+from outbox_tasks.doctor import Finding, Severity, examine
+from tests.acceptance.nodes import Relay, Worker
+from tests.conftest import Rows, Stream, eventually
+
+Start = Callable[..., Worker]
+Run = Callable[..., Result]
+
+SHOP = """
+from celery import Celery
+app = Celery("shop")
+app.conf.broker_transport_options = {"visibility_timeout": VISIBILITY}
+app.conf.broker_connection_retry_on_startup = True
+"""
+
+
+@pytest.fixture(scope="module")
+def destinations(stream: Stream) -> dict[str, Any]:
+    """One that is in order."""
+    return {"orders": {"url": stream.url}}
+
+
+@pytest.fixture
+def start(relay: Relay, broker_url: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts a worker that is no part of the relay, and ends it with the test."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    started: list[Worker] = []
+
+    def run(*options: str, visibility: float = 3600.0, app: str = "shop") -> Worker:
+        (tmp_path / "shop.py").write_text(SHOP.replace("VISIBILITY", str(visibility)))
+        argv = [sys.executable, "-m", "celery", "-A", app, "-b", broker_url, "--workdir", str(tmp_path)]
+        node = relay.worker([*argv, "worker", "-l", "INFO", "-P", "solo", "--without-mingle", *options])
+        started.append(node)
+        node.ready()
+        return node
+
+    yield run
+    for node in started:
+        node.teardown()
+        relay.nodes.remove(node)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def running(relay: Relay) -> None:
+    """The relay, all of it."""
+    relay.claim()
+    relay.publish()
+    relay.beat()
+    relay.ready()
+
+
+def found(relay: Relay, *only: str) -> dict[str, Finding]:
+    return {finding.code: finding for finding in examine(relay.settings, only=only).findings}
+
+
+def told(relay: Relay, code: str) -> Finding:
+    """A finding that may come late: a worker that was just started, on a busy machine, takes its time to answer."""
+    finding: Finding = eventually(lambda: found(relay, code).get(code), 30)
+    return finding
+
+
+@pytest.fixture
+def run(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `outbox-tasks` with the relay's settings."""
+    for name, value in relay.env().items():
+        if name.startswith("OUTBOX_"):
+            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("COLUMNS", "100")
+    return lambda *arguments: CliRunner().invoke(outbox, arguments, prog_name="outbox-tasks")
+
+
+def test_a_relay_in_order_is_said_to_be(relay: Relay, run: Run) -> None:
+    eventually(lambda: not found(relay, "no_beat", "no_claims", "no_workers", "no_heartbeat"), 30)
+    told = run("doctor", "--json")
+    said = json.loads(told.stdout)
+    assert (told.exit_code, said["findings"], said["healthy"]) == (0, [], True), said["findings"]
+    facts = {one["fact"] for one in said["in_order"]}
+    assert {"outbox.claim is served", "outbox.publish is served", "the workers' timeouts fit together"} <= facts
+    for_people = run("doctor")
+    assert for_people.exit_code == 0
+    assert for_people.stdout.rstrip().endswith("Everything that was looked at is in order.")
+    assert all(line == line.rstrip() for line in for_people.stdout.splitlines())
+
+
+def test_another_app_with_a_shorter_visibility_timeout(relay: Relay, start: Start) -> None:
+    start("-n", "shop@%h", "-Q", "mails", visibility=30)
+    short = told(relay, "visibility_short")
+    assert short.severity is Severity.ERROR
+    assert "shop@" in short.fact
+    assert "a visibility timeout of 30 s. The relay's is 3600 s, and it needs 270." in short.fact
+    assert "mails" in told(relay, "shared_broker").fact
+
+
+def test_another_app_with_the_same_timeout_only_shares(relay: Relay, start: Start) -> None:
+    start("-n", "shop@%h", "-Q", "mails")
+    eventually(lambda: "a visibility timeout of 3600 s" in told(relay, "shared_broker").fact, 30)
+    assert found(relay, "visibility_short") == {}
+
+
+def test_another_app_that_takes_from_our_queues(relay: Relay, start: Start) -> None:
+    start("-n", "thief@%h", "-Q", "outbox.maintain")
+    assert "thief@" in told(relay, "wrong_worker").fact
+
+
+def test_two_workers_of_one_name(relay: Relay, start: Start) -> None:
+    start("-n", "twin@%h", "-Q", "mails")
+    start("-n", "twin@%h", "-Q", "mails")
+    assert "2 workers are called twin@" in told(relay, "same_name").fact
+
+
+def test_a_worker_whose_time_limit_outlasts_the_lease(relay: Relay) -> None:
+    assert found(relay, "lease_short") == {}
+    shorter = relay.settings.replace(run_lease=20, hard_time_limit=19, soft_time_limit=17, soft_shutdown_timeout=19)
+    [finding, *_] = eventually(lambda: examine(shorter, only=["lease_short"]).findings, 30)
+    assert "is 25 s; run_lease is 20 s" in finding.fact
+
+
+def test_a_worker_that_writes_no_heartbeat_here(relay: Relay, rows: Rows, engine: Engine) -> None:
+    """As if it worked on another database."""
+    h = rows.tables.heartbeats
+
+    def forgotten() -> Finding | None:
+        with engine.begin() as connection:
+            connection.execute(h.delete().where(h.c.kind == "worker"))
+        return found(relay, "no_heartbeat").get("no_heartbeat")
+
+    assert eventually(forgotten, 30).severity is Severity.WARNING
+    eventually(lambda: not found(relay, "no_heartbeat"), 30)
+
+
+def test_a_queue_without_a_worker(relay: Relay, run: Run) -> None:
+    [publisher] = [node for node in relay.nodes if "outbox.publish" in node.container.argv]
+    publisher.container.child.stop()
+    try:
+        gone = run("doctor", "--only", "no_workers")
+        assert gone.exit_code == 1
+        assert "No worker serves the queue outbox.publish" in gone.stdout
+        assert "celery -A outbox_tasks worker -Q outbox.publish -E" in gone.stdout
+    finally:
+        publisher.container.restart()
+        publisher.ready()
+    eventually(lambda: not found(relay, "no_workers"), 30)

@@ -1,0 +1,98 @@
+"""Workers say that they are alive, whatever their app and their pool, until they stop."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import psutil
+import pytest
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+
+from outbox_tasks.broker import Broker, PinnedCelery
+from outbox_tasks.census import Census, Sign, heartbeats, take
+from outbox_tasks.health import examine
+from outbox_tasks.store import Store
+from outbox_tasks.tallies import EVERY
+from tests.acceptance.conftest import cluster
+from tests.acceptance.nodes import Relay
+from tests.conftest import eventually
+
+
+@pytest.fixture(scope="module")
+def celery_worker_cluster(relay: Relay, broker_url: str) -> CeleryWorkerCluster:
+    installed = ["env", f"SHOP_BROKER_URL={broker_url}", "C_FORCE_ROOT=1", sys.executable, "-m", "celery"]
+    installed += ["-A", "tests.acceptance.installed_app", "worker", "-l", "INFO", "--without-mingle"]
+    threads = [*installed, "-Q", "outbox.publish,shop", "-P", "threads", "-c", "3", "-n", "threads@%h"]
+    shop = [*installed, "-Q", "shop", "-P", "solo", "-n", "shop@%h"]
+    started = [relay.claim(), relay.publish(concurrency=2), *(relay.worker(argv) for argv in (threads, shop))]
+    relay.beat()
+    return cluster(relay, started)
+
+
+@pytest.fixture
+def store(relay: Relay) -> Iterator[Store]:
+    made = Store.connect(relay.settings)
+    yield made
+    made.close()
+
+
+def workers(store: Store) -> dict[str, Sign]:
+    return {sign.name.partition("@")[0]: sign for sign in heartbeats(store) if sign.kind == "worker"}
+
+
+def test_each_worker_that_serves_the_relay_says_how_it_does_so(celery_setup: CeleryTestSetup, store: Store) -> None:
+    eventually(lambda: workers(store).keys() >= {"claim", "publish1", "threads"})
+    found: dict[str, Any] = {name: sign.facts for name, sign in workers(store).items()}
+    assert found.keys() == {"claim", "publish1", "threads"}  # not the one that serves the application alone
+    told = {name: (facts["queues"], facts["pool"], facts["concurrency"]) for name, facts in found.items()}
+    assert told == {
+        "claim": (["outbox.claim", "outbox.maintain"], "solo", 1),
+        "publish1": (["outbox.publish"], "prefork", 2),
+        "threads": (["outbox.publish"], "thread", 3),
+    }
+    claiming = celery_setup.worker_cluster.nodes[0]
+    assert found["claim"]["pid"] == claiming.pid
+
+
+def test_a_relay_that_has_nothing_to_do_is_in_order(celery_setup: CeleryTestSetup, relay: Relay, store: Store) -> None:
+    eventually(lambda: not examine(relay.settings))
+    before = take(store)
+    for kind in ("claim", "beat"):
+        eventually(lambda kind=kind: seen_at(store, kind) > seen_at(before, kind))
+
+
+def test_a_claim_that_was_nudged_is_not_beat_s(celery_setup: CeleryTestSetup, relay: Relay, store: Store) -> None:
+    beat = psutil.Process(relay.nodes[-1].container.pid)
+    beat.suspend()
+    try:
+        # Until what it had sent before has been run, and told.
+        eventually(lambda: (one := take(store).last("beat")) and one.age > 2 * EVERY)
+        before = take(store)
+        with PinnedCelery("nudge", broker=str(relay.settings.broker_url), settings=relay.settings) as app:
+            Broker(app, relay.settings).wake_claim()
+        eventually(lambda: seen_at(store, "claim") > seen_at(before, "claim"))
+        assert seen_at(store, "beat") == seen_at(before, "beat")
+    finally:
+        beat.resume()
+
+
+def seen_at(seen: Store | Census, kind: str) -> datetime:
+    census = take(seen) if isinstance(seen, Store) else seen
+    sign = census.last(kind)
+    assert sign is not None
+    return sign.seen_at
+
+
+def test_one_that_stops_in_good_order_is_not_missed_and_one_that_is_killed_is(
+    celery_setup: CeleryTestSetup, relay: Relay, store: Store
+) -> None:
+    stopping, killed = relay.publish(2), relay.publish(3)
+    relay.ready()
+    eventually(lambda: workers(store).keys() >= {"publish2", "publish3"})
+    killed.kill()
+    stopping.container.child.stop()
+    assert "publish2" not in workers(store)
+    assert "publish3" in workers(store)

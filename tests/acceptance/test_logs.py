@@ -1,0 +1,215 @@
+"""What the relay's processes log: enough to follow each message, in lines or in JSON, and nothing that is secret."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from pytest_celery import CeleryWorkerCluster
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.local.commands import CELERY
+from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.migrations import upgrade
+from tests.acceptance.conftest import cluster
+from tests.acceptance.nodes import Relay
+from tests.acceptance.publishers import SCHEME
+from tests.conftest import Rows, Stream, eventually, own_schema
+from tests.receiver import Receiver, receiver
+
+SECRET, PRIVATE = "pa55-s3cr3t", "payl0ad-5ecret"
+"""Part of every URL, and of every payload."""
+
+
+@pytest.fixture(scope="module", params=["text", "json"])
+def log_format(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def schema(engine: Engine, log_format: str) -> Iterator[str]:
+    """A migrated database schema for each format: what was told in one is not told again."""
+    with own_schema(engine) as name:
+        with engine.begin() as connection:
+            upgrade(connection, name)
+        yield name
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedValkey]:
+    """A Redis-compatible server with a password."""
+    with EmbeddedValkey() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def broker_url(server: EmbeddedValkey) -> str:
+    with redis.Redis.from_url(server.url) as client:
+        client.config_set("requirepass", SECRET)
+    return server.url.replace("://", f"://:{SECRET}@")
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Receiver]:
+    """Where messages go by HTTP."""
+    with receiver() as made:
+        made.echo = True
+        yield made
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Receiver]:
+    """Where alerts go."""
+    with receiver() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def values(web: Receiver, log_format: str) -> dict[str, Any]:
+    return {
+        "alert_webhook": web.url,
+        "log_format": log_format,
+        "claim_interval": 0.3,
+        "native_retry_max": 1,
+        "backoff_base": 0.2,
+        "breaker_failures": 2,
+    }
+
+
+@pytest.fixture(scope="module")
+def destinations(broker_url: str, stream: Stream, endpoint: Receiver) -> dict[str, Any]:
+    there = broker_url.rpartition("/")[0]
+    http = endpoint.url.replace("://", f"://user:{SECRET}@") + f"?token={SECRET}&outbox_private=allow"
+    return {
+        "orders": {"url": there.replace("redis://", "redis+stream://") + f"/3/{stream.name}"},
+        "single": {"url": stream.url, "bundle_size": 1},
+        "told": {"url": stream.url.replace("redis+stream", SCHEME), "max_attempts": 3, "on_dead": "skip"},
+        "hook": {"url": http, "max_attempts": 2},
+        "away": {"url": f"http://user:{SECRET}@127.0.0.1:1/{SECRET}?outbox_private=allow"},
+    }
+
+
+@pytest.fixture(scope="module")
+def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
+    relay.beat([*CELERY, "beat", "-l", "DEBUG"])
+    claim = [*CELERY, "worker", "-Q", "outbox.claim,outbox.maintain", "-n", "claim@%h", "-P", "solo", "-l", "DEBUG"]
+    publish = [*CELERY, "worker", "-Q", "outbox.publish", "-n", "publish@%h", "-c", "2", "-E", "-l", "DEBUG"]
+    return cluster(relay, [relay.worker(claim), relay.worker(publish)])
+
+
+@pytest.fixture(scope="module")
+def logs(
+    relay: Relay,
+    celery_worker_cluster: CeleryWorkerCluster,
+    engine: Engine,
+    outbox: Outbox,
+    endpoint: Receiver,
+    web: Receiver,
+    schema: str,
+) -> dict[str, str]:
+    """What beat, the claim worker and the publish worker wrote from start to end, with all kinds of trouble between."""
+    rows = Rows(engine, schema)
+
+    def write(to: str, count: int = 1, key: str | None = None, **payload: Any) -> list[str]:
+        with Session(engine) as session, session.begin():
+            told = {"private": PRIVATE, **payload}
+            return [str(outbox.publish(session, f"{to}.made", told, to=to, key=key)) for _ in range(count)]
+
+    write("orders", 50)
+    write("single", 2)
+    write("told", 5, fail=1)
+    write("told", 20, refuse="not_wanted")
+    write("told", key="customer:7", refuse="not_wanted")
+    write("told", fail=99)
+    rows.insert(destination="told", payload=f"no JSON {PRIVATE}".encode())
+    endpoint.status = 400
+    write("hook", 3)
+    eventually(lambda: sum(row.status == "dead" for row in rows.hot()) >= 26, 60)
+    endpoint.status = 500
+    write("hook", 3)
+    write("away", 2)
+    rows.insert(destination="unknown", payload=PRIVATE.encode())
+    eventually(lambda: not [row for row in rows.hot() if row.status != "dead" and row.destination != "away"], 60)
+    eventually(lambda: [alert for alert in web.of("breaker") if alert["destination"] == "away"], 60)
+    assert PRIVATE in " ".join(str(row.last_error) for row in rows.hot())  # the endpoint repeats what it gets
+    for node in relay.nodes:
+        node.container.kill(signal.SIGTERM)
+    for node in relay.nodes:
+        node.container.child.wait(60)
+    return dict(zip(("beat", "claim", "publish"), (node.logs() for node in relay.nodes), strict=True))
+
+
+def test_nothing_secret_is_in_any_log(logs: dict[str, str], web: Receiver, postgres_url: str) -> None:
+    secrets = {SECRET, PRIVATE, web.secret, urlsplit(postgres_url).password} - {None, "outbox"}
+    for text in logs.values():
+        assert "DEBUG" in text
+        assert not [secret for secret in secrets if secret in text]
+    assert web.got
+    assert not [secret for secret in secrets if secret in json.dumps(web.got)]
+
+
+def test_each_line_of_the_json_format_is_an_object(logs: dict[str, str], log_format: str) -> None:
+    if log_format == "text":
+        pytest.skip("these are lines")
+    for text in logs.values():
+        for line in filter(None, text.splitlines()):
+            said = json.loads(line)
+            assert {"ts", "level", "logger", "message", "process", "pid"} <= said.keys()
+
+
+def test_a_message_can_be_followed(logs: dict[str, str], log_format: str, engine: Engine, schema: str) -> None:
+    """Through its claim and its attempts to its end, with its lease."""
+    [row] = [row for row in Rows(engine, schema).archived() if row.destination == "told"][:1]
+    lines = [line for text in (logs["claim"], logs["publish"]) for line in text.splitlines() if str(row.id) in line]
+    if log_format == "json":
+        told = [json.loads(line) for line in lines]
+        told = [one for one in told if one.get("message_id") == str(row.id) and one["level"] == "DEBUG"]
+        claims = [one for one in told if one["logger"] == "outbox_tasks.claim"]
+        # One that found no slot is "stale": it was given back.
+        sends = [one for one in told if one["logger"] == "outbox_tasks.publish" and one["outcome"] != "stale"]
+        assert [(one["attempt"], one["outcome"], one.get("code")) for one in sends] == [
+            (1, "retry", "told"),
+            (2, "sent", None),
+        ]
+        assert {one["lease"] for one in sends} <= {one["lease"] for one in claims}
+        assert {one["destination"] for one in sends} == {"told"}
+    else:
+        said = re.compile(r"DEBUG/\S+ message \S+ \(told\.made\) to told, attempt (\d), lease (\S+): (\S+)")
+        found = [match.groups() for line in lines if (match := said.search(line))]
+        sends = [(attempt, outcome) for attempt, _, outcome in found if outcome != "stale"]
+        assert sends == [("1", "retry"), ("2", "sent")]
+
+
+def test_a_bundle_is_a_line(logs: dict[str, str], log_format: str) -> None:
+    if log_format == "json":
+        said = [json.loads(line) for line in logs["publish"].splitlines() if line]
+        bundles = [one for one in said if one["logger"] == "outbox_tasks.publish" and one["level"] == "INFO"]
+        assert sum(one["outcomes"].get("sent", 0) for one in bundles if one["destination"] == "orders") == 50
+        assert sum(one["codes"].get("not_wanted", 0) for one in bundles) == 21
+    else:
+        bundles = re.findall(r"INFO/\S+ sent (\d+) to orders in \d+\.\d+ s, lease \S+$", logs["publish"], re.MULTILINE)
+        assert sum(map(int, bundles)) == 50
+
+
+def test_routine_is_told_at_debug_only(logs: dict[str, str]) -> None:
+    """An idle relay claims several times a second."""
+    info = [line for text in logs.values() for line in text.splitlines() if "INFO" in line]
+    assert info
+    routine = ("outbox_tasks.claim[", "claimed 0 messages in 0 bundles, 0 dead", "due task")
+    assert not [line for line in info if any(words in line for words in routine)]
+    assert "due task outbox_tasks.claim" in logs["beat"]
+
+
+def test_alerts_are_json_in_any_format(logs: dict[str, str], log_format: str) -> None:
+    lines = [line for text in logs.values() for line in text.splitlines() if '"kind": ' in line]
+    said = [json.loads(line) for line in lines]
+    alerts = [one["alert"] if log_format == "json" else one for one in said if "text" in one or "alert" in one]
+    assert {"dead_letter", "breaker"} <= {alert["kind"] for alert in alerts}

@@ -1,0 +1,116 @@
+"""One trace goes from an HTTP request through the row and the relay to the consumer: real processes, real spans."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+
+from outbox_tasks.local.commands import publish_worker_argv
+from outbox_tasks.local.ports import free_port
+from outbox_tasks.local.processes import Child
+from tests.acceptance.conftest import cluster
+from tests.acceptance.nodes import ROOT, Relay
+from tests.acceptance.spans import plain
+from tests.conftest import Rows, Stream, eventually
+
+ORDERS = 20
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the processes leave their spans."""
+    return tmp_path_factory.mktemp("spans")
+
+
+@pytest.fixture(scope="module")
+def celery_worker_cluster(relay: Relay, directory: Path, monkeypatch_module: pytest.MonkeyPatch) -> CeleryWorkerCluster:
+    monkeypatch_module.setenv("SPANS", str(directory))
+    publishers = relay.worker([*publish_worker_argv(1, 2), "-I", "tests.acceptance.traced"])
+    relay.beat()  # what was given back for want of a slot is claimed again by its wake-up
+    return cluster(relay, [relay.claim(), publishers])
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as made:
+        yield made
+
+
+@pytest.fixture
+def shop(relay: Relay, directory: Path, tmp_path: Path) -> Iterator[str]:
+    """The application, and its URL."""
+    port = free_port()
+    argv = [sys.executable, "-m", "uvicorn", "tests.acceptance.traced:shop", "--port", str(port)]
+    env = {**relay.env(), "SPANS": str(directory)}
+    with Child.start("shop", argv, env=env, cwd=ROOT, log=tmp_path / "shop.log", stop_timeout=20) as child:
+
+        def answers() -> bool:
+            assert child.alive, child.tail(40)
+            try:
+                return httpx.get(f"http://127.0.0.1:{port}/docs").is_success
+            except httpx.TransportError:
+                return False
+
+        eventually(answers, 30)
+        yield f"http://127.0.0.1:{port}"
+
+
+def spans(directory: Path) -> list[dict[str, Any]]:
+    """Of all processes so far."""
+    return [json.loads(line) for file in directory.glob("*.jsonl") for line in file.read_text().splitlines()]
+
+
+def named(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [span for span in found if span["name"] == name]
+
+
+def test_one_trace_goes_from_the_request_through_the_relay_to_the_consumer(
+    celery_setup: CeleryTestSetup, shop: str, directory: Path, stream: Stream, rows: Rows
+) -> None:
+    exporter = InMemorySpanExporter()
+    ours = TracerProvider(shutdown_on_exit=False)
+    ours.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = ours.get_tracer("browser and consumer")
+
+    for number in range(ORDERS):
+        with tracer.start_as_current_span("click"):
+            headers: dict[str, str] = {}
+            TraceContextTextMapPropagator().inject(headers)
+            assert httpx.post(f"{shop}/orders/{number}", headers=headers).status_code == (200 if number else 409)
+    eventually(lambda: len(stream) == ORDERS - 1, 30)
+    for entry in stream.entries():
+        carried = {name.removeprefix("ce_"): value.decode() for name, value in entry.items()}
+        with tracer.start_as_current_span("consume", context=TraceContextTextMapPropagator().extract(carried)) as span:
+            span.set_attribute("id", carried["id"])
+
+    eventually(lambda: len(named(spans(directory), "publish orders")) == ORDERS - 1)
+    theirs, own = spans(directory), [plain(span) for span in exporter.get_finished_spans()]
+    requests = {span["span"]: span for span in named(theirs, "POST /orders")}
+    sends = {span["span"]: span for span in named(theirs, "publish orders")}
+    bundles = {span["span"]: span for span in named(theirs, "send orders")}
+    clicks = {span["span"]: span for span in named(own, "click")}
+    assert len(requests) == ORDERS
+    for consumed in named(own, "consume"):
+        sent = sends.pop(consumed["parent"])
+        request = requests.pop(sent["parent"])
+        click = clicks.pop(request["parent"])
+        assert {span["trace"] for span in (consumed, sent, request, click)} == {click["trace"]}
+        assert sent["attributes"]["messaging.message.id"] == consumed["attributes"]["id"]
+        [link] = sent["links"]
+        assert request["span"] in bundles[link]["links"]
+    assert not sends
+    # The order that was rolled back: its request was traced, and nothing came of it.
+    assert [span["name"] for span in (*requests.values(), *clicks.values())] == ["POST /orders", "click"]
+    assert sum(span["attributes"]["messaging.batch.message_count"] for span in bundles.values()) == ORDERS - 1
+    eventually(lambda: not rows.hot())

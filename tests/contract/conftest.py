@@ -1,0 +1,53 @@
+"""The servers at the other end. Each runs until the last test here is done, however many modules speak to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.contract.counterparts import Counterpart
+from tests.contract.moto_server import without_aws
+
+Running = Callable[[type[Counterpart]], Counterpart]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def nowhere() -> Iterator[None]:
+    """No test here may reach Amazon."""
+    with pytest.MonkeyPatch.context() as patch:
+        without_aws(patch)
+        yield
+
+
+@pytest.fixture(scope="package")
+def running(nowhere: None) -> Iterator[Running]:
+    """Gives the counterpart of a kind, as it runs; skips the test if it can't run here."""
+    made: dict[type[Counterpart], Counterpart] = {}
+
+    def run(kind: type[Counterpart]) -> Counterpart:
+        if reason := kind.missing():
+            pytest.skip(reason)
+        if kind not in made:
+            made[kind] = kind()
+        made[kind].start()
+        return made[kind]
+
+    yield run
+    for each in made.values():
+        each.end()
+
+
+@pytest.fixture(scope="module")
+def server(request: pytest.FixtureRequest, running: Running) -> Counterpart:
+    """The server of the module's `Counterpart`."""
+    return running(request.module.Counterpart)
+
+
+@pytest.fixture
+def target(server: Counterpart) -> Iterator[Counterpart]:
+    """The server, running, with a place of the test's own."""
+    server.start()
+    server.new_place()
+    yield server
+    server.start()

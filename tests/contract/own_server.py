@@ -1,0 +1,133 @@
+"""Counterparts whose server is ours to start, to stop and to kill: what they have in common."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from abc import abstractmethod
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from outbox_tasks.local import guard
+from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.local.processes import Child
+from outbox_tasks.local.servers import EmbeddedServer, EmbeddedValkey
+from tests.conftest import eventually
+from tests.contract.counterparts import Counterpart
+
+
+def listens(port: int) -> bool:
+    """Whether anybody does, on this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) == 0
+
+
+class ChildCounterpart(Counterpart):
+    """A server that is one child process of ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child: Child | None = None
+        self._directory: Path | None = None
+
+    @abstractmethod
+    def launch(self) -> Child:
+        """Start the process."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it does by now."""
+
+    @property
+    def directory(self) -> Path:
+        """For its files; they go when it is stopped, or when we die."""
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix=f"outbox-{self.name}-"))
+            guard.guard_directory(self._directory)
+        return self._directory
+
+    def start(self) -> None:
+        if self.child is not None:
+            if self.child.alive:
+                return
+            self.child.end()
+        child = self.child = self.launch()
+
+        def up() -> bool:
+            assert child.alive, child.tail()
+            return self.answers()
+
+        eventually(up, 60)
+
+    def stop(self) -> None:
+        if self.child is not None:
+            self.child.stop()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            guard.release_directory(self._directory)
+            self._directory = None
+
+    def kill(self) -> None:
+        # The first of its threads may be gone before the others are: only what was waited for is dead.
+        assert self.child is not None
+        self.child.kill()
+
+    @property
+    def pids(self) -> list[int]:
+        assert self.child is not None
+        return [self.child.pid]
+
+
+class EmbeddedCounterpart(Counterpart):
+    """A server as `outbox_tasks.local.servers` has them."""
+
+    server: EmbeddedServer
+
+    def start(self) -> None:
+        self.server.start()
+
+    def stop(self) -> None:
+        self.server.stop()
+
+    def kill(self) -> None:
+        self.server.kill()
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.server.pid]
+
+
+class ValkeyCounterpart(EmbeddedCounterpart):
+    """A Redis-compatible server; `teller` needs a password, nobody else does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server: EmbeddedValkey = EmbeddedValkey()
+
+    @abstractmethod
+    def url_on(self, broker: str, place: str) -> str:
+        """The destination's URL of a place on the server with this URL."""
+
+    def url(self, place: str) -> str:
+        return self.url_on(self.server.url, place)
+
+    def url_at(self, port: int) -> str:
+        return self.url_on(f"redis://{LOOPBACK}:{port}/0", self.place)
+
+    def wrong_password_url(self, place: str) -> str:
+        with self.client() as client:
+            client.acl_setuser("teller", enabled=True, passwords=["+right"], keys=["*"], categories=["+@all"])
+        return self.url_on(self.server.url.replace("://", "://teller:wrong@"), place)
+
+    def client(self) -> redis.Redis:
+        """To be closed."""
+        return redis.Redis.from_url(self.server.url)
+
+    def listed(self) -> Any:
+        """The elements of the list that has the place's name, those that were pushed first at the beginning."""
+        with self.client() as client:
+            found: Any = client.lrange(self.place, 0, -1)
+        return found[::-1]

@@ -1,0 +1,141 @@
+WITH share AS (
+  SELECT share.destination AS destination, share.size AS size, share.ceiling AS ceiling, share.oldest AS oldest, share.longest AS longest, share.blocks AS blocks, share.past AS past, share.beyond AS beyond
+  FROM json_to_recordset(CAST(%(share)s::VARCHAR AS JSON)) AS share(destination TEXT, size INTEGER, ceiling INTEGER, oldest FLOAT, longest INTEGER, blocks BOOLEAN, past TEXT, beyond BIGINT)
+), head AS MATERIALIZED (
+  SELECT share.destination AS destination, share.size AS size, share.ceiling AS ceiling, share.oldest AS oldest, share.longest AS longest, share.blocks AS blocks, share.past AS past, share.beyond AS beyond, walked.key AS key, walked.id AS id, walked.seq AS seq, walked.status AS status, walked.locked_until AS locked_until, walked.hop AS hop
+  FROM share
+  JOIN LATERAL (WITH RECURSIVE walk(key, id, seq, status, locked_until, hop) AS ((
+    SELECT outbox_messages.key AS key, outbox_messages.id AS id, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until, %(param_12)s::INTEGER AS hop
+    FROM outbox_messages
+    WHERE outbox_messages.destination = share.destination
+      AND outbox_messages.seq > share.beyond
+      AND (share.blocks OR outbox_messages.status = 'pending')
+      AND outbox_messages.key > share.past
+    ORDER BY outbox_messages.key, outbox_messages.seq
+    LIMIT %(param_13)s::INTEGER
+  ) UNION ALL SELECT following.key AS key, following.id AS id, following.seq AS seq, following.status AS status, following.locked_until AS locked_until, walk.hop + %(hop_1)s::INTEGER AS anon_1 FROM walk JOIN LATERAL (
+    SELECT outbox_messages.key AS key, outbox_messages.id AS id, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until
+    FROM outbox_messages
+    WHERE outbox_messages.destination = share.destination
+      AND outbox_messages.seq > share.beyond
+      AND (share.blocks OR outbox_messages.status = 'pending')
+      AND outbox_messages.key > walk.key
+    ORDER BY outbox_messages.key, outbox_messages.seq
+    LIMIT %(param_14)s::INTEGER
+  ) AS following ON true WHERE walk.hop < share.size) SELECT walk.key AS key, walk.id AS id, walk.seq AS seq, walk.status AS status, walk.locked_until AS locked_until, walk.hop AS hop FROM walk) AS walked ON true
+), ready AS MATERIALIZED (
+  SELECT due.destination AS destination, due.size AS size, due.ceiling AS ceiling, due.oldest AS oldest, due.longest AS longest, due.blocks AS blocks, due.past AS past, due.beyond AS beyond, due.key AS key, due.id AS id, due.seq AS seq, due.status AS status, due.locked_until AS locked_until, due.hop AS hop, due.reach AS reach, CAST(greatest(%(greatest_1)s::INTEGER, least(due.longest, due.size / CAST(count(*) OVER (PARTITION BY due.destination) AS NUMERIC))) AS INTEGER) AS length
+  FROM (
+    SELECT head.destination AS destination, head.size AS size, head.ceiling AS ceiling, head.oldest AS oldest, head.longest AS longest, head.blocks AS blocks, head.past AS past, head.beyond AS beyond, head.key AS key, head.id AS id, head.seq AS seq, head.status AS status, head.locked_until AS locked_until, head.hop AS hop, least(%(high)s::BIGINT, (
+      SELECT min(marks.floor) AS min_1
+      FROM json_to_recordset(CAST(%(marks)s::VARCHAR AS JSON)) AS marks(class BIGINT, floor BIGINT)
+      WHERE marks.class = CAST(outbox_key_class(head.destination, head.key) AS BIGINT) + %(param_11)s::BIGINT OR marks.class = outbox_all_keys()
+    )) AS reach
+    FROM head
+    WHERE head.status = 'pending'
+      AND head.locked_until <= now()
+  ) AS due
+  WHERE due.seq <= due.reach
+), mine AS MATERIALIZED (
+  SELECT row.id AS id, row.attempts AS attempts, row.lease AS lease, row.begun AS begun, row.locked_by AS locked_by, row.last_error_code AS last_error_code, row.latest AS latest, row.since AS since, ready.destination AS destination, ready.key AS key, ready.seq AS seq, ready.ceiling AS ceiling, ready.oldest AS oldest, ready.length AS length, ready.reach AS reach
+  FROM ready
+  JOIN LATERAL (
+    SELECT outbox_messages.id AS id, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since
+    FROM outbox_messages
+    WHERE outbox_messages.id = ANY (ARRAY[ready.id])
+      AND outbox_messages.status = 'pending'
+      AND outbox_messages.locked_until <= now()
+    FOR UPDATE SKIP LOCKED
+  ) AS row ON true
+), run AS MATERIALIZED (
+  SELECT placed.id AS id, placed.seq AS seq, placed.place AS place, placed.fits AS fits, mine.destination AS destination, mine.key AS key, mine.ceiling AS ceiling, mine.oldest AS oldest
+  FROM mine
+  JOIN LATERAL (
+    SELECT next.id AS id, next.seq AS seq, row_number() OVER (ORDER BY next.seq) AS place, bool_and(next.status = 'pending' AND next.locked_until <= now() AND NOT (next.latest AND next.attempts > %(attempts_1)s::INTEGER) AND next.seq <= mine.reach AND NOT (next.begun OR coalesce(next.last_error_code = %(last_error_code_1)s::VARCHAR, false)) AND NOT (next.attempts >= mine.ceiling OR coalesce(next.since < now() - mine.oldest * interval '1 second', false))) OVER (ORDER BY next.seq) AS fits
+    FROM (
+      SELECT outbox_messages.id AS id, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until
+      FROM outbox_messages
+      WHERE outbox_messages.destination = mine.destination
+        AND outbox_messages.key = mine.key
+        AND outbox_messages.seq > mine.seq
+      ORDER BY outbox_messages.key, outbox_messages.seq
+      LIMIT mine.length - %(length_1)s::INTEGER
+    ) AS next
+  ) AS placed ON true
+  WHERE mine.length > %(length_2)s::INTEGER
+    AND NOT (mine.begun OR coalesce(mine.last_error_code = %(last_error_code_2)s::VARCHAR, false))
+    AND NOT (mine.latest AND mine.attempts > %(attempts_2)s::INTEGER)
+    AND NOT (mine.attempts >= mine.ceiling OR coalesce(mine.since < now() - mine.oldest * interval '1 second', false))
+    AND placed.fits
+), behind AS MATERIALIZED (
+  SELECT row.id AS id, row.attempts AS attempts, row.lease AS lease, row.begun AS begun, row.locked_by AS locked_by, row.last_error_code AS last_error_code, row.latest AS latest, row.since AS since, run.destination AS destination, run.key AS key, run.seq AS seq, run.ceiling AS ceiling, run.oldest AS oldest, run.place AS place
+  FROM run
+  JOIN LATERAL (
+    SELECT outbox_messages.id AS id, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since
+    FROM outbox_messages
+    WHERE outbox_messages.id = ANY (ARRAY[run.id])
+      AND outbox_messages.status = 'pending'
+      AND outbox_messages.locked_until <= now()
+    FOR UPDATE SKIP LOCKED
+  ) AS row ON true
+), picked AS (
+  SELECT mine.id AS id, mine.attempts AS attempts, mine.lease AS lease, mine.begun AS begun, mine.locked_by AS locked_by, mine.last_error_code AS last_error_code, mine.latest AS latest, mine.since AS since, mine.destination AS destination, mine.key AS key, mine.seq AS seq, mine.ceiling AS ceiling, mine.oldest AS oldest
+  FROM mine
+  UNION ALL
+  SELECT numbered.id AS id, numbered.attempts AS attempts, numbered.lease AS lease, numbered.begun AS begun, numbered.locked_by AS locked_by, numbered.last_error_code AS last_error_code, numbered.latest AS latest, numbered.since AS since, numbered.destination AS destination, numbered.key AS key, numbered.seq AS seq, numbered.ceiling AS ceiling, numbered.oldest AS oldest
+  FROM (
+    SELECT behind.id AS id, behind.attempts AS attempts, behind.lease AS lease, behind.begun AS begun, behind.locked_by AS locked_by, behind.last_error_code AS last_error_code, behind.latest AS latest, behind.since AS since, behind.destination AS destination, behind.key AS key, behind.seq AS seq, behind.ceiling AS ceiling, behind.oldest AS oldest, behind.place AS place, row_number() OVER (PARTITION BY behind.destination, behind.key ORDER BY behind.place) AS found
+    FROM behind
+  ) AS numbered
+  WHERE numbered.found = numbered.place
+), taken AS (UPDATE outbox_messages SET last_error_code=CASE WHEN picked.begun THEN %(param_1)s::VARCHAR WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN %(param_2)s::VARCHAR WHEN (picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN coalesce(outbox_messages.last_error_code, %(coalesce_1)s::VARCHAR) WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error_code, %(coalesce_2)s::VARCHAR) ELSE outbox_messages.last_error_code END, last_error=CASE WHEN picked.begun THEN format(%(format_1)s::VARCHAR, picked.attempts, picked.locked_by) WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN format(%(format_2)s::VARCHAR, picked.oldest, coalesce(outbox_messages.last_error, %(coalesce_3)s::VARCHAR)) WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error, format(%(format_3)s::VARCHAR, picked.locked_by)) ELSE outbox_messages.last_error END, locked_by=%(holder)s::VARCHAR, history=CASE WHEN (picked.begun OR picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false) OR picked.lease IS NOT NULL) THEN CAST(outbox_noted(outbox_messages.history, jsonb_strip_nulls(jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, clock_timestamp(), %(jsonb_build_object_2)s::VARCHAR, CASE WHEN (picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_3)s::VARCHAR ELSE %(param_4)s::VARCHAR END, %(jsonb_build_object_3)s::VARCHAR, picked.attempts, %(jsonb_build_object_4)s::VARCHAR, CASE WHEN picked.begun THEN %(param_5)s::VARCHAR WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN %(param_6)s::VARCHAR WHEN (picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN coalesce(outbox_messages.last_error_code, %(param_7)s::VARCHAR) WHEN (picked.lease IS NOT NULL) THEN %(param_8)s::VARCHAR END, %(jsonb_build_object_5)s::VARCHAR, picked.locked_by))) AS JSONB) ELSE outbox_messages.history END, status=CASE WHEN (picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_9)s::VARCHAR ELSE %(param_10)s::VARCHAR END, locked_until=(clock_timestamp() + %(hold)s * interval '1 second'), lease=CASE WHEN (picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN NULL ELSE %(token)s::UUID END, begun=false, dead_at=CASE WHEN (picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN clock_timestamp() END FROM picked WHERE outbox_messages.id = ANY (ARRAY[picked.id]) RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.destination, outbox_messages.event_type, outbox_messages.attempts, outbox_messages.status, picked.begun OR coalesce(picked.last_error_code = %(last_error_code_3)s::VARCHAR, false) AS alone, outbox_messages.key, outbox_messages.priority, outbox_messages.last_error_code AS code, outbox_messages.last_error AS error, picked.latest AND picked.attempts > %(attempts_3)s::INTEGER AND (EXISTS (
+  SELECT newer.id
+  FROM outbox_messages AS newer
+  WHERE newer.destination = outbox_messages.destination
+    AND newer.key = outbox_messages.key
+    AND newer.seq > outbox_messages.seq
+    AND newer.status = 'pending'
+)) AS superseded, CASE WHEN picked.begun THEN %(param_15)s::VARCHAR WHEN (picked.lease IS NOT NULL) THEN %(param_16)s::VARCHAR END AS cause)
+SELECT taken.seq, taken.id, taken.destination, taken.event_type, taken.attempts, taken.status, taken.alone, taken.key, taken.priority, taken.code, taken.error, taken.superseded, taken.cause
+FROM taken
+UNION ALL
+SELECT CAST(%(param_17)s AS BIGINT) AS seq, CAST(%(param_18)s AS TEXT) AS id, head.destination AS destination, CAST(%(param_19)s AS TEXT) AS event_type, CAST(%(param_20)s AS INTEGER) AS attempts, CAST(%(param_21)s AS TEXT) AS status, CAST(%(param_22)s AS BOOLEAN) AS alone, head.key AS key, CAST(%(param_23)s AS SMALLINT) AS priority, CAST(%(param_24)s AS TEXT) AS code, CAST(%(param_25)s AS TEXT) AS error, CAST(%(param_26)s AS BOOLEAN) AS superseded, CAST(%(param_27)s AS VARCHAR) AS cause
+FROM head
+WHERE head.hop = head.size;
+-- attempts_1 = 0
+-- attempts_2 = 0
+-- attempts_3 = 0
+-- coalesce_1 = 'attempts_exhausted'
+-- coalesce_2 = 'lease_expired'
+-- coalesce_3 = 'none'
+-- format_1 = 'attempt %s was begun by %s and never settled: it died or lost its lease; the message may have been delivered'
+-- format_2 = 'not delivered within %s seconds; the last error was: %s'
+-- format_3 = 'claimed by %s, and the lease ran out before it was begun'
+-- greatest_1 = 1
+-- hop_1 = 1
+-- jsonb_build_object_1 = 'at'
+-- jsonb_build_object_2 = 'what'
+-- jsonb_build_object_3 = 'attempt'
+-- jsonb_build_object_4 = 'code'
+-- jsonb_build_object_5 = 'by'
+-- last_error_code_1 = 'unsettled'
+-- last_error_code_2 = 'unsettled'
+-- last_error_code_3 = 'unsettled'
+-- length_1 = 1
+-- length_2 = 1
+-- param_1 = 'unsettled'
+-- param_10 = 'pending'
+-- param_11 = 4294967296
+-- param_12 = 1
+-- param_13 = 1
+-- param_14 = 1
+-- param_15 = 'unsettled'
+-- param_16 = 'lease_expired'
+-- param_2 = 'too_old'
+-- param_3 = 'dead'
+-- param_4 = 'claimed again'
+-- param_5 = 'unsettled'
+-- param_6 = 'too_old'
+-- param_7 = 'attempts_exhausted'
+-- param_8 = 'lease_expired'
+-- param_9 = 'dead'

@@ -1,0 +1,117 @@
+WITH asked AS (
+  SELECT anon_1.destination AS destination
+  FROM unnest(%(names)s::TEXT[]) AS anon_1(destination)
+), lane AS (SELECT -1::smallint AS lane UNION ALL SELECT 0::smallint AS lane UNION ALL SELECT 1::smallint AS lane)
+SELECT asked.destination, %(param_1)s::VARCHAR AS part, lane.lane AS lane, in_due.state, count(*) AS counted, CAST(CASE WHEN (min(in_due.since) IS NOT NULL) THEN least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_due.since)), 1e10) END AS FLOAT) AS oldest
+FROM asked
+JOIN lane ON true
+JOIN LATERAL (
+  SELECT CASE
+      WHEN (outbox_messages.status = 'dead') THEN %(param_2)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_1)s::INTEGER)) THEN %(param_3)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_2)s::INTEGER) THEN %(param_4)s::VARCHAR
+      WHEN (outbox_messages.locked_until > now()) THEN %(param_5)s::VARCHAR
+      ELSE %(param_6)s::VARCHAR END AS state, CASE
+      WHEN (outbox_messages.status = 'dead') THEN NULL
+      WHEN (outbox_messages.attempts = %(attempts_3)s::INTEGER AND outbox_messages.last_error_code = %(last_error_code_1)s::VARCHAR) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
+      WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since
+  FROM outbox_messages
+  WHERE outbox_messages.status = 'pending'
+    AND outbox_messages.destination = asked.destination
+    AND outbox_messages.key IS NULL
+    AND outbox_messages.priority = lane.lane
+    AND outbox_messages.locked_until <= now()
+  ORDER BY outbox_messages.locked_until
+  LIMIT %(bound)s::INTEGER
+) AS in_due ON true GROUP BY asked.destination, in_due.state, lane.lane
+UNION ALL
+SELECT asked.destination, %(param_7)s::VARCHAR AS part, lane.lane AS lane, in_later.state, count(*) AS counted, CAST(CASE WHEN (min(in_later.since) IS NOT NULL) THEN least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_later.since)), 1e10) END AS FLOAT) AS oldest
+FROM asked
+JOIN lane ON true
+JOIN LATERAL (
+  SELECT CASE
+      WHEN (outbox_messages.status = 'dead') THEN %(param_8)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_4)s::INTEGER)) THEN %(param_9)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_5)s::INTEGER) THEN %(param_10)s::VARCHAR
+      WHEN (outbox_messages.locked_until > now()) THEN %(param_11)s::VARCHAR
+      ELSE %(param_12)s::VARCHAR END AS state, CASE
+      WHEN (outbox_messages.status = 'dead') THEN NULL
+      WHEN (outbox_messages.attempts = %(attempts_6)s::INTEGER AND outbox_messages.last_error_code = %(last_error_code_2)s::VARCHAR) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
+      WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since
+  FROM outbox_messages
+  WHERE outbox_messages.status = 'pending'
+    AND outbox_messages.destination = asked.destination
+    AND outbox_messages.key IS NULL
+    AND outbox_messages.priority = lane.lane
+    AND outbox_messages.locked_until > now()
+  ORDER BY outbox_messages.locked_until
+  LIMIT %(bound)s::INTEGER
+) AS in_later ON true GROUP BY asked.destination, in_later.state, lane.lane
+UNION ALL
+SELECT asked.destination, %(param_13)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_keyed.state, count(*) AS counted, CAST(CASE WHEN (min(in_keyed.since) IS NOT NULL) THEN least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_keyed.since)), 1e10) END AS FLOAT) AS oldest
+FROM asked
+JOIN LATERAL (
+  SELECT CASE
+      WHEN (outbox_messages.status = 'dead') THEN %(param_14)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_7)s::INTEGER)) THEN %(param_15)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_8)s::INTEGER) THEN %(param_16)s::VARCHAR
+      WHEN (outbox_messages.locked_until > now()) THEN %(param_17)s::VARCHAR
+      ELSE %(param_18)s::VARCHAR END AS state, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS since
+  FROM outbox_messages
+  WHERE outbox_messages.destination = asked.destination
+    AND outbox_messages.key IS NOT NULL
+  ORDER BY outbox_messages.key, outbox_messages.seq
+  LIMIT %(bound)s::INTEGER
+) AS in_keyed ON true GROUP BY asked.destination, in_keyed.state
+UNION ALL
+SELECT asked.destination, %(param_19)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_dead.state, count(*) AS counted, CAST(CASE WHEN (min(in_dead.since) IS NOT NULL) THEN least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_dead.since)), 1e10) END AS FLOAT) AS oldest
+FROM asked
+JOIN LATERAL (
+  SELECT CASE
+      WHEN (outbox_messages.status = 'dead') THEN %(param_20)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_9)s::INTEGER)) THEN %(param_21)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_10)s::INTEGER) THEN %(param_22)s::VARCHAR
+      WHEN (outbox_messages.locked_until > now()) THEN %(param_23)s::VARCHAR
+      ELSE %(param_24)s::VARCHAR END AS state, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS since
+  FROM outbox_messages
+  WHERE outbox_messages.destination = asked.destination
+    AND outbox_messages.status = 'dead'
+  ORDER BY outbox_messages.dead_at
+  LIMIT %(bound)s::INTEGER
+) AS in_dead ON true GROUP BY asked.destination, in_dead.state;
+-- attempts_1 = 0
+-- attempts_10 = 0
+-- attempts_2 = 0
+-- attempts_3 = 0
+-- attempts_4 = 0
+-- attempts_5 = 0
+-- attempts_6 = 0
+-- attempts_7 = 0
+-- attempts_8 = 0
+-- attempts_9 = 0
+-- last_error_code_1 = 'lease_expired'
+-- last_error_code_2 = 'lease_expired'
+-- param_1 = 'due'
+-- param_10 = 'retrying'
+-- param_11 = 'scheduled'
+-- param_12 = 'pending'
+-- param_13 = 'keyed'
+-- param_14 = 'dead'
+-- param_15 = 'leased'
+-- param_16 = 'retrying'
+-- param_17 = 'scheduled'
+-- param_18 = 'pending'
+-- param_19 = 'dead'
+-- param_2 = 'dead'
+-- param_20 = 'dead'
+-- param_21 = 'leased'
+-- param_22 = 'retrying'
+-- param_23 = 'scheduled'
+-- param_24 = 'pending'
+-- param_3 = 'leased'
+-- param_4 = 'retrying'
+-- param_5 = 'scheduled'
+-- param_6 = 'pending'
+-- param_7 = 'later'
+-- param_8 = 'dead'
+-- param_9 = 'leased'

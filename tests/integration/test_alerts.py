@@ -1,0 +1,416 @@
+"""What people are told of, how often, and when it is over: by one process or by many."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner, Result
+from sqlalchemy import Engine, event, text
+
+from outbox_tasks.alerts import statements as telling
+from outbox_tasks.alerts import webhook
+from outbox_tasks.alerts.board import KEPT, KEYS, QUIET, Board, News
+from outbox_tasks.alerts.teller import connect
+from outbox_tasks.cli import outbox
+from outbox_tasks.database import Database
+from outbox_tasks.errors import ConfigurationError, WebhookFailed
+from outbox_tasks.relay import Relay
+from outbox_tasks.settings import Settings
+from outbox_tasks.signals import dead_letter, key_blocked
+from outbox_tasks.store import Store
+from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
+from tests.integration.test_plans import explained, pages
+from tests.receiver import Receiver, receiver
+
+REPEAT = 3600.0
+
+MakeBoard = Callable[..., Board]
+
+
+@pytest.fixture
+def new_board(new_store: MakeStore, settings: MakeSettings) -> Iterator[MakeBoard]:
+    """Makes boards as processes of one cluster have them."""
+    made: list[Board] = []
+
+    def make(**values: Any) -> Board:
+        made.append(Board(Database.connect(settings(**{"alert_repeat": REPEAT, **values}))))
+        return made[-1]
+
+    yield make
+    for board in made:
+        board.close()
+
+
+@pytest.fixture
+def board(new_board: MakeBoard) -> Board:
+    return new_board()
+
+
+@pytest.fixture
+def later(engine: Engine, schema: str) -> Callable[[float], None]:
+    """Lets so many seconds pass for what has been told."""
+
+    def pass_(seconds: float) -> None:
+        with engine.begin() as connection:
+            for table, columns in (
+                ("outbox_alerts", ("first_at", "last_at", "told_at", "over_at", "post_at")),
+                ("outbox_heartbeats", ("seen_at",)),
+            ):
+                moved = ", ".join(f"{name} = {name} - :seconds * interval '1 second'" for name in columns)
+                connection.execute(text(f"UPDATE {schema}.{table} SET {moved}"), {"seconds": seconds})
+
+    return pass_
+
+
+@pytest.fixture
+def web() -> Iterator[Receiver]:
+    with receiver() as made:
+        yield made
+
+
+def dead(count: int = 1, code: str = "http_400", destination: str = "orders") -> dict[str, News]:
+    facts = {"code": code, "error": "no", "event_type": "order.created", "message_id": str(uuid4())}
+    return {f"dead_letter {destination} {code}": News("dead_letter", destination, facts, count)}
+
+
+def broken(destination: str = "orders") -> dict[str, News]:
+    return {f"breaker {destination}": News("breaker", destination, {"code": "connection", "error": "refused"})}
+
+
+class TestTelling:
+    def test_an_alert_is_told_once_with_how_often_it_happened(self, board: Board) -> None:
+        [row] = board.record(dead(3))
+        assert (row.kind, row.destination, row.told, row.count) == ("dead_letter", "orders", 3, 3)
+        assert board.record(dead(4)) == []
+        assert board.record(dead(code="http_500")) != []
+
+    def test_and_by_one_process_of_many(self, new_board: MakeBoard) -> None:
+        boards = [new_board() for _ in range(4)]
+        assert [len(board.record({**dead(2), **broken()})) for board in boards] == [2, 0, 0, 0]
+        assert {row.name: row.count for row in boards[0].known(9)} == {
+            "dead_letter orders http_400": 8,
+            "breaker orders": 4,
+        }
+
+    def test_again_after_a_while_with_what_happened_meanwhile(
+        self, board: Board, later: Callable[[float], None]
+    ) -> None:
+        board.record(dead(5))
+        board.record(dead(7))
+        later(REPEAT)
+        [row] = board.record(dead(1))
+        assert (row.told, row.count) == (8, 13)
+        assert board.record(dead(1)) == []
+
+    def test_a_while_without_news_is_not_told(self, board: Board, later: Callable[[float], None], rows: Rows) -> None:
+        rows.insert(status="dead", dead_at=seconds_from_now(0))
+        board.record(dead())
+        later(REPEAT)
+        assert board.end() == []
+        [row] = board.known(9)
+        assert row.over_at is None
+
+    def test_any_text_can_be_told_of(self, board: Board) -> None:
+        [row] = board.record(dead(code="a\0b\ud800 'c' %s :d"))
+        assert row.name == "dead_letter orders a\\0b? 'c' %s :d"
+
+
+class TestTheEnd:
+    def test_of_a_breaker_is_told_once_it_has_been_closed_for_a_while(
+        self, board: Board, store: Store, later: Callable[[float], None]
+    ) -> None:
+        for _ in range(5):
+            store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
+        board.record(broken())
+        later(REPEAT * QUIET)
+        assert board.end() == []  # it is open
+        store.traffic.recovered("orders")
+        [row] = board.end()
+        assert (row.name, row.over_at is not None) == ("breaker orders", True)
+        assert board.end() == []
+
+    def test_is_not_told_while_it_comes_and_goes(self, board: Board, later: Callable[[float], None]) -> None:
+        board.record(broken())
+        for _ in range(9):
+            later(REPEAT * QUIET / 2)
+            assert board.end() == []
+            assert board.record(broken()) == []
+
+    def test_makes_the_next_one_a_new_alert(self, board: Board, later: Callable[[float], None]) -> None:
+        board.record(broken())
+        later(REPEAT * QUIET + 1)
+        assert len(board.end()) == 1
+        [row] = board.record(broken())
+        assert (row.count, row.over_at) == (1, None)
+
+    def test_of_dead_letters_comes_when_none_is_left_and_is_not_told(
+        self, board: Board, later: Callable[[float], None], rows: Rows
+    ) -> None:
+        [id] = rows.insert(status="dead", dead_at=seconds_from_now(0))
+        rows.insert(status="dead", dead_at=seconds_from_now(-86_400))  # one that has long been there
+        board.record(dead())
+        later(REPEAT * QUIET + 1)
+        assert board.end() == []
+        assert board.known(9)[0].over_at is None
+        rows.change([id], status="pending", dead_at=None)
+        assert board.end() == []
+        assert board.known(9)[0].over_at is not None
+
+    def test_is_found_by_a_few_look_ups_whatever_is_dead(
+        self, board: Board, store: Store, rows: Rows, later: Callable[[float], None]
+    ) -> None:
+        rows.insert(20_000, status="dead", dead_at=seconds_from_now(-86_400))
+        for code in ("http_400", "http_401", "http_500"):
+            board.record(dead(code=code))
+        later(REPEAT)
+        plan = explained(store, telling.end_alerts(store.tables), {"quiet": 60.0, "posting": True})
+        assert pages(plan) < 60
+
+    def test_is_forgotten_after_a_month(self, board: Board, later: Callable[[float], None]) -> None:
+        board.record(broken())
+        board.record(dead())
+        later(REPEAT)
+        board.end()
+        board.forget()
+        assert len(board.known(9)) == 2
+        later(KEPT)
+        board.forget()
+        assert board.known(9) == []
+
+
+class TestLooking:
+    def test_is_done_by_one_of_the_cluster_at_a_time(
+        self, new_board: MakeBoard, later: Callable[[float], None]
+    ) -> None:
+        boards = [new_board() for _ in range(3)]
+        assert [board.turn(15) for board in boards] == [True, False, False]
+        later(15)
+        assert [board.turn(15) for board in boards] == [True, False, False]
+
+    @pytest.mark.parametrize("key", [None, "order:42"])
+    def test_finds_what_has_been_due_for_too_long(self, new_board: MakeBoard, rows: Rows, key: str | None) -> None:
+        board = new_board(stale_after=60)
+        rows.insert(3, locked_until=seconds_from_now(-59), key=key)
+        assert board.overdue() == {}
+        rows.insert(locked_until=seconds_from_now(-100), key=key and "order:7")
+        assert board.overdue() == {"orders": pytest.approx(100, abs=5)}
+
+    @pytest.mark.parametrize("why", ["paused", "left alone"])
+    def test_does_not_mind_what_is_to_wait(self, new_board: MakeBoard, store: Store, rows: Rows, why: str) -> None:
+        rows.insert(locked_until=seconds_from_now(-1000))
+        assert new_board().overdue() != {}
+        if why == "paused":
+            store.traffic.pause("orders", "me", None)
+        else:
+            for _ in range(5):
+                store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
+        assert new_board().overdue() == {}
+
+
+class TestPosting:
+    def test_is_for_one_process_at_a_time_and_tried_again(
+        self, new_board: MakeBoard, web: Receiver, later: Callable[[float], None]
+    ) -> None:
+        one, other = (new_board(alert_webhook=web.url) for _ in range(2))
+        one.record({**dead(), **broken()})
+        taken = one.take()
+        assert (len(taken), list(other.take())) == (2, [])
+        one.put_off(taken, 15)
+        assert list(other.take()) == []
+        later(15)
+        taken = other.take()
+        assert [row.posts for row in taken] == [2, 2]
+        other.put_off(taken, 15)
+        later(15)
+        assert list(one.take()) == []  # each time it takes longer
+        later(15)
+        taken = one.take()
+        one.posted(taken)
+        later(86_400)
+        assert list(one.take()) == []
+
+    def test_is_done_by_another_when_one_died_over_it(
+        self, new_board: MakeBoard, web: Receiver, later: Callable[[float], None]
+    ) -> None:
+        one, other = (new_board(alert_webhook=web.url) for _ in range(2))
+        one.record(dead())
+        late = one.take()
+        later(60)
+        assert len(other.take()) == 1
+        one.posted(late)  # which is not its any more
+        later(60)
+        assert len(other.take()) == 1
+
+    def test_what_is_told_meanwhile_is_posted_too(
+        self, new_board: MakeBoard, web: Receiver, later: Callable[[float], None]
+    ) -> None:
+        board = new_board(alert_webhook=web.url)
+        board.record(broken())
+        taken = board.take()
+        later(REPEAT)
+        board.record(broken())
+        board.posted(taken)
+        assert len(board.take()) == 1
+
+    def test_is_given_up_at_last(
+        self, new_board: MakeBoard, web: Receiver, later: Callable[[float], None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        board = new_board(alert_webhook=web.url)
+        board.record(broken())
+        for _ in range(telling.POSTS):
+            board.put_off(board.take(), 15)
+            later(301)
+        assert list(board.take()) == []
+        assert "is not posted any more, after 100 tries" in caplog.text
+
+    def test_needs_a_webhook(self, board: Board) -> None:
+        board.record(dead())
+        assert list(board.take()) == []
+
+
+class TestTheWebhook:
+    def test_gets_json_with_a_text_for_chats(self, new_board: MakeBoard, web: Receiver) -> None:
+        [row] = new_board(alert_webhook=web.url).record(dead(12))
+        webhook.post(web.url, webhook.described(row, "/shop"))
+        [got] = web.got
+        assert got["text"].startswith("orders: 12 messages are dead (http_400). The latest is order.created ")
+        assert {
+            "kind": "dead_letter",
+            "state": "open",
+            "destination": "orders",
+            "count": 12,
+            "code": "http_400",
+        }.items() <= (got.items())
+
+    @pytest.mark.parametrize("status", [302, 404, 500])
+    def test_that_refuses_is_an_error_without_its_secret(self, web: Receiver, status: int) -> None:
+        web.status, web.answer = status, b"no_such_hook"
+        with pytest.raises(WebhookFailed, match=f"HTTP {status} no_such_hook") as failure:
+            webhook.post(web.url, {})
+        assert web.secret not in str(failure.value)
+
+    def test_that_is_down_or_hangs_is_an_error_without_its_secret(
+        self, web: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(webhook, "TIMEOUT", 0.2)
+        web.hang = True
+        for url in (web.url, f"http://user:{web.secret}@127.0.0.1:1/{web.secret}?token={web.secret}"):
+            with pytest.raises(WebhookFailed) as failure:
+                webhook.post(url, {})
+            assert web.secret not in str(failure.value)
+
+    def test_is_not_in_the_client_s_log(self, web: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG)
+        webhook.post(web.url, {"text": "x"})
+        assert web.got
+        assert web.secret not in caplog.text
+
+    @pytest.mark.parametrize("url", ["ftp://there/x", "slack://there"])
+    def test_must_be_one(self, settings: MakeSettings, url: str) -> None:
+        with pytest.raises(ConfigurationError, match="alert_webhook"):
+            webhook.check(settings(alert_webhook=url))
+
+
+class Process:
+    """The alerts of a process of the relay, and what its pipe would tell them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.app = Celery("a_process", set_as_current=False)
+        self.alerts = connect(Relay(self.app, settings))
+
+    def die(self, count: int, **facts: Any) -> None:
+        told = {"destination": "orders", "event_type": "order.created", "attempts": 1, "code": "http_400", **facts}
+        for n in range(count):
+            id = str(uuid4())
+            dead_letter.send(sender=self.app, **{"error": "no", "message_id": id, "key": f"key-{n}", **told})
+            key_blocked.send(sender=self.app, destination="orders", key=f"key-{n}", message_id=id, code="http_400")
+
+
+class TestAProcess:
+    def test_puts_a_flood_down_in_a_few_statements(
+        self, store: Store, new_board: MakeBoard, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        statements: list[str] = []
+
+        def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+            statements.append(statement)
+
+        process = Process(store.settings)
+        event.listen(Engine, "before_cursor_execute", count)
+        try:
+            process.die(10_000)
+            process.alerts.close()
+        finally:
+            event.remove(Engine, "before_cursor_execute", count)
+        assert 1 <= len([s for s in statements if "outbox_alerts" in s]) <= 5
+        found = {row.kind: row for row in new_board().known(9)}
+        assert {kind: row.count for kind, row in found.items()} == {"dead_letter": 10_000, "key_blocked": 10_000}
+        assert len(found["key_blocked"].facts["keys"]) == KEYS
+        told = [json.loads(r.getMessage()) for r in caplog.records if r.name == "outbox_tasks.alerts"]
+        assert sorted(one["kind"] for one in told) == ["dead_letter", "key_blocked"]
+
+    def test_tells_while_the_database_is_away_when_it_is_back(
+        self, new_store: MakeStore, engine: Engine, schema: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store = new_store(statement_timeout=0.5)
+        caplog.set_level(logging.DEBUG, logger="outbox_tasks.alerts")
+        with engine.begin() as connection:
+            connection.execute(text(f"LOCK TABLE {schema}.outbox_alerts IN ACCESS EXCLUSIVE MODE"))
+            process = Process(store.settings)
+            process.die(3)
+            eventually(lambda: "alerts wait" in caplog.text)
+        eventually(lambda: '"kind": "dead_letter"' in caplog.text)
+        assert '"count": 3' in caplog.text
+        process.alerts.close()
+
+
+class TestTheCommand:
+    @pytest.fixture
+    def run(
+        self, store: Store, postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> Callable[..., Result]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("OUTBOX_DATABASE_URL", postgres_url)
+        monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", schema)
+        monkeypatch.setenv("COLUMNS", "200")
+        return lambda *arguments: CliRunner().invoke(outbox, ["alerts", *arguments], prog_name="outbox-tasks")
+
+    def test_lists_what_is_going_on_first(
+        self, run: Callable[..., Result], board: Board, later: Callable[[float], None]
+    ) -> None:
+        assert (run().exit_code, run().stdout) == (0, "There has been nothing to tell.\n")
+        board.record(broken())
+        later(REPEAT)
+        board.end()
+        assert run().exit_code == 0
+        later(REPEAT)
+        board.record(dead(3, code="[red]"))
+        board.record(broken("mails"))
+        later(60)
+        shown = json.loads(run("--json").stdout)["alerts"]
+        assert {(one["name"], one["state"]) for one in shown[:2]} == {
+            ("dead_letter orders [red]", "open"),
+            ("breaker mails", "open"),
+        }
+        assert (shown[2]["name"], shown[2]["state"]) == ("breaker orders", "over")
+        assert run().exit_code == 1
+        assert "orders: 3 messages are dead ([red])" in run().stdout
+
+    def test_posts_a_test(self, run: Callable[..., Result], web: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+        refused = run("--test")
+        assert (refused.exit_code, "set OUTBOX_ALERT_WEBHOOK" in refused.output) == (1, True)
+        monkeypatch.setenv("OUTBOX_ALERT_WEBHOOK", web.url)
+        told = run("--test")
+        assert (told.exit_code, "has taken the test: HTTP 200." in told.stdout) == (0, True)
+        assert web.got[0]["kind"] == "test"
+        web.status, web.answer = 404, b"no_team"
+        failed = run("--test")
+        assert (failed.exit_code, "HTTP 404 no_team" in failed.output) == (1, True)
+        assert web.secret not in told.output + failed.output

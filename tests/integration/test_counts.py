@@ -1,0 +1,155 @@
+"""What is counted of messages, and what of them is estimated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, literal_column, text
+
+from outbox_tasks import counts
+from outbox_tasks.census import STATES, Standing, archived, standings
+from outbox_tasks.model import Step, Verdict
+from outbox_tasks.store import Store
+from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.integration.conftest import Lease, after
+from tests.integration.test_plans import explained, pages, scans
+
+A_LEASE = UUID(int=7)
+
+SHAPES = {
+    "pending": {},
+    "leased": {"lease": A_LEASE, "locked_until": seconds_from_now(30)},
+    "leased, begun": {"lease": A_LEASE, "locked_until": seconds_from_now(30), "begun": True, "attempts": 2},
+    "its lease ran out": {"lease": A_LEASE, "last_error_code": "lease_expired"},
+    "between two attempts": {"lease": A_LEASE, "locked_until": seconds_from_now(30), "attempts": 1},
+    "due again": {"attempts": 3},
+    "scheduled": {"locked_until": seconds_from_now(3600)},
+    "urgent": {"priority": 1},
+    "for some time": {"priority": -1, "locked_until": seconds_from_now(60)},
+    "dead": {"status": "dead", "dead_at": seconds_from_now(-5)},
+}
+
+
+def of(store: Store, name: str = "orders", bound: int = 10_000) -> Standing:
+    return standings(store, bound)[name]
+
+
+@pytest.mark.parametrize("key", [None, "k"], ids=["without a key", "with a key"])
+def test_the_states_are_those_of_the_view(store: Store, rows: Rows, key: str | None) -> None:
+    for n, shape in enumerate(SHAPES.values(), 1):
+        rows.insert(n, key=key, **shape)
+    rows.insert(3, destination="mails", key=key)
+    shown = Counter((row.destination, row.state) for row in rows.shown())
+    for name, standing in standings(store).items():
+        assert standing.states == {state: shown[name, state] for state in STATES}
+        assert not standing.estimated
+    assert of(store, "mails").due == 3
+
+
+def test_a_destination_that_has_nothing_is_there_too(store: Store) -> None:
+    assert standings(store) == {"orders": Standing()}
+
+
+def test_what_is_not_configured_any_more_is_found(store: Store, rows: Rows) -> None:
+    rows.insert(2, destination="former", status="dead", dead_at=seconds_from_now(-5))
+    rows.insert(1, destination="older", key="k")
+    assert standings(store).keys() == {"orders", "former", "older"}
+    assert of(store, "former").states["dead"] == 2
+
+
+class TestOldest:
+    def test_is_as_long_as_it_has_been_due(self, store: Store, rows: Rows) -> None:
+        assert of(store).oldest is None
+        rows.insert(1, locked_until=seconds_from_now(-60))
+        rows.insert(1, locked_until=seconds_from_now(-600), priority=-1)
+        rows.insert(1, locked_until=seconds_from_now(-6000), status="dead", dead_at=seconds_from_now(-6000))
+        assert of(store).oldest == pytest.approx(600, abs=30)
+
+    def test_of_a_scheduled_one_counts_from_when_it_is_due(self, store: Store, rows: Rows) -> None:
+        rows.insert(1, created_at=seconds_from_now(-6000), locked_until=seconds_from_now(60))
+        assert of(store).oldest is None
+
+    @pytest.mark.parametrize("key", [None, "k"])
+    def test_of_what_nobody_begins_counts_from_the_first(self, store: Store, rows: Rows, key: str | None) -> None:
+        """As it looks when no worker publishes: claimed again and again."""
+        ids = rows.insert(1, created_at=seconds_from_now(-600), key=key)
+        rows.change(ids, lease=A_LEASE, locked_until=seconds_from_now(30), last_error_code="lease_expired")
+        assert of(store).oldest == pytest.approx(600, abs=30)
+
+    def test_of_a_retry_counts_from_when_it_is_due_again(self, store: Store, rows: Rows) -> None:
+        rows.insert(1, created_at=seconds_from_now(-6000), attempts=5, locked_until=seconds_from_now(60))
+        assert of(store).oldest is None
+        rows.insert(1, created_at=seconds_from_now(-6000), attempts=5, locked_until=seconds_from_now(-60))
+        assert of(store).oldest == pytest.approx(60, abs=30)
+
+    def test_of_keys_is_that_of_their_heads(self, store: Store, rows: Rows) -> None:
+        rows.insert(1, key="a", locked_until=seconds_from_now(-60))
+        rows.insert(1, key="b", locked_until=seconds_from_now(-600))
+        rows.insert(1, key="c", locked_until=seconds_from_now(60))
+        rows.insert(1, key="c", locked_until=seconds_from_now(-6000))
+        assert of(store).oldest == pytest.approx(600, abs=30)
+
+    def test_of_what_a_dead_message_holds_up_is_not_counted_but_the_key_is(self, store: Store, rows: Rows) -> None:
+        rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-6000))
+        rows.insert(4, key="a", locked_until=seconds_from_now(-6000))
+        rows.insert(1, key="b", locked_until=seconds_from_now(-60))
+        found = of(store)
+        assert (found.held_up, found.oldest) == (1, pytest.approx(60, abs=30))
+
+    def test_of_what_a_dead_message_does_not_hold_up_is(self, new_store: MakeStore, rows: Rows, stream: object) -> None:
+        store = new_store(destinations={"orders": {"url": stream.url, "on_dead": "skip"}})  # type: ignore[attr-defined]
+        rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-6000))
+        rows.insert(4, key="a", locked_until=seconds_from_now(-600))
+        found = of(store)
+        assert (found.held_up, found.oldest) == (0, pytest.approx(600, abs=30))
+
+    def test_of_times_that_are_none_is_long(self, store: Store, rows: Rows) -> None:
+        rows.insert(1, locked_until=literal_column("'-infinity'::timestamptz"))
+        assert of(store).oldest == 1e10
+
+
+def test_beyond_the_bound_it_is_estimated(store: Store, rows: Rows, connection: Connection) -> None:
+    rows.insert(3000)
+    rows.insert(2000, locked_until=seconds_from_now(3600))
+    rows.insert(1500, key="k")
+    rows.insert(1200, status="dead", dead_at=seconds_from_now(-5))
+    rows.insert(7, lease=A_LEASE, locked_until=seconds_from_now(30))
+    rows.insert(500, destination="mails")
+    connection.execute(text(f"ANALYZE {rows.tables.messages}"))
+    connection.commit()
+    found = of(store, bound=1000)
+    assert found.estimated == {"pending", "leased", "scheduled", "dead"}
+    expected = {"pending": 4500, "scheduled": 2000, "dead": 1200}
+    for state, count in expected.items():
+        assert count / 2 < found.states[state] < count * 2, state
+    assert 7 <= found.states["leased"] < 30
+    few = of(store, "mails", bound=1000)
+    assert (few.states["pending"], few.estimated) == (500, set())
+
+
+def test_a_million_rows_are_not_read_for_it(store: Store, rows: Rows, connection: Connection) -> None:
+    """By the pages that PostgreSQL touches."""
+    rows.insert(60_000)
+    rows.insert(30_000, key="k")
+    rows.insert(30_000, status="dead", dead_at=seconds_from_now(-5))
+    connection.execute(text(f"ANALYZE {rows.tables.messages}"))
+    connection.commit()
+    counted = explained(store, counts.counts(store.tables), {"names": ["orders"], "bound": 100})
+    assert scans(counted).keys() == {"outbox_messages_due", "outbox_messages_keys", "outbox_messages_dead"}
+    assert pages(counted) < 400
+    blocking = '[{"destination": "orders", "blocks": true}]'
+    assert pages(explained(store, counts.heads(store.tables), {"blocking": blocking, "most": 1000})) < 100
+    assert pages(explained(store, counts.present(store.tables), {})) < 100
+
+
+def test_the_archive_is_counted_up_to_the_bound(store: Store, rows: Rows, connection: Connection, lease: Lease) -> None:
+    assert archived(store) == (0, False)
+    bundle = lease(300)
+    tickets = after(store.begin(bundle))
+    store.settle(bundle.lease, "orders", [Verdict(ticket, Step.SENT) for ticket in tickets])
+    assert archived(store) == (300, False)
+    connection.execute(text(f"ANALYZE {rows.tables.archive}"))
+    connection.commit()
+    assert archived(store, bound=100) == (300, True)

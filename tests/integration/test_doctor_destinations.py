@@ -1,0 +1,157 @@
+"""What the doctor finds of destinations: whether they can be reached is tried, and nothing is sent."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from outbox_tasks.doctor import Severity, examine
+from outbox_tasks.doctor.addresses import Address
+from outbox_tasks.doctor.destinations import knock
+from outbox_tasks.local.ports import LOOPBACK
+from tests.conftest import MakeSettings, Stream
+from tests.integration.doctoring import found
+
+OF_DESTINATIONS = (
+    "no_destinations", "publisher_missing", "destination_url", "destination_away", "destination_partly",
+    "destination_certificate", "destination_unchecked",
+)  # fmt: skip
+
+
+@contextmanager
+def listening(context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """The port of a server that takes connections."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    taken, _ = server.accept()
+                    with suppress(OSError), context.wrap_socket(taken, server_side=True) if context else taken:
+                        pass
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """Signed by nobody but itself, for this host's address."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path / "server.pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+def test_one_that_answers_is_in_order(settings: MakeSettings) -> None:
+    assert found(settings(), *OF_DESTINATIONS) == {}
+    [part] = [part for part in examine(settings()).parts if part.subject == "Destinations"]
+    assert part.in_order == ["every destination has a publisher", "a connection to orders can be opened"]
+
+
+def test_one_that_nobody_answers_for(settings: MakeSettings, stream: Stream) -> None:
+    some = {"orders": {"url": stream.url}, "gone": {"url": "nats://me:secret@127.0.0.1:1/shop"}}
+    away = found(settings(destinations=some), *OF_DESTINATIONS)
+    assert away.keys() == {"destination_away"}
+    assert away["destination_away"].severity is Severity.ERROR
+    assert "gone (nats://me:***@127.0.0.1:1/shop) can't be reached" in away["destination_away"].fact
+    assert "secret" not in str(away)
+
+
+def test_a_name_that_can_t_be_resolved(settings: MakeSettings) -> None:
+    nowhere = {"gone": {"url": "https://does-not-exist.invalid/hooks"}}
+    assert "destination_away" in found(settings(destinations=nowhere), "destination_away")
+
+
+def test_one_of_several_servers(settings: MakeSettings) -> None:
+    with listening() as port:
+        some = {"events": {"url": f"kafka://{LOOPBACK}:{port},{LOOPBACK}:1/orders"}}
+        partly = found(settings(destinations=some), *OF_DESTINATIONS)
+    assert partly.keys() == {"destination_partly"}
+    assert "1 of its 2 servers" in partly["destination_partly"].fact
+
+
+def test_one_whose_certificate_is_not_trusted(settings: MakeSettings, certificate: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with listening(context) as port:
+        url = f"grpcs://localhost:{port}"
+        distrusted = found(settings(destinations={"events": {"url": url}}), *OF_DESTINATIONS)
+        trusted = found(settings(destinations={"events": {"url": f"{url}?ca_file={certificate}"}}), *OF_DESTINATIONS)
+    assert distrusted.keys() == {"destination_certificate"}
+    assert "self-signed certificate" in distrusted["destination_certificate"].fact
+    assert trusted == {}
+
+
+def test_one_that_speaks_no_tls(settings: MakeSettings) -> None:
+    with listening() as port:
+        some = {"events": {"url": f"grpcs://localhost:{port}"}}
+        assert found(settings(destinations=some), *OF_DESTINATIONS).keys() == {"destination_away"}
+
+
+def test_a_publisher_that_is_not_installed(settings: MakeSettings) -> None:
+    missing = found(settings(destinations={"fax": {"url": "fax://localhost:1/"}}), "publisher_missing")
+    assert "'fax'" in missing["publisher_missing"].fact
+
+
+def test_a_url_that_can_t_work(settings: MakeSettings) -> None:
+    wrong = found(
+        settings(destinations={"orders": {"url": "redis+stream://localhost:6379/one/two"}}), "destination_url"
+    )
+    assert "destinations.orders.url" in wrong["destination_url"].fact
+
+
+def test_one_without_an_address(settings: MakeSettings) -> None:
+    unknown = found(settings(destinations={"own": {"url": "own://"}}), "destination_unchecked")["destination_unchecked"]
+    assert unknown.severity is Severity.NOTE
+
+
+def test_no_destination_at_all(settings: MakeSettings) -> None:
+    assert "no_destinations" in found(settings(destinations={}), "no_destinations")
+
+
+def test_whoever_does_not_answer_is_not_waited_for() -> None:
+    """A backlog that is full lets nobody in."""
+    with socket.socket() as server, socket.socket() as first:
+        server.bind((LOOPBACK, 0))
+        server.listen(0)
+        first.connect(server.getsockname())
+        full = Address(LOOPBACK, server.getsockname()[1])
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(server.getsockname())
+        assert knock([full], patience=0.2) == {full: "no answer within 0.2 s"}
+        for filler in fillers:
+            filler.close()

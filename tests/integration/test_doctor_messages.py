@@ -1,0 +1,140 @@
+"""What the doctor finds of the messages, and of what must run now and then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+import redis
+from sqlalchemy import Engine, func, insert, update
+
+from outbox_tasks.broker import PinnedCelery
+from outbox_tasks.doctor import Severity
+from outbox_tasks.settings import PUBLISH_QUEUE, Settings
+from outbox_tasks.store import Store
+from tests.conftest import MakeSettings, Rows, seconds_from_now
+from tests.integration.doctoring import NOBODY, Sql, found, sql
+
+
+@pytest.fixture
+def run(rows: Rows, engine: Engine, schema: str) -> Sql:
+    """Runs statements over migrated tables."""
+    return sql(engine, schema)
+
+
+def beats(rows: Rows, kind: str, ago: float = 0.0, **facts: object) -> None:
+    """Somebody wrote so long ago that this was alive, or ran."""
+    h = rows.tables.heartbeats
+    with rows.engine.begin() as connection:
+        values = {"name": facts.pop("name", kind), "kind": kind, "seen_at": seconds_from_now(-ago), "facts": facts}
+        connection.execute(insert(h).values(values))
+
+
+@pytest.mark.parametrize(("kind", "code"), [("beat", "no_beat"), ("claim", "no_claims")])
+def test_what_must_run_all_the_time(settings: MakeSettings, rows: Rows, kind: str, code: str) -> None:
+    never = found(settings(), code)[code]
+    assert never.severity is Severity.ERROR
+    assert "never" in never.fact
+    beats(rows, kind, 600.0)
+    assert "10 minutes ago" in found(settings(), code)[code].fact
+    assert "10 minutes" not in found(settings(claim_interval=120.0, claim_expires=121.0, queue_lease=122.0), code)
+    with rows.engine.begin() as connection:
+        connection.execute(update(rows.tables.heartbeats).values(seen_at=func.now()))
+    assert found(settings(), code) == {}
+
+
+def test_maintenance_is_due_some_hours_after_the_start(settings: MakeSettings, rows: Rows, run: Sql) -> None:
+    assert found(settings(), "no_maintenance") == {}
+    run("UPDATE outbox_versions SET applied_at = now() - interval '5 hours'")
+    assert found(settings(), "no_maintenance")["no_maintenance"].severity is Severity.WARNING
+    beats(rows, "maintain", 3000.0)
+    assert found(settings(), "no_maintenance") == {}
+
+
+def test_messages_that_have_waited_for_long(settings: MakeSettings, rows: Rows) -> None:
+    rows.insert(3, locked_until=seconds_from_now(-100))
+    assert found(settings(), "stale") == {}
+    rows.insert(1, locked_until=seconds_from_now(-400), key="order:42")
+    stale = found(settings(), "stale")["stale"]
+    assert stale.severity is Severity.ERROR
+    assert "orders: the oldest message has been due for 7 minutes; 4 wait" in stale.fact
+
+
+def test_dead_letters_and_the_keys_that_they_hold_up(settings: MakeSettings, rows: Rows) -> None:
+    assert found(settings(), "dead_letters", "keys_blocked") == {}
+    rows.insert(2, status="dead", dead_at=seconds_from_now(-60), last_error_code="http_400")
+    rows.insert(1, status="dead", dead_at=seconds_from_now(-60), last_error_code="http_400", key="order:42")
+    rows.insert(3, key="order:42")
+    seen = found(settings(), "dead_letters", "keys_blocked")
+    assert "orders 3" in seen["dead_letters"].fact
+    assert "orders 'order:42', 3 waiting" in seen["keys_blocked"].fact
+    skipping = {"orders": {"url": "a://b", "on_dead": "skip"}}
+    assert found(settings(destinations=skipping), "keys_blocked") == {}
+
+
+def test_a_destination_that_is_paused(settings: MakeSettings, store: Store, rows: Rows) -> None:
+    store.traffic.pause("orders", "jo", "moving house")
+    fresh = found(settings(), "paused")["paused"]
+    assert fresh.severity is Severity.NOTE
+    assert "by jo: moving house" in fresh.fact
+    with rows.engine.begin() as connection:
+        connection.execute(update(rows.tables.destinations).values(paused_at=seconds_from_now(-7200)))
+    long_since = found(settings(), "paused")["paused"]
+    assert long_since.severity is Severity.WARNING
+    assert long_since.remedy == "outbox-tasks resume orders"
+
+
+def test_a_destination_that_is_left_alone(settings: MakeSettings, store: Store) -> None:
+    for _ in range(store.settings.breaker_failures):
+        store.traffic.tripped("orders", str(uuid4()), "connection", "refused by the other side")
+    left_alone = found(settings(), "breaker_open")["breaker_open"]
+    assert "connection: refused by the other side" in left_alone.fact
+    store.traffic.recovered("orders")
+    assert found(settings(), "breaker_open") == {}
+
+
+class TestQueue:
+    @pytest.fixture
+    def full(self, settings: MakeSettings, broker_url: str, rows: Rows) -> Iterator[Settings]:
+        """Settings by which the ten messages that are queued are as many as may be."""
+        with redis.Redis.from_url(broker_url) as client:
+            client.lpush(PUBLISH_QUEUE, *(json.dumps({"n": n}) for n in range(10)))
+            yield settings(broker_url=broker_url, bundle_size=1, max_in_flight=10)
+            client.delete(PUBLISH_QUEUE)
+
+    def tally(self, rows: Rows, count: int) -> None:
+        y = rows.tables.tallies
+        minute = func.date_trunc("minute", func.now())
+        with rows.engine.begin() as connection:
+            connection.execute(insert(y).values(minute=minute, destination="orders", outcome="sent", count=count))
+
+    def test_of_which_nothing_is_sent(self, full: Settings) -> None:
+        stuck = found(full, "queue_stuck", "queue_slow")
+        assert stuck.keys() == {"queue_stuck"}
+        assert "About 10 messages are queued" in stuck["queue_stuck"].fact
+
+    def test_that_takes_longer_than_the_leases(self, full: Settings, rows: Rows) -> None:
+        self.tally(rows, 5)
+        slow = found(full, "queue_stuck", "queue_slow")
+        assert slow.keys() == {"queue_slow"}
+        assert "OUTBOX_MAX_IN_FLIGHT" in slow["queue_slow"].remedy
+
+    def test_that_moves_on(self, full: Settings, rows: Rows) -> None:
+        self.tally(rows, 10_000)
+        assert found(full, "queue_stuck", "queue_slow") == {}
+
+
+def test_workers_are_known_by_their_heartbeats_if_the_broker_is_away(settings: MakeSettings, rows: Rows) -> None:
+    away = settings(broker_url=NOBODY)
+    beats(rows, "worker", 5.0, name="all@host", queues=["outbox.claim", "outbox.maintain"])
+    missing = found(away, "no_workers")["no_workers"]
+    assert "the queue outbox.publish: the broker could not be asked, and no heartbeat is known" in missing.fact
+    beats(rows, "worker", 300.0, name="publish@host", queues=["outbox.publish"])
+    assert "the last heartbeat was 5 minutes ago" in found(away, "no_workers")["no_workers"].fact
+
+
+def test_an_app_of_no_queue_is_no_worker(settings: MakeSettings, broker_url: str, rows: Rows) -> None:
+    with PinnedCelery("mine", broker=broker_url, settings=settings()):
+        assert "none answers" in found(settings(broker_url=broker_url), "no_workers")["no_workers"].fact

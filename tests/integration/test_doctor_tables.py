@@ -1,0 +1,193 @@
+"""What the doctor finds in the tables: brought about on a real PostgreSQL, and gone when the remedy was taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from outbox_tasks.doctor import Severity
+from outbox_tasks.retention import maintain
+from outbox_tasks.schema import VERSION
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import Store
+from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
+from tests.integration.doctoring import Sql, found, sql
+
+
+@pytest.fixture
+def run(rows: Rows, engine: Engine, schema: str) -> Sql:
+    """Runs statements over migrated tables."""
+    return sql(engine, schema)
+
+
+OF_TABLES = (
+    "schema_missing", "schema_old", "schema_new", "rights_missing", "index_missing", "index_invalid", "trigger_missing",
+    "partition_missing", "default_partition", "autovacuum_off", "dead_rows", "table_options",
+)  # fmt: skip
+
+
+def test_nothing_is_found_in_tables_that_were_just_made(settings: MakeSettings, run: Sql) -> None:
+    assert found(settings(), *OF_TABLES) == {}
+
+
+def test_tables_that_are_not_there(settings: MakeSettings, schema: str) -> None:
+    missing = found(settings())["schema_missing"]
+    assert missing.severity is Severity.ERROR
+    assert schema in missing.fact
+    assert missing.remedy.startswith("outbox-tasks init")
+
+
+@pytest.mark.parametrize(("version", "code"), [(VERSION - 1, "schema_old"), (VERSION + 1, "schema_new")])
+def test_tables_of_another_release(settings: MakeSettings, run: Sql, version: int, code: str) -> None:
+    run(f"DELETE FROM outbox_versions WHERE version >= {min(version + 1, VERSION)}")
+    run(f"INSERT INTO outbox_versions VALUES ({version}) ON CONFLICT DO NOTHING")
+    assert f"version {version}" in found(settings(), code)[code].fact
+
+
+def test_a_missing_index_is_made_by_the_statement_that_is_given(settings: MakeSettings, run: Sql) -> None:
+    run("DROP INDEX outbox_messages_due", "DROP INDEX outbox_messages_groups", "DROP INDEX outbox_inbox_received_at")
+    remedies = []
+    while missing := found(settings(), "index_missing"):
+        assert missing["index_missing"].severity is Severity.ERROR
+        remedies.append(missing["index_missing"].remedy)
+        run(remedies[-1])
+    assert len(remedies) == 3
+    assert all("CREATE INDEX CONCURRENTLY" in remedy for remedy in remedies)
+
+
+def test_messages_are_not_counted_without_the_indexes_for_that(settings: MakeSettings, run: Sql, rows: Rows) -> None:
+    rows.insert(1, status="dead", dead_at=seconds_from_now(-1))
+    assert found(settings(), "dead_letters").keys() == {"dead_letters"}
+    run("DROP INDEX outbox_messages_dead")
+    assert found(settings(), "dead_letters").keys() == {"index_missing"}
+
+
+def test_an_index_of_the_archive_can_t_be_made_concurrently(settings: MakeSettings, run: Sql) -> None:
+    run("DROP INDEX outbox_archive_id")
+    run(found(settings(), "index_missing")["index_missing"].remedy)
+    assert found(settings(), "index_missing") == {}
+
+
+def test_an_index_of_other_columns_is_none(settings: MakeSettings, run: Sql) -> None:
+    run(
+        "DROP INDEX outbox_messages_due",
+        "CREATE INDEX outbox_messages_due ON outbox_messages (destination, locked_until)",
+    )
+    other = found(settings(), "index_missing")["index_missing"]
+    assert "other columns" in other.fact
+    run(*other.remedy.splitlines())
+    assert found(settings(), "index_missing") == {}
+
+
+def test_an_index_whose_making_was_broken_off(settings: MakeSettings, run: Sql, rows: Rows) -> None:
+    rows.insert(2)
+    run("DROP INDEX outbox_messages_dead")
+    with pytest.raises(DBAPIError, match="could not create unique index"):
+        run("CREATE UNIQUE INDEX CONCURRENTLY outbox_messages_dead ON outbox_messages (destination, priority)")
+    invalid = found(settings(), "index_invalid")["index_invalid"]
+    assert "outbox_messages_dead" in invalid.fact
+    assert invalid.remedy.startswith("REINDEX INDEX CONCURRENTLY")
+
+
+def test_triggers_that_do_not_fire(settings: MakeSettings, run: Sql) -> None:
+    run("ALTER TABLE outbox_messages DISABLE TRIGGER outbox_keep_order")
+    lost = found(settings(), "trigger_missing")["trigger_missing"]
+    assert "disabled: outbox_keep_order." in lost.fact
+    run(lost.remedy.splitlines()[0])
+    assert found(settings(), "trigger_missing") == {}
+
+
+def test_a_day_without_a_partition(settings: MakeSettings, run: Sql, store: Store) -> None:
+    run(
+        "DO $$ BEGIN EXECUTE 'DROP TABLE outbox_archive_' || to_char(now() AT TIME ZONE 'UTC' + interval '1 day', "
+        "'YYYYMMDD'); END $$"
+    )
+    missing = found(settings(), "partition_missing")["partition_missing"]
+    assert missing.remedy.startswith("outbox-tasks maintain")
+    maintain(store)
+    assert found(settings(), "partition_missing") == {}
+
+
+def test_rows_in_the_default_partition(settings: MakeSettings, run: Sql, store: Store) -> None:
+    run(
+        "INSERT INTO outbox_archive (seq, id, event_type, destination, payload, content_type, headers, attempts, "
+        "created_at, state, finished_at) "
+        "SELECT 1, outbox_uuid7(), 'a', 'orders', '', '', '{}', 1, now(), 'sent', now() - interval '90 days'"
+    )
+    assert "holds 1 row," in found(settings(), "default_partition")["default_partition"].fact
+    maintain(store)
+    assert found(settings(), "default_partition") == {}
+
+
+@pytest.mark.parametrize("option", ["autovacuum_enabled = false", "autovacuum_enabled = off"])
+def test_a_table_that_nobody_vacuums(settings: MakeSettings, run: Sql, option: str) -> None:
+    run(f"ALTER TABLE outbox_messages SET ({option})")
+    off = found(settings(), "autovacuum_off")["autovacuum_off"]
+    assert off.fact == "Autovacuum is off for outbox_messages."
+    run(off.remedy)
+    assert found(settings(), "autovacuum_off") == {}
+
+
+def test_dead_rows_that_nobody_removes(settings: MakeSettings, run: Sql, rows: Rows) -> None:
+    run("ALTER TABLE outbox_messages SET (autovacuum_enabled = false, autovacuum_vacuum_threshold = 10)")
+    rows.insert(200)
+    run("DELETE FROM outbox_messages")
+    few = settings(stale_after=0.001)
+    dead = eventually(lambda: found(few, "dead_rows").get("dead_rows"))
+    assert "has 200 dead rows" in dead.fact
+    assert "never" in dead.fact
+    run(dead.remedy.partition(";")[0])
+    eventually(lambda: not found(few, "dead_rows"))
+
+
+def test_options_that_were_lost_and_options_of_one_s_own(settings: MakeSettings, run: Sql) -> None:
+    run("ALTER TABLE outbox_messages SET (fillfactor = 90)")
+    assert found(settings(), "table_options")["table_options"].severity is Severity.NOTE
+    run(
+        "ALTER TABLE outbox_messages SET (fillfactor = 70)",
+        "ALTER TABLE outbox_messages RESET (autovacuum_vacuum_threshold)",
+    )
+    lost = found(settings(), "table_options")["table_options"]
+    assert lost.severity is Severity.WARNING
+    run(lost.remedy)
+    assert found(settings(), "table_options") == {}
+
+
+class TestRights:
+    @pytest.fixture
+    def role(self, engine: Engine, rows: Rows, schema: str) -> Iterator[str]:
+        """A role that may log in and look into the schema, and nothing else."""
+        name = f"{schema}_role"
+        with engine.begin() as connection:
+            connection.execute(text(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'"))
+            connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {name}"))
+        yield name
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP OWNED BY {name}"))
+            connection.execute(text(f"DROP ROLE {name}"))
+
+    @pytest.fixture
+    def as_role(self, settings: MakeSettings, engine: Engine, role: str) -> Settings:
+        url = engine.url.set(drivername="postgresql", username=role, password="secret")
+        return settings(database_url=url.render_as_string(hide_password=False))
+
+    def test_are_granted_by_the_statements_that_are_given(self, as_role: Settings, run: Sql) -> None:
+        missing = found(as_role, "rights_missing")["rights_missing"]
+        assert missing.severity is Severity.ERROR
+        assert "secret" not in str(missing)
+        run(*missing.remedy.splitlines())
+        # Partitions are for the archive's owner to make.
+        left = found(as_role, "rights_missing")["rights_missing"]
+        assert left.severity is Severity.WARNING
+        assert "partitions" in left.fact
+
+    def test_of_the_owner_are_all_there(self, as_role: Settings, run: Sql, engine: Engine, role: str) -> None:
+        run(f"GRANT {engine.url.username} TO {role}")
+        assert found(as_role, "rights_missing") == {}
+
+    def test_not_even_to_look_into_the_schema(self, as_role: Settings, run: Sql, schema: str, role: str) -> None:
+        run(f"REVOKE USAGE ON SCHEMA {schema} FROM {role}")
+        assert "rights_missing" in found(as_role)

@@ -1,0 +1,171 @@
+"""What the doctor finds of transactions that others have left open, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg.pq import ExecStatus
+from sqlalchemy import Connection, Engine, text
+
+from outbox_tasks import Outbox
+from outbox_tasks.database import migrating
+from outbox_tasks.doctor import Finding, Severity
+from outbox_tasks.local.servers import EmbeddedPostgres
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.settings import Settings
+from tests.conftest import MakeSettings, Rows, eventually
+from tests.integration.doctoring import found
+
+SOON = 0.001
+"""Whatever is open at all is open for long."""
+
+
+@contextmanager
+def session(engine: Engine) -> Iterator[tuple[Connection, int]]:
+    """A session in a transaction, and its process."""
+    with engine.connect() as connection, connection.begin():
+        yield connection, int(connection.scalar(text("SELECT pg_backend_pid()")) or 0)
+
+
+def of(settings: Settings, code: str, pid: int) -> Finding | None:
+    """The finding, if it is of this session: others may be on the same server."""
+    finding = found(settings, code).get(code)
+    return (
+        finding if finding and f" {pid} " in finding.fact + finding.remedy.replace("(", " ").replace(")", " ") else None
+    )
+
+
+def test_a_transaction_that_keeps_dead_rows(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
+    with session(engine) as (connection, pid):
+        connection.execute(text("DECLARE report CURSOR FOR SELECT 1"))
+        held = of(settings(stale_after=SOON), "xmin_held", pid)
+        assert held is not None
+        assert held.severity is Severity.WARNING
+        assert f"SELECT pg_terminate_backend({pid});" in held.remedy
+        assert of(settings(), "xmin_held", pid) is None  # not for long, by the usual stale_after
+        assert of(settings(stale_after=SOON), "writer_open", pid) is None
+    assert of(settings(stale_after=SOON), "xmin_held", pid) is None
+
+
+def test_a_writer_whose_messages_with_keys_others_wait_for(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
+    slow = settings(stale_after=SOON)
+    with session(engine) as (connection, pid):
+        Outbox(slow).publish(connection, "order.created", {}, to="orders", key="order:42")
+        assert of(slow, "writer_open", pid) is not None
+        assert of(settings(stale_after=SOON, await_writers=False), "writer_open", pid) is None
+    assert of(slow, "writer_open", pid) is None
+
+
+def test_a_writer_of_messages_without_keys_holds_up_nobody(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
+    slow = settings(stale_after=SOON)
+    with session(engine) as (connection, pid):
+        Outbox(slow).publish(connection, "order.created", {}, to="orders")
+        assert of(slow, "writer_open", pid) is None
+        assert of(slow, "xmin_held", pid) is not None
+
+
+def test_marks_of_another_outbox_are_not_ours(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
+    with session(engine) as (connection, pid):
+        connection.execute(text("SELECT pg_advisory_xact_lock_shared(-5, 7)"))
+        assert of(settings(stale_after=SOON), "writer_open", pid) is None
+
+
+def test_a_session_that_only_idles_in_its_transaction(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
+    slow = settings(stale_after=SOON)
+    with session(engine) as (_, pid):
+        idle = of(slow, "idle_in_transaction", pid)
+        assert idle is not None
+        assert idle.severity is Severity.NOTE
+        assert of(slow, "xmin_held", pid) is None
+
+
+def test_sessions_that_can_t_be_looked_into(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
+    role = f"{schema}_role"
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'"))
+        connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {role}"))
+        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"))
+    url = engine.url.set(drivername="postgresql", username=role, password="secret")
+    blind = settings(database_url=url.render_as_string(hide_password=False))
+    try:
+        with session(engine):
+            hidden = found(blind, "sessions_hidden")["sessions_hidden"]
+        assert hidden.remedy == f"GRANT pg_read_all_stats TO {role};"
+        with engine.begin() as connection:
+            connection.execute(text(hidden.remedy))
+        assert found(blind, "sessions_hidden") == {}
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP OWNED BY {role}"))
+            connection.execute(text(f"DROP ROLE {role}"))
+
+
+@pytest.fixture(scope="module")
+def another_server() -> Iterator[EmbeddedPostgres]:
+    """What is left behind there concerns the whole server."""
+    with EmbeddedPostgres(settings={"max_prepared_transactions": "5"}) as server:
+        yield server
+
+
+@pytest.fixture
+def elsewhere(settings: MakeSettings, another_server: EmbeddedPostgres) -> Settings:
+    made = settings(database_url=another_server.url, database_schema=None, stale_after=SOON)
+    with migrating(made) as connection:
+        upgrade(connection)
+    return made
+
+
+def test_a_prepared_transaction_that_nobody_ends(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
+    assert found(elsewhere, "prepared_transaction") == {}
+    with psycopg.connect(another_server.url, autocommit=True) as connection:
+        connection.execute("BEGIN")
+        connection.execute("CREATE TABLE mine ()")
+        connection.execute("PREPARE TRANSACTION 'forgotten'")
+        left = found(elsewhere, "prepared_transaction")["prepared_transaction"]
+        assert "'forgotten' of outbox" in left.fact
+        connection.execute(left.remedy.partition("--")[0])
+    assert found(elsewhere, "prepared_transaction") == {}
+
+
+def test_a_server_that_vacuums_nothing(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
+    with psycopg.connect(another_server.url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET autovacuum = off")
+        connection.execute("SELECT pg_reload_conf()")
+        off = eventually(lambda: found(elsewhere, "autovacuum_off").get("autovacuum_off"))
+        assert off.fact == "Autovacuum is off on this server (autovacuum = off)."
+        for line in off.remedy.splitlines():
+            connection.execute(line)
+    eventually(lambda: not found(elsewhere, "autovacuum_off"))
+
+
+def test_a_slot_of_a_standby_that_has_gone(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
+    with psycopg.connect(another_server.url, autocommit=True) as connection:
+        connection.execute("SELECT pg_create_physical_replication_slot('standby')")
+        assert found(elsewhere, "slot_holds_rows") == {}
+        with _standby(another_server.url, "standby", connection):
+            assert found(elsewhere, "slot_holds_rows") == {}  # it is there, and moves on
+        kept = eventually(lambda: found(elsewhere, "slot_holds_rows").get("slot_holds_rows"))
+        assert "'standby' keeps dead rows for a standby that is not connected" in kept.fact
+        connection.execute(kept.remedy.rpartition(": ")[2])
+    assert found(elsewhere, "slot_holds_rows") == {}
+
+
+@contextmanager
+def _standby(url: str, slot: str, connection: psycopg.Connection) -> Iterator[None]:
+    """What a standby with hot_standby_feedback says: up to which transaction it needs dead rows."""
+    [(xmin, place)] = connection.execute("SELECT txid_current(), pg_current_wal_flush_lsn()")
+    with psycopg.connect(f"{url}?replication=true", autocommit=True) as standby:
+        wire = standby.pgconn
+        begun = wire.exec_(f"START_REPLICATION SLOT {slot} PHYSICAL {place}".encode())
+        assert begun.status == ExecStatus.COPY_BOTH
+        wire.put_copy_data(struct.pack("!cqIIII", b"h", int(time.time() * 1e6), xmin, 0, 0, 0))
+        wire.flush()
+        known = "SELECT xmin FROM pg_replication_slots WHERE slot_name = %s AND xmin IS NOT NULL"
+        eventually(lambda: connection.execute(known, (slot,)).fetchone())
+        yield
+        wire.finish()

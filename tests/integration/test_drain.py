@@ -1,0 +1,185 @@
+"""`outbox-tasks drain`: the pipe in one process, on a schedule of somebody else's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox, Settings
+from outbox_tasks.drain import Drained, drain, settings_for
+from outbox_tasks.model import Step
+from outbox_tasks.publish import Publishers
+from outbox_tasks.store import Store
+from tests.acceptance.publishers import SCHEME, distribution
+from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+SHORT = {"queue_lease": 3, "run_lease": 3, "hard_time_limit": 2.5, "soft_time_limit": 2, "send_timeout": 0.5,
+         "statement_timeout": 0.5, "claim_expires": 2, "native_retry_max": 2, "soft_shutdown_timeout": 3}  # fmt: skip
+"""What a killed process held comes back after three seconds."""
+
+
+@pytest.fixture
+def start(rows: Rows, settings: MakeSettings, stream: Stream, tmp_path: Path) -> Iterator[Start]:
+    """Starts `outbox-tasks drain` over the test's tables, with a destination that does as the payload says."""
+    plugins = distribution(tmp_path / "plugins")
+    with ExitStack() as stack:
+
+        def make(*arguments: str, **values: Any) -> subprocess.Popen[str]:
+            made = settings(**values)
+            told = {"told": {"url": stream.url.replace("redis+stream", SCHEME)}}
+            names = {**{name: {"url": each.url} for name, each in made.destinations.items()}, **told}
+            env = {
+                **os.environ,
+                "OUTBOX_DATABASE_URL": str(made.database_url),
+                "OUTBOX_DATABASE_SCHEMA": str(made.database_schema),
+                "OUTBOX_DESTINATIONS": json.dumps(names),
+                "PYTHONPATH": os.pathsep.join((str(plugins), str(Path.cwd()))),
+                **{f"OUTBOX_{name.upper()}": str(value) for name, value in values.items()},
+            }
+            command = [sys.executable, "-m", "outbox_tasks", "drain", "--json", *arguments]
+            process = subprocess.Popen(
+                command, env=env, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            )
+            stack.callback(process.kill)
+            stack.enter_context(process)
+            return process
+
+        yield make
+
+
+def ended(process: subprocess.Popen[str], code: int = 0) -> dict[str, Any]:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    result: dict[str, Any] = json.loads(out)
+    return result
+
+
+@pytest.fixture
+def drained(new_store: MakeStore) -> Iterator[Callable[..., Drained]]:
+    """Drains in the test's own process."""
+    with ExitStack() as stack:
+
+        def run(stop: Callable[[], bool] = lambda: False, **values: Any) -> Drained:
+            store = new_store(**{"native_retry_max": 0, **values})
+            publishers = Publishers(store.settings)
+            stack.callback(publishers.close)
+            return drain(store, publishers, stop=stop)
+
+        yield run
+
+
+def test_everything_that_is_due_is_sent(start: Start, rows: Rows, stream: Stream) -> None:
+    ids = rows.insert(2_500)
+    assert ended(start()) == {"sent": 2_500, "later": 0, "dead": 0, "ended": True, "outages": 0}
+    assert Counter(stream.ids()) == Counter(ids)
+    assert rows.hot() == []
+    with rows.engine.connect() as connection:
+        counted = connection.scalar(select(func.sum(rows.tables.tallies.c.count)))
+    assert counted == 2_500, "what `status` shows as its rate"
+    assert ended(start())["sent"] == 0
+
+
+def test_what_is_not_due_waits(drained: Callable[..., Drained], rows: Rows, engine: Engine, store: Store) -> None:
+    with Session(engine) as session, session.begin():
+        Outbox(store.settings).publish(session, "order.created", {}, delay=3600)
+    assert drained().sent == 0
+    assert len(rows.hot()) == 1
+
+
+def test_what_fails_goes_back_to_the_table_and_waits(start: Start, rows: Rows) -> None:
+    """No Celery is there to keep a retry: none may be left under a lease."""
+    [failing] = rows.insert(1, destination="told", payload=b'{"fail": 99}')
+    rows.insert(3, destination="told")
+    assert ended(start()) == {"sent": 3, "later": 1, "dead": 0, "ended": True, "outages": 0}
+    row = rows.one(failing)
+    assert (row.attempts, row.lease, row.last_error_code) == (1, None, "told")
+
+
+def test_a_dead_letter_is_told_by_the_exit_code(start: Start, rows: Rows) -> None:
+    rows.insert(1, destination="nowhere")
+    rows.insert(1, destination="told", payload=b'{"refuse": "told"}')
+    result = ended(start(), code=1)
+    assert (result["sent"], result["dead"]) == (0, 2)
+
+
+def test_a_destination_out_of_reach_is_told_and_costs_no_attempt(drained: Callable[..., Drained], rows: Rows) -> None:
+    rows.insert(3)
+    result = drained(destinations={"orders": {"url": "redis+stream://127.0.0.1:1/0/s"}}, send_timeout=1)
+    assert result.steps == Counter({Step.OUTAGE: 3})
+    assert {row.attempts for row in rows.hot()} == {0}
+
+
+def test_keys_keep_their_order_and_are_sent_to_the_end(
+    start: Start, rows: Rows, engine: Engine, settings: MakeSettings, stream: Stream
+) -> None:
+    """A run is as long as a bundle: what is behind it is due when it has arrived."""
+    outbox = Outbox(settings(nudge=False))
+    ids = []
+    for n in range(40):
+        with Session(engine) as session, session.begin():
+            ids += [str(outbox.publish(session, "order.created", n, key="one")) for _ in range(10)]
+    assert ended(start(bundle_size=7))["sent"] == 400
+    assert stream.ids() == ids
+
+
+def test_several_at_once_share_the_work(start: Start, rows: Rows, stream: Stream) -> None:
+    ids = rows.insert(6_000)
+    processes = [start(claim_batch=100) for _ in range(3)]
+    assert sum(ended(process)["sent"] for process in processes) == 6_000
+    assert Counter(stream.ids()) == Counter(ids)
+
+
+def test_one_that_is_killed_leaves_the_rest_to_the_next(start: Start, rows: Rows, stream: Stream) -> None:
+    ids = rows.insert(5_000)
+    process = start(**SHORT)
+    eventually(lambda: len(stream), 20)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=10)
+    assert rows.hot(), "it was over before the kill"
+    eventually(lambda: ended(start(**SHORT)) and not rows.hot(), 60)
+    assert set(stream.ids()) == set(ids)
+    repeated = {id for id, count in Counter(stream.ids()).items() if count > 1}
+    causes = {str(row.id): row.last_error_code for row in rows.archived()}
+    assert {causes[id] for id in repeated} <= {"unsettled"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_asked_to_stop_it_ends_the_bundle_in_hand_and_gives_back_the_rest(
+    start: Start, rows: Rows, stream: Stream, number: signal.Signals
+) -> None:
+    rows.insert(5_000)
+    process = start(bundle_size=10)
+    eventually(lambda: len(stream), 20)
+    process.send_signal(number)
+    result = ended(process)
+    assert not result["ended"]
+    assert 0 < result["sent"] < 5_000
+    assert len(rows.hot()) == 5_000 - result["sent"]
+    assert not [row for row in rows.hot() if row.lease is not None]
+
+
+def test_for_so_many_seconds(start: Start, rows: Rows) -> None:
+    rows.insert(20, destination="told", payload=b'{"nap": 0.3}')
+    result = ended(start("--for", "0.5", bundle_size=1))
+    assert not result["ended"]
+    assert 0 < result["sent"] < 20
+    assert not [row for row in rows.hot() if row.lease is not None]
+
+
+def test_its_settings_keep_no_retry_for_celery(settings: MakeSettings) -> None:
+    made: Settings = settings_for(settings())
+    assert made.native_retry_max == 0

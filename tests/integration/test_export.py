@@ -1,0 +1,518 @@
+"""Days of the archive as files: whole, verified, readable by others, and only then gone from the database."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import fsspec
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import Engine, Text, cast, func, literal, select
+
+from outbox_tasks.archive import export as exporting
+from outbox_tasks.archive import files as archive_files
+from outbox_tasks.archive import statements as archive
+from outbox_tasks.archive.storage import DayStorage
+from outbox_tasks.cli import outbox
+from outbox_tasks.retention import drop_days, export_days, maintain
+from outbox_tasks.store import Store
+from tests.conftest import MakeStore, Rows, eventually
+from tests.integration.archived import Archived
+
+WEEK = timedelta(days=7)
+FORMATS = ("parquet", "jsonl")
+
+PAYLOADS: dict[str, bytes] = {
+    "json": b'{"id": 42}',
+    "unicode": '{"name": "Zoë 🦊 \u2028"}'.encode(),
+    "empty": b"",
+    "binary": bytes(range(256)),
+    "not utf-8": b"\xff\xfe\x00",
+    "NUL": b"a\x00b",
+    "controls": b'"\\\x01\x7f\r\n\t',
+}
+
+
+@pytest.fixture
+def archived(rows: Rows, engine: Engine, schema: str) -> Archived:
+    return Archived(engine, schema)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    made = tmp_path / "storage"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def exporter(new_store: MakeStore, place: Path) -> Store:
+    """A store that exports to `place` before it drops."""
+    return new_store(archive_export=f"file://{place}")
+
+
+@pytest.fixture
+def environment(exporter: Store, place: Path) -> dict[str, str]:
+    """What a process of its own needs to be at the same outbox."""
+    mine = exporter.settings
+    return {
+        **os.environ,
+        "OUTBOX_DATABASE_URL": str(mine.database_url),
+        "OUTBOX_DATABASE_SCHEMA": str(mine.database_schema),
+        "OUTBOX_DESTINATIONS": json.dumps({n: {"url": d.url} for n, d in mine.destinations.items()}),
+        "OUTBOX_ARCHIVE_EXPORT": f"file://{place}",
+    }
+
+
+def directory(place: Path, archived: Archived, days: int = 8) -> Path:
+    return place / "outbox_archive" / f"day={archived.ago(days)}"
+
+
+def manifest(place: Path, archived: Archived, days: int = 8) -> list[dict[str, Any]]:
+    return list(json.loads((directory(place, archived, days) / "_manifest.json").read_text())["parts"])
+
+
+def duck(place: Path, format: str, query: str) -> list[tuple[Any, ...]]:
+    """What DuckDB finds in all that was exported, called `archive` in the query."""
+    reader = {"parquet": "read_parquet('{}/**/*.parquet'", "jsonl": "read_json_auto('{}/**/*.jsonl.gz'"}[format]
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        source = f"{reader.format(place)}, hive_partitioning = true)"
+        return connection.execute(f"WITH archive AS (FROM {source}) {query}").fetchall()
+
+
+class TestFiles:
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_are_read_by_duckdb_as_they_are(
+        self, archived: Archived, new_store: MakeStore, place: Path, format: str
+    ) -> None:
+        store = new_store(archive_export=f"file://{place}", archive_format=format)
+        for days in (9, 8):
+            archived.fill(archived.ago(days), 1000, seq=func.generate_series(1, 1), key="order:42", headers={"a": "ü"})
+        archived.fill(archived.ago(8), 7, state="discarded", last_error="too late", history=[{"what": "dead"}])
+        assert drop_days(store, WEEK).kept == {}
+        assert archived.count() == 0
+        assert duck(place, format, "SELECT day, state, count(*) FROM archive GROUP BY ALL ORDER BY ALL") == [
+            (archived.ago(9), "sent", 1000),
+            (archived.ago(8), "discarded", 7),
+            (archived.ago(8), "sent", 1000),
+        ]
+        payload = "decode(payload)" if format == "parquet" else "payload"
+        [found] = duck(
+            place,
+            format,
+            f"SELECT {payload} ->> 'id', headers ->> 'a', history, last_error, finished_at::TIMESTAMPTZ, attempts "
+            "FROM archive WHERE state = 'discarded' LIMIT 1",
+        )
+        noon = datetime.combine(archived.ago(8), datetime.min.time(), UTC) + timedelta(hours=12)
+        assert (found[0], found[1], json.loads(found[2]), *found[3:5]) == (
+            "42",
+            None,
+            [{"what": "dead"}],
+            "too late",
+            noon,
+        )
+
+    @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize("name", PAYLOADS)
+    def test_hold_any_payload(
+        self, archived: Archived, new_store: MakeStore, place: Path, format: str, name: str
+    ) -> None:
+        store = new_store(archive_export=f"file://{place}", archive_format=format)
+        archived.fill(archived.ago(8), 3, payload=PAYLOADS[name])
+        assert drop_days(store, WEEK).dropped == [archived.ago(8)]
+        if format == "parquet":
+            assert duck(place, format, "SELECT payload FROM archive") == [(PAYLOADS[name],)] * 3
+        else:
+            shown = "coalesce(encode(payload::VARCHAR), from_base64(payload_base64::VARCHAR))"
+            assert duck(place, format, f"SELECT {shown} FROM archive") == [(PAYLOADS[name],)] * 3
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_hold_every_column_of_the_archive(
+        self, archived: Archived, new_store: MakeStore, place: Path, format: str
+    ) -> None:
+        assert set(archive_files.COLUMNS) == set(archived.tables.archive.c.keys())
+        store = new_store(archive_export=f"file://{place}", archive_format=format)
+        at = datetime.combine(archived.ago(8), datetime.min.time(), UTC) + timedelta(microseconds=1)
+        values = {
+            **{name: f"{name} 'ü\n" for name, kind in archive_files.COLUMNS.items() if kind == "text"},
+            "id": cast(literal("01234567-89ab-7def-8123-456789abcdef"), archived.tables.archive.c.id.type),
+            "seq": 2**62 + 1,
+            "attempts": 2**31 - 1,
+            "state": "sent",
+            "headers": {"b": [1.50, None], "a": "\u0001ü"},
+            "history": [{"what": "claimed"}],
+            "created_at": datetime(1, 1, 1, tzinfo=UTC),
+            "finished_at": at,
+        }
+        archived.fill(archived.ago(8), 1, **values)
+        with archived.engine.connect() as connection:
+            expected = dict(connection.execute(select(archived.tables.archive)).one()._mapping)
+        assert drop_days(store, WEEK).kept == {}
+        [file] = [path for path in directory(place, archived).iterdir() if path.name.startswith("part-")]
+        with file.open("rb") as opened:
+            [row] = archive_files.read(opened, format)
+        shown = dict(zip(archive_files.COLUMNS, row, strict=True))
+        for name in ("headers", "history"):
+            shown[name] = json.loads(shown[name])
+        for name in archive_files.TIMES:
+            shown[name] = archive_files.EPOCH + timedelta(microseconds=shown[name])
+        assert shown == {**expected, "id": str(expected["id"]), "payload": bytes(expected["payload"])}
+
+    @pytest.mark.parametrize("format", FORMATS)
+    def test_hold_times_that_no_file_can(
+        self, archived: Archived, new_store: MakeStore, place: Path, format: str
+    ) -> None:
+        store = new_store(archive_export=f"file://{place}", archive_format=format)
+        for time in ("infinity", "-infinity", "4000-01-01 BC", "20000-01-01"):
+            archived.fill(archived.ago(8), created_at=cast(literal(time), archived.tables.archive.c.created_at.type))
+        assert drop_days(store, WEEK).kept == {}
+        years = duck(place, format, "SELECT year(created_at::TIMESTAMP) FROM archive ORDER BY 1")
+        assert years == [(1,), (1,), (9999,), (9999,)]
+
+    def test_are_written_in_lots_that_memory_has_room_for(
+        self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(archive, "LOT", 1_000_000)
+        largest = 0
+        read = Store.rows
+
+        def watched(store: Store, statement: Any, parameters: dict[str, Any]) -> Any:
+            nonlocal largest
+            found = read(store, statement, parameters)
+            largest = max(largest, sum(len(row.payload) for row in found if hasattr(row, "payload")))
+            return found
+
+        monkeypatch.setattr(Store, "rows", watched)
+        archived.fill(archived.ago(8), 40, payload=func.convert_to(func.repeat("x", 300_000), "UTF8"))
+        archived.fill(archived.ago(8), 2, payload=func.convert_to(func.repeat("y", 9_000_000), "UTF8"))
+        assert drop_days(exporter, WEEK).kept == {}
+        assert 9_000_000 <= largest <= 10_000_000
+        [sums] = duck(place, "parquet", "SELECT count(*), sum(octet_length(payload)) FROM archive")
+        assert sums == (42, 40 * 300_000 + 2 * 9_000_000)
+
+    def test_go_to_any_storage_of_fsspec(self, archived: Archived, new_store: MakeStore, schema: str) -> None:
+        store = new_store(archive_export=f"memory://{schema}")
+        archived.fill(archived.ago(8), 10)
+        assert drop_days(store, WEEK).dropped == [archived.ago(8)]
+        found = sorted(fsspec.filesystem("memory").find(f"/{schema}"))
+        day = f"/{schema}/outbox_archive/day={archived.ago(8)}"
+        assert found == [f"{day}/_manifest.json", f"{day}/part-0.parquet"]
+
+
+class TestMeasure:
+    def row(self, **values: Any) -> tuple[Any, ...]:
+        plain = {"integer": 1, "bytes": b"", "time": 1, "text": ""}
+        return tuple(values.get(name, plain[kind]) for name, kind in archive_files.COLUMNS.items())
+
+    @pytest.mark.parametrize("column", archive_files.COLUMNS)
+    def test_finds_any_value_that_was_altered(self, column: str) -> None:
+        other = {"integer": 2, "bytes": b"\0", "time": 2, "text": None}[archive_files.COLUMNS[column]]
+        assert archive_files.measured([self.row()]) != archive_files.measured([self.row(**{column: other})])
+
+    def test_finds_what_moved_from_one_column_to_the_next(self) -> None:
+        one, other = self.row(destination="1:a"), self.row(key="1:a")
+        assert archive_files.measured([one]) != archive_files.measured([other])
+
+    def test_finds_rows_that_are_lost_or_doubled(self) -> None:
+        rows = [self.row(seq=number) for number in range(5)]
+        whole = archive_files.measured(rows)
+        assert archive_files.measured(reversed(rows)) == whole
+        for other in (rows[1:], [*rows, rows[0]], [rows[1], *rows[1:]], [*rows, rows[0], rows[0]]):
+            assert archive_files.measured(other) != whole
+
+
+def altered(rows: Any, how: str) -> Iterator[Any]:
+    """The rows of a file that a storage has spoiled."""
+    for number, row in enumerate(rows):
+        if number == 3:
+            if how == "lost":
+                continue
+            if how == "doubled":
+                yield row
+            if how == "altered":
+                row = (
+                    *row[: archive_files.PAYLOAD],
+                    row[archive_files.PAYLOAD] + b" ",
+                    *row[archive_files.PAYLOAD + 1 :],
+                )
+        yield row
+
+
+class TestNothingIsDroppedUnverified:
+    @pytest.mark.parametrize("format", FORMATS)
+    @pytest.mark.parametrize("how", ["lost", "doubled", "altered"])
+    def test_a_file_that_is_not_what_was_written(
+        self,
+        archived: Archived,
+        new_store: MakeStore,
+        place: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        how: str,
+        format: str,
+    ) -> None:
+        """It is whole, as far as its format can tell, but for one row."""
+        archived.fill(
+            archived.ago(8),
+            10,
+            payload=func.convert_to(cast(func.gen_random_uuid(), Text), "UTF8"),
+        )
+        store = new_store(archive_export=f"file://{place}", archive_format=format)
+        verify = exporting.verified
+
+        def spoil(storage: DayStorage, file: str, *rest: Any) -> Any:
+            path = directory(place, archived) / file
+            with path.open("rb") as source:
+                rows = list(altered(archive_files.read(source, format), how))
+            with path.open("wb") as target:
+                archive_files.write(target, format, [rows])
+            return verify(storage, file, *rest)
+
+        with monkeypatch.context() as spoiled:
+            spoiled.setattr(exporting, "verified", spoil)
+            [(day, why)] = drop_days(store, WEEK).kept.items()
+        assert (day, archived.count()) == (archived.ago(8), 10)
+        assert "what was read back is not what the database holds" in why
+        assert list(directory(place, archived).iterdir()) == []
+        assert drop_days(store, WEEK).dropped == [archived.ago(8)]
+        assert duck(place, format, "SELECT count(*) FROM archive") == [(10,)]
+
+    @pytest.mark.parametrize("damage", [b"", b"PAR1", b"\x00" * 100])
+    def test_a_file_that_is_cut_short_or_overwritten(
+        self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
+    ) -> None:
+        archived.fill(archived.ago(8), 10)
+        verify = exporting.verified
+
+        def spoil(storage: DayStorage, file: str, *rest: Any) -> Any:
+            (directory(place, archived) / file).write_bytes(damage)
+            return verify(storage, file, *rest)
+
+        with monkeypatch.context() as spoiled:
+            spoiled.setattr(exporting, "verified", spoil)
+            [why] = drop_days(exporter, WEEK).kept.values()
+        assert "could not be written to" in why
+        assert archived.count() == 10
+        assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
+        assert duck(place, "parquet", "SELECT count(*) FROM archive") == [(10,)]
+
+    def test_a_storage_that_is_away(self, archived: Archived, exporter: Store, place: Path) -> None:
+        """Where it should be mounted there is nothing; a directory in its place would hide that."""
+        archived.fill(archived.ago(9), 2)
+        archived.fill(archived.ago(8), 2)
+        place.rmdir()
+        done = maintain(exporter)
+        assert list(done.trimmed.kept) == [archived.ago(9), archived.ago(8)]
+        assert f"there is no directory {place}" in done.trimmed.kept[archived.ago(8)]
+        assert (archived.count(), place.exists()) == (4, False)
+        place.mkdir()
+        assert maintain(exporter).trimmed.dropped == [archived.ago(9), archived.ago(8)]
+
+    def test_a_storage_that_is_full(
+        self, archived: Archived, exporter: Store, place: Path, environment: dict[str, str]
+    ) -> None:
+        """A process that may write no larger files meets the same in the middle of one."""
+        noise = func.uuid_send(func.gen_random_uuid())
+        archived.fill(archived.ago(8), 10_000, payload=noise)
+        limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
+        script = f"{limited}\nfrom outbox_tasks.cli import main\nmain()"
+        command = [sys.executable, "-c", script, "maintain", "--json"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert "File too large" in json.loads(done.stdout)["kept"][str(archived.ago(8))]
+        assert (done.returncode, archived.count()) == (1, 10_000)
+        assert list(directory(place, archived).iterdir()) == []
+        assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
+
+    def test_one_day_that_can_not_be_written_does_not_keep_the_others(
+        self, archived: Archived, exporter: Store, place: Path
+    ) -> None:
+        archived.fill(archived.ago(9), 2)
+        archived.fill(archived.ago(8), 2)
+        directory(place, archived, 9).parent.mkdir()
+        directory(place, archived, 9).write_text("in the way")
+        done = drop_days(exporter, WEEK)
+        assert (list(done.kept), done.dropped) == ([archived.ago(9)], [archived.ago(8)])
+        assert archived.count() == 2
+
+    def test_a_password_of_the_storage_is_not_told(self, archived: Archived, new_store: MakeStore) -> None:
+        store = new_store(archive_export="ftp://user:s3cret@127.0.0.1:1/outbox")
+        archived.fill(archived.ago(8))
+        [why] = drop_days(store, WEEK).kept.values()
+        assert "ftp://127.0.0.1:1/outbox" in why
+        assert "s3cret" not in why
+
+    def test_rows_that_came_while_it_was_written(
+        self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody does that who leaves finished_at to the clock; found it is all the same, before the drop."""
+        archived.fill(archived.ago(8), 3)
+        write = DayStorage.write_parts
+
+        def and_another(storage: DayStorage, *rest: Any) -> None:
+            write(storage, *rest)
+            monkeypatch.setattr(DayStorage, "write_parts", write)
+            archived.fill(archived.ago(8), 1)
+
+        monkeypatch.setattr(DayStorage, "write_parts", and_another)
+        assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
+        assert [part["rows"] for part in manifest(place, archived)] == [4]
+        assert duck(place, "parquet", "SELECT count(*) FROM archive") == [(4,)]
+
+
+class TestRepetition:
+    def test_what_was_verified_is_not_written_again(self, archived: Archived, exporter: Store, place: Path) -> None:
+        archived.fill(archived.ago(8), 10)
+        [first] = export_days(exporter, f"file://{place}")
+        file = directory(place, archived) / "part-0.parquet"
+        written = file.stat().st_mtime_ns
+        [second] = export_days(exporter, f"file://{place}")
+        assert (first.written, second.written, second.rows) == (True, False, 10)
+        assert drop_days(exporter, WEEK).exported == []
+        assert file.stat().st_mtime_ns == written
+
+    @pytest.mark.parametrize("lost", ["part-0.parquet", "_manifest.json"])
+    def test_what_has_vanished_is_written_again(
+        self, archived: Archived, exporter: Store, place: Path, lost: str
+    ) -> None:
+        archived.fill(archived.ago(8), 10)
+        export_days(exporter, f"file://{place}")
+        (directory(place, archived) / lost).unlink()
+        assert len(drop_days(exporter, WEEK).exported) == 1
+        assert duck(place, "parquet", "SELECT count(*) FROM archive") == [(10,)]
+        assert [part["file"] for part in manifest(place, archived)] == ["part-0.parquet"]
+
+    def test_rows_of_a_day_that_is_gone_are_another_part(
+        self, archived: Archived, exporter: Store, place: Path
+    ) -> None:
+        """The first part is the only copy of what it holds."""
+        archived.fill(archived.ago(8), 10)
+        assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
+        archived.fill(archived.ago(8), 3, partition=False)
+        done = drop_days(exporter, WEEK)
+        assert (done.dropped, done.deleted) == ([archived.ago(8)], 3)
+        assert [(part["file"], part["rows"]) for part in manifest(place, archived)] == [
+            ("part-0.parquet", 10),
+            ("part-1.parquet", 3),
+        ]
+        assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(13, 13)]
+
+    def test_rows_of_the_default_partition_are_exported_before_they_are_deleted(
+        self, archived: Archived, exporter: Store, place: Path
+    ) -> None:
+        for days in (9, 8, 3):
+            archived.fill(archived.ago(days), 5, partition=False)
+        assert drop_days(exporter, WEEK).deleted == 10
+        found = duck(place, "parquet", "SELECT day, count(*) FROM archive GROUP BY ALL ORDER BY ALL")
+        assert found == [(archived.ago(9), 5), (archived.ago(8), 5)]
+        assert archived.count() == 5
+
+
+class TestKilled:
+    def killed_when(self, environment: dict[str, str], condition: Any) -> int:
+        """Run the maintenance in a process of its own, and kill that at this moment; returns its exit code."""
+        command = [sys.executable, "-m", "outbox_tasks", "maintain"]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+            eventually(lambda: condition() or process.poll() is not None, 60)
+            process.kill()
+            return process.wait()
+
+    def test_in_the_middle_of_a_file(
+        self, archived: Archived, exporter: Store, place: Path, environment: dict[str, str]
+    ) -> None:
+        archived.fill(archived.ago(8), 60_000)
+        half = directory(place, archived)
+        code = self.killed_when(environment, lambda: half.exists() and any(half.glob("*.part")))
+        assert code == -signal.SIGKILL
+        assert not (half / "_manifest.json").exists()
+        assert not list(place.glob("**/*.parquet"))
+        assert archived.count() == 60_000
+        eventually(lambda: free(exporter))
+        assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
+        assert {path.name for path in half.iterdir()} == {"part-0.parquet", "_manifest.json"}
+        assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(60_000, 60_000)]
+
+    def test_between_taking_out_and_dropping(
+        self, archived: Archived, exporter: Store, place: Path, environment: dict[str, str]
+    ) -> None:
+        archived.fill(archived.ago(8), 60_000)
+        export_days(exporter, f"file://{place}")
+        gone = f"{archive.GONE}{archived.ago(8):%Y%m%d}"
+        code = self.killed_when(environment, lambda: gone in archived.names())
+        assert code == -signal.SIGKILL
+        assert archived.names() == {gone}
+        eventually(lambda: free(exporter))
+        done = drop_days(exporter, WEEK)
+        assert (done.dropped, done.exported, archived.names()) == ([archived.ago(8)], [], set())
+        assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(60_000, 60_000)]
+
+    def test_in_the_middle_of_a_deletion(
+        self, archived: Archived, exporter: Store, place: Path, environment: dict[str, str]
+    ) -> None:
+        """What is left is another part: rather twice in the files than not at all."""
+        archived.fill(archived.ago(8), 60_000, partition=False)
+        code = self.killed_when(environment, lambda: archived.count() < 60_000)
+        assert code == -signal.SIGKILL
+        left = archived.count()
+        assert 0 < left < 60_000
+        eventually(lambda: free(exporter))
+        assert drop_days(exporter, WEEK).deleted == left
+        assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(60_000 + left, 60_000)]
+
+
+class TestCommand:
+    @pytest.fixture
+    def run(self, exporter: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("OUTBOX_DATABASE_URL", str(exporter.settings.database_url))
+        monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(exporter.settings.database_schema))
+        return lambda *arguments: CliRunner().invoke(outbox, ["export", *arguments])
+
+    def test_writes_a_day_and_drops_nothing(self, archived: Archived, run: Any, place: Path) -> None:
+        for days in (9, 3):
+            archived.fill(archived.ago(days), 5)
+        done = run("--day", str(archived.ago(3)), "--to", f"file://{place}", "--json")
+        [part] = json.loads(done.stdout)["parts"]
+        assert (part["day"], part["rows"], part["written"]) == (str(archived.ago(3)), 5, True)
+        assert part["file"] == f"file://{directory(place, archived, 3)}/part-0.parquet"
+        done = run("--to", f"file://{place}")
+        assert done.exit_code == 0
+        assert done.stdout.splitlines()[0].endswith("verified")
+        assert done.stdout.splitlines()[1].endswith("verified, there already")
+        assert archived.count() == 10
+
+    def test_a_day_that_is_not_over_is_refused(self, archived: Archived, run: Any, place: Path) -> None:
+        archived.fill(archived.today)
+        done = run("--day", str(archived.today), "--to", f"file://{place}")
+        assert (done.exit_code, list(place.iterdir())) == (1, [])
+        assert "rows may still be added to it" in done.stderr
+
+    def test_says_where_nothing_is(self, archived: Archived, run: Any, place: Path) -> None:
+        done = run("--day", "2001-02-03", "--to", f"file://{place}")
+        assert (done.exit_code, done.stdout) == (0, "There are no rows of 2001-02-03.\n")
+        done = run()
+        assert done.exit_code == 2
+        assert "OUTBOX_ARCHIVE_EXPORT" in done.stderr
+        done = run("--to", "file:///srv/a?b")
+        assert done.exit_code == 1
+        assert "archive_export" in done.stderr
+
+    def test_waits_for_no_maintenance(self, archived: Archived, run: Any, place: Path, exporter: Store) -> None:
+        with exporter.alone("maintain"):
+            done = run("--to", f"file://{place}")
+        assert done.exit_code == 1
+        assert "Another process is at the maintenance" in done.stderr
+
+
+def free(store: Store) -> bool:
+    """Whether nobody is at the maintenance: the server has noticed that its process is gone."""
+    with store.alone("maintain") as ours:
+        return ours

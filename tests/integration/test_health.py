@@ -1,0 +1,160 @@
+"""When an outbox is in order, and when not."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import update
+
+from outbox_tasks.cli import outbox
+from outbox_tasks.health import QUEUES, examine
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import Store
+from tests.conftest import Rows, seconds_from_now
+
+STARTED = "2026-01-01T00:00:00.000+00:00"
+
+Seen = Callable[..., None]
+
+
+@pytest.fixture
+def seen(rows: Rows) -> Seen:
+    """Says when a worker, `beat` or `claim` was last seen, in seconds."""
+    h = rows.tables.heartbeats
+
+    def say(ago: float, name: str, kind: str = "", queues: tuple[str, ...] = QUEUES) -> None:
+        facts = {"queues": list(queues), "started": STARTED}
+        made = {"name": name, "kind": kind or name, "seen_at": seconds_from_now(-ago), "facts": facts}
+        with rows.engine.begin() as connection:
+            if not connection.execute(update(h).where(h.c.name == name).values(**made)).rowcount:
+                connection.execute(h.insert().values(**made))
+
+    return say
+
+
+@pytest.fixture
+def site(store: Store, seen: Seen) -> Settings:
+    """A relay at work: its settings."""
+    seen(1, "claim@here", "worker", ("outbox.claim", "outbox.maintain"))
+    seen(1, "publish@here", "worker", ("outbox.publish",))
+    seen(1, "claim")
+    seen(1, "beat")
+    return store.settings
+
+
+def codes(settings: Settings, worker: str | None = None) -> list[tuple[str, str]]:
+    return [(finding.code, finding.about) for finding in examine(settings, worker)]
+
+
+def test_an_idle_relay_is_in_order(site: Settings) -> None:
+    assert examine(site) == []
+
+
+def test_so_is_one_with_much_to_do(site: Settings, rows: Rows) -> None:
+    rows.insert(1000)
+    rows.insert(10, key="a")
+    rows.insert(10, attempts=3, created_at=seconds_from_now(-9999), locked_until=seconds_from_now(60))
+    rows.insert(10, status="dead", dead_at=seconds_from_now(-9999))
+    assert examine(site) == []
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+def test_messages_that_nobody_sends_are_not(site: Settings, rows: Rows, key: str | None) -> None:
+    rows.insert(1000)
+    rows.insert(1, key=key, locked_until=seconds_from_now(-site.stale_after - 60))
+    [finding] = examine(site)
+    assert (finding.code, finding.about) == ("stale", "orders")
+    assert finding.text == "orders: the oldest message has been due for 6 min"
+
+
+def test_those_of_a_destination_that_is_paused_or_left_alone_are(site: Settings, store: Store, rows: Rows) -> None:
+    rows.insert(5, locked_until=seconds_from_now(-9999))
+    store.traffic.pause("orders", "alice", None)
+    assert examine(site) == []
+    store.traffic.resume("orders", "alice")
+    assert codes(site) == [("stale", "orders")]
+    for _ in range(site.breaker_failures):
+        store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
+    assert examine(site) == []
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_queue_that_no_worker_consumes_is_not(site: Settings, seen: Seen, queue: str) -> None:
+    others = tuple({*QUEUES} - {queue})
+    seen(600, "claim@here", "worker")
+    seen(600, "publish@here", "worker", (queue,))
+    seen(1, "rest@here", "worker", others)
+    assert codes(site) == [("queue", queue)]
+    assert f"no worker consumes {queue}: " in examine(site)[0].text
+    assert " was last seen 10 min ago" in examine(site)[0].text
+
+
+def test_no_beat_is_not(site: Settings, seen: Seen) -> None:
+    seen(600, "beat")
+    [finding] = examine(site)
+    assert finding.code == "beat"
+    assert "last ran 10 min ago" in finding.text
+
+
+def test_no_claim_is_not_if_something_is_due(site: Settings, seen: Seen, rows: Rows, store: Store) -> None:
+    seen(90, "claim")
+    assert examine(site) == []
+    rows.insert(1, locked_until=seconds_from_now(-60))
+    assert codes(site) == [("claim", "")]
+    store.traffic.pause("orders", "alice", None)
+    assert examine(site) == []
+
+
+def test_a_worker_that_is_not_seen_any_more_is_not(site: Settings, seen: Seen) -> None:
+    assert examine(site, "publish@here") == []
+    seen(600, "publish@here", "worker")
+    assert codes(site, "publish@here") == [("worker", "publish@here")]
+    assert codes(site, "claim@here") == []
+    [finding] = examine(site, "other@here")
+    assert finding.text == "other@here has no heartbeat; those that have: claim@here, publish@here"
+
+
+def test_a_database_that_is_away_is_not(site: Settings) -> None:
+    away = site.replace(database_url="postgresql://me:secret@127.0.0.1:1/none")
+    [finding] = examine(away)
+    assert finding.code == "database"
+    assert "secret" not in finding.text
+    assert codes(away, "claim@here") == [("database", "")]
+
+
+def test_tables_that_are_missing_are_not(site: Settings) -> None:
+    assert codes(site.replace(database_schema="nobody_has_made_it")) == [("tables", "")]
+
+
+class TestCommand:
+    @pytest.fixture
+    def run(self, site: Settings, postgres_url: str, schema: str) -> Callable[..., Result]:
+        env = {
+            "OUTBOX_DATABASE_URL": postgres_url,
+            "OUTBOX_DATABASE_SCHEMA": schema,
+            "OUTBOX_DESTINATIONS": '{"orders": {"url": "a://b"}}',
+            "OUTBOX_CONFIG": os.devnull,
+        }
+        return lambda *arguments: CliRunner().invoke(outbox, ["health", *arguments], env=env)
+
+    def test_says_so_with_its_exit_code(self, run: Callable[..., Result], seen: Seen) -> None:
+        fine = run()
+        assert (fine.exit_code, fine.stdout) == (0, "in order\n")
+        assert json.loads(run("--json").stdout) == {"ok": True, "findings": []}
+        seen(99, "beat")
+        wrong = run()
+        assert (wrong.exit_code, wrong.stdout.count("\n")) == (1, 1)
+        found: dict[str, Any] = json.loads(run("--json").stdout)
+        assert (found["ok"], found["findings"][0]["code"]) == (False, "beat")
+
+    def test_knows_the_name_of_this_host(self, run: Callable[..., Result], seen: Seen) -> None:
+        assert run("--worker", "own@%h").exit_code == 1
+        seen(1, f"own@{socket.gethostname()}", "worker")
+        assert run("--worker", "own@%h").exit_code == 0

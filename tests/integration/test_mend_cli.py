@@ -1,0 +1,294 @@
+"""The commands that find and mend messages, as people and programs use them."""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import text
+
+from outbox_tasks.cli import outbox
+from outbox_tasks.cli.filters import Duration
+from outbox_tasks.cli.texts import lossless, printable, shown_payload
+from outbox_tasks.store import Store
+from tests.conftest import Rows, eventually, seconds_from_now
+from tests.integration.test_redrive import acts, bury
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def environment(store: Store, postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The test's outbox is that of the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OUTBOX_DATABASE_URL", postgres_url)
+    monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", schema)
+    places = {"orders": {"url": "a://b"}, "mails": {"url": "a://b", "max_bytes": 50}}
+    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps(places))
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.fixture
+def run(environment: None) -> Run:
+    """Runs `outbox-tasks` with these arguments, and with what a person types."""
+    del environment
+    return lambda *arguments, typed=None: CliRunner().invoke(outbox, arguments, input=typed, prog_name="outbox-tasks")
+
+
+def told(result: Result) -> Any:
+    """The one JSON object."""
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return json.loads(result.stdout)
+
+
+class TestList:
+    @pytest.mark.parametrize("columns", [80, 120])
+    def test_fits_the_terminal_with_the_whole_id(
+        self, run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch, columns: int
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        long = {"event_type": "order." + "x" * 200, "key": "k" * 200, "last_error": "no such\norder " * 90}
+        [id] = bury(rows, **long)
+        lines = run("list").stdout.splitlines()
+        assert max(map(len, lines)) <= columns
+        assert any(id in line and "dead" in line for line in lines)
+        assert "http_400: no" in " ".join(lines)
+
+    def test_for_programs(self, run: Run, rows: Rows) -> None:
+        [id] = bury(rows, key="k")
+        rows.insert(2)
+        shown = told(run("list", "--state", "dead", "--json"))
+        assert shown["complete"]
+        [one] = shown["messages"]
+        assert (one["id"], one["state"], one["key"], one["last_error_code"]) == (id, "dead", "k", "http_400")
+        assert len(told(run("list", "--state", "dead", "--state", "pending", "--json"))["messages"]) == 3
+
+    def test_says_that_there_are_more(self, run: Run, rows: Rows) -> None:
+        rows.insert(3)
+        assert "These are 2; --limit shows more" in run("list", "--limit", "2").stderr
+        assert run("list", "--limit", "4").stderr == ""
+        assert run("list", "--type", "nothing").output == "No such messages.\n"
+        assert "No destination 'oders' is configured." in run("list", "--destination", "oders").stderr
+
+    def test_takes_an_error_group_as_an_error(self, run: Run, rows: Rows) -> None:
+        [id] = bury(rows)
+        [group] = told(run("errors", "--json"))["groups"]
+        assert [one["id"] for one in told(run("list", "--error", group["group"], "--json"))["messages"]] == [id]
+        refused = run("list", "--error", group["group"], "--state", "sent")
+        assert (refused.exit_code, "one of dead letters" in refused.stderr) == (2, True)
+
+    @pytest.mark.parametrize(
+        ("text", "seconds"), [("90s", 90), ("1.5m", 90), ("2h", 7200), ("3d", 259_200), ("1w", 604_800)]
+    )
+    def test_lengths_of_time(self, text: str, seconds: float) -> None:
+        assert Duration().convert(text, None, None) == seconds
+
+    @pytest.mark.parametrize("text", ["", "90", "3x", "-1s", "1h30m"])
+    def test_what_is_no_length_of_time(self, text: str) -> None:
+        with pytest.raises(click.BadParameter, match="no length of time"):
+            Duration().convert(text, None, None)
+
+
+class TestShow:
+    def test_everything(self, run: Run, rows: Rows) -> None:
+        [id] = bury(rows, key="k", payload=b'{"id": 42, "total": 1.10}', headers={"tenant": "t1"})
+        run("redrive", id, "--yes", "--who", "ann", "--why", "the shop is back")
+        shown = run("show", id).stdout
+        for part in (id, "pending", "order.created", "orders", "tenant: t1", "redriven by ann: the shop is back"):
+            assert part in shown
+        assert '{"id": 42, "total": 1.10}' in shown
+        one = told(run("show", id, "--json"))
+        assert (one["payload"], one["audit"][0]["who"]) == ('{"id": 42, "total": 1.10}', "ann")
+
+    def test_a_payload_for_a_pipe(self, run: Run, rows: Rows) -> None:
+        [id] = rows.insert(payload=b"\x00\xff\n")
+        assert run("show", id, "--payload").stdout_bytes == b"\x00\xff\n"
+        assert base64.b64decode(told(run("show", id, "--json"))["payload_base64"]) == b"\x00\xff\n"
+        assert "00 ff 0a" in run("show", id).stdout
+
+    def test_what_is_not_there(self, run: Run) -> None:
+        missing = run("show", str(uuid4()))
+        assert (missing.exit_code, "There is no message" in missing.stderr) == (1, True)
+        assert run("show", "01a2").exit_code == 2
+
+    def test_nothing_that_others_wrote_reaches_the_terminal_as_a_command(self, run: Run, rows: Rows) -> None:
+        evil = "\x1b]0;owned\x07[red]"
+        [id] = bury(rows, key=evil, last_error=evil, event_type=evil, payload=evil.encode(), headers={"h": evil})
+        for command in (["show", id], ["list"], ["errors"], ["redrive", "--all", "--dry-run"]):
+            shown = run(*command).output
+            assert "\x1b]" not in shown
+            assert "\x07" not in shown
+        assert "[red]" in run("show", id).stdout
+
+    def test_laying_out_changes_nothing_but_spaces(self) -> None:
+        assert lossless(b'{"a":1,"b":[]}') == ({"a": 1, "b": []}, (",", ":"))
+        assert lossless(b'{"a": 1, "b": []}') == ({"a": 1, "b": []}, (", ", ": "))
+        for changed in (b'{"a":1.10}', b'{"a":1,"a":2}', b'{ "a":1}', b"{", b"\xff", b'"\\u00e9"'):
+            assert lossless(changed) is None
+        assert printable("a\x1b[31m\tb\nc\u202e") == "a\\x1b[31m\tb\nc\\u202e"
+        assert shown_payload(b"x" * 70_000).endswith("… and 4,464 characters more: --payload prints all of it")
+
+
+class TestErrors:
+    def test_in_groups_with_what_to_do(self, run: Run, rows: Rows) -> None:
+        assert run("errors").stdout == "There are no dead letters.\n"
+        ids = bury(rows, 3)
+        bury(rows, destination="mails")
+        shown = run("errors").stdout
+        assert max(map(len, shown.splitlines()[:8])) <= 80
+        assert "refused: no such order 42" in shown
+        first, second = told(run("errors", "--json"))["groups"]
+        assert (first["count"], first["id"] in ids, second["destination"]) == (3, True, "mails")
+        assert first["redrive"] == f"outbox-tasks redrive --group {first['group']}"
+        assert [g["count"] for g in told(run("errors", "--destination", "mails", "--json"))["groups"]] == [1]
+
+
+class TestActs:
+    def test_show_and_ask_before_they_act(self, run: Run, rows: Rows) -> None:
+        bury(rows, 3)
+        shown = run("redrive", "--all", "--dry-run").stdout
+        assert "http_400" in shown
+        declined = run("redrive", "--all", typed="n\n")
+        assert (declined.exit_code, "Redrive 3 messages?" in declined.stdout) == (1, True)
+        assert acts(rows) == []
+        agreed = run("redrive", "--all", typed="y\n")
+        assert (agreed.exit_code, "3 messages redriven.\n" in agreed.stdout) == (0, True)
+        [act] = acts(rows)
+        assert (act.who, act.count, act.facts) == (getpass.getuser(), 3, {"states": ["dead"]})
+        assert run("redrive", "--all", "--yes").stdout == "There is nothing to redrive.\n"
+
+    def test_need_to_be_told_upon_what(self, run: Run) -> None:
+        for command in ("redrive", "discard"):
+            assert run(command, "--yes").exit_code == 2
+            assert run(command, str(uuid4()), "--all").exit_code == 2
+            assert run(command, "--all", "--json").exit_code == 2
+
+    def test_tell_what_is_not_dead(self, run: Run, rows: Rows) -> None:
+        [dead], [pending], nobody = bury(rows), rows.insert(), str(uuid4())
+        done = run("redrive", dead, pending, nobody, "--yes")
+        assert done.exit_code == 1
+        assert "1 message redriven." in done.stdout
+        assert f"{pending} was not: it is pending." in done.stderr
+        assert f"{nobody} was not: there is no such message." in done.stderr
+        again = told(run("redrive", dead, "--yes", "--json"))
+        assert (again["redriven"], again["missed"]) == (0, [{"id": dead, "state": "pending"}])
+
+    def test_take_no_more_than_they_may(self, run: Run, rows: Rows) -> None:
+        bury(rows, 5)
+        assert told(run("redrive", "--all", "--limit", "2", "--yes", "--json"))["redriven"] == 2
+        assert told(run("redrive", "--all", "--dry-run", "--json"))["count"] == 3
+
+    def test_warn_of_what_would_be_dead_again(self, run: Run, rows: Rows) -> None:
+        bury(rows, destination="gone")
+        assert "'gone' is not configured" in run("redrive", "--all", "--dry-run").stderr
+
+    def test_discard_only_what_is_dead_unless_told(self, run: Run, rows: Rows) -> None:
+        bury(rows), rows.insert(), rows.insert(locked_until=seconds_from_now(60))
+        assert told(run("discard", "--all", "--yes", "--json"))["discarded"] == 1
+        assert told(run("discard", "--state", "scheduled", "--all", "--yes", "--json"))["discarded"] == 1
+        [id] = [str(row.id) for row in rows.hot()]
+        assert told(run("discard", id, "--yes", "--json"))["discarded"] == 1
+        assert {row.state for row in rows.archived()} == {"discarded"}
+
+    def test_ctrl_c_stops_after_a_batch_and_says_how_many(self, environment: None, rows: Rows) -> None:
+        del environment
+        bury(rows, 500)
+        command = [sys.executable, "-m", "outbox_tasks", "redrive", "--all", "--yes", "--rate", "50"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        ) as process:
+            eventually(lambda: [row for row in rows.hot() if row.status == "pending"], 60)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=60)
+        redriven = sum(row.status == "pending" for row in rows.hot())
+        assert 0 < redriven < 500
+        assert f"{redriven} message" in out
+        assert "then it was stopped" in out
+        assert (process.returncode, acts(rows)[0].count) == (1, redriven)
+
+
+class TestEdit:
+    def test_from_a_file(self, run: Run, rows: Rows) -> None:
+        [id] = bury(rows, payload=b'{"id":42}')
+        done = run("edit", id, "--payload", "-", "--why", "a typo", "--yes", typed='{"id":43}')
+        assert done.exit_code == 0
+        assert '-  "id": 42' in done.stdout
+        assert '+  "id": 43' in done.stdout
+        assert (rows.one(id).payload, rows.one(id).status) == (b'{"id":43}', "dead")
+        [act] = acts(rows)
+        assert run("audit", "--payload", str(act.seq)).stdout_bytes == b'{"id":42}'
+        assert run("audit", "--payload", "999").exit_code == 1
+
+    def test_in_an_editor_and_sent_at_once(self, run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VISUAL", "sed -i s/42/43/")
+        [id] = bury(rows, payload='{"id": 42, "name": "Zoë"}'.encode())
+        done = run("edit", id, "--redrive", typed="y\n")
+        assert (done.exit_code, "1 message redriven." in done.stdout) == (0, True)
+        assert (rows.one(id).payload.decode(), rows.one(id).status) == ('{"id": 43, "name": "Zoë"}', "pending")
+        assert [act.action for act in acts(rows)] == ["edit", "redrive"]
+        assert [note["what"] for note in rows.one(id).history] == ["edited", "redriven"]
+
+    def test_refuses_what_is_wrong_before_it_asks(self, run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        [id], [pending] = bury(rows, destination="mails"), rows.insert()
+        assert "it is not application/json" in run("edit", id, "--payload", "-", typed="{").stderr
+        assert "takes at most 50" in run("edit", id, "--payload", "-", typed=json.dumps("x" * 60)).stderr
+        assert "it is pending" in run("edit", pending, "--payload", "-", typed="[]").stderr
+        assert "Nothing was changed." in run("edit", id, "--payload", "-", typed="{}").stderr
+        monkeypatch.setenv("VISUAL", "true")
+        assert "Nothing was changed." in run("edit", id).stderr
+        assert (rows.one(id).payload, acts(rows)) == (b"{}", [])
+
+
+class TestPurge:
+    def test_days_of_the_archive(self, run: Run, rows: Rows) -> None:
+        """A day goes when all of it is older."""
+        a = rows.tables.archive
+        with rows.engine.begin() as connection:
+            connection.execute(
+                text(
+                    f"CREATE TABLE {a.schema}.outbox_archive_20200101 PARTITION OF {a} "
+                    "FOR VALUES FROM ('2020-01-01 00:00Z') TO ('2020-01-02 00:00Z')"
+                )
+            )
+        assert told(run("purge", "--older-than", "30d", "--dry-run", "--json"))["days"] == ["2020-01-01"]
+        assert run("purge", "--older-than", "30d", typed="n\n").exit_code == 1
+        done = told(run("purge", "--older-than", "30d", "--yes", "--json", "--why", "enough"))
+        assert done["days"] == ["2020-01-01"]
+        assert run("purge", "--older-than", "30d", "--yes").stdout == "No day of the archive is wholly older.\n"
+        [act] = acts(rows)
+        assert (act.action, act.why, act.facts["days"]) == ("purge", "enough", ["2020-01-01"])
+
+    def test_dead_letters(self, run: Run, rows: Rows) -> None:
+        bury(rows, 2, dead_at=seconds_from_now(-90_000))
+        bury(rows, destination="mails", dead_at=seconds_from_now(-90_000))
+        bury(rows)
+        assert told(run("purge", "--dead", "--older-than", "1d", "--dry-run", "--json"))["count"] == 3
+        assert (
+            told(run("purge", "--dead", "--older-than", "1d", "--destination", "mails", "--yes", "--json"))["deleted"]
+            == 1
+        )
+        assert told(run("purge", "--dead", "--older-than", "1d", "--yes", "--json"))["deleted"] == 2
+        assert (len(rows.hot()), rows.archived()) == (1, [])
+
+
+def test_pauses_are_in_the_audit(run: Run) -> None:
+    assert run("audit").stdout == "Nobody has done anything yet.\n"
+    run("pause", "mails", "--why", "moving house", "--who", "ann")
+    run("resume", "mails")
+    run("resume", "mails")
+    shown = told(run("audit", "--json"))["acts"]
+    assert [(act["action"], act["target"]) for act in shown] == [("resume", "mails"), ("pause", "mails")]
+    assert (shown[1]["who"], shown[1]["why"]) == ("ann", "moving house")
+    assert "pause mails" in run("audit").stdout

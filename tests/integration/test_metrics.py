@@ -1,0 +1,207 @@
+"""How the database stands, for Prometheus; and that what is written about metrics is about those that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from click.testing import CliRunner, Result
+from prometheus_client.metrics import MetricWrapperBase
+from sqlalchemy import insert
+
+from outbox_tasks.claim import claim
+from outbox_tasks.cli import outbox
+from outbox_tasks.metrics import database_exposition, exposition
+from outbox_tasks.metrics.workers import Counting
+from outbox_tasks.store import Store
+from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.exposed import ROOT, Described, Samples, described, documented, samples
+
+RULES = ROOT / "examples" / "monitoring" / "alert-rules.yml"
+DASHBOARD = ROOT / "examples" / "monitoring" / "grafana-dashboard.json"
+
+LEASE = UUID(int=7)
+
+Measure = Callable[[], Samples]
+
+
+@pytest.fixture
+def store(new_store: MakeStore) -> Store:
+    return new_store(destinations={"orders": {"url": "a://b"}, "mails": {"url": "a://b"}})
+
+
+@pytest.fixture
+def measure(store: Store) -> Measure:
+    return lambda: samples(database_exposition(store)[0])
+
+
+@pytest.fixture
+def busy(store: Store, rows: Rows) -> Store:
+    """An outbox of which there is everything to tell."""
+    rows.insert(3, locked_until=seconds_from_now(-90))
+    rows.insert(2, locked_until=seconds_from_now(600))
+    rows.insert(4, destination="mails", status="dead", dead_at=seconds_from_now(-5))
+    rows.insert(1, destination="mails", key="k", status="dead", dead_at=seconds_from_now(-5))
+    rows.insert(1, destination="mails", key="k")
+    store.traffic.pause("mails", "me", None)
+    now, t = datetime.now(UTC), rows.tables
+    with rows.engine.begin() as connection:
+        for name, kind, ago in (("a@host", "worker", 5), ("b@host", "worker", 500), ("claim", "claim", 2)):
+            seen = now - timedelta(seconds=ago)
+            connection.execute(insert(t.heartbeats).values(name=name, kind=kind, seen_at=seen, facts={}))
+        for ago, count in ((1, 5), (300, 6), (2000, 100)):
+            minute = now - timedelta(minutes=ago)
+            tally = {"minute": minute, "destination": "orders", "outcome": "sent", "count": count}
+            connection.execute(insert(t.tallies).values(tally))
+    return store
+
+
+def by(found: Samples, name: str, label: str, **labels: str) -> dict[str, float]:
+    """The values of a metric with these labels, by another label."""
+    return {have[label]: value for have, value in found[name] if labels.items() <= have.items()}
+
+
+def test_messages_are_counted_by_destination_and_state(busy: Store, measure: Measure) -> None:
+    found = measure()
+    assert by(found, "outbox_rows", "state", destination="orders") == {
+        "pending": 3, "scheduled": 2, "leased": 0, "retrying": 0, "dead": 0,
+    }  # fmt: skip
+    assert by(found, "outbox_rows", "destination", state="dead") == {"orders": 0, "mails": 5}
+    assert by(found, "outbox_due", "destination")["orders"] == 3
+    assert by(found, "outbox_keys_held_up", "destination") == {"orders": 0, "mails": 1}
+    oldest = by(found, "outbox_oldest_due_seconds", "destination")
+    assert 90 <= oldest["orders"] < 150
+    assert oldest["mails"] == 0  # what waits behind a dead message is not due
+
+
+def test_destinations_that_are_not_configured_are_counted_together(store: Store, rows: Rows, measure: Measure) -> None:
+    for n in range(3):
+        rows.insert(2, destination=f"typo{n}", status="dead", dead_at=seconds_from_now(-5))
+    found = measure()
+    assert by(found, "outbox_rows", "destination", state="dead") == {"orders": 0, "mails": 0, "": 6}
+
+
+def test_states_of_destinations_are_one_of_four(busy: Store, measure: Measure) -> None:
+    found = measure()
+    named = ("closed", "open", "trying", "paused")
+    assert by(found, "outbox_destination_state", "state", destination="mails") == dict.fromkeys(named, 0) | {
+        "paused": 1
+    }
+    assert by(found, "outbox_destination_state", "state", destination="orders")["closed"] == 1
+
+
+def test_who_is_alive_and_what_ran_last(busy: Store, measure: Measure) -> None:
+    found = measure()
+    assert found["outbox_workers"] == [({}, 1)]
+    seen = by(found, "outbox_worker_seen_seconds", "worker")
+    assert 5 <= seen["a@host"] < 60 < 500 <= seen["b@host"]
+    assert by(found, "outbox_ran_seconds", "what").keys() == {"claim"}
+
+
+def test_the_last_days_tallies_are_added_up(busy: Store, measure: Measure) -> None:
+    assert by(measure(), "outbox_last_day", "outcome") == {"sent": 11}
+
+
+@pytest.mark.parametrize(
+    ("columns", "cause"),
+    [
+        ({}, None),
+        ({"lease": LEASE}, "lease_expired"),
+        ({"lease": LEASE, "last_error_code": "timeout", "attempts": 1}, "lease_expired"),
+        ({"lease": LEASE, "begun": True, "attempts": 1}, "unsettled"),
+        # It was given back since then: that is told once.
+        ({"last_error_code": "unsettled", "attempts": 1}, None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_claim_tells_of_leases_that_ran_out_and_why(
+    store: Store, rows: Rows, columns: dict[str, object], cause: str | None, key: str | None
+) -> None:
+    rows.insert(2 if key is None else 1, key=key, **columns)
+    tally = claim(store, lambda bundles: None, lambda: 0)
+    assert tally.again == ({} if cause is None else {("orders", cause): 2 if key is None else 1})
+
+
+def test_an_empty_outbox_has_zeros(measure: Measure) -> None:
+    found = measure()
+    assert by(found, "outbox_due", "destination") == {"orders": 0, "mails": 0}
+    assert found["outbox_workers"] == found["outbox_archive_rows"] == [({}, 0)]
+
+
+@pytest.fixture
+def run(store: Store, postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("OUTBOX_DATABASE_URL", postgres_url)
+    monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", schema)
+    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": {"url": "a://b"}}))
+    return lambda *arguments: CliRunner().invoke(outbox, arguments)
+
+
+def test_the_command_prints_it_for_prometheus_and_for_programs(busy: Store, run: Callable[..., Result]) -> None:
+    assert by(samples(run("metrics").stdout_bytes), "outbox_due", "destination")["orders"] == 3
+    found = json.loads(run("metrics", "--json").stdout)["metrics"]
+    due = [each for each in found if each["name"] == "outbox_due" and each["labels"] == {"destination": "orders"}]
+    assert [each["value"] for each in due] == [3]
+
+
+def of_workers() -> Described:
+    """The metrics that a worker has, whether or not it has counted anything."""
+    metrics = [metric for metric in vars(Counting([])).values() if isinstance(metric, MetricWrapperBase)]
+    found: Described = {}
+    for metric in metrics:
+        [family] = metric.describe()
+        name = family.name + ("_total" if family.type == "counter" else "")
+        found[name] = (family.type, frozenset(metric._labelnames))
+    return found
+
+
+def test_the_page_names_every_metric_of_workers_and_no_other() -> None:
+    assert documented("What workers count") == of_workers()
+
+
+def test_the_page_names_every_metric_of_the_database_and_no_other(busy: Store) -> None:
+    assert documented("What the database says") == described(database_exposition(busy)[0])
+
+
+def queried() -> dict[str, list[str]]:
+    """The PromQL of the dashboard and the rules, by where it is."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    found = {panel["title"]: [target["expr"] for target in panel["targets"]] for panel in dashboard["panels"]}
+    found["variables"] = [each["definition"] for each in dashboard["templating"]["list"] if "definition" in each]
+    # Without a reader of YAML: in all of the file a name of ours can only be that of a metric.
+    return {**found, "rules": RULES.read_text().splitlines()}
+
+
+@pytest.mark.parametrize(("place", "queries"), queried().items(), ids=list(queried()))
+def test_the_dashboard_and_the_rules_ask_only_for_what_there_is(place: str, queries: list[str]) -> None:
+    parts = {"histogram": ("_bucket", "_sum", "_count")}
+    metrics = documented("What workers count") | documented("What the database says")
+    there = {name + part: labels for name, (kind, labels) in metrics.items() for part in parts.get(kind, ("",))}
+    asked = [found for query in queries for found in re.findall(r"\b(outbox_\w+)(?:\{([^}]*)\})?", query)]
+    assert asked, f"{place} asks for nothing"
+    for name, selectors in asked:
+        assert name in there, f"{place}: there is no {name}"
+        unknown = set(re.findall(r"(\w+)[=!]~?\"", selectors)) - there[name]
+        assert not unknown, f"{place}: {name} has no label {unknown}"
+
+
+def test_promtool_takes_the_rules_and_they_fire_when_they_should() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (it comes with Prometheus)")
+    for arguments in (
+        ["check", "rules", str(RULES)],
+        ["test", "rules", str(ROOT / "tests/integration/alert-rules-test.yml")],
+    ):
+        done = subprocess.run([promtool, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_process_that_is_no_worker_has_counted_nothing() -> None:
+    assert exposition()[0] == b""

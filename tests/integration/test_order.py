@@ -1,0 +1,426 @@
+"""Messages that share a key: one after the other, whatever fails, whoever overlaps; and no key waits for another."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, Engine, insert
+
+from outbox_tasks.claim import claim
+from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
+from outbox_tasks.publish import publish
+from outbox_tasks.settle import settle
+from outbox_tasks.store import Store
+from tests.conftest import MakeStore, Rows, seconds_from_now
+
+
+@pytest.fixture
+def store(new_store: MakeStore) -> Store:
+    return new_store(bundle_size=20, backoff_base=100)
+
+
+class Destination:
+    """Answers each event type as it is told, and remembers what it was sent."""
+
+    def __init__(self, **answers: Outcome) -> None:
+        self.answers = answers
+        self.sent: list[str] = []
+        self.calls: list[list[str]] = []
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        outcomes = [self.answers.get(message.event_type, Outcome.sent()) for message in messages]
+        self.calls.append([message.id for message in messages])
+        self.sent += [m.id for m, o in zip(messages, outcomes, strict=True) if o == Outcome.sent()]
+        return outcomes
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def claimed(store: Store) -> list[Bundle]:
+    bundles: list[Bundle] = []
+    claim(store, bundles.extend, lambda: 0)
+    return bundles
+
+
+def ids(bundles: Sequence[Bundle]) -> list[str]:
+    return [ticket.id for bundle in bundles for ticket in bundle.tickets]
+
+
+def run(store: Store, destination: Destination, bundles: Sequence[Bundle] | None = None) -> dict[str, Step]:
+    verdicts: list[Verdict] = []
+    for bundle in claimed(store) if bundles is None else bundles:
+        verdicts += settle(store, bundle, publish(store, {bundle.destination: destination}, bundle))
+    return {verdict.ticket.id: verdict.step for verdict in verdicts}
+
+
+def write(connection: Connection, rows: Rows, key: str | None, **columns: object) -> str:
+    """Insert one message in the connection's transaction."""
+    m = rows.tables.messages
+    values = {"event_type": "order.created", "destination": "orders", "payload": b"{}", "key": key, **columns}
+    values = {"id": uuid4(), "locked_until": seconds_from_now(-1), **values}
+    return str(connection.execute(insert(m).values(values).returning(m.c.id)).scalar_one())
+
+
+@pytest.fixture
+def two(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
+    """Two transactions of the application at the same time."""
+    with ExitStack() as stack:
+        yield stack.enter_context(engine.connect()), stack.enter_context(engine.connect())
+
+
+class TestOneKey:
+    def test_travels_together_and_in_order(self, store: Store, rows: Rows) -> None:
+        written = rows.insert(15, key="a")
+        [bundle] = claimed(store)
+        assert ids([bundle]) == written
+        destination = Destination()
+        run(store, destination, [bundle])
+        assert destination.calls == [[id] for id in written]
+
+    def test_more_than_a_bundle_waits_for_the_first_one(self, store: Store, rows: Rows) -> None:
+        written = rows.insert(50, key="a")
+        first = claimed(store)
+        assert ids(first) == written[:20]
+        assert claimed(store) == []
+        assert [bundle.more for bundle in first] == [True]  # whoever ends it wakes the claim
+        run(store, Destination(), first)
+        assert ids(claimed(store)) == written[20:40]
+
+    @pytest.mark.parametrize(
+        "answer", [Outcome.retry("busy", "later"), Outcome.outage("away", "gone"), Outcome.dead("no", "no")]
+    )
+    def test_the_first_failure_stops_it_and_the_rest_loses_nothing(
+        self, store: Store, rows: Rows, answer: Outcome
+    ) -> None:
+        before = rows.insert(2, key="a")
+        [bad] = rows.insert(1, key="a", event_type="bad")
+        after = rows.insert(3, key="a")
+        destination = Destination(bad=answer)
+        steps = run(store, destination)
+        assert destination.sent == before
+        assert [steps[id] for id in after] == [Step.BEHIND] * 3
+        assert {(row.attempts, row.begun, row.lease, row.last_error_code) for row in map(rows.one, after)} == {
+            (0, False, None, None)
+        }
+        assert claimed(store) == []
+        if answer.result != "dead":
+            rows.change([bad], event_type="good", locked_until=seconds_from_now(-1))
+            run(store, destination)
+            assert destination.sent == [*before, bad, *after]
+
+    def test_a_dead_head_blocks_until_it_is_seen_to(self, store: Store, rows: Rows) -> None:
+        [bad] = rows.insert(1, key="a", event_type="bad")
+        after = rows.insert(2, key="a")
+        run(store, Destination(bad=Outcome.dead("no", "no")))
+        assert claimed(store) == []
+        rows.change([bad], status="pending", attempts=0, event_type="good", locked_until=seconds_from_now(-1))
+        destination = Destination()
+        run(store, destination)
+        assert destination.sent == [bad, *after]
+
+    def test_a_dead_head_lets_the_others_pass_where_it_may(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
+        [bad] = rows.insert(1, key="a", event_type="bad")
+        after = rows.insert(2, key="a")
+        destination = Destination(bad=Outcome.dead("no", "no"))
+        assert list(run(store, destination).values()) == [Step.DEAD, Step.SENT, Step.SENT]
+        assert destination.sent == after
+        more = rows.insert(2, key="a")
+        run(store, destination)
+        assert destination.sent == after + more
+        assert rows.one(bad).status == "dead"
+
+    def test_a_scheduled_head_holds_up_what_was_written_after_it(self, store: Store, rows: Rows) -> None:
+        rows.insert(1, key="a", locked_until=seconds_from_now(100))
+        rows.insert(1, key="a")
+        assert claimed(store) == []
+
+    def test_a_scheduled_message_is_not_taken_along(self, store: Store, rows: Rows) -> None:
+        [first] = rows.insert(1, key="a")
+        rows.insert(1, key="a", locked_until=seconds_from_now(100))
+        rows.insert(1, key="a")
+        assert ids(claimed(store)) == [first]
+
+    def test_what_may_have_killed_its_worker_travels_alone(self, store: Store, rows: Rows) -> None:
+        [first, second, third] = rows.insert(3, key="a")
+        rows.change([second], last_error_code="unsettled", attempts=1)
+        destination = Destination()
+        assert [ids([bundle]) for bundle in claimed(store)] == [[first]]
+        rows.change(locked_until=seconds_from_now(-1), lease=None)
+        run(store, destination)
+        alone = claimed(store)
+        assert [ids([bundle]) for bundle in alone] == [[second]]
+        run(store, destination, alone)
+        run(store, destination)
+        assert destination.sent == [first, second, third]
+
+    def test_no_attempts_left_ends_a_run_at_its_head(self, store: Store, rows: Rows) -> None:
+        [spent, after] = rows.insert(2, key="a")
+        rows.change([spent], attempts=20)
+        assert claimed(store) == []
+        assert (rows.one(spent).status, rows.one(after).lease) == ("dead", None)
+
+    def test_is_one_for_each_destination(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
+        rows.insert(1, key="a", locked_until=seconds_from_now(100))
+        other = rows.insert(1, key="a", destination="mails")
+        assert ids(claimed(store)) == other
+
+
+class TestManyKeys:
+    def test_do_not_wait_for_each_other(self, store: Store, rows: Rows) -> None:
+        [bad] = rows.insert(1, key="a", event_type="bad")
+        others = [id for key in "bcdefgh" for id in rows.insert(2, key=key)]
+        destination = Destination(bad=Outcome.retry("busy", "later"))
+        run(store, destination)
+        assert sorted(destination.sent) == sorted(others)
+        assert rows.one(bad).status == "pending"
+
+    def test_go_out_in_waves(self, store: Store, rows: Rows) -> None:
+        written = {key: rows.insert(3, key=key) for key in "abc"}
+        free = rows.insert(2)
+        destination = Destination()
+        lease = str(uuid4())
+        store.claim({"orders": 100}, lease)
+        tickets = tuple(Ticket(str(row.id), row.attempts, row.event_type) for row in rows.hot())
+        bundle = Bundle("orders", lease, tickets)
+        run(store, destination, [bundle])
+        waves = [[written[key][n] for key in "abc"] for n in range(3)]
+        assert [sorted(call) for call in destination.calls] == [sorted(waves[0] + free), *map(sorted, waves[1:])]
+
+    def test_are_all_reached_however_many_are_blocked(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store(claim_batch=10, bundle_size=5)
+        for n in range(60):
+            rows.insert(1, key=f"blocked {n:02}", locked_until=seconds_from_now(100))
+        [last] = rows.insert(1, key="z")
+        assert ids(claimed(store)) == [last]
+
+    def test_and_none_do_not_starve_each_other(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store()
+        rows.insert(100)
+        for n in range(100):
+            rows.insert(1, key=str(n))
+        taken = [[row.key is None for row in store.claim({"orders": 10}, str(uuid4()))] for _ in range(4)]
+        assert {all(some) for some in taken} == {True, False}
+
+    def test_are_claimed_by_many_at_once_without_an_overtaking(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store(bundle_size=7, claim_batch=40)
+        written = {f"k{n}": rows.insert(30, key=f"k{n}") for n in range(12)}
+        received: dict[str, list[str]] = defaultdict(list)
+        lock = threading.Lock()
+        key_of = {id: key for key, some in written.items() for id in some}
+
+        class Receiver(Destination):
+            def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+                with lock:
+                    for message in messages:
+                        received[key_of[message.id]].append(message.id)
+                return [Outcome.sent()] * len(messages)
+
+        def work() -> None:
+            while rows.hot():
+                run(store, Receiver())
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert received == written
+
+
+class TestOverlappingWriters:
+    def test_what_is_not_committed_yet_is_not_overtaken(
+        self, store: Store, rows: Rows, two: tuple[Connection, Connection]
+    ) -> None:
+        one, other = two
+        first = write(one, rows, "a")
+        second = write(other, rows, "a")
+        other.commit()
+        assert claimed(store) == []
+        one.commit()
+        assert ids(claimed(store)) == [first, second]
+
+    def test_one_that_is_rolled_back_is_not_waited_for(
+        self, store: Store, rows: Rows, two: tuple[Connection, Connection]
+    ) -> None:
+        one, other = two
+        write(one, rows, "a")
+        second = write(other, rows, "a")
+        other.commit()
+        one.rollback()
+        assert ids(claimed(store)) == [second]
+
+    def test_a_savepoint_that_is_rolled_back_neither(
+        self, store: Store, rows: Rows, two: tuple[Connection, Connection]
+    ) -> None:
+        one, other = two
+        one.begin()
+        savepoint = one.begin_nested()
+        write(one, rows, "a")
+        savepoint.rollback()
+        second = write(other, rows, "a")
+        other.commit()
+        assert ids(claimed(store)) == [second]
+        third = write(one, rows, "a")
+        one.commit()
+        run(store, destination := Destination())
+        assert destination.sent == []  # the second is under way
+        rows.change(locked_until=seconds_from_now(-1), lease=None)
+        run(store, destination)
+        assert destination.sent == [second, third]
+
+    def test_other_keys_and_what_has_none_go_on(
+        self, store: Store, rows: Rows, two: tuple[Connection, Connection]
+    ) -> None:
+        one, other = two
+        write(one, rows, "a")
+        free = [write(other, rows, "b"), write(other, rows, None)]
+        other.commit()
+        assert sorted(ids(claimed(store))) == sorted(free)
+        one.rollback()
+
+    def test_what_was_committed_before_goes_on(
+        self, store: Store, rows: Rows, two: tuple[Connection, Connection]
+    ) -> None:
+        one, _ = two
+        before = rows.insert(2, key="a")
+        write(one, rows, "a")
+        assert ids(claimed(store)) == before
+        one.rollback()
+
+    def test_one_of_many_keys_is_waited_for_with_all(
+        self, store: Store, rows: Rows, two: tuple[Connection, Connection]
+    ) -> None:
+        """A transaction of many keys has one mark for all of them, and not one each."""
+        one, other = two
+        for n in range(40):
+            write(one, rows, f"many {n}")
+        write(other, rows, "many 39")
+        write(other, rows, "another")
+        other.commit()
+        assert claimed(store) == []
+        one.commit()
+        assert len(ids(claimed(store))) == 42
+
+    def test_writers_of_keys_in_any_order_never_wait_for_each_other(
+        self, rows: Rows, two: tuple[Connection, Connection]
+    ) -> None:
+        one, other = two
+        keys = [str(n) for n in range(50)]
+        for here, there in zip(keys, reversed(keys), strict=True):
+            write(one, rows, here)
+            write(other, rows, there)
+        one.commit()
+        other.commit()
+        assert len(rows.hot()) == 100
+
+    def test_need_not_be_awaited(self, new_store: MakeStore, rows: Rows, two: tuple[Connection, Connection]) -> None:
+        store = new_store(await_writers=False)
+        one, other = two
+        write(one, rows, "a")
+        second = write(other, rows, "a")
+        other.commit()
+        assert ids(claimed(store)) == [second]
+        one.rollback()
+
+    def test_a_prepared_transaction_is_waited_for_too(self, store: Store, rows: Rows, engine: Engine) -> None:
+        with engine.connect() as one:
+            if one.exec_driver_sql("SHOW max_prepared_transactions").scalar_one() == "0":
+                pytest.skip("this PostgreSQL takes no prepared transactions")
+            one.rollback()
+            two_phase = one.begin_twophase()
+            write(one, rows, "a")
+            two_phase.prepare()
+            second = rows.insert(1, key="a")
+            assert claimed(store) == []
+            two_phase.rollback()
+        assert ids(claimed(store)) == second
+
+
+class TestPriority:
+    def test_each_gets_its_part_while_all_have_enough(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store()
+        for priority in (-1, 0, 1):
+            rows.insert(100, priority=priority)
+        taken = [row.priority for row in store.claim({"orders": 100}, str(uuid4()))]
+        assert [taken.count(priority) for priority in (1, 0, -1)] == [pytest.approx(n, abs=3) for n in (60, 30, 10)]
+
+    def test_what_one_does_not_need_the_others_have(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store()
+        rows.insert(5, priority=1)
+        rows.insert(100, priority=-1)
+        taken = [row.priority for row in store.claim({"orders": 50}, str(uuid4()))]
+        assert (taken.count(1), taken.count(-1)) == (5, 45)
+
+    def test_the_higher_waits_less_in_the_queue(self, store: Store, rows: Rows) -> None:
+        for priority in (-1, 0, 1):
+            rows.insert(100, priority=priority)
+        with rows.engine.connect() as connection:
+            m = rows.tables.messages
+            of = {str(id): n for id, n in connection.execute(m.select().with_only_columns(m.c.id, m.c.priority)).all()}
+        lanes = {of[bundle.tickets[0].id]: bundle.lane for bundle in claimed(store)}
+        assert lanes[1] < lanes[0] < lanes[-1]
+
+
+class TestLatest:
+    """Of state-like events only the newest matters: what has failed is not tried again once there is a newer one."""
+
+    @pytest.fixture
+    def failed(self, store: Store, rows: Rows) -> str:
+        [id] = rows.insert(1, key="a", event_type="bad", latest=True)
+        assert list(run(store, Destination(bad=Outcome.retry("busy", "later"))).values()) == [Step.RELEASE]
+        rows.change(locked_until=seconds_from_now(-1))
+        return id
+
+    def test_a_retry_is_discarded_for_a_newer_one(self, store: Store, rows: Rows, failed: str) -> None:
+        newer = rows.insert(2, key="a", latest=True)
+        run(store, destination := Destination())
+        assert destination.sent == newer
+        assert {(str(row.id), row.state, row.last_error_code) for row in rows.archived()} == {
+            (failed, "discarded", "superseded"), (newer[0], "sent", None), (newer[1], "sent", None),
+        }  # fmt: skip
+
+    def test_the_newest_is_tried_again(self, store: Store, rows: Rows, failed: str) -> None:
+        rows.insert(1, key="b", latest=True)
+        run(store, destination := Destination())
+        assert failed in destination.sent
+
+    def test_a_dead_newer_one_replaces_nothing(self, store: Store, rows: Rows, failed: str) -> None:
+        rows.insert(1, key="a", latest=True, status="dead")
+        run(store, destination := Destination())
+        assert destination.sent == [failed]
+
+    def test_what_has_not_failed_is_sent_each(self, store: Store, rows: Rows) -> None:
+        written = rows.insert(3, key="a", latest=True)
+        run(store, destination := Destination())
+        assert destination.sent == written
+
+    def test_without_it_every_retry_is_made(self, store: Store, rows: Rows) -> None:
+        [id] = rows.insert(1, key="a", event_type="bad", attempts=1)
+        newer = rows.insert(1, key="a")
+        run(store, destination := Destination())
+        assert destination.sent == [id, *newer]
+
+
+class TestBlocked:
+    def test_lists_who_blocks_whom(self, store: Store, rows: Rows) -> None:
+        [dead] = rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60), last_error_code="no")
+        rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-50))
+        rows.insert(3, key="a")
+        rows.insert(1, key="b")
+        rows.insert(1, status="dead", dead_at=seconds_from_now(-10))
+        [found] = store.blocked_keys(10)
+        assert (found.destination, found.key, found.id, found.waiting) == ("orders", "a", dead, 4)
+        assert found.last_error_code == "no"
+
+    def test_only_where_the_dead_block(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
+        rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
+        assert store.blocked_keys(10) == []

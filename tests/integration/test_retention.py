@@ -1,0 +1,427 @@
+"""Old days leave the archive: all of them, nothing else, and in nobody's way."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import Engine, Text, cast, func, insert, literal_column, select, text
+from sqlalchemy.dialects.postgresql import REGCLASS
+
+from outbox_tasks import retention
+from outbox_tasks.archive import partitions
+from outbox_tasks.archive import statements as archive
+from outbox_tasks.cli import outbox
+from outbox_tasks.database import engine_url
+from outbox_tasks.errors import DatabaseUnavailable, MaintainedElsewhere
+from outbox_tasks.model import Step, Verdict
+from outbox_tasks.retention import Trimmed, drop_days, maintain
+from outbox_tasks.store import Store
+from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
+from tests.integration.archived import Archived
+from tests.integration.conftest import Lease, after
+from tests.integration.test_plans import explained, pages
+
+WEEK = timedelta(days=7)
+
+
+@pytest.fixture
+def archived(rows: Rows, engine: Engine, schema: str) -> Archived:
+    return Archived(engine, schema)
+
+
+@pytest.fixture
+def environment(settings: MakeSettings) -> dict[str, str]:
+    """What a process of its own needs to be at the same outbox."""
+    mine = settings()
+    destinations = {name: {"url": destination.url} for name, destination in mine.destinations.items()}
+    return {
+        **os.environ,
+        "OUTBOX_DATABASE_URL": str(mine.database_url),
+        "OUTBOX_DATABASE_SCHEMA": str(mine.database_schema),
+        "OUTBOX_DESTINATIONS": json.dumps(destinations),
+    }
+
+
+def settled(store: Store, lease: Lease) -> bool:
+    """Whether a message can be claimed, begun and settled."""
+    bundle = lease(1, by=store)
+    verdicts = [Verdict(ticket, Step.SENT) for ticket in after(store.begin(bundle))]
+    return len(store.settle(bundle.lease, "orders", verdicts)) == 1
+
+
+@contextmanager
+def report(archived: Archived, table: str = "outbox_all") -> Iterator[None]:
+    """Somebody who has read the archive, and whose transaction is still open."""
+    with archived.engine.connect() as connection, connection.begin():
+        connection.execute(text(f"SELECT count(*) FROM {archived.schema}.{table}"))
+        yield
+
+
+class TestWhatGoes:
+    def test_days_that_are_wholly_older(self, archived: Archived, store: Store) -> None:
+        for days in (7, 8, 9, 30):
+            archived.fill(archived.ago(days), 3)
+        done = drop_days(store, WEEK)
+        assert done == Trimmed([archived.ago(days) for days in (30, 9, 8)])
+        assert archived.names() == {f"outbox_archive_{archived.ago(7):%Y%m%d}"}
+        assert archived.count() == 3
+
+    def test_not_a_day_that_still_goes_on_or_has_just_ended(self, archived: Archived, store: Store) -> None:
+        archived.fill(archived.today, 2)
+        archived.fill(archived.ago(2), 1)
+        drop_days(store, timedelta())
+        assert archived.count(archived.today) == 2
+        assert archived.count(archived.ago(2)) == 0
+
+    def test_a_day_ends_at_midnight_utc_wherever_the_session_is(
+        self, archived: Archived, new_store: MakeStore, settings: MakeSettings
+    ) -> None:
+        url = engine_url(settings().database_url or "").update_query_dict({"options": "-c timezone=Pacific/Auckland"})
+        store = new_store(database_url=url.render_as_string(hide_password=False), statement_timeout=0)
+        for days in (8, 7):
+            day = archived.ago(days)
+            midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
+            archived.fill(day, 1, finished_at=midnight)
+            archived.fill(day, 1, finished_at=midnight + timedelta(days=1, microseconds=-1))
+        assert drop_days(store, WEEK).dropped == [archived.ago(8)]
+        assert archived.count(archived.ago(7)) == 2
+
+    def test_nothing_that_is_not_delivered(self, archived: Archived, store: Store, rows: Rows) -> None:
+        long_ago = seconds_from_now(-90 * 86_400)
+        rows.insert(2, created_at=long_ago)
+        rows.insert(1, created_at=long_ago, status="dead", dead_at=long_ago)
+        archived.fill(archived.ago(90))
+        maintain(store)
+        assert (len(rows.hot()), archived.count()) == (3, 0)
+
+    def test_nothing_if_the_archive_is_kept_for_good(self, archived: Archived, new_store: MakeStore) -> None:
+        archived.fill(archived.ago(900))
+        assert maintain(new_store(archive_retention=0)).trimmed == Trimmed()
+        assert archived.count() == 1
+
+    def test_rows_of_the_default_partition_by_day(
+        self, archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retention, "PAGES", 1)
+        for days in (30, 9, 7, 3):
+            archived.fill(archived.ago(days), 100, partition=False)
+        archived.fill(archived.today, 1, partition=False, finished_at=datetime(1066, 10, 14, tzinfo=UTC))
+        done = drop_days(store, WEEK)
+        assert (done.dropped, done.deleted) == ([archived.ago(30), archived.ago(9)], 200)
+        assert archived.count(archived.ago(7)) == archived.count(archived.ago(3)) == 100
+        assert archived.count() == 201
+
+    def test_a_partition_that_is_not_a_day_is_left_to_who_made_it(self, archived: Archived, store: Store) -> None:
+        archived.run(
+            f"CREATE TABLE {archived.schema}.outbox_archive_19990101 PARTITION OF {archived.schema}.outbox_archive "
+            "FOR VALUES FROM ('1999-01-01 00:00+00') TO ('1999-02-01 00:00+00')"
+        )
+        archived.run(
+            f"CREATE TABLE {archived.schema}.ancient PARTITION OF {archived.schema}.outbox_archive "
+            "FOR VALUES FROM (MINVALUE) TO ('1999-01-01 00:00+00')"
+        )
+        assert drop_days(store, WEEK) == Trimmed()
+        assert archived.names() == {"outbox_archive_19990101"}
+
+    def test_old_counts_workers_and_acts(self, store: Store, engine: Engine, rows: Rows) -> None:
+        t = store.tables
+        with engine.begin() as connection:
+            for days in (0, 2, 400):
+                at = seconds_from_now(-86_400.0 * days)
+                connection.execute(insert(t.tallies).values(minute=at, destination="orders", outcome="sent", count=1))
+                connection.execute(insert(t.audit).values(at=at, who="me", action="pause"))
+                connection.execute(insert(t.heartbeats).values(name=f"w{days}", kind="worker", seen_at=at))
+            connection.execute(insert(t.heartbeats).values(name="claim", kind="claim", seen_at=at))
+        assert maintain(store).failed == []
+        with engine.connect() as connection:
+            assert connection.scalar(select(func.count()).select_from(t.tallies)) == 1
+            assert connection.scalar(select(func.count()).select_from(t.audit)) == 2
+            assert set(connection.scalars(select(t.heartbeats.c.name))) == {"w0", "claim"}
+
+    def test_in_a_schema_that_the_search_path_finds(
+        self, archived: Archived, settings: MakeSettings, schema: str
+    ) -> None:
+        url = engine_url(settings().database_url or "").update_query_dict({"options": f"-c search_path={schema}"})
+        plain = url.render_as_string(hide_password=False)
+        found = Store.connect(settings(database_url=plain, database_schema=None, statement_timeout=0))
+        archived.fill(archived.ago(8))
+        archived.fill(archived.ago(9), partition=False)
+        assert drop_days(found, WEEK).dropped == [archived.ago(8), archived.ago(9)]
+        found.close()
+
+
+class TestNobodyWaits:
+    def test_who_reads_the_archive_keeps_it_and_holds_up_nobody(
+        self, archived: Archived, store: Store, lease: Lease, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        archived.fill(archived.ago(8))
+        with report(archived):
+            with caplog.at_level(logging.WARNING, "outbox_tasks"):
+                done = maintain(store)
+            assert list(done.trimmed.kept) == [archived.ago(8)]
+            assert "were reading or writing there" in done.trimmed.kept[archived.ago(8)]
+            assert len(caplog.records) == 1
+            assert settled(store, lease)
+        assert maintain(store).trimmed.dropped == [archived.ago(8)]
+
+    @pytest.mark.parametrize(
+        "in_the_way", ["SELECT count(*) FROM {}.outbox_all", "DELETE FROM {}.outbox_archive WHERE false"]
+    )
+    def test_claims_and_settles_go_on_while_it_is_tried_again_and_again(
+        self, archived: Archived, store: Store, lease: Lease, monkeypatch: pytest.MonkeyPatch, in_the_way: str
+    ) -> None:
+        """Whoever reads or writes the archive holds it: behind a request for its lock every settle would wait."""
+        monkeypatch.setattr(partitions, "TRIES", 1_000_000)
+        monkeypatch.setattr(partitions, "WAITS", (0.0, 0.001))
+        archived.fill(archived.ago(8))
+        found: list[Trimmed] = []
+        trimming = threading.Thread(target=lambda: found.append(drop_days(store, WEEK)))
+        with archived.engine.connect() as connection, connection.begin():
+            connection.execute(text(in_the_way.format(archived.schema)))
+            trimming.start()
+            for _ in range(50):
+                assert settled(store, lease)
+            assert trimming.is_alive()
+            assert archived.count(archived.ago(8)) == 1
+        trimming.join(20)
+        assert [done.dropped for done in found] == [[archived.ago(8)]]
+
+    def test_a_settle_that_is_under_way_is_not_waited_for_for_long(
+        self, archived: Archived, store: Store, lease: Lease
+    ) -> None:
+        """Behind our request for its lock every other settle would wait."""
+        archived.fill(archived.ago(8))
+        with archived.engine.connect() as connection, connection.begin():
+            connection.execute(text(f"DELETE FROM {archived.schema}.outbox_archive WHERE false"))
+            [why] = drop_days(store, WEEK).kept.values()
+            assert "they are not kept waiting" in why
+            assert settled(store, lease)
+        assert drop_days(store, WEEK).dropped == [archived.ago(8)]
+
+    def test_a_day_that_somebody_holds_does_not_keep_the_others(self, archived: Archived, store: Store) -> None:
+        held = archived.fill(archived.ago(9))
+        archived.fill(archived.ago(8))
+        with report(archived, held):
+            done = drop_days(store, WEEK)
+        assert (done.dropped, list(done.kept)) == ([archived.ago(8)], [archived.ago(9)])
+
+    def test_a_run_holds_back_no_vacuum(self, store: Store, engine: Engine) -> None:
+        with store.alone("maintain") as ours, engine.connect() as connection:
+            assert ours
+            horizons = connection.execute(
+                text(
+                    "SELECT a.backend_xmin, a.backend_xid, a.state FROM pg_stat_activity a "
+                    "JOIN pg_locks l USING (pid) WHERE l.locktype = 'advisory' AND l.mode = 'ExclusiveLock'"
+                )
+            ).all()
+        assert [tuple(row) for row in horizons] == [(None, None, "idle in transaction")]
+
+    @pytest.mark.parametrize("analyzed", [False, True])
+    def test_a_range_of_pages_is_read_without_the_rest(self, archived: Archived, store: Store, analyzed: bool) -> None:
+        day = archived.ago(8)
+        name = archived.fill(day, 50_000)
+        if analyzed:
+            archived.run(f"ANALYZE {archived.schema}.{name}")
+        table = archive.partition(store.tables, name)
+        since = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        span = {"first": "(100,0)", "last": "(110,0)", "since": since, "until": since + timedelta(days=1)}
+        for statement in (archive.measured, archive.lots, archive.rows, archive.days, archive.remove):
+            plan = explained(store, statement(table), span)
+            assert any(node["Node Type"] == "Tid Range Scan" for node in plan), statement
+            assert pages(plan) < (1000 if statement is archive.remove else 30), statement
+
+
+class TestAhead:
+    """Housekeeping that did not run for weeks finds a default partition that is too full to attach others beside it."""
+
+    @pytest.fixture
+    def neglected(self, archived: Archived, monkeypatch: pytest.MonkeyPatch) -> Archived:
+        """Yesterday, today and the next days have no partition, and 40,000 rows are in the default one."""
+        monkeypatch.setattr(partitions, "FULL", 100)
+        monkeypatch.setattr(retention, "MOMENT", 0.0)
+        for days in range(-7, 1):
+            archived.run(f"DROP TABLE {archived.schema}.outbox_archive_{archived.ago(days):%Y%m%d}")
+        now = datetime.now(UTC)
+        archived.fill(archived.today, 20_000, partition=False, finished_at=now)
+        archived.fill(archived.ago(1), 20_000, partition=False, finished_at=now - timedelta(days=1))
+        archived.fill(archived.ago(900), 1, partition=False)
+        return archived
+
+    def test_its_rows_come_into_partitions_of_their_days(
+        self, neglected: Archived, store: Store, engine: Engine, lease: Lease
+    ) -> None:
+        done = maintain(store)
+        assert (done.made, done.more) == (8, True)
+        assert neglected.count() < 40_001
+        assert settled(store, lease)
+        while done.more:
+            done = maintain(store)
+        assert done.failed == []
+        assert neglected.names() == {f"outbox_archive_{neglected.ago(1):%Y%m%d}"}
+        a = store.tables.archive
+        kind = cast(cast(literal_column("tableoid"), REGCLASS), Text)
+        with engine.connect() as connection:
+            found = connection.execute(select(kind, func.count()).select_from(a).group_by(kind)).all()
+        assert {name.rpartition(".")[2]: count for name, count in found} == {
+            f"outbox_archive_{neglected.today:%Y%m%d}": 20_001,
+            f"outbox_archive_{neglected.ago(1):%Y%m%d}": 20_000,
+        }
+
+    def test_who_is_in_the_way_keeps_it_as_it_is(
+        self, neglected: Archived, store: Store, lease: Lease, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(partitions, "TRIES", 2)
+        with report(neglected):
+            assert settled(store, lease)
+            assert maintain(store).made == 0
+            assert settled(store, lease)
+            assert neglected.count() == 40_002
+        assert maintain(store).made == 8
+
+    def test_a_few_rows_in_it_are_no_matter(self, archived: Archived, store: Store) -> None:
+        archived.run(f"DROP TABLE {archived.schema}.outbox_archive_{archived.ago(-7):%Y%m%d}")
+        archived.fill(archived.ago(3), 100, partition=False)
+        assert (maintain(store).made, archived.count()) == (1, 100)
+
+
+class TestOneAtATime:
+    def test_a_second_run_leaves_it_to_the_first(self, archived: Archived, store: Store, new_store: MakeStore) -> None:
+        archived.fill(archived.ago(8))
+        with store.alone("maintain"), pytest.raises(MaintainedElsewhere):
+            maintain(new_store())
+        assert archived.count() == 1
+        assert maintain(store).trimmed.dropped == [archived.ago(8)]
+
+    def test_of_many_at_once_one_works(self, archived: Archived, new_store: MakeStore) -> None:
+        for days in range(8, 13):
+            archived.fill(archived.ago(days), 10)
+        together = threading.Barrier(6)
+        found: list[Trimmed] = []
+
+        def run(store: Store) -> None:
+            together.wait(10)
+            with suppress(MaintainedElsewhere):
+                found.append(drop_days(store, WEEK))
+
+        threads = [threading.Thread(target=run, args=(new_store(),)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert sorted(day for done in found for day in done.dropped) == sorted(archived.ago(d) for d in range(8, 13))
+        assert archived.names() == set()
+
+    def test_who_is_killed_holds_nothing(self, store: Store, environment: dict[str, str]) -> None:
+        script = (
+            "import time\n"
+            "from outbox_tasks.cli.common import open_store\n"
+            "with open_store() as store, store.alone('maintain') as ours:\n"
+            "    print(ours, flush=True)\n"
+            "    time.sleep(600)\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"True\n"
+            with store.alone("maintain") as ours:
+                assert not ours
+            process.kill()
+        eventually(lambda: maintain_if_free(store))
+
+    def test_what_was_taken_out_and_not_dropped_is_dropped_by_the_next(self, archived: Archived, store: Store) -> None:
+        name = archived.fill(archived.ago(8), 5)
+        assert store.rows(archive.detach(store.settings.database_schema, name), {})[0][0]
+        assert archived.names() == {f"outbox_archive_gone_{archived.ago(8):%Y%m%d}"}
+        assert drop_days(store, WEEK).dropped == [archived.ago(8)]
+        assert archived.names() == set()
+
+
+class TestWhatFails:
+    def test_does_not_stop_the_rest(self, archived: Archived, store: Store, caplog: pytest.LogCaptureFixture) -> None:
+        archived.fill(archived.ago(8))
+        archived.run(f"DROP TABLE {archived.schema}.outbox_inbox")
+        with caplog.at_level(logging.WARNING, "outbox_tasks"):
+            done = maintain(store)
+        assert done.trimmed.dropped == [archived.ago(8)]
+        assert len(done.failed) == len(caplog.records) == 1
+
+    def test_without_the_right_to_drop_a_day_stays_and_is_told(
+        self, archived: Archived, new_store: MakeStore, settings: MakeSettings, schema: str
+    ) -> None:
+        role = f"{schema}_writer"
+        archived.fill(archived.ago(8))
+        archived.run(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        archived.run(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+        archived.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}")
+        try:
+            url = engine_url(settings().database_url or "").set(username=role, password="secret")
+            store = new_store(database_url=url.render_as_string(hide_password=False))
+            [(day, why)] = drop_days(store, WEEK).kept.items()
+            assert day == archived.ago(8)
+            assert "permission denied" in why or "must be owner" in why
+            store.close()
+        finally:
+            archived.run(f"DROP OWNED BY {role}")
+            archived.run(f"DROP ROLE {role}")
+
+    def test_a_database_that_is_away_is_an_error_of_its_own(self, new_store: MakeStore) -> None:
+        with pytest.raises(DatabaseUnavailable):
+            maintain(new_store(database_url="postgresql://nobody@127.0.0.1:1/none"))
+
+
+class TestTime:
+    def test_a_run_stops_after_a_moment_and_says_that_there_is_more(
+        self, archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retention, "MOMENT", 0)
+        for days in (10, 9, 8):
+            archived.fill(archived.ago(days))
+        runs = [maintain(store) for _ in range(4)]
+        assert [run.trimmed.dropped for run in runs] == [[archived.ago(10)], [archived.ago(9)], [archived.ago(8)], []]
+        assert [run.more for run in runs] == [True, True, False, False]
+
+    def test_but_not_if_it_could_not_get_on(
+        self, archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(retention, "MOMENT", 0)
+        for days in (9, 8):
+            archived.fill(archived.ago(days))
+        with report(archived):
+            done = maintain(store)
+        assert (len(done.trimmed.kept), done.more) == (2, False)
+
+
+def test_the_command_does_all_there_is_to_do(
+    archived: Archived, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(retention, "MOMENT", 0)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for days in (10, 9, 8):
+        archived.fill(archived.ago(days))
+    days = [str(archived.ago(days)) for days in (10, 9, 8)]
+    with report(archived, f"outbox_archive_{archived.ago(8):%Y%m%d}"):
+        shown = CliRunner().invoke(outbox, ["maintain", "--json"])
+        found = json.loads(shown.stdout)
+        assert (shown.exit_code, found["dropped"], list(found["kept"]), found["failed"]) == (1, days[:2], days[2:], [])
+    shown = CliRunner().invoke(outbox, ["maintain"])
+    assert (shown.exit_code, shown.output) == (0, "Made 0 partitions, forgot 0 marks, dropped 1 days.\n")
+
+
+def maintain_if_free(store: Store) -> bool:
+    try:
+        maintain(store)
+    except MaintainedElsewhere:
+        return False
+    return True

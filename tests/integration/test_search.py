@@ -1,0 +1,269 @@
+"""What people find: the right messages, all of them or else it is said, and by index."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Connection, func, insert, literal, select, text
+
+from outbox_tasks.compose import sibling
+from outbox_tasks.mend import search
+from outbox_tasks.mend import statements as mending
+from outbox_tasks.mend.lookup import STATES, Filter, Lookup, _bounds
+from outbox_tasks.mend.redrive import Mending
+from outbox_tasks.model import Step, Verdict, uuid7
+from outbox_tasks.store import Store
+from tests.conftest import Rows, seconds_from_now
+from tests.integration.conftest import Lease, after
+from tests.integration.test_plans import explained, pages, scans
+from tests.integration.test_redrive import bury
+
+BACKLOG = 30_000
+
+
+@pytest.fixture
+def lookup(store: Store) -> Lookup:
+    return Lookup(store)
+
+
+def found(lookup: Lookup, size: int = 50, **wanted: Any) -> list[str]:
+    return [str(message["id"]) for message in lookup.find(Filter(**wanted), size).messages]
+
+
+@pytest.fixture
+def one_of_each(store: Store, rows: Rows, lease: Lease) -> dict[str, str]:
+    """A message in every state."""
+    begun = lease(2)
+    tickets = after(store.begin(begun))
+    verdicts = [Verdict(tickets[0], Step.SENT), Verdict(tickets[1], Step.RELEASE, 60.0, "busy", "later")]
+    store.settle(begun.lease, "orders", verdicts)
+    ids = {"sent": tickets[0].id, "retrying": tickets[1].id, "leased": lease(1).tickets[0].id}
+    ids["dead"], ids["discarded"] = bury(rows, 2)
+    Mending(store, "ann").act("discard", [UUID(ids["discarded"])])
+    [ids["pending"]] = rows.insert()
+    [ids["scheduled"]] = rows.insert(locked_until=seconds_from_now(3600))
+    return ids
+
+
+class TestList:
+    def test_shows_the_states_of_the_view(self, lookup: Lookup, rows: Rows, one_of_each: dict[str, str]) -> None:
+        shown = {str(message["id"]): message["state"] for message in lookup.find(Filter(), 50).messages}
+        assert shown == {str(row.id): row.state for row in rows.shown()} == {id: s for s, id in one_of_each.items()}
+        assert set(one_of_each) == set(STATES)
+
+    @pytest.mark.parametrize("state", STATES)
+    def test_finds_each_state(self, lookup: Lookup, one_of_each: dict[str, str], state: str) -> None:
+        assert found(lookup, states=(state,)) == [one_of_each[state]]
+        assert found(lookup, states=(state,), destination="orders") == [one_of_each[state]]
+        assert found(lookup, states=(state,), destination="mails") == []
+
+    def test_is_the_newest_first_each_once(self, lookup: Lookup, rows: Rows) -> None:
+        ids = [rows.insert()[0] for _ in range(5)]
+        assert found(lookup) == ids[::-1]
+        assert found(lookup, destination="orders") == ids[::-1]
+        for size in range(1, 6):
+            assert found(lookup, size=size) == ids[::-1][:size]
+
+    def test_ids_that_tell_no_time_are_found_too(self, lookup: Lookup, rows: Rows) -> None:
+        own = str(uuid4())
+        rows.insert(id=UUID(own), created_at=seconds_from_now(-60))
+        [id] = rows.insert()
+        assert found(lookup) == [id, own]
+        assert found(lookup, older_than=30.0) == [own]
+
+    def test_the_second_destination_of_a_message_is_as_old_as_the_first(self) -> None:
+        first, own = uuid7(), uuid4()
+        second = sibling(first, "audit")
+        assert (second.version, second.variant, second.int >> 80) == (7, first.variant, first.int >> 80)
+        assert len({first, second, sibling(first, "mails"), sibling(own, "audit"), sibling(own, "mails")}) == 5
+        assert second == sibling(first, "audit")
+        assert sibling(own, "audit").version == 4
+
+    @pytest.mark.parametrize(
+        ("wanted", "expected"),
+        [
+            ({"event_type": "order.*"}, "ab"),
+            ({"event_type": "order.p?id"}, "b"),
+            ({"event_type": "%"}, ""),
+            ({"event_type": "order_paid"}, "c"),
+            ({"event_type": "order?paid"}, "bc"),
+            ({"key": "k"}, "b"),
+            ({"key": "k", "states": ("dead",)}, ""),
+            ({"older_than": 3600.0}, "c"),
+            ({"newer_than": 3600.0}, "ab"),
+            ({"code": "busy"}, "a"),
+        ],
+    )
+    def test_filters(self, lookup: Lookup, rows: Rows, wanted: dict[str, Any], expected: str) -> None:
+        old = {"created_at": seconds_from_now(-7200), "id": UUID(int=7 << 76)}
+        ids = {
+            rows.insert(event_type="order.made", attempts=1, last_error_code="busy")[0]: "a",
+            rows.insert(event_type="order.paid", key="k")[0]: "b",
+            rows.insert(event_type="order_paid", **old)[0]: "c",
+        }
+        assert sorted(ids[id] for id in found(lookup, **wanted)) == sorted(expected)
+
+    def test_what_a_backlog_hides_is_found_by_its_index(
+        self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In the middle of the backlog: neither among the newest nor among the oldest."""
+        monkeypatch.setattr("outbox_tasks.mend.lookup.LOOK", 50)
+        rows.insert(100)
+        [leased] = rows.insert(lease=uuid4(), locked_until=seconds_from_now(30))
+        [mail] = rows.insert(destination="mails")
+        [keyed] = rows.insert(key="k")
+        [dead] = bury(rows)
+        rows.insert(100)
+        assert found(lookup, states=("leased",)) == [leased]
+        assert found(lookup, destination="mails") == [mail]
+        assert found(lookup, key="k") == [keyed]
+        assert found(lookup, states=("dead",)) == [dead]
+        assert found(lookup, destination="orders", states=("dead", "leased")) == [dead, leased]
+
+    def test_says_when_it_has_not_looked_at_all(
+        self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("outbox_tasks.mend.lookup.LOOK", 50)
+        rows.insert(40, event_type="other")
+        seen = lookup.find(Filter(event_type="order.*"), 20)
+        assert (seen.messages, seen.complete) == ([], True)
+        rows.insert(40, event_type="other")
+        seen = lookup.find(Filter(event_type="order.*"), 20)
+        assert (seen.messages, seen.complete) == ([], False)
+        assert seen.back_to is not None
+
+
+class TestOne:
+    def test_is_known_with_all_that_happened(self, lookup: Lookup, rows: Rows, store: Store) -> None:
+        [id] = bury(rows, key="k", payload=b"\x00\xff", headers={"tenant": "t1"})
+        Mending(store, "ann", "it is mended").act("redrive", [UUID(id)])
+        message = lookup.one(UUID(id))
+        assert message is not None
+        assert (message["state"], message["payload"], message["headers"]) == ("pending", b"\x00\xff", {"tenant": "t1"})
+        assert [entry["what"] for entry in message["history"]] == ["redriven"]
+        assert [(act["action"], act["who"], act["why"]) for act in message["audit"]] == [
+            ("redrive", "ann", "it is mended")
+        ]
+        assert message["ahead"] is None
+
+    @pytest.mark.parametrize(("on_dead", "held_up"), [("block", True), ("skip", False)])
+    def test_says_what_it_waits_for(self, new_store: Any, rows: Rows, on_dead: str, held_up: bool) -> None:
+        lookup = Lookup(new_store(destinations={"orders": {"url": "a://b", "on_dead": on_dead}}))
+        [dead] = bury(rows, key="k")
+        [waits] = rows.insert(key="k")
+        message = lookup.one(UUID(waits))
+        assert message is not None
+        expected = {"id": UUID(dead), "state": "dead", "count": 1}
+        assert message["ahead"] == (expected if held_up else None)
+
+    def test_of_the_archive(self, lookup: Lookup, one_of_each: dict[str, str]) -> None:
+        for state in ("sent", "discarded"):
+            message = lookup.one(UUID(one_of_each[state]))
+            assert message is not None
+            assert (message["state"], message["finished_at"] is not None) == (state, True)
+
+    def test_that_is_not_there(self, lookup: Lookup) -> None:
+        assert lookup.one(uuid4()) is None
+
+
+class TestGroups:
+    def test_differ_in_what_is_to_be_mended(self, lookup: Lookup, rows: Rows) -> None:
+        for n in range(3):
+            bury(rows, last_error=f"no such order {n} for '{n}ab' ({uuid4()})", dead_at=seconds_from_now(-10 * n - 1))
+        bury(rows, 2, destination="mails")
+        bury(rows, event_type="order.paid")
+        rows.insert(5)
+        groups, complete = lookup.groups()
+        assert [(g["count"], g["destination"], g["event_type"]) for g in groups] == [
+            (3, "orders", "order.created"),
+            (2, "mails", "order.created"),
+            (1, "orders", "order.paid"),
+        ]
+        assert complete
+        assert 19 < (groups[0]["dead_at"] - groups[0]["first_at"]).total_seconds() < 21
+        assert "no such order 0" in groups[0]["last_error"]
+        assert [g["count"] for g in lookup.groups("mails")[0]] == [2]
+        assert found(lookup, group=groups[1]["group"]) == found(lookup, destination="mails")
+
+    def test_are_read_a_page_at_a_time(self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("outbox_tasks.mend.lookup.GROUPS", 3)
+        for n in range(10):
+            bury(rows, event_type=f"order.{n}")
+        groups, complete = lookup.groups()
+        assert {g["event_type"] for g in groups} == {f"order.{n}" for n in range(10)}
+        assert complete
+        monkeypatch.setattr("outbox_tasks.mend.lookup.MOST_GROUPS", 6)
+        groups, complete = lookup.groups()
+        assert (len(groups), complete) == (6, False)
+
+
+class TestPlans:
+    """Bounds are on the pages that PostgreSQL touches, not on time."""
+
+    NULLS = dict.fromkeys(("states", "destination", "pattern", "key", "code", "older", "newer", "group"))
+
+    @pytest.fixture
+    def backlog(self, rows: Rows, connection: Connection) -> None:
+        """Pending, archived and dead rows, of which the last are in five groups."""
+        rows.insert(BACKLOG)
+        m, a = rows.tables.messages, rows.tables.archive
+        names = ["destination", "event_type", "payload", "status", "dead_at", "last_error_code", "last_error"]
+        n = func.generate_series(1, BACKLOG).table_valued("n", name="numbers").render_derived()
+        many = select(literal("orders"), func.concat("e", n.c.n % 5), literal(b"{}"), literal("dead"))
+        dead = many.add_columns(seconds_from_now(-60), literal("http_400"), func.concat("no order ", n.c.n))
+        shown = ("seq", "id", "event_type", "destination", "payload", "content_type", "headers", "attempts")
+        with rows.engine.begin() as writing:
+            writing.execute(insert(m).from_select(names, dead))
+            copied = select(*(m.c[name] for name in shown), m.c.created_at, literal("sent"))
+            writing.execute(insert(a).from_select([*shown, "created_at", "state"], copied))
+        connection.execution_options(isolation_level="AUTOCOMMIT").execute(text(f"VACUUM ANALYZE {m}"))
+
+    def parameters(self, **given: Any) -> dict[str, Any]:
+        return {**self.NULLS, **_bounds(None), "look": 100, "size": 20, **given}
+
+    @pytest.mark.usefixtures("backlog")
+    @pytest.mark.parametrize(
+        ("make", "given"),
+        [
+            (search.newest, {}),
+            (search.newest_archived, {}),
+            (search.waiting, {"destination": "orders"}),
+            (search.of_key, {"key": "k"}),
+            (search.dead_of_destinations, {}),
+            (search.dead_of_group, {"group": "0123456789ab"}),
+        ],
+    )
+    def test_a_search_looks_at_no_more_than_it_may(self, store: Store, make: Any, given: dict[str, Any]) -> None:
+        plan = explained(store, make(store.tables), self.parameters(**given))
+        assert "Seq Scan" not in scans(plan)
+        assert pages(plan) < 500
+
+    @pytest.mark.usefixtures("backlog")
+    def test_the_groups_are_found_with_a_probe_each(self, store: Store) -> None:
+        """And only the groups of the destination are counted."""
+        parameters = {"past": "", "most": 500}
+        plan = explained(store, search.groups(store.tables), {**parameters, "destination": "nowhere"})
+        assert scans(plan).keys() == {"outbox_messages_groups"}
+        assert pages(plan) < 100
+        plan = explained(store, search.groups(store.tables), {**parameters, "destination": None})
+        assert scans(plan).keys() == {"outbox_messages_groups"}
+        assert pages(plan) < 2 * BACKLOG
+
+    def test_mending_looks_each_message_up_by_its_id(self, store: Store, rows: Rows, connection: Connection) -> None:
+        """Also with statistics of a time when nothing was dead: an index of dead letters is no short cut."""
+        rows.insert(20_000)
+        connection.execute(text(f"ANALYZE {rows.tables.messages}"))
+        connection.commit()
+        ids = [UUID(id) for id in bury(rows, 5_000)][:1_000]
+        parameters = {"ids": ids, "entry": 1, "person": "ann", "reason": None, "states": ["dead", "waiting"]}
+        for statement in (
+            mending.redrive(store.tables),
+            mending.discard(store.tables, archive=True),
+            mending.discard(store.tables, archive=False),
+        ):
+            plan = explained(store, statement, {**parameters, "until": datetime.now(UTC) + timedelta(days=1)})
+            assert scans(plan).keys() == {"outbox_messages_pkey"}
+            assert pages(plan) < 1_000 * 40

@@ -1,0 +1,241 @@
+"""What `outbox-tasks status` shows, and where it gets it from."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner, Result
+
+from outbox_tasks.claim import Tally
+from outbox_tasks.cli import outbox
+from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.signals import claimed, settled
+from outbox_tasks.store import Store
+from outbox_tasks.tallies import MOST, Tallies
+from tests.conftest import Rows, eventually, seconds_from_now
+
+Run = Callable[..., Result]
+STARTED = "2026-01-01T00:00:00.000+00:00"
+
+
+@pytest.fixture
+def env(store: Store, postgres_url: str, broker_url: str, schema: str) -> dict[str, str]:
+    return {
+        "OUTBOX_DATABASE_URL": postgres_url,
+        "OUTBOX_DATABASE_SCHEMA": schema,
+        "OUTBOX_BROKER_URL": broker_url,
+        "OUTBOX_DESTINATIONS": json.dumps({n: {"url": "a://b"} for n in ("orders", "[red]mails")}),
+        "OUTBOX_CONFIG": os.devnull,
+    }
+
+
+@pytest.fixture
+def run(env: dict[str, str]) -> Run:
+    """Runs `outbox-tasks` with these arguments, over the test's tables, 80 columns wide."""
+    return lambda *arguments, **more: CliRunner().invoke(outbox, arguments, env={"COLUMNS": "80", **env, **more})
+
+
+def shown(run: Run, **more: str) -> Any:
+    result = run("status", "--json", **more)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def beat(rows: Rows, name: str = "publish@here", kind: str = "worker", ago: float = 1.0, **facts: Any) -> None:
+    """A heartbeat, as if of a process."""
+    h = rows.tables.heartbeats
+    usual = {"queues": ["outbox.publish"], "pool": "prefork", "concurrency": 4, "started": STARTED}
+    with rows.engine.begin() as connection:
+        made = {"name": name, "kind": kind, "seen_at": seconds_from_now(-ago), "facts": {**usual, **facts}}
+        connection.execute(h.insert().values(**made))
+
+
+def test_what_is_wrong_comes_first_and_nothing_is_wider_than_the_terminal(run: Run, store: Store, rows: Rows) -> None:
+    rows.insert(120_000)
+    rows.insert(3, destination="[red]mails", locked_until=seconds_from_now(-7200))
+    rows.insert(2, status="dead", dead_at=seconds_from_now(-60))
+    rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
+    rows.insert(2, key="a")
+    beat(rows, ago=600)
+    store.traffic.pause("orders", "alice", "moving house")
+    lines = run("status").stdout.splitlines()
+    assert lines[0] == "✗ no worker consumes outbox.claim"
+    assert lines[1] == "✗ no worker consumes outbox.publish: publish@here was last seen 10 min ago"
+    assert "✗ [red]mails: the oldest message has been due for 2 h" in lines
+    [orders] = [line.split() for line in lines if line.startswith("orders ") and line.split()[1] == "paused"]
+    assert orders[2].startswith("~1")
+    assert orders[6] == "3"
+    assert any(line.startswith("orders is paused by alice since ") and "moving house" in line for line in lines)
+    assert any(line.startswith("[red]mails ") for line in lines)
+    assert "! 3 dead letters wait for a person" in lines
+    assert "orders has keys that a dead message holds up: 1; see `keys`" in lines
+    assert any("lost, 10 min ago" in line for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_programs_get_all_of_it(run: Run, rows: Rows) -> None:
+    rows.insert(3)
+    rows.insert(2, locked_until=seconds_from_now(60))
+    beat(rows)
+    beat(rows, "beat", "beat", ago=2)
+    found = shown(run)
+    assert {one["name"]: one["state"] for one in found["destinations"]} == {"orders": "closed", "[red]mails": "closed"}
+    [orders] = [one for one in found["destinations"] if one["name"] == "orders"]
+    assert orders["states"] == {"pending": 3, "leased": 0, "retrying": 0, "scheduled": 2, "dead": 0}
+    assert (orders["due"], orders["estimated"]) == (3, [])
+    assert [(one["name"], one["queues"]) for one in found["workers"]] == [("publish@here", ["outbox.publish"])]
+    assert found["beat"]["age"] == pytest.approx(2, abs=20)
+    assert found["claim"] is None
+    assert found["queues"] == {"outbox.claim": 0, "outbox.publish": 0, "outbox.maintain": 0}
+    assert found["archived"] == {"count": 0, "estimated": False}
+    assert {finding["code"] for finding in found["findings"]} == {"queue"}
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("broker", ["refuses", "is silent"])
+def test_without_a_broker_the_rest_is_shown(run: Run, rows: Rows, broker: str, silent: int) -> None:
+    rows.insert(3)
+    url = f"redis://{LOOPBACK}:{free_port() if broker == 'refuses' else silent}/0"
+    found = shown(run, OUTBOX_BROKER_URL=url)
+    assert found["queues"] is None
+    assert found["destinations"][1]["due"] == 3
+    assert "the broker does not answer" in run("status", OUTBOX_BROKER_URL=url).stdout
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that takes connections and says nothing."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_watching_ends_with_ctrl_c(env: dict[str, str], rows: Rows, as_json: bool) -> None:
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, "-m", "outbox_tasks", "status", "--watch", "0.2", *(["--json"] if as_json else [])]
+    child = subprocess.Popen(argv, env={**os.environ, **env, "TERM": "xterm"}, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+
+    def again() -> bool:
+        nonlocal said
+        said += os.read(ours, 65_536)
+        return said.count(b"orders") >= 3
+
+    eventually(again, 30)
+    child.send_signal(signal.SIGINT)
+    while True:
+        try:
+            if not (more := os.read(ours, 65_536)):
+                break
+        except OSError:  # how a terminal says that nobody writes any more
+            break
+        said += more
+    assert child.wait(20) == 0
+    os.close(ours)
+    assert b"Traceback" not in said
+    assert b"Aborted" not in said
+
+
+class TestTallies:
+    @pytest.fixture
+    def app(self) -> Iterator[Celery]:
+        with Celery("t", set_as_current=False) as app:
+            yield app
+
+    @pytest.fixture
+    def tallies(self, store: Store, app: Celery) -> Iterator[Tallies]:
+        made = Tallies(lambda: store)
+        made.connect(app)
+        yield made
+        made.close()
+
+    @staticmethod
+    def counted(rows: Rows) -> dict[tuple[str, str], int]:
+        found: Counter[tuple[str, str]] = Counter()
+        with rows.engine.connect() as connection:
+            for row in connection.execute(rows.tables.tallies.select()):
+                found[row.destination, row.outcome] += row.count
+        return dict(found)
+
+    def test_of_what_was_settled_are_written_though_nothing_else_happens(
+        self, tallies: Tallies, app: Celery, rows: Rows
+    ) -> None:
+        steps = [Step.SENT] * 3 + [Step.RETRY, Step.DEAD, Step.STALE]
+        tickets = tuple(Ticket(str(n), 1, "e") for n in range(len(steps)))
+        verdicts = [Verdict(ticket, step) for ticket, step in zip(tickets, steps, strict=True)]
+        settled.send(sender=app, bundle=Bundle("orders", "x", tickets), verdicts=verdicts, seconds=0.1)
+        expected = {("orders", "sent"): 3, ("orders", "retry"): 1, ("orders", "dead"): 1, ("orders", "stale"): 1}
+        eventually(lambda: self.counted(rows) == expected)
+
+    def test_of_processes_add_up_and_show_as_rates(self, tallies: Tallies, store: Store, rows: Rows, run: Run) -> None:
+        other = Tallies(lambda: store)
+        for each in (tallies, other, tallies):
+            each.count("orders", ["sent"] * 500 + ["release"] * 5)
+            assert each.flush()
+        assert self.counted(rows) == {("orders", "sent"): 1500, ("orders", "release"): 15}
+        [orders] = [one for one in shown(run)["destinations"] if one["name"] == "orders"]
+        assert 1500 / 5 <= orders["sent"] <= 1500 / 4
+        assert 15 / 5 <= orders["failed"] <= 15 / 4
+
+    def test_of_other_apps_are_not_ours(self, tallies: Tallies, rows: Rows) -> None:
+        with Celery("other", set_as_current=False) as other:
+            claimed.send(sender=other, tally=Tally(claimed=1), seconds=0.1)
+        assert tallies.flush()
+        with rows.engine.connect() as connection:
+            assert not connection.execute(rows.tables.heartbeats.select()).all()
+
+    def test_a_claim_leaves_its_facts(self, tallies: Tallies, app: Celery, run: Run) -> None:
+        tally = Tally(claimed=7, bundles=2, held_back=True, waiting=300)
+        tally.again["orders", "lease_expired"] = 4
+        claimed.send(sender=app, tally=tally, seconds=0.25)
+        assert tallies.flush()
+        claim = shown(run)["claim"]
+        assert (claim["claimed"], claim["bundles"], claim["held_back"]) == (7, 2, True)
+        assert (claim["waiting"], claim["seconds"]) == (300, 0.25)
+
+    def test_are_kept_while_the_database_is_away_but_not_without_bound(self, store: Store, rows: Rows) -> None:
+        away = True
+
+        def reach() -> Store:
+            if away:
+                raise DatabaseUnavailable(url="x", reason="it is away")
+            return store
+
+        tallies = Tallies(reach)
+        tallies.count("orders", ["sent"] * 3)
+        assert not tallies.flush()
+        tallies.count("orders", ["sent"])
+        assert not tallies.flush()
+        away = False
+        assert tallies.flush()
+        assert self.counted(rows) == {("orders", "sent"): 4}
+        away = True
+        for n in range(MOST + 10):
+            tallies.count(f"d{n}", ["sent"])
+        assert not tallies.flush()
+        assert len(tallies._counts) == MOST
+        tallies._counts.clear()
+        tallies.close()
+
+    def test_are_not_written_twice_by_a_fork(self, tallies: Tallies, rows: Rows) -> None:
+        tallies.count("orders", ["sent"])
+        if not (pid := os.fork()):
+            tallies.count("mails", ["sent"])
+            os._exit(len(tallies._counts))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+        assert tallies.flush()
+        assert self.counted(rows) == {("orders", "sent"): 1}

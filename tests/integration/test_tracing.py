@@ -1,0 +1,208 @@
+"""The trace of a writer, in the row, and in what a destination gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import redis
+from celery import Celery, signals
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import Tracer
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Message, Outbox
+from outbox_tasks.model import Bundle, Outcome, Ticket
+from outbox_tasks.publish import Publishers, publish
+from outbox_tasks.store import Store
+from tests.conftest import MakeSettings, MakeStore, Rows, Stream
+
+OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+Write = Callable[[Outbox, Session], object]
+
+app = Celery("shop", broker="redis://127.0.0.1:1/0", set_as_current=False)
+
+
+@app.task(name="shop.ship")
+def ship(order: int) -> None:
+    """Never run here."""
+
+
+def captured(outbox: Outbox, session: Session) -> None:
+    with outbox.capture(session):
+        ship.delay(1)
+
+
+WAYS: dict[str, Write] = {
+    "publish": lambda outbox, session: outbox.publish(session, "a", {}, to="orders"),
+    "publish with an id": lambda outbox, session: outbox.publish(session, "a", {}, to="orders", id=uuid4()),
+    "publish_many": lambda outbox, session: outbox.publish_many(session, [Message("a", {}, to="orders")]),
+    "delay": lambda outbox, session: outbox.delay(session, ship, 1),
+    "apply_async": lambda outbox, session: outbox.apply_async(session, ship, (1,), countdown=5),
+    "capture": captured,
+}
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def tracer(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tracer]:
+    """What an application would set up, for this test alone."""
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    yield provider.get_tracer("shop")
+    provider.shutdown()
+
+
+@pytest.fixture
+def destinations(stream: Stream, broker_url: str) -> dict[str, Any]:
+    return {"orders": {"url": stream.url}, "tasks": {"url": f"celery://?broker={broker_url}&queue=shop"}}
+
+
+@pytest.fixture
+def outbox(settings: MakeSettings, rows: Rows, destinations: dict[str, Any]) -> Outbox:
+    return Outbox(settings(nudge=False, destinations=destinations), celery=app)
+
+
+@pytest.fixture
+def store(new_store: MakeStore, destinations: dict[str, Any]) -> Store:
+    return new_store(destinations=destinations)
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as made:
+        yield made
+
+
+def header(span: trace.Span) -> str:
+    context = span.get_span_context()
+    ids = trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
+    return f"00-{ids[0]}-{ids[1]}-{context.trace_flags:02x}"
+
+
+def send(store: Store, destination: str) -> list[Outcome]:
+    lease = str(uuid4())
+    found = store.claim({destination: 10}, lease)
+    bundle = Bundle(destination, lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in found))
+    publishers = Publishers(store.settings)
+    try:
+        return [outcome for _, outcome in publish(store, publishers, bundle)]
+    finally:
+        publishers.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_writing_keeps_the_context_of_the_span_that_it_is_in(
+    outbox: Outbox, session: Session, rows: Rows, tracer: Tracer, way: str
+) -> None:
+    with tracer.start_as_current_span("POST /orders") as span, session.begin():
+        WAYS[way](outbox, session)
+    [row] = rows.hot()
+    assert row.headers["traceparent"] == header(span)
+
+
+def test_an_async_session_that_writes_at_its_commit_keeps_the_context_of_the_call(
+    outbox: Outbox, engine: Engine, rows: Rows, tracer: Tracer
+) -> None:
+    async def work() -> trace.Span:
+        asynchronous = create_async_engine(engine.url)
+        async with AsyncSession(asynchronous) as session:
+            with tracer.start_as_current_span("POST /orders") as span:
+                await session.begin()
+                outbox.publish(session, "a", {}, to="orders")
+            await session.commit()
+        await asynchronous.dispose()
+        return span
+
+    span = asyncio.run(work())
+    assert [row.headers for row in rows.hot()] == [{"traceparent": header(span)}]
+
+
+@pytest.mark.parametrize("name", ["traceparent", "Traceparent"])
+def test_a_trace_that_the_application_states_wins(
+    outbox: Outbox, session: Session, rows: Rows, tracer: Tracer, name: str
+) -> None:
+    with tracer.start_as_current_span("POST /orders"), session.begin():
+        outbox.publish(session, "a", {}, to="orders", headers={name: OWN, "tenant": "t1"})
+    assert [row.headers for row in rows.hot()] == [{name: OWN, "tenant": "t1"}]
+
+
+def test_the_trace_that_a_celery_call_states_wins(outbox: Outbox, session: Session, rows: Rows, tracer: Tracer) -> None:
+    """As an instrumentation of Celery puts it there, with a span of its own."""
+
+    def inject(headers: dict[str, Any], **_: Any) -> None:
+        headers["traceparent"] = OWN
+
+    signals.before_task_publish.connect(inject)
+    try:
+        with tracer.start_as_current_span("POST /orders"), session.begin():
+            outbox.delay(session, ship, 1)
+    finally:
+        signals.before_task_publish.disconnect(inject)
+    assert [row.headers["traceparent"] for row in rows.hot()] == [OWN]
+
+
+def test_outside_of_any_span_a_row_has_no_trace(outbox: Outbox, session: Session, rows: Rows, tracer: Tracer) -> None:
+    with session.begin():
+        WAYS["publish"](outbox, session)
+    assert [row.headers for row in rows.hot()] == [{}]
+
+
+def test_what_is_rolled_back_leaves_no_span(
+    outbox: Outbox, session: Session, rows: Rows, store: Store, tracer: Tracer, exporter: InMemorySpanExporter
+) -> None:
+    with tracer.start_as_current_span("POST /orders"), session.begin():
+        WAYS["publish"](outbox, session)
+        session.rollback()
+    assert send(store, "orders") == []
+    assert [span.name for span in exporter.get_finished_spans()] == ["POST /orders"]
+
+
+def test_a_repeated_call_with_its_id_may_be_in_another_trace(
+    outbox: Outbox, session: Session, rows: Rows, store: Store, tracer: Tracer
+) -> None:
+    def call() -> str:
+        with tracer.start_as_current_span("POST /orders") as span, session.begin():
+            outbox.publish(session, "a", {}, to="orders", id=UUID(int=5))
+        return header(span)
+
+    first, _ = call(), call()
+    assert [row.headers for row in rows.hot()] == [{"traceparent": first}]
+
+
+@pytest.mark.parametrize("way", ["publish", "delay"])
+def test_a_task_gets_the_context_under_the_name_that_tracers_look_for(
+    outbox: Outbox, session: Session, store: Store, tracer: Tracer, exporter: InMemorySpanExporter,
+    broker_url: str, way: str,
+) -> None:  # fmt: skip
+    with tracer.start_as_current_span("POST /orders") as request, session.begin():
+        if way == "publish":
+            outbox.publish(session, "shop.ship", 1, to="tasks")
+        else:
+            outbox.delay(session, ship, 1)
+    assert send(store, "tasks") == [Outcome.sent()]
+    [sent] = [span for span in exporter.get_finished_spans() if span.name == "publish tasks"]
+    assert sent.parent is not None
+    assert sent.parent.span_id == request.get_span_context().span_id
+    queue = "shop" if way == "publish" else "celery"
+    with redis.Redis.from_url(broker_url) as client:
+        [task] = [json.loads(task) for task in client.lrange(queue, 0, -1)]  # type: ignore[union-attr]
+        client.delete(queue)
+    context = sent.get_span_context()
+    assert context is not None
+    assert task["headers"]["traceparent"].split("-")[2] == trace.format_span_id(context.span_id)

@@ -1,0 +1,69 @@
+"""A TCP proxy that can fall silent: what a network does when it loses a connection and tells nobody."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from outbox_tasks.local.ports import LOOPBACK
+
+
+class Proxy:
+    """Forwards connections to a port of this host, until it is silenced."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._flowing = threading.Event()
+        self._flowing.set()
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server((LOOPBACK, 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def silence(self) -> None:
+        """Nothing passes any more, on old connections and new ones, and none is closed."""
+        self._flowing.clear()
+
+    def resume(self) -> None:
+        """What has been held back goes on."""
+        self._flowing.set()
+
+    def close(self) -> None:
+        """Nobody listens any more, and all connections are cut."""
+        # Closing alone does not wake the thread that accepts.
+        for one in (self._listener, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._flowing.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection((LOOPBACK, self._target))
+            except OSError:
+                return
+            self._open += [near, far]
+            for source, target in ((near, far), (far, near)):
+                threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                self._flowing.wait()
+                target.sendall(data)
+        for one in (source, target):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,327 @@
+"""What a worker's processes count. Each test is a process of its own: prometheus-client is set up once in each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from outbox_tasks import signals
+from outbox_tasks.claim import Tally
+from outbox_tasks.metrics import VARIABLE, exposition
+from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.store import Claimed
+from tests.exposed import Samples, samples
+
+APP = Celery("counted", set_as_current=False)
+
+Fresh = Callable[[Callable[[], Any]], Any]
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary directories are made."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def fresh(directory: Path) -> Iterator[Fresh]:
+    """Calls a function of this module in a fresh interpreter; returns, or raises, what it does."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield lambda function: pool.submit(function).result()
+
+
+def listening() -> Any:
+    """A worker's main process, ready to count."""
+    from outbox_tasks.metrics import directory
+    from outbox_tasks.metrics.workers import Counting
+
+    directory.prepare()
+    counting = Counting(["orders"])
+    counting.listen(APP)
+    return counting
+
+
+def bundle(count: int) -> Bundle:
+    return Bundle("orders", "lease", tuple(Ticket(str(n), 0, "a") for n in range(count)))
+
+
+def verdict(step: Step, code: str | None = None, attempt: int = 1, age: float = 0.1) -> Verdict:
+    return Verdict(Ticket("1", attempt, "a", age=age), step, code=code)
+
+
+def settle(*verdicts: Verdict, seconds: float = 0.02) -> None:
+    signals.settled.send(sender=APP, bundle=bundle(len(verdicts)), verdicts=verdicts, seconds=seconds)
+
+
+def in_fork(work: Callable[[], object], by: int = 0) -> None:
+    """Do it in a forked process, which then ends, or ends by a signal."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+            if by:
+                os.kill(os.getpid(), by)
+        finally:
+            os._exit(1)
+    os.waitpid(pid, 0)
+
+
+def count_outcomes() -> Samples:
+    listening()
+    settle(
+        verdict(Step.SENT), verdict(Step.SENT, age=10.0), verdict(Step.RETRY, "timeout"),
+        verdict(Step.DEAD, "http_404"), verdict(Step.DISCARDED, "expired"), verdict(Step.BEHIND),
+        verdict(Step.OUTAGE, "timeout"),
+        verdict(Step.STALE, attempt=0), verdict(Step.STALE), verdict(Step.RELEASE, "http_500"),
+    )  # fmt: skip
+    settle(*[verdict(Step.SENT)] * 5)
+    return samples(exposition()[0])
+
+
+def test_outcomes_codes_attempts_and_times_are_counted_by_destination(fresh: Fresh) -> None:
+    found = fresh(count_outcomes)
+    outcomes = {labels["outcome"]: value for labels, value in found["outbox_messages_total"]}
+    assert outcomes == {
+        "sent": 7, "retry": 1, "release": 1, "outage": 1, "dead": 1, "discarded": 1, "behind": 1, "stale": 1, "lost": 1,
+    }  # fmt: skip
+    codes = {labels["code"]: value for labels, value in found["outbox_errors_total"]}
+    assert codes == {"timeout": 2, "http_404": 1, "expired": 1, "http_500": 1}
+    assert found["outbox_attempts_total"] == [({"destination": "orders"}, 13)]  # not those behind, nor the one not ours
+    assert found["outbox_bundle_messages_sum"] == [({"destination": "orders"}, 15)]
+    assert found["outbox_send_seconds_count"] == [({"destination": "orders"}, 2)]
+    assert found["outbox_worker_processes"] == [({}, 1)]
+    buckets = {labels["le"]: value for labels, value in found["outbox_latency_seconds_bucket"]}
+    assert (buckets["0.1"], buckets["0.25"], buckets["10.0"], buckets["30.0"], buckets["+Inf"]) == (0, 6, 6, 7, 7)
+    assert found["outbox_latency_seconds_sum"][0][1] == pytest.approx(6 * 0.12 + 10.02)
+
+
+def count_nothing() -> Samples:
+    listening()
+    return samples(exposition()[0])
+
+
+def test_there_are_zeros_before_anything_happens_or_an_increase_could_not_be_seen(fresh: Fresh) -> None:
+    found = fresh(count_nothing)
+    assert ({"destination": "orders", "outcome": "dead"}, 0) in found["outbox_messages_total"]
+    assert ({"destination": "orders", "cause": "unsettled"}, 0) in found["outbox_claimed_again_total"]
+
+
+def count_claims() -> Samples:
+    listening()
+    rows = [Claimed(n, str(n), "orders", "a", 20, "dead", False, code="too_old") for n in range(2)]
+    rows += [Claimed(n, str(n), f"typo{n}", "a", 0, "dead", False, code="unknown_destination") for n in range(3)]
+    again = Counter({("orders", "unsettled"): 1, ("orders", "lease_expired"): 3})
+    tally = Tally(claimed=30, bundles=4, dead=5, held_back=True, buried=rows, again=again)
+    signals.claimed.send(sender=APP, tally=tally, seconds=0.004)
+    signals.claimed.send(sender=APP, tally=Tally(), seconds=0.002)
+    signals.claimed.send(sender=Celery("another", set_as_current=False), tally=tally, seconds=0.004)
+    for code in ("connection", "connection", None):
+        signals.breaker_opened.send(sender=APP, destination="orders", code=code, error="x")
+    signals.key_blocked.send(sender=APP, destination="orders", key="k", message_id="1", code="x")
+    return samples(exposition()[0])
+
+
+def test_claims_leases_that_ran_out_breakers_and_blocked_keys_are_counted(fresh: Fresh) -> None:
+    found = fresh(count_claims)
+    totals = {name: value for name, [(labels, value), *_] in found.items() if not labels}
+    assert totals["outbox_claims_total"] == totals["outbox_claim_seconds_count"] == 2
+    assert (totals["outbox_claimed_messages_total"], totals["outbox_claimed_bundles_total"]) == (30, 4)
+    assert totals["outbox_claims_held_back_total"] == 1
+    assert {labels["cause"]: value for labels, value in found["outbox_claimed_again_total"]} == {
+        "unsettled": 1, "lease_expired": 3,
+    }  # fmt: skip
+    dead = {labels["destination"]: value for labels, value in found["outbox_messages_total"] if value}
+    assert dead == {"orders": 2, "": 3}
+    assert {labels["code"]: value for labels, value in found["outbox_errors_total"]} == {
+        "too_old": 2, "unknown_destination": 3,
+    }  # fmt: skip
+    assert {labels["code"]: value for labels, value in found["outbox_breaker_opened_total"]} == {
+        "connection": 2, "none": 1,
+    }  # fmt: skip
+    assert found["outbox_keys_blocked_total"] == [({"destination": "orders"}, 1)]
+
+
+def count_odd_ones() -> Samples:
+    listening()
+    settle(*(verdict(Step.SENT, age=age) for age in (-5.0, float("inf"), float("nan"), 1e12)))
+    for n in range(100):
+        settle(verdict(Step.RETRY, f"code_{n}"))
+    return samples(exposition()[0])
+
+
+def test_what_anybody_writes_into_rows_or_answers_spoils_nothing(fresh: Fresh) -> None:
+    found = fresh(count_odd_ones)
+    [(_, total)] = found["outbox_latency_seconds_sum"]
+    assert 0 <= total < 1e10
+    codes = {labels["code"]: value for labels, value in found["outbox_errors_total"]}
+    assert (len(codes), codes["other"], sum(codes.values())) == (41, 60, 100)
+
+
+def count_in_forks() -> tuple[Samples, Samples, list[str]]:
+    listening()
+    reading, writing = os.pipe()
+    if not (living := os.fork()):
+        settle(verdict(Step.SENT))
+        os.write(writing, b".")
+        signal.pause()
+    os.read(reading, 1)
+    in_fork(lambda: settle(verdict(Step.SENT), verdict(Step.SENT)))
+    in_fork(lambda: settle(*[verdict(Step.SENT)] * 10), by=signal.SIGKILL)
+    first = samples(exposition()[0])
+    for _ in range(3):
+        in_fork(lambda: settle(*[verdict(Step.SENT)] * 100), by=signal.SIGKILL)
+    second = samples(exposition()[0])
+    again = samples(exposition()[0])
+    assert again == second
+    files = sorted(file.name.replace(str(living), "living") for file in Path(os.environ[VARIABLE]).iterdir())
+    os.kill(living, signal.SIGKILL)
+    os.waitpid(living, 0)
+    return first, second, files
+
+
+def test_processes_are_added_up_also_those_that_were_killed(fresh: Fresh) -> None:
+    first, second, files = fresh(count_in_forks)
+    sent = [[each for each in found["outbox_messages_total"] if each[1]] for found in (first, second)]
+    assert sent == [[({"destination": "orders", "outcome": "sent"}, n)] for n in (13, 313)]
+    assert second["outbox_latency_seconds_count"] == [({"destination": "orders"}, 313)]
+    assert [found["outbox_worker_processes"] for found in (first, second)] == [[({}, 1)]] * 2
+    # What ended processes have left is in one file of each kind; the main process and the living one have theirs.
+    assert {"counter_ended.db", "histogram_ended.db", "counter_living.db", "gauge_livesum_living.db"} <= set(files)
+    assert len(files) == 8
+
+
+def count_late() -> Samples:
+    from prometheus_client import Counter as Early
+
+    Early("the_applications_own", "Made before us.", registry=None).inc()
+    listening()
+    in_fork(lambda: settle(verdict(Step.SENT)))
+    return samples(exposition()[0])
+
+
+def test_it_counts_although_the_application_has_imported_the_client_before(fresh: Fresh) -> None:
+    found = fresh(count_late)
+    assert [value for _, value in found["outbox_messages_total"] if value] == [1]
+
+
+def begin_and_leave() -> tuple[list[str], list[str]]:
+    from outbox_tasks.metrics import directory
+
+    listening()
+    during = os.listdir(tempfile.gettempdir())  # noqa: PTH208
+    in_fork(directory.leave)
+    assert os.listdir(tempfile.gettempdir()) == during  # noqa: PTH208
+    directory.leave()
+    assert VARIABLE not in os.environ
+    return during, os.listdir(tempfile.gettempdir())  # noqa: PTH208
+
+
+def test_its_own_directory_goes_with_the_main_process_and_not_with_one_of_its_pool(fresh: Fresh) -> None:
+    during, after = fresh(begin_and_leave)
+    assert [name.startswith("outbox-metrics-") for name in during] == [True]
+    assert after == []
+
+
+def begin_in_a_given_one() -> str:
+    listening()
+    settle(verdict(Step.SENT))
+    return os.environ[VARIABLE]
+
+
+def test_a_given_directory_is_used_and_left(fresh: Fresh, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(directory / "given"))
+    assert fresh(begin_in_a_given_one) == str(directory / "given")
+    assert {file.name.partition("_")[0] for file in (directory / "given").iterdir()} == {
+        "counter",
+        "histogram",
+        "gauge",
+    }
+
+
+def begin_and_be_killed() -> str:
+    from outbox_tasks.metrics import directory
+
+    reading, writing = os.pipe()
+    if not (pid := os.fork()):
+        listening()
+        os.write(writing, os.environ[VARIABLE].encode())
+        signal.pause()
+    path = os.read(reading, 1000).decode()
+    directory.prepare()  # as another worker of this host
+    assert Path(path).exists(), "that of a living worker was removed"
+    directory.leave()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return path
+
+
+def test_the_directory_of_a_killed_worker_is_removed_by_the_next_and_never_that_of_a_living_one(
+    fresh: Fresh, directory: Path
+) -> None:
+    abandoned = Path(fresh(begin_and_be_killed))
+    assert abandoned.exists()
+    fresh(begin_and_leave)
+    assert not abandoned.exists()
+
+
+SILENT = """
+import sys
+from celery import Celery, signals
+from outbox_tasks import metrics
+from outbox_tasks.relay import Relay
+from outbox_tasks.settings import Settings
+
+app = Celery("counted")
+metrics.connect(Relay(app, Settings()))
+signals.worker_init.send(sender=type("Worker", (), {"app": app}))
+signals.worker_process_init.send(sender=None)
+assert "prometheus_client" not in sys.modules
+"""
+
+MISSING = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "prometheus_client":
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Blocked())
+from celery import Celery, signals
+from outbox_tasks import metrics
+from outbox_tasks.errors import MetricsNotInstalled
+from outbox_tasks.relay import Relay
+from outbox_tasks.settings import Settings
+
+app = Celery("counted")
+metrics.connect(Relay(app, Settings(monitor_port=0)))
+signals.worker_init.send(sender=type("Worker", (), {"app": app}))
+try:
+    metrics.exposition()
+except MetricsNotInstalled as error:
+    print(error)
+"""
+
+
+def test_without_a_monitor_nothing_is_imported() -> None:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", SILENT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_client_the_worker_starts_and_says_what_to_install() -> None:
+    done = subprocess.run([sys.executable, "-c", MISSING], capture_output=True, text=True)
+    assert "pip install 'outbox-tasks[metrics]'" in done.stdout, done.stderr

@@ -1,0 +1,217 @@
+"""The spans of sends, and what messages carry on: by the real SDK, into memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+
+from outbox_tasks import tracing
+from outbox_tasks.model import LeasedMessage, Outcome
+from tests.contract.messages import message
+
+WRITER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+UNSAMPLED = WRITER[:-1] + "0"
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[TracerProvider]:
+    """What an application would set up, for this test alone."""
+    made = TracerProvider(shutdown_on_exit=False)
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: made)
+    yield made
+    made.shutdown()
+
+
+@pytest.fixture
+def spans(provider: TracerProvider) -> InMemorySpanExporter:
+    exporter = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return exporter
+
+
+def sent(*messages: LeasedMessage, outcomes: Sequence[Outcome] | None = None) -> Sequence[LeasedMessage]:
+    """Send messages; returns them as their publisher got them."""
+    with tracing.sending("orders", "redis+stream", messages) as sends:
+        sends.outcomes = outcomes or [Outcome.sent()] * len(messages)
+    return sends.messages
+
+
+def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
+    return [span for span in spans.get_finished_spans() if span.name == name]
+
+
+def parent_of(span: ReadableSpan) -> str | None:
+    return None if span.parent is None else trace.format_span_id(span.parent.span_id)
+
+
+def carried(span: ReadableSpan | trace.Span) -> str:
+    """Its context as a header."""
+    context = span.get_span_context()
+    assert context is not None
+    flags = f"{context.trace_flags:02x}"
+    return f"00-{trace.format_trace_id(context.trace_id)}-{trace.format_span_id(context.span_id)}-{flags}"
+
+
+def attributes(span: ReadableSpan) -> Mapping[str, Any]:
+    return dict(span.attributes or {})
+
+
+class TestWithTracing:
+    def test_a_message_is_sent_in_its_writers_trace_and_the_consumer_gets_the_sends_context(
+        self, spans: InMemorySpanExporter
+    ) -> None:
+        [got] = sent(message(headers={"traceparent": WRITER, "tracestate": "v=1", "tenant": "t1"}))
+        [span] = named(spans, "publish orders")
+        assert (carried(span)[3:35], parent_of(span)) == (WRITER[3:35], WRITER[36:52])
+        assert got.headers == {"traceparent": carried(span), "tracestate": "v=1", "tenant": "t1"}
+
+    def test_the_sends_of_a_bundle_have_a_span_together_and_all_link_to_each_other(
+        self, spans: InMemorySpanExporter
+    ) -> None:
+        other = WRITER.replace("b7ad", "c8be")
+        one, two = message(headers={"traceparent": WRITER}), message(headers={"traceparent": other})
+        sent(one, two)
+        [bundle] = named(spans, "send orders")
+        linked = [(trace.format_span_id(link.context.span_id), dict(link.attributes or {})) for link in bundle.links]
+        assert linked == [
+            (WRITER[36:52], {"messaging.message.id": one.id}),
+            (other[36:52], {"messaging.message.id": two.id}),
+        ]
+        assert attributes(bundle) == {
+            "messaging.system": "redis",
+            "messaging.destination.name": "orders",
+            "messaging.operation.name": "send",
+            "messaging.operation.type": "send",
+            "messaging.batch.message_count": 2,
+        }
+        assert (bundle.kind, bundle.parent) == (trace.SpanKind.CLIENT, None)
+        for span, given in zip(named(spans, "publish orders"), (one, two), strict=True):
+            assert [link.context for link in span.links] == [bundle.get_span_context()]
+            assert (span.kind, attributes(span)["messaging.message.id"]) == (trace.SpanKind.PRODUCER, given.id)
+
+    def test_what_a_client_traces_while_it_sends_belongs_to_the_bundle(
+        self, spans: InMemorySpanExporter, provider: TracerProvider
+    ) -> None:
+        with tracing.sending("orders", "http", [message()]) as sends:
+            provider.get_tracer("client").start_span("POST").end()
+            sends.outcomes = [Outcome.sent()]
+        [bundle], [inner] = named(spans, "send orders"), named(spans, "POST")
+        assert inner.parent == bundle.get_span_context()
+
+    def test_a_message_without_a_writers_trace_begins_its_own(self, spans: InMemorySpanExporter) -> None:
+        [got] = sent(message(headers={"tenant": "t1"}))
+        [span] = named(spans, "publish orders")
+        assert span.parent is None
+        assert got.headers == {"tenant": "t1", "traceparent": carried(span)}
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {"traceparent": UNSAMPLED},
+            {"traceparent": WRITER[:-2] + "02", "tracestate": "v=1"},
+            {"traceparent": f"01{UNSAMPLED[2:]}-more"},  # of a later version
+            {"traceparent": "00-a-b-01"},
+            {"traceparent": ""},
+            {"traceparent": 5},
+            ["no mapping"],
+        ],
+        ids=str,
+    )
+    def test_what_was_not_sampled_or_is_not_to_be_read_travels_on_as_it_is(
+        self, spans: InMemorySpanExporter, headers: Any
+    ) -> None:
+        plain = message(headers=headers)
+        assert sent(plain) == (plain,)
+        assert not spans.get_finished_spans()
+        [same, other] = sent(plain, message(headers={"traceparent": WRITER}))
+        assert same is plain
+        assert other.headers["traceparent"] != WRITER
+        assert len(named(spans, "publish orders")) == 1
+
+    def test_a_failure_is_told_by_its_code_and_never_by_its_text(self, spans: InMemorySpanExporter) -> None:
+        outcomes = [Outcome.sent(), Outcome.outage("http_503", "SECRET"), Outcome.behind()]
+        sent(*(message(headers={"traceparent": WRITER}) for _ in outcomes), outcomes=outcomes)
+        told = [
+            (attributes(span).get("error.type"), attributes(span)["outbox.outcome"], span.status.is_ok)
+            for span in named(spans, "publish orders")
+        ]
+        assert told == [(None, "sent", True), ("http_503", "outage", False), (None, "behind", True)]
+        [bundle] = named(spans, "send orders")
+        assert (attributes(bundle)["error.type"], bundle.status.is_ok) == ("http_503", False)
+        assert "SECRET" not in "".join(span.to_json() for span in spans.get_finished_spans())
+
+    def test_sends_that_break_off_end_their_spans(self, spans: InMemorySpanExporter) -> None:
+        with pytest.raises(KeyboardInterrupt), tracing.sending("orders", "http", [message()]):
+            raise KeyboardInterrupt
+        assert [attributes(span)["error.type"] for span in spans.get_finished_spans()] == ["KeyboardInterrupt"] * 2
+
+    def test_what_the_relay_does_not_sample_the_consumer_is_told_not_to(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(trace, "get_tracer_provider", lambda: TracerProvider(ALWAYS_OFF, shutdown_on_exit=False))
+        [got] = sent(message())
+        assert not int(got.headers["traceparent"][-2:], 16) & trace.TraceFlags.SAMPLED
+
+    def test_a_processor_that_fails_stops_no_message(self, provider: TracerProvider) -> None:
+        class Broken(SpanProcessor):
+            def on_start(self, *_: Any, **__: Any) -> None:
+                raise OSError("no exporter")
+
+        provider.add_span_processor(Broken())
+        plain = message()
+        assert sent(plain) == (plain,)
+
+
+def test_the_writers_context_is_that_of_the_current_span(provider: TracerProvider) -> None:
+    assert tracing.current() == {}
+    with provider.get_tracer("shop").start_as_current_span("POST /orders") as span:
+        assert tracing.current() == {"traceparent": carried(span)}
+
+
+def test_nothing_is_done_while_nobody_has_set_it_up() -> None:
+    given = [message(headers={"traceparent": WRITER})]
+    with tracing.sending("orders", "http", given) as sends:
+        assert sends.messages is given
+    assert not sends.spans
+
+
+NOT_INSTALLED = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "opentelemetry":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Blocked())
+
+from outbox_tasks import tracing
+from outbox_tasks.compose import rows
+from outbox_tasks.model import Message
+from outbox_tasks.publish import Publishers, publish
+from outbox_tasks.settings import Settings
+from outbox_tasks.write import Writer
+import outbox_tasks.celery, outbox_tasks.tasks
+
+assert tracing.current() == {}
+[row] = rows(Message("a", {}), Settings(destinations={"orders": {"url": "http://x"}}), tracing.current())[1]
+assert "headers" not in row, row
+given = [object()]
+with tracing.sending("orders", "http", given) as sends:
+    assert sends.messages is given
+assert not any(name.startswith("opentelemetry") for name in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("blocked", [True, False], ids=["not installed", "installed, but not imported"])
+def test_without_opentelemetry_nothing_changes_and_it_is_not_imported(blocked: bool) -> None:
+    code = NOT_INSTALLED if blocked else NOT_INSTALLED.replace("sys.meta_path.insert(0, Blocked())", "")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
