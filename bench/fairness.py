@@ -5,19 +5,22 @@
 One relay with four publish processes; ten messages a second to the healthy destination. Beside it, in turn: nothing,
 then a destination that is *dead* (it takes connections and never answers), *slow* (each send takes 3 s), one that is
 flooded with a backlog, one that refuses all of 10,000 messages for good (*poison*), and one that asks to retry all of
-10,000 (*busy*). The servers are embedded ones.
+10,000 (*busy*). Each has had some messages before. The servers are embedded ones.
+
+The last three take all the CPU there is. What that alone does to the healthy messages, the row *loaded machine* shows:
+there is nothing else to send, but for each core a process that only computes, and one more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from statistics import quantiles
 from typing import Any
 
@@ -28,18 +31,24 @@ from rich.table import Table
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
-from outbox_tasks import Outbox, Settings
+from outbox_tasks import Message, Outbox, Settings
 from outbox_tasks.database import engine_url, migrating
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.relay import Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 
+LOADED = "loaded machine"
 RATE = 10
 PROCESSES = 4
 PATIENCE = 120.0
 TROUBLES = {"dead": 2_000, "slow": 2_000, "flood": 200_000, "poison": 10_000, "busy": 10_000}
 """The destinations in trouble, and how many messages are due for each."""
+
+WARMED = ("flood", "poison", "busy")
+"""Those whose first messages are sent before: a process that has never sent there connects first."""
+
+WARM = 4_000
 
 BACKLOG = """INSERT INTO outbox_messages (event_type, destination, payload)
 SELECT 'order.created', :destination, convert_to('{"id": ' || n || '}', 'UTF8') FROM generate_series(1, :count) n"""
@@ -47,10 +56,25 @@ SELECT 'order.created', :destination, convert_to('{"id": ' || n || '}', 'UTF8') 
 
 @contextmanager
 def answering(status: str, wait: float) -> Iterator[int]:
-    """An HTTP server that answers everything alike, after a while. Yields its port."""
-    loop = asyncio.new_event_loop()
+    """An HTTP server that answers everything alike, after a while. Yields its port.
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    In a process of its own: in this one it would hold up those who write and measure.
+    """
+    port, spawning = free_port(), multiprocessing.get_context("spawn")
+    server = spawning.Process(target=answer, args=(port, status, wait), daemon=True)
+    server.start()
+    try:
+        wait_for(lambda: is_listening(port), "the server answers")
+        yield port
+    finally:
+        server.kill()
+        server.join()
+
+
+def answer(port: int, status: str, wait: float) -> None:
+    """What runs in it."""
+
+    async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 length = next(
@@ -62,12 +86,38 @@ def answering(status: str, wait: float) -> Iterator[int]:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    server = loop.run_until_complete(asyncio.start_server(answer, "127.0.0.1", 0))
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    yield server.sockets[0].getsockname()[1]
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
+    async def serve() -> None:
+        async with await asyncio.start_server(converse, "127.0.0.1", port) as server:
+            await server.serve_forever()
+
+    asyncio.run(serve())
+
+
+def is_listening(port: int) -> bool:
+    """Whether a port of this machine takes connections."""
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Processes that take all the CPU there is."""
+    spawning = multiprocessing.get_context("spawn")
+    hogs = [spawning.Process(target=compute, daemon=True) for _ in range((os.cpu_count() or 1) + 1)]
+    for hog in hogs:
+        hog.start()
+    try:
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.join()
+
+
+def compute() -> None:
+    """What each of them does."""
+    while True:
+        pass
 
 
 @contextmanager
@@ -91,6 +141,10 @@ class Bench:
     def latency(self, trouble: str | None) -> dict[str, Any]:
         """Milliseconds from commit to the healthy destination, while another one is in trouble."""
         self.stream.delete("healthy")
+        if trouble in WARMED:
+            with Session(self.engine) as session, session.begin():
+                self.outbox.publish_many(session, [Message("order.created", {}, to=trouble) for _ in range(WARM)])
+            wait_for(lambda: self._left(trouble, untried=True) == 0, "each process has sent there")
         if trouble:
             with self.engine.begin() as connection:
                 connection.execute(text(BACKLOG), {"destination": trouble, "count": TROUBLES[trouble]})
@@ -117,8 +171,10 @@ class Bench:
             "done_meanwhile": during,
         }
 
-    def _left(self, destination: str) -> int:
+    def _left(self, destination: str, *, untried: bool = False) -> int:
         query = "SELECT count(*) FROM outbox_messages WHERE status = 'pending' AND destination = :name"
+        if untried:
+            query += " AND attempts = 0"
         with self.engine.connect() as connection:
             return int(connection.execute(text(query), {"name": destination}).scalar_one())
 
@@ -184,9 +240,10 @@ def main(seconds: float, only: tuple[str, ...], as_json: bool) -> None:
     """What one destination in trouble costs the others."""
     figures: dict[str, dict[str, Any]] = {}
     with Console(stderr=True).status("starting") as status, running(seconds) as bench:
-        for name in ("undisturbed", *(only or TROUBLES), "undisturbed again"):
+        for name in ("undisturbed", *(only or TROUBLES), LOADED, "undisturbed again"):
             status.update(name)
-            figures[name] = bench.latency(name if name in TROUBLES else None)
+            with computing() if name == LOADED else nullcontext():
+                figures[name] = bench.latency(name if name in TROUBLES else None)
     calm = max(figures[name]["p99_ms"] for name in ("undisturbed", "undisturbed again"))
     for found in figures.values():
         found["p99_ratio"] = round(found["p99_ms"] / calm, 2)

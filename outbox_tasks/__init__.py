@@ -1,11 +1,15 @@
 """A transactional outbox for Celery and SQLAlchemy: change the database and tell the world, or do neither."""
 
-from outbox_tasks.errors import OutboxError
-from outbox_tasks.inbox import Inbox
-from outbox_tasks.model import LeasedMessage, Message, Outcome
-from outbox_tasks.outbox import Outbox
-from outbox_tasks.policy import Destination
-from outbox_tasks.settings import Settings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outbox_tasks.errors import OutboxError
+    from outbox_tasks.inbox import Inbox
+    from outbox_tasks.model import LeasedMessage, Message, Outcome
+    from outbox_tasks.outbox import Outbox
+    from outbox_tasks.policy import Destination
+    from outbox_tasks.settings import Settings
 
 __version__ = "0.1.0"
 __all__ = [
@@ -19,3 +23,26 @@ __all__ = [
     "Settings",
     "__version__",
 ]
+
+_HOMES = {
+    "Destination": "policy",
+    "Inbox": "inbox",
+    "LeasedMessage": "model",
+    "Message": "model",
+    "Outbox": "outbox",
+    "OutboxError": "errors",
+    "Outcome": "model",
+    "Settings": "settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, each loaded when first asked for: what only looks needs neither Celery nor the ORM."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from outbox_tasks import tracing
 from outbox_tasks.claim_check import ClaimCheck
@@ -61,10 +61,15 @@ class Publishers(Mapping[str, Publisher]):
         self._checks.clear()
 
 
-def publish(store: Store, publishers: Mapping[str, Publisher], bundle: Bundle) -> list[tuple[Ticket, Outcome]]:
+def publish(
+    store: Store,
+    publishers: Mapping[str, Publisher],
+    bundle: Bundle,
+    crowded: Callable[[], None] = lambda: None,
+) -> list[tuple[Ticket, Outcome]]:
     """Send the messages of a bundle that are still ours. Returns the outcome of each one begun, in order,
-    with the ticket of the attempt that was begun."""
-    begun = _begin(store, bundle)
+    with the ticket of the attempt that was begun. `crowded` is called if there is no slot for it."""
+    begun = _begin(store, bundle, crowded)
     messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
     if not messages:
         return []
@@ -77,7 +82,7 @@ def publish(store: Store, publishers: Mapping[str, Publisher], bundle: Bundle) -
     ]
 
 
-def _begin(store: Store, bundle: Bundle) -> dict[str, LeasedMessage]:
+def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None]) -> dict[str, LeasedMessage]:
     """Begin, once there is a slot: soon, or not in this task. What is not to be begun now is given back."""
     for wait in (*SLOT_WAITS, None):
         begun = store.begin(bundle)
@@ -89,6 +94,7 @@ def _begin(store: Store, bundle: Bundle) -> dict[str, LeasedMessage]:
             store.give_back(bundle)
             break
         if crowded or wait is None:
+            no_slot()
             store.release(bundle.lease, bundle.tickets, SLOW)
             break
         time.sleep(wait)

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from celery import Celery
 
 from outbox_tasks.broker import Broker, joined
+from outbox_tasks.crowd import Crowd
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.publish import Publishers
 from outbox_tasks.pulse import Pulse
@@ -28,6 +29,7 @@ class Relay:
         self.broker = Broker(app, settings)
         self.given = settings
         self.pulse = Pulse()
+        self.crowd = Crowd()
         self.tallies = Tallies(lambda: self.store)
         self._pid: int | None = None
         self._store: Store | None = None

@@ -10,7 +10,7 @@ from typing import Any
 from celery import Celery, Task, signals
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from outbox_tasks import claim, heartbeat, logs, metrics, monitor, publish, retention, settle
+from outbox_tasks import claim, heartbeat, logs, metrics, monitor, publish, reserve, retention, settle
 from outbox_tasks.alerts import teller, webhook
 from outbox_tasks.broker import (
     BUNDLE_TASK,
@@ -131,6 +131,7 @@ def register(app: Celery, settings: Settings) -> Relay:
     heartbeat.connect(relay)
     metrics.connect(relay)
     monitor.connect(relay)
+    reserve.connect(relay)
     return relay
 
 
@@ -139,7 +140,7 @@ def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
     began = time.monotonic()
     try:
         store = relay.store
-        outcomes = publish.publish(store, relay.publishers, bundle)
+        outcomes = publish.publish(store, relay.publishers, bundle, relay.crowd.note)
     except DatabaseUnavailable as error:
         wait = backoff(relay.settings, task.request.retries + 1)
         # It still expires when it would have: with its lease.

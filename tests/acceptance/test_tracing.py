@@ -76,7 +76,7 @@ def named(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 
 
 def complete(found: list[dict[str, Any]]) -> bool:
-    """A span is written as it ends: that of a request after its answer, that of a bundle after those of its messages."""
+    """Whether all are there: a request's is written after its answer, a bundle's after those of its messages."""
     bundled = sum(span["attributes"]["messaging.batch.message_count"] for span in named(found, "send orders"))
     return bundled == ORDERS - 1 and len(named(found, "POST /orders")) == ORDERS
 
