@@ -3,9 +3,9 @@
     python -m bench.destinations [NAME …] [--seconds 2] [--bundle 100] [--json]
 
 The destinations are those of the contract tests, one after the other, with the servers that those run. A server shares
-the machine with the bench, and some are stand-ins (moto for Amazon, Azurite, librdkafka's mock of Kafka, receivers in
-Python for webhooks and gRPC), so the rate is that of both ends together, and can be the server's. The CPU is that of
-the sending process alone, all of its threads. Ratios are to redis+stream in the same run.
+the machine with the bench, and some are stand-ins (moto for Amazon, Azurite, librdkafka's mock of Kafka, servers in
+Python for Service Bus, Pub/Sub, webhooks and gRPC), so the rate is that of both ends together, and can be the server's.
+The CPU is that of the sending process alone, all of its threads. Ratios are to redis+stream in the same run.
 
 Each message is new, with an id and a key of its own and 200 bytes of JSON; one that is not `sent` ends the row.
 Messages are made before the clock starts.

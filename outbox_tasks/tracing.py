@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 SYSTEMS = {
     "amqp": "rabbitmq", "amqps": "rabbitmq", "sqs": "aws_sqs", "sns": "aws.sns", "mqtts": "mqtt",
     "redis+stream": "redis", "rediss+stream": "redis", "rediss": "redis", "https": "http", "grpcs": "grpc",
+    "azureservicebus": "servicebus", "pubsub": "gcp_pubsub",
 }  # fmt: skip
 """`messaging.system` of a URL's scheme, where it is not the scheme itself."""
 

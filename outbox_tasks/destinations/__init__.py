@@ -18,10 +18,12 @@ from outbox_tasks.settings import Settings
 GROUP = "outbox_tasks.publishers"
 
 EXTRAS = {
+    "azureservicebus": "azure",
     "azurestoragequeues": "azure",
     "grpcs": "grpc",
     "https": "http",
     "mqtts": "mqtt",
+    "pubsub": "gcp",
     "sns": "aws",
     "sqs": "aws",
 }

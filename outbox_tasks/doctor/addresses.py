@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,10 @@ def addresses(destination: Destination, broker_url: str | None) -> Sequence[Addr
         return _of_url(found[1]) if found else []
     if scheme in ("sqs", "sns"):
         return _amazon(urlsplit(url))
+    if scheme == "pubsub":
+        return _google(urlsplit(url))
+    if scheme == "azureservicebus":
+        return _service_bus(urlsplit(url))
     return _of_url(url)
 
 
@@ -80,3 +85,16 @@ def _amazon(parts: SplitResult) -> list[Address]:
         return _of_url(endpoint[0])
     suffix = "amazonaws.com.cn" if (parts.hostname or "").startswith("cn-") else "amazonaws.com"
     return [Address(f"{parts.scheme}.{parts.hostname}.{suffix}", 443, tls=True)]
+
+
+def _google(parts: SplitResult) -> list[Address]:
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    emulator = options.get("emulator") or os.environ.get("PUBSUB_EMULATOR_HOST")
+    place = urlsplit(f"//{emulator or options.get('endpoint', 'pubsub.googleapis.com')}")
+    return [Address(place.hostname or "", place.port or 443, tls=not emulator)]
+
+
+def _service_bus(parts: SplitResult) -> list[Address]:
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    tls = options.get("development_emulator") != "true"
+    return [Address(parts.hostname or "", parts.port or (5671 if tls else 5672), tls, options.get("ca_file"))]

@@ -59,6 +59,20 @@ def test_a_length_of_time(seconds: float, text: str) -> None:
         ("sqs://key:se%2Fcret@eu-west-1/queue", [Address("sqs.eu-west-1.amazonaws.com", 443, tls=True)]),
         ("sns://cn-north-1/1/t", [Address("sns.cn-north-1.amazonaws.com.cn", 443, tls=True)]),
         ("sqs://eu-west-1/queue?endpoint=http://localhost:4566", [Address("localhost", 4566)]),
+        ("pubsub://example.com:shop/orders", [Address("pubsub.googleapis.com", 443, tls=True)]),
+        (
+            "pubsub://shop/orders?endpoint=eu-pubsub.googleapis.com:8443",
+            [Address("eu-pubsub.googleapis.com", 8443, tls=True)],
+        ),
+        ("pubsub://shop/orders?emulator=localhost:8085", [Address("localhost", 8085)]),
+        (
+            "azureservicebus://send:se%2Fcret@shop.servicebus.windows.net/orders",
+            [Address("shop.servicebus.windows.net", 5671, tls=True)],
+        ),
+        (
+            "azureservicebus://send:se%2Fcret@localhost/orders?development_emulator=true",
+            [Address("localhost", 5672)],
+        ),
         ("azurestoragequeues://k/e+y==@https://acc.queue.core.windows.net?queue=q",
          [Address("acc.queue.core.windows.net", 443, tls=True)]),
         ("celery://?broker=redis://shop:6380/2", [Address("shop", 6380)]),

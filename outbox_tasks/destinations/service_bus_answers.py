@@ -1,0 +1,97 @@
+"""What the errors of Azure Service Bus mean, and the exceptions of its client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from azure.core.exceptions import ClientAuthenticationError
+from azure.servicebus import exceptions as azure
+
+from outbox_tasks.model import Outcome, Result
+
+TROUBLE: tuple[tuple[tuple[type[Exception], ...], Result, str], ...] = (
+    ((azure.OperationTimeoutError, TimeoutError), Result.OUTAGE, "timeout"),
+    ((azure.ServiceBusAuthorizationError,), Result.OUTAGE, "unauthorized"),
+    ((ClientAuthenticationError,), Result.OUTAGE, "unauthorized"),  # azure-identity has found no credentials
+    ((azure.MessagingEntityNotFoundError,), Result.OUTAGE, "unroutable"),
+    ((azure.MessagingEntityDisabledError,), Result.OUTAGE, "disabled"),
+    ((azure.ServiceBusQuotaExceededError,), Result.OUTAGE, "full"),
+    ((azure.ServiceBusServerBusyError,), Result.RETRY, "throttled"),
+    ((azure.MessageSizeExceededError,), Result.DEAD, "too_large"),
+    ((azure.ServiceBusCommunicationError, OSError), Result.OUTAGE, "connection"),
+)
+"""Exceptions → outcome and code; the first that fits counts. Any other goes by its condition, below."""
+
+CONDITIONS: dict[str, tuple[Result, str]] = {
+    "amqp:decode-error": (Result.DEAD, "refused"),
+    "amqp:invalid-field": (Result.DEAD, "refused"),
+    "com.microsoft:argument-error": (Result.DEAD, "refused"),
+    "com.microsoft:argument-out-of-range": (Result.DEAD, "refused"),
+    "amqp:unknown-error": (Result.RETRY, "detached"),  # the client's own name for a link that has ended
+    "amqp:connection:forced": (Result.OUTAGE, "connection"),
+    "amqp:link:detach-forced": (Result.RETRY, "detached"),
+    "amqp:socket-error": (Result.OUTAGE, "connection"),
+    "amqp:resource-deleted": (Result.OUTAGE, "unroutable"),
+    "com.microsoft:timeout": (Result.OUTAGE, "timeout"),
+}
+"""What the service says by name, where the client has no exception for it. Any other is a retry, under its own name."""
+
+STATUSES = {
+    401: (Result.OUTAGE, "unauthorized"),
+    403: (Result.OUTAGE, "unauthorized"),
+    404: (Result.OUTAGE, "unroutable"),
+}
+"""What a token is answered with, if it is not accepted."""
+
+TRANSIENT = ("detached", "internal_error", "throttled", "timeout")
+"""Codes that tell nothing of how a batch was made."""
+
+BUSY = 10.0
+"""Seconds for which a busy service asks to be left alone."""
+SESSIONS = re.compile(r"session", re.IGNORECASE)
+"""What a message alone is told that has no session where it must have one. A batch with several may be told so too."""
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """What an exception means for what was being sent."""
+    chain = list(_chain(error))
+    condition = next(filter(None, (_text(getattr(each, "condition", None)) for each in chain)), "")
+    for each in chain:  # the client wraps what it does not know
+        for kinds, result, code in TROUBLE:
+            if isinstance(each, kinds):
+                return _outcome(result, code, error)
+    for each in chain:
+        status = getattr(each, "status_code", None)
+        if isinstance(status, int):  # what the token was answered with
+            return _outcome(*STATUSES.get(status, (Result.OUTAGE, "unavailable")), each)
+    if condition in CONDITIONS:
+        return _outcome(*CONDITIONS[condition], error)
+    if isinstance(error, azure.ServiceBusConnectionError):
+        return _outcome(Result.OUTAGE, "connection", error)
+    if isinstance(error, azure.ServiceBusAuthenticationError):
+        return _outcome(Result.OUTAGE, "unauthorized", error)
+    name = condition.rpartition(":")[2].replace("-", "_")
+    return _outcome(Result.RETRY, name or type(error).__name__, error)
+
+
+def is_for_all(outcome: Outcome) -> bool:
+    """Whether it would be the same for every message of a batch: no one of them is at fault."""
+    return outcome.result is Result.OUTAGE or outcome.code == "throttled"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = getattr(error, "inner_exception", None)
+
+
+def _outcome(result: Result, code: str, error: BaseException) -> Outcome:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return Outcome(result, code, text, BUSY if code == "throttled" else None)
+
+
+def _text(condition: Any) -> str:
+    value = getattr(condition, "value", condition)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")

@@ -1,0 +1,143 @@
+"""Azure Service Bus, as far as senders go: the program `servers/service_bus.py`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import socket
+import sys
+import tempfile
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from cloudevents.core.bindings.amqp import AMQPMessage, from_binary_event
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from outbox_tasks.local import guard
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.processes import Child
+from outbox_tasks.model import LeasedMessage
+from tests.contract.counterparts import Received
+from tests.contract.own_server import ChildCounterpart
+from tests.contract.servers import amqp, service_bus
+from tests.contract.servers.shared_access import KEY, POLICY
+
+ROOT = Path(__file__).parents[3]
+LOGIN = f"{POLICY}:{quote(KEY, safe='')}"
+
+
+class Counterpart(ChildCounterpart):
+    name: ClassVar[str] = "azureservicebus"
+    largest: ClassVar[int | None] = service_bus.LARGEST
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.port, self.plain_port, self.control_port = free_port(), free_port(), free_port()
+        self._files: Path | None = None
+
+    @property
+    def files(self) -> Path:
+        """Its key and certificate, at a place that stays when it is stopped: clients know it."""
+        if self._files is None:
+            self._files = Path(tempfile.mkdtemp(prefix="outbox-azure-"))
+            guard.guard_directory(self._files)
+            for name, pem in zip(("key.pem", "certificate.pem"), certificate(), strict=True):
+                (self._files / name).write_bytes(pem)
+        return self._files
+
+    def launch(self) -> Child:
+        ports = map(str, (self.port, self.plain_port, self.control_port))
+        pems = (str(self.files / name) for name in ("certificate.pem", "key.pem"))
+        return Child.start("Service Bus", [sys.executable, "-m", service_bus.__name__, *ports, *pems], cwd=ROOT)
+
+    def end(self) -> None:
+        super().end()
+        if self._files is not None:
+            shutil.rmtree(self._files)
+            guard.release_directory(self._files)
+
+    def answers(self) -> bool:
+        return self.child is not None and "ready" in self.child.tail()
+
+    def url(self, place: str) -> str:
+        return self._url(self.port, place)
+
+    def url_at(self, port: int) -> str:
+        return self._url(port, self.place)
+
+    def _url(self, port: int, place: str) -> str:
+        return f"azureservicebus://{LOGIN}@localhost:{port}/{place}?ca_file={self.files}/certificate.pem"
+
+    def emulator_url(self, place: str) -> str:
+        """The same place, as at Microsoft's emulator."""
+        return f"azureservicebus://{LOGIN}@localhost:{self.plain_port}/{place}?development_emulator=true"
+
+    def wrong_password_url(self, place: str) -> str:
+        return self.url(place).replace(LOGIN, f"{POLICY}:wrong")
+
+    def unroutable_url(self, place: str) -> str:
+        return self.url(f"missing-{place}")
+
+    def refused(self, message: LeasedMessage) -> LeasedMessage:
+        return replace(message, event_type="reject com.microsoft:argument-error")
+
+    def asked(self, **what: str) -> Any:
+        """Ask the server at its port for the tests."""
+        with socket.create_connection((LOOPBACK, self.control_port), 10) as control, control.makefile("rw") as lines:
+            print(json.dumps(what), file=lines, flush=True)
+            return json.loads(lines.readline())
+
+    def deliveries(self) -> list[list[bytes]]:
+        """What the test's place was sent: the messages of each delivery."""
+        return [[base64.b64decode(message) for message in delivery] for delivery in self.asked(told=self.place)]
+
+    def raw(self) -> list[dict[int, Any]]:
+        """The sections of each message, by their numbers."""
+        return [
+            {section.code: section.value for section in amqp.sections(message)}
+            for delivery in self.deliveries()
+            for message in delivery
+        ]
+
+    def received(self) -> list[Received]:
+        return [_received(sections) for sections in self.raw()]
+
+
+def certificate() -> tuple[bytes, bytes]:
+    """A key, and a certificate of `localhost` that it has signed itself."""
+    private = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, private.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(private, hashes.SHA256())
+    )
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return private.private_bytes(pem, pkcs8, serialization.NoEncryption()), made.public_bytes(pem)
+
+
+def _received(sections: dict[int, Any]) -> Received:
+    properties = dict(sections[amqp.APPLICATION])
+    payload = sections.get(amqp.DATA, b"")
+    # The SDK reads the attributes; the payload is compared byte by byte, so it is not to be parsed.
+    event = from_binary_event(AMQPMessage({"content-type": "application/octet-stream"}, properties, payload))
+    attributes = event.get_attributes()
+    assert attributes.pop("specversion") == "1.0"
+    attributes.pop("datacontenttype")
+    standing = [*sections[amqp.PROPERTIES], *[None] * 13]
+    assert (standing[0], standing[3]) == (attributes["id"], attributes["type"])
+    return Received(
+        {name: value.isoformat() if name == "time" else value for name, value in attributes.items()},
+        payload,
+        {name: value for name, value in properties.items() if not name.startswith("cloudEvents_")},
+        standing[6],
+    )

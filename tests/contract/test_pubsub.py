@@ -1,0 +1,261 @@
+"""What only Google Cloud Pub/Sub has: its attributes, ordering keys, statuses and forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from typing import Any
+
+import pytest
+from grpc import StatusCode
+
+from outbox_tasks.destinations import load, pubsub
+from outbox_tasks.destinations.pubsub_answers import trouble
+from outbox_tasks.errors import PublisherNotInstalled
+from outbox_tasks.model import Outcome, Result
+from tests.contract.counterparts.pubsub import PROJECT, ROOT, Counterpart
+from tests.contract.messages import SENT, configured, loaded, message, numbers, sent_by
+from tests.contract.servers import pubsub_server
+
+OK = (Result.SENT, None)
+UNORDERED = "&ordering=none"
+
+
+def published(target: Counterpart, *messages: Any, options: str = "") -> list[Outcome]:
+    with closing(loaded(target.url(target.place) + options)) as publisher:
+        return publisher.publish(messages)
+
+
+def outcomes(target: Counterpart, *types: str, options: str = UNORDERED) -> list[tuple[Result, str | None]]:
+    """What becomes of messages with these event types."""
+    ended = published(target, *(message(n, event_type=kind) for n, kind in enumerate(types)), options=options)
+    return [(outcome.result, outcome.code) for outcome in ended]
+
+
+class TestTheWire:
+    def test_the_attributes_of_the_binding_with_the_headers_beside_them(self, target: Counterpart) -> None:
+        sent = message(key="k", aggregate_id="a", headers={"traceparent": "00-a-b-01", "X-Tenant": "t1"})
+        assert published(target, sent) == [SENT]
+        [arrived] = target.raw()
+        assert dict(arrived.attributes) == {
+            "ce-specversion": "1.0", "ce-id": sent.id, "ce-type": "order.created", "ce-source": "/shop",
+            "ce-time": "2030-01-02T03:04:05.000678+00:00", "ce-subject": "a", "ce-partitionkey": "k",
+            "ce-traceparent": "00-a-b-01", "ce-datacontenttype": "application/json",
+            "content-type": "application/json", "X-Tenant": "t1",
+        }  # fmt: skip
+        assert (arrived.data, arrived.ordering_key) == (b'{"n": 0}', "k")
+
+    def test_a_header_takes_no_name_that_means_something(self, target: Counterpart) -> None:
+        headers = {"ce-id": "1", "Content-Type": "2", "googclient_x": "3", "Goog": "4", "google": "5", "my-goog": "6"}
+        assert published(target, sent := message(headers=headers)) == [SENT]
+        found = target.raw()[0].attributes
+        assert found["ce-id"] == sent.id
+        assert {n: v for n, v in found.items() if n.startswith("h_") or n == "my-goog"} == {
+            "h_ce-id": "1", "h_Content-Type": "2", "h_googclient_x": "3", "h_Goog": "4", "h_google": "5",
+            "my-goog": "6",
+        }  # fmt: skip
+
+    def test_a_request_says_where_it_is_to_go(self, target: Counterpart) -> None:
+        """Google's front ends need the topic as a header."""
+        target.place = "a+b~c%d.e"
+        with closing(loaded(target.url(target.place).replace("a+b~c%d", "a+b~c%25d"))) as publisher:
+            assert publisher.publish([message()]) == [SENT]
+        assert [call["routed"] for call in target.calls()] == [f"projects/{PROJECT}/topics/a+b~c%d.e"]
+
+    @pytest.mark.parametrize("wrong", [{"headers": {"a": "\ud800"}}, {"key": "\ud800"}, {"headers": {"\ud800": "a"}}])
+    def test_a_text_that_is_not_unicode_is_dead(self, target: Counterpart, wrong: Any) -> None:
+        sent, dead = published(target, message(0), message(1, **wrong))
+        assert sent == SENT
+        assert (dead.result, dead.code) == (Result.DEAD, "not_unicode")
+
+
+class TestOrder:
+    def test_each_key_has_a_request_of_its_own(self, target: Counterpart) -> None:
+        keys = ["a", "b", None, "a", "c", None, "a"]
+        assert published(target, *(message(n, key=key) for n, key in enumerate(keys))) == [SENT] * 7
+        found = sorted((call["key"], call["messages"]) for call in target.calls())
+        assert found == [("", 2), ("a", 3), ("b", 1), ("c", 1)]
+        assert [n for n in numbers(target) if keys[n] == "a"] == [0, 3, 6]
+
+    def test_without_ordering_all_go_together(self, target: Counterpart) -> None:
+        sent = [message(n, key=key) for n, key in enumerate(["a", "b", None, "a"])]
+        assert published(target, *sent, options=UNORDERED) == [SENT] * 4
+        assert [(call["key"], call["messages"]) for call in target.calls()] == [("", 4)]
+        assert [found.attributes.get("partitionkey") for found in target.received()] == ["a", "b", None, "a"]
+
+    def test_what_follows_a_failure_is_not_sent(self, target: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pubsub, "MESSAGES", 1)
+        failed, behind, other = published(
+            target, message(0, key="a", event_type="abort.ABORTED"), message(1, key="a"), message(2, key="b")
+        )
+        assert (failed.result, failed.code) == (Result.RETRY, "aborted")
+        assert (behind, other) == (failed, SENT)
+        assert numbers(target) == [2]
+
+    def test_an_outage_ends_the_other_keys_too(self, target: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pubsub, "CALLS", 1)
+        kinds = ["a", "abort.UNAVAILABLE", "b", "c"]
+        sent, *failed = published(target, *(message(n, key=kind, event_type=kind) for n, kind in enumerate(kinds)))
+        assert sent == SENT
+        assert [(one.result, one.code) for one in failed] == [(Result.OUTAGE, "connection")] * 3
+        assert target.sizes() == [1, 1]
+
+    def test_the_keys_do_not_wait_for_each_other(self, target: Counterpart) -> None:
+        started = time.monotonic()
+        assert published(target, *(message(n, key=f"{n}", event_type="slow") for n in range(8))) == [SENT] * 8
+        assert time.monotonic() - started < 4 * pubsub_server.SLOW
+
+    def test_no_more_requests_at_once_than_a_connection_carries(
+        self, target: Counterpart, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(pubsub, "CALLS", 3)
+        assert published(target, *(message(n, key=f"{n % 20}") for n in range(100))) == [SENT] * 100
+        assert target.sizes() == [5] * 20
+
+
+class TestTheStatusOfARequest:
+    @pytest.mark.parametrize(
+        ("status", "expected"),
+        [
+            ("UNAVAILABLE", (Result.OUTAGE, "connection")),
+            ("DEADLINE_EXCEEDED", (Result.OUTAGE, "timeout")),
+            ("UNAUTHENTICATED", (Result.OUTAGE, "unauthorized")),
+            ("PERMISSION_DENIED", (Result.OUTAGE, "unauthorized")),
+            ("NOT_FOUND", (Result.OUTAGE, "unroutable")),
+            ("UNIMPLEMENTED", (Result.OUTAGE, "unroutable")),
+            ("FAILED_PRECONDITION", (Result.OUTAGE, "failed_precondition")),
+            ("RESOURCE_EXHAUSTED", (Result.RETRY, "throttled")),
+            ("ABORTED", (Result.RETRY, "aborted")),
+            ("CANCELLED", (Result.RETRY, "cancelled")),
+            ("INTERNAL", (Result.RETRY, "internal")),
+            ("UNKNOWN", (Result.RETRY, "unknown")),
+        ],
+    )
+    def test_holds_for_what_follows(
+        self, target: Counterpart, monkeypatch: pytest.MonkeyPatch, status: str, expected: Any
+    ) -> None:
+        monkeypatch.setattr(pubsub, "MESSAGES", 1)
+        assert outcomes(target, "a", f"abort.{status}", "b", "c") == [OK, expected, expected, expected]
+        assert target.sizes() == [1, 1]
+
+    def test_that_one_message_has_caused_is_for_that_one(self, target: Counterpart) -> None:
+        types = ["a"] * 7 + ["abort.INVALID_ARGUMENT"] + ["b"] * 8
+        assert outcomes(target, *types) == [OK] * 7 + [(Result.DEAD, "invalid_argument")] + [OK] * 8
+        assert target.sizes() == [16, 8, 4, 4, 2, 2, 1, 1, 8]
+        assert numbers(target) == [*range(7), *range(8, 16)]
+
+    def test_an_answer_without_ids_is_no_success(self, target: Counterpart) -> None:
+        assert outcomes(target, "a", "miscounted") == [(Result.RETRY, "unconfirmed")] * 2
+
+    def test_a_name_that_no_topic_can_have_kills_nothing(self, target: Counterpart) -> None:
+        with closing(loaded(target.url(target.place).replace(PROJECT, "Shop_Project"))) as publisher:
+            outcome, also = publisher.publish([message(0), message(1)])
+        assert (outcome.result, outcome.code) == (Result.OUTAGE, "unroutable")
+        assert also == outcome
+
+    def test_a_topic_that_is_not_for_us(self, target: Counterpart) -> None:
+        target.place = "forbidden-topic"
+        with closing(loaded(target.url_at(target.port))) as publisher:
+            [outcome] = publisher.publish([message()])
+        assert (outcome.result, outcome.code) == (Result.OUTAGE, "unauthorized")
+        assert "not authorized to perform" in str(outcome.error)
+
+    @pytest.mark.parametrize(
+        ("status", "details", "result", "code"),
+        [
+            ("INVALID_ARGUMENT", "The value for request_size is too large. You passed 10000001 in the request, but the "
+             "maximum value is 10000000.", Result.DEAD, "too_large"),
+            ("INVALID_ARGUMENT", "Request payload size exceeds the limit: 10485760 bytes.", Result.DEAD, "too_large"),
+            ("RESOURCE_EXHAUSTED", "Received message larger than max (5 vs. 4)", Result.DEAD, "too_large"),
+            ("RESOURCE_EXHAUSTED", "Quota exceeded for quota metric 'Regional publisher throughput, kB' and limit "
+             "'Regional publisher throughput, kB per minute per region'", Result.RETRY, "throttled"),
+            ("INVALID_ARGUMENT", "Invalid data in message: Message failed schema validation.", Result.DEAD,
+             "invalid_argument"),
+            ("INVALID_ARGUMENT", "Invalid [topics] name: (name=projects/p/topics/x)", Result.OUTAGE, "unroutable"),
+            ("UNAVAILABLE", "Getting metadata from plugin failed with error: ('invalid_grant: Invalid JWT Signature.', "
+             "{'error': 'invalid_grant', 'assertion': 'hunter2'})", Result.OUTAGE, "unauthorized"),
+        ],
+    )  # fmt: skip
+    def test_by_the_words_that_google_has_for_it(self, status: str, details: str, result: Result, code: str) -> None:
+        outcome = trouble(StatusCode[status], details)
+        assert (outcome.result, outcome.code) == (result, code)
+        assert "hunter2" not in str(outcome.error)
+
+    def test_a_request_that_was_refused_leaves_the_connection(self, target: Counterpart) -> None:
+        publisher: Any = loaded(target.url(target.place))
+        with closing(publisher):
+            publisher.publish([message(0)])
+            before = publisher._channel
+            sent_by(publisher, message(1, event_type="abort.RESOURCE_EXHAUSTED"))
+            assert publisher._channel is before
+            sent_by(publisher, message(1, event_type="abort.UNAVAILABLE"))
+            assert publisher.publish([message(2)]) == [SENT]
+            assert publisher._channel is not before
+
+    def test_a_time_limit_leaves_nothing_under_way(self, target: Counterpart) -> None:
+        class Struck(BaseException):
+            pass
+
+        def strike(*_: object) -> None:
+            raise Struck
+
+        publisher: Any = loaded(target.url(target.place))
+        before = signal.signal(signal.SIGUSR1, strike)
+        try:
+            with closing(publisher):
+                publisher.publish([message(0)])
+                target.freeze()
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+                with pytest.raises(Struck):
+                    publisher.publish([message(1)])
+                assert publisher._channel is None
+                target.thaw()
+                assert publisher.publish([message(2)]) == [SENT]
+        finally:
+            target.thaw()
+            signal.signal(signal.SIGUSR1, before)
+        assert numbers(target)[-1] == 2
+
+
+def test_a_client_that_is_not_installed_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("outbox_tasks.destinations.pubsub")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "google.pubsub_v1.types", None)
+    with pytest.raises(PublisherNotInstalled, match=r"google.pubsub_v1.*outbox-tasks\[gcp\]"):
+        load(*configured("pubsub://shop/orders"))
+
+
+FORKING = """
+import multiprocessing, sys
+from tests.contract.messages import loaded, message, sent_by
+
+publisher = loaded(sys.argv[1], send_timeout=5)
+
+def send(number):
+    print(number, sent_by(publisher, message(number))[0].result, flush=True)
+
+if sys.argv[2] == "used":
+    send(0)
+for number in (1, 2):
+    child = multiprocessing.get_context("fork").Process(target=send, args=(number,))
+    child.start()
+    child.join(15)
+    child.kill()
+if sys.argv[2] == "used":
+    send(3)
+publisher.close()
+"""
+
+
+@pytest.mark.parametrize(("before", "sent"), [("fresh", [1, 2]), ("used", [0, 1, 2, 3])])
+def test_a_forked_process_publishes(target: Counterpart, before: str, sent: list[int]) -> None:
+    """As Celery's workers are: their parent has the publisher, and may even have used it."""
+    argv = [sys.executable, "-W", "ignore", "-c", FORKING, target.url(target.place), before]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout.split("\n")[:-1] == [f"{number} sent" for number in sent], ended.stderr
+    assert numbers(target) == sent

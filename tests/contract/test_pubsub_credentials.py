@@ -1,0 +1,265 @@
+"""Google Cloud Pub/Sub with credentials: TLS, keys of service accounts, and what there is instead of them.
+
+Each case is a process of its own, because what gRPC trusts is settled once for all of a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from google.oauth2 import service_account
+
+from outbox_tasks.local.ports import LOOPBACK
+from tests.contract.counterparts.pubsub import PROJECT, ROOT, Counterpart
+
+SCOPE = "https://www.googleapis.com/auth/pubsub"
+EMAIL = f"relay@{PROJECT}.iam.gserviceaccount.com"
+
+SENDING = """
+import json, sys, time
+from tests.contract.messages import loaded, message
+
+publisher = loaded(sys.argv[1], send_timeout=float(sys.argv[2]))
+started = time.monotonic()
+outcomes = publisher.publish([message(0), message(1, headers={"n": 5}), message(2)])
+taken = time.monotonic() - started
+again = publisher.publish([message(3)])
+publisher.close()
+told = [[outcome.result, outcome.code, outcome.error] for outcome in [*outcomes, *again]]
+print(json.dumps({"told": told, "taken": taken}))
+"""
+
+
+MENDING = """
+import shutil, sys
+from tests.contract.messages import loaded, message
+
+url, right, used = sys.argv[1:]
+publisher = loaded(url, send_timeout=5)
+for _ in range(2):
+    print(publisher.publish([message()])[0].result)
+    shutil.copy(right, used)
+publisher.close()
+"""
+
+
+def pem(key: rsa.RSAPrivateKey) -> bytes:
+    kind = serialization.PrivateFormat.PKCS8
+    return key.private_bytes(serialization.Encoding.PEM, kind, serialization.NoEncryption())
+
+
+def certificate(key: rsa.RSAPrivateKey) -> bytes:
+    """Of this machine, signed by itself."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.PEM)
+
+
+class Files:
+    """What lies around: certificates, and keys of service accounts."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        tls, account, other = (rsa.generate_private_key(65537, 2048) for _ in range(3))
+        (directory / "cert.pem").write_bytes(certificate(tls))
+        (directory / "key.pem").write_bytes(pem(tls))
+        public = serialization.PublicFormat.SubjectPublicKeyInfo
+        (directory / "public.pem").write_bytes(account.public_key().public_bytes(serialization.Encoding.PEM, public))
+        for name, key in (("right", account), ("wrong", other)):
+            self.account(name, pem(key).decode())
+        self.account("broken", "hunter2")
+        (directory / "garbage.json").write_text("hunter2")
+        (directory / "list.json").write_text('["hunter2"]')
+
+    def account(self, name: str, key: str) -> None:
+        facts = {
+            "type": "service_account", "project_id": PROJECT, "private_key_id": name, "private_key": key,
+            "client_email": EMAIL, "token_uri": "https://nowhere.invalid/token",
+        }  # fmt: skip
+        (self.directory / f"{name}.json").write_text(json.dumps(facts))
+
+    def __getitem__(self, name: str) -> str:
+        return str(self.directory / name)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(tmp_path_factory.mktemp("google"))
+
+
+@pytest.fixture(scope="module")
+def tls_server(files: Files) -> Iterator[Counterpart]:
+    with Counterpart(files["cert.pem"], files["key.pem"], EMAIL, files["public.pem"]) as made:
+        made.place = "orders"
+        yield made
+
+
+def run(server: Counterpart, files: Files, code: str, options: str, *argv: str, **env: str) -> str:
+    """The output of a process that knows nobody's credentials but those of its options and `env`."""
+    known = re.compile("GOOGLE|GCE_|PUBSUB|PROXY", re.IGNORECASE)
+    plain = {name: value for name, value in os.environ.items() if not known.search(name)}
+    plain |= {"HOME": files["."], "NO_GCE_CHECK": "true", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": files["cert.pem"]}
+    url = f"pubsub://{PROJECT}/orders?endpoint=localhost:{server.port}{options}"
+    argv = (sys.executable, "-W", "ignore", "-c", code, url, *argv)
+    ended = subprocess.run(
+        argv, cwd=ROOT, env={**plain, **env}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "PRIVATE KEY" not in ended.stdout + ended.stderr
+    assert "hunter2" not in ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def sent(server: Counterpart, files: Files, options: str = "", timeout: float = 5, **env: str) -> dict[str, Any]:
+    """What becomes of messages that a process sends."""
+    found: dict[str, Any] = json.loads(run(server, files, SENDING, options, str(timeout), **env))
+    return found
+
+
+def codes(found: dict[str, Any]) -> list[tuple[str, str | None]]:
+    return [(result, code) for result, code, _ in found["told"]]
+
+
+SENT = [("sent", None), ("dead", "bad_headers"), ("sent", None), ("sent", None)]
+UNAUTHORIZED = [("outage", "unauthorized"), ("dead", "bad_headers"), *[("outage", "unauthorized")] * 2]
+
+
+@pytest.mark.parametrize("default", [False, True], ids=["of the URL", "of the environment"])
+def test_the_key_of_a_service_account_signs(tls_server: Counterpart, files: Files, default: bool) -> None:
+    """Nobody else is asked: the key names a token server that does not exist."""
+    if default:
+        found = sent(tls_server, files, GOOGLE_APPLICATION_CREDENTIALS=files["right.json"])
+    else:
+        found = sent(tls_server, files, f"&credentials={files['right.json']}")
+    assert codes(found) == SENT, found
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("wrong.json", "invalid authentication credentials"),
+        ("hunter2.json", "No such file"),
+        ("garbage.json", "no usable credentials"),
+        ("list.json", "no usable credentials"),
+        ("broken.json", "no usable credentials"),
+    ],
+)
+@pytest.mark.parametrize("default", [False, True], ids=["of the URL", "of the environment"])
+def test_a_key_that_is_no_good_is_an_outage(
+    tls_server: Counterpart, files: Files, default: bool, name: str, reason: str
+) -> None:
+    if default:
+        found = sent(tls_server, files, GOOGLE_APPLICATION_CREDENTIALS=files[name])
+    else:
+        found = sent(tls_server, files, f"&credentials={files[name]}")
+    assert codes(found) == UNAUTHORIZED
+    if not default:
+        assert reason in found["told"][0][2]
+
+
+def test_a_key_that_was_replaced_is_found(tls_server: Counterpart, files: Files) -> None:
+    shutil.copy(files["wrong.json"], files["used+.json"])
+    options = f"&credentials={files['used+.json']}"
+    ended = run(tls_server, files, MENDING, options, files["right.json"], files["used+.json"])
+    assert ended.split() == ["outage", "sent"]
+
+
+def test_no_credentials_are_an_outage(tls_server: Counterpart, files: Files) -> None:
+    found = sent(tls_server, files)
+    assert codes(found) == UNAUTHORIZED
+    assert "DefaultCredentialsError" in found["told"][0][2]
+
+
+def test_a_certificate_that_is_not_trusted_gets_nothing(tls_server: Counterpart, files: Files, tmp_path: Path) -> None:
+    (tmp_path / "other.pem").write_bytes(certificate(rsa.generate_private_key(65537, 2048)))
+    options = f"&credentials={files['right.json']}"
+    found = sent(tls_server, files, options, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(tmp_path / "other.pem"))
+    assert codes(found) == [("outage", "connection"), ("dead", "bad_headers"), *[("outage", "connection")] * 2]
+
+
+@contextmanager
+def machine(token: str | None, *, silent: bool = False) -> Iterator[dict[str, Any]]:
+    """The environment on a machine of Google's, whose metadata server has this token or, with None, knows no service
+    account; or does not answer."""
+    ended = threading.Event()
+
+    class Metadata(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if silent:
+                ended.wait(60)
+            known = token is not None or "service-accounts" not in self.path
+            body = b"shop-project"
+            if "/token" in self.path:
+                body = json.dumps({"access_token": token, "expires_in": 3600, "token_type": "Bearer"}).encode()
+            elif "recursive=true" in self.path:
+                body = json.dumps({"email": EMAIL, "scopes": []}).encode()
+            self.send_response(200 if known else 404)
+            self.send_header("Metadata-Flavor", "Google")
+            self.send_header("Content-Type", "text/plain" if body == b"shop-project" else "application/json")
+            self.end_headers()
+            self.wfile.write(body if known else b"hunter2")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer((LOOPBACK, 0), Metadata)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    place = f"{LOOPBACK}:{server.server_address[1]}"
+    try:
+        yield {
+            "NO_GCE_CHECK": "false",
+            "GCE_METADATA_HOST": place,
+            "GCE_METADATA_IP": place,
+            "GCE_METADATA_ROOT": place,
+        }
+    finally:
+        ended.set()
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_machine_has_a_service_account(tls_server: Counterpart, files: Files) -> None:
+    account = service_account.Credentials.from_service_account_file(files["right.json"], scopes=[SCOPE])
+    account = account.with_always_use_jwt_access(True)
+    account._create_self_signed_jwt(None)
+    account.refresh(None)
+    with machine(account.token) as env:
+        assert codes(sent(tls_server, files, **env)) == SENT
+
+
+def test_a_machine_without_a_service_account_is_an_outage(tls_server: Counterpart, files: Files) -> None:
+    with machine(None) as env:
+        found = sent(tls_server, files, **env)
+    assert codes(found) == UNAUTHORIZED
+    assert "there is no access token" in found["told"][0][2]
+
+
+def test_a_machine_that_says_nothing_takes_no_more_than_the_time_limit(tls_server: Counterpart, files: Files) -> None:
+    """Google's library alone would wait for nine seconds and more."""
+    with machine(None, silent=True) as env:
+        found = sent(tls_server, files, timeout=1, **env)
+    assert codes(found) == [("outage", "timeout"), ("dead", "bad_headers"), *[("outage", "timeout")] * 2]
+    assert found["taken"] < 1.5
