@@ -1,0 +1,32 @@
+"""What the package itself gives: its public names, each loaded when first asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import outbox_tasks
+
+LOADED = """
+import sys
+import outbox_tasks.cli, outbox_tasks.store
+print(*sorted({"celery", "kombu", "sqlalchemy.orm"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize("name", outbox_tasks.__all__)
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(outbox_tasks, name) is not None
+    assert name in dir(outbox_tasks)
+
+
+def test_there_are_no_others() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Queue'"):
+        outbox_tasks.Queue  # noqa: B018
+
+
+def test_what_only_looks_loads_neither_celery_nor_the_orm() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
