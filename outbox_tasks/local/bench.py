@@ -41,7 +41,7 @@ WORKERS = 2
 PATIENCE = 120.0
 """Seconds after which a phase has failed."""
 
-RATE, LATENCY_SECONDS = 10, 20
+RATE, WARM_SECONDS, LATENCY_SECONDS = 10, 1, 20
 BACKLOG = """INSERT INTO outbox_messages (event_type, destination, key, payload)
 SELECT 'order.created', 'bench', NULL,
        convert_to('{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}', 'UTF8')
@@ -101,7 +101,11 @@ class Bench:
         committed: dict[str, float] = {}
         outbox = Outbox(self.settings)
         with self._relay(bundle_size=100):
-            for _ in range(RATE * LATENCY_SECONDS):
+            for number in range(RATE * (WARM_SECONDS + LATENCY_SECONDS)):
+                if number == RATE * WARM_SECONDS:  # each process has connected by now
+                    self._wait(lambda: self.stream.xlen("bench") >= len(committed), "the first messages have arrived")
+                    self.stream.delete("bench")
+                    committed.clear()
                 with Session(self.engine) as session, session.begin():
                     message_id = outbox.publish(session, "order.created", {"id": 42})
                 committed[str(message_id)] = time.time() * 1000
