@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from outbox_tasks.broker import BY_BEAT, CLAIM_TASK, MAINTAIN_TASK
@@ -9,6 +10,8 @@ from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, Settings
 
 MAINTAIN_INTERVAL = 3600.0
 """Seconds; the archive's partitions are made a week ahead, so a missed run is no matter."""
+
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -23,6 +26,8 @@ def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         MAINTAIN_TASK: {
             "task": MAINTAIN_TASK,
             "schedule": MAINTAIN_INTERVAL,
+            # Due as beat starts: one that is restarted more often than hourly would else never come to it.
+            "last_run_at": LONG_AGO,
             "options": {"queue": MAINTAIN_QUEUE, "expires": MAINTAIN_INTERVAL},
         },
     }
