@@ -9,19 +9,15 @@ is an embedded one, unless OUTBOX_DATABASE_URL names another; there the bench ke
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from statistics import median
 from uuid import uuid4
 
 import click
+from fresh import outbox
 from sqlalchemy import text
 
 from outbox_tasks.database import migrating
-from outbox_tasks.local.servers import EmbeddedPostgres
-from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
 from outbox_tasks.store import Store
 
@@ -62,31 +58,12 @@ class Bench:
         return median(taken)
 
 
-@contextmanager
-def outbox() -> Iterator[Bench]:
-    """A bench on a fresh outbox."""
-    with ExitStack() as stack:
-        url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
-        schema = f"outbox_bench_{uuid4().hex[:8]}"
-        settings = Settings(
-            database_url=url, database_schema=schema, destinations={"orders": {"url": "redis+stream://localhost/0/x"}}
-        )
-        with migrating(settings) as connection:
-            upgrade(connection, schema)
-        bench = Bench(settings)
-        try:
-            yield bench
-        finally:
-            bench.store.close()
-            bench.run("DROP SCHEMA {schema} CASCADE")
-
-
 @click.command()
 @click.option("--rows", default=1_000_000, show_default=True, help="Rows of the backlog and of the archive.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def main(rows: int, as_json: bool) -> None:
     """Measure claims of 100 rows."""
-    with outbox() as bench:
+    with outbox(Bench) as bench:
         bench.claim_ms()  # warm up
         bench.run("TRUNCATE {schema}.outbox_messages")
         figures = {"empty table": bench.claim_ms()}

@@ -11,24 +11,21 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import uuid4
 
 import click
+from fresh import outbox
 from sqlalchemy import create_engine, text
 
 from outbox_tasks.database import migrating
-from outbox_tasks.local.servers import EmbeddedPostgres
-from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.retention import drop_days, export_days
 from outbox_tasks.settings import Settings
@@ -157,25 +154,6 @@ class Bench:
             waits.settles.append((time.perf_counter() - started) * 1000)
 
 
-@contextmanager
-def outbox() -> Iterator[Bench]:
-    """A bench on a fresh outbox."""
-    with ExitStack() as stack:
-        url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
-        schema = f"outbox_bench_{uuid4().hex[:8]}"
-        settings = Settings(
-            database_url=url, database_schema=schema, destinations={"orders": {"url": "redis+stream://localhost/0/x"}}
-        )
-        with migrating(settings) as connection:
-            upgrade(connection, schema)
-        bench = Bench(settings)
-        try:
-            yield bench
-        finally:
-            bench.store.close()
-            bench.run("DROP SCHEMA {schema} CASCADE")
-
-
 def nothing(settings: Settings) -> float:
     """Let it be."""
     return 0.0
@@ -214,7 +192,7 @@ def exported(settings: Settings) -> float:
 def main(rows: int, seconds: float, export: bool, as_json: bool) -> None:
     """Measure what a day's going costs."""
     found: dict[str, dict[str, float]] = {}
-    with outbox() as bench:
+    with outbox(Bench) as bench:
         bench.while_at_work(nothing, 3)  # warm up
         bench.make_day(rows)
         found["undisturbed"] = bench.while_at_work(nothing, seconds).figures()

@@ -13,6 +13,7 @@ is not text as SQS understands it goes as Base64, with `body_encoding`.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import time
 from abc import ABC, abstractmethod
@@ -90,10 +91,13 @@ class BatchPublisher(ABC):
         self._send_timeout = settings.send_timeout
         self._pool: ThreadPoolExecutor | None = None
         self._opened: tuple[Any, str] | None = None
+        self._pid = os.getpid()
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """One request for ten messages; those of one group stay in their order, one request after the other."""
         deadline = time.monotonic() + self._send_timeout
+        if self._pid != os.getpid():  # neither threads nor connections survive a fork
+            self._pool, self._opened, self._pid = None, None, os.getpid()
         entries, sending = [], Round()
         for index, message in enumerate(messages):
             try:

@@ -12,8 +12,10 @@ the CloudEvents binding for RabbitMQ has it, so that a consumer may change its b
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from outbox_tasks.destinations.kombu_parcel import TEXT, Line, Parcel
 from outbox_tasks.destinations.kombu_rabbit import RabbitLine
@@ -32,19 +34,27 @@ class KombuPublisher:
         self._source = settings.source
         self._send_timeout = settings.send_timeout
         amqp_scheme = destination.scheme in ("amqp", "amqps")
-        self._line: Line = (RabbitLine if amqp_scheme else VirtualLine)(destination, settings)
+        self._make: Callable[[], Line] = partial(RabbitLine if amqp_scheme else VirtualLine, destination, settings)
+        self._line, self._pid = self._make(), os.getpid()
+        self._inherited: Line | None = None
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All at once where the broker allows it, and one outcome for each."""
         deadline = time.monotonic() + self._send_timeout
         parcels = [self._parcel(message) for message in messages]
         good = [parcel for parcel in parcels if isinstance(parcel, Parcel)]
-        outcomes = iter(self._line.send(good, deadline) if good else ())
+        outcomes = iter(self._own_line().send(good, deadline) if good else ())
         return [next(outcomes) if isinstance(parcel, Parcel) else parcel for parcel in parcels]
 
     def close(self) -> None:
         """Close the connection."""
-        self._line.close()
+        self._own_line().close()
+
+    def _own_line(self) -> Line:
+        if self._pid != os.getpid():
+            # That of the parent is kept and left alone: to close it here would end it there.
+            self._inherited, self._line, self._pid = self._line, self._make(), os.getpid()
+        return self._line
 
     def _parcel(self, message: LeasedMessage) -> Parcel | Outcome:
         try:

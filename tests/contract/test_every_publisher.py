@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,8 @@ from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts import Counterpart, every
 from tests.contract.messages import SENT, loaded, message, numbers, results, sent_by
+
+ROOT = Path(__file__).parents[2]
 
 AGAIN = {Result.RETRY, Result.OUTAGE}
 """Not delivered, or not known to be, and worth another attempt."""
@@ -255,3 +260,31 @@ class TestTrouble:
             assert publisher.publish([message(number)]) == [SENT]
             publisher.close()
         eventually(lambda: numbers(target) == [0, 1], 30)
+
+
+FORKING = """
+import multiprocessing, sys
+from tests.contract.messages import loaded, message, sent_by
+
+publisher = loaded(sys.argv[1], send_timeout=5)
+
+def send(number):
+    print(number, sent_by(publisher, message(number))[0].result, flush=True)
+
+send(0)
+for number in (1, 2):
+    child = multiprocessing.get_context("fork").Process(target=send, args=(number,))
+    child.start()
+    child.join(15)
+    child.kill()
+send(3)
+publisher.close()
+"""
+
+
+def test_processes_that_were_forked_after_it_was_used(target: Counterpart) -> None:
+    """They publish, and so does their parent afterwards, as before."""
+    argv = [sys.executable, "-W", "ignore", "-c", FORKING, target.url(target.place)]
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout.split("\n")[:-1] == [f"{number} sent" for number in range(4)], ended.stderr
+    eventually(lambda: sorted(numbers(target)) == [0, 1, 2, 3], 30)

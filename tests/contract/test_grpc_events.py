@@ -1,10 +1,8 @@
-"""What only gRPC has: the service's definition, statuses of calls and of messages, sizes, TLS and forks."""
+"""What only gRPC has: the service's definition, statuses of calls and of messages, sizes and TLS."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -22,7 +20,7 @@ from outbox_tasks.destinations import grpc_events, load, proto
 from outbox_tasks.destinations.proto import CloudEvent, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Result
-from tests.contract.counterparts.grpc_events import ROOT, Counterpart
+from tests.contract.counterparts.grpc_events import Counterpart
 from tests.contract.messages import SENT, configured, loaded, message, numbers, sent_by
 
 
@@ -293,34 +291,3 @@ class TestTls:
         assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
         assert "/nowhere/ca.pem" in str(outcome.error)
         assert dead.code == "bad_headers"
-
-
-FORKING = """
-import multiprocessing, sys
-from tests.contract.messages import loaded, message, sent_by
-
-publisher = loaded(sys.argv[1], send_timeout=5)
-
-def send(number):
-    print(number, sent_by(publisher, message(number))[0].result, flush=True)
-
-if sys.argv[2] == "used":
-    send(0)
-for number in (1, 2):
-    child = multiprocessing.get_context("fork").Process(target=send, args=(number,))
-    child.start()
-    child.join(15)
-    child.kill()
-if sys.argv[2] == "used":
-    send(3)
-publisher.close()
-"""
-
-
-@pytest.mark.parametrize(("before", "sent"), [("fresh", [1, 2]), ("used", [0, 1, 2, 3])])
-def test_a_forked_process_publishes(target: Counterpart, before: str, sent: list[int]) -> None:
-    """As Celery's workers are: their parent has the publisher, and may even have used it."""
-    argv = [sys.executable, "-W", "ignore", "-c", FORKING, target.url(target.place), before]
-    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.stdout.split("\n")[:-1] == [f"{number} sent" for number in sent], ended.stderr
-    assert numbers(target) == sent

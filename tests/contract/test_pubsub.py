@@ -1,10 +1,9 @@
-"""What only Google Cloud Pub/Sub has: its attributes, ordering keys, statuses and forks."""
+"""What only Google Cloud Pub/Sub has: its attributes, ordering keys and statuses."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ from outbox_tasks.destinations import load, pubsub
 from outbox_tasks.destinations.pubsub_answers import trouble
 from outbox_tasks.errors import PublisherNotInstalled
 from outbox_tasks.model import Outcome, Result
-from tests.contract.counterparts.pubsub import PROJECT, ROOT, Counterpart
+from tests.contract.counterparts.pubsub import PROJECT, Counterpart
 from tests.contract.messages import SENT, configured, loaded, message, numbers, sent_by
 from tests.contract.servers import pubsub_server
 
@@ -228,34 +227,3 @@ def test_a_client_that_is_not_installed_is_named_with_the_extra(monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "google.pubsub_v1.types", None)
     with pytest.raises(PublisherNotInstalled, match=r"google.pubsub_v1.*outbox-tasks\[gcp\]"):
         load(*configured("pubsub://shop/orders"))
-
-
-FORKING = """
-import multiprocessing, sys
-from tests.contract.messages import loaded, message, sent_by
-
-publisher = loaded(sys.argv[1], send_timeout=5)
-
-def send(number):
-    print(number, sent_by(publisher, message(number))[0].result, flush=True)
-
-if sys.argv[2] == "used":
-    send(0)
-for number in (1, 2):
-    child = multiprocessing.get_context("fork").Process(target=send, args=(number,))
-    child.start()
-    child.join(15)
-    child.kill()
-if sys.argv[2] == "used":
-    send(3)
-publisher.close()
-"""
-
-
-@pytest.mark.parametrize(("before", "sent"), [("fresh", [1, 2]), ("used", [0, 1, 2, 3])])
-def test_a_forked_process_publishes(target: Counterpart, before: str, sent: list[int]) -> None:
-    """As Celery's workers are: their parent has the publisher, and may even have used it."""
-    argv = [sys.executable, "-W", "ignore", "-c", FORKING, target.url(target.place), before]
-    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.stdout.split("\n")[:-1] == [f"{number} sent" for number in sent], ended.stderr
-    assert numbers(target) == sent

@@ -1,11 +1,10 @@
-"""What only Azure Service Bus has: properties, sizes, sessions and partitions, credentials, TLS and forks."""
+"""What only Azure Service Bus has: properties, sizes, sessions and partitions, credentials and TLS."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
-import subprocess
 import sys
 import time
 from contextlib import closing
@@ -252,34 +251,3 @@ def test_a_client_that_is_not_installed_is_named_with_the_extra(monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "azure.servicebus", None)
     with pytest.raises(PublisherNotInstalled, match=r"azure\.servicebus.*outbox-tasks\[azure\]"):
         load(*configured("azureservicebus://p:k@shop.servicebus.windows.net/orders"))
-
-
-FORKING = """
-import multiprocessing, sys
-from tests.contract.messages import loaded, message, sent_by
-
-publisher = loaded(sys.argv[1], send_timeout=5)
-
-def send(number):
-    print(number, sent_by(publisher, message(number))[0].result, flush=True)
-
-if sys.argv[2] == "used":
-    send(0)
-for number in (1, 2):
-    child = multiprocessing.get_context("fork").Process(target=send, args=(number,))
-    child.start()
-    child.join(15)
-    child.kill()
-if sys.argv[2] == "used":
-    send(3)
-publisher.close()
-"""
-
-
-@pytest.mark.parametrize(("before", "sent"), [("fresh", [1, 2]), ("used", [0, 1, 2, 3])])
-def test_a_forked_process_publishes(target: Counterpart, before: str, sent: list[int]) -> None:
-    """As Celery's workers are: their parent has the publisher, and may even have used it."""
-    argv = [sys.executable, "-W", "ignore", "-c", FORKING, target.url(target.place), before]
-    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.stdout.split("\n")[:-1] == [f"{number} sent" for number in sent], ended.stderr
-    assert numbers(target) == sent
