@@ -68,7 +68,8 @@ def publish(
     crowded: Callable[[], None] = lambda: None,
 ) -> list[tuple[Ticket, Outcome]]:
     """Send the messages of a bundle that are still ours. Returns the outcome of each one begun, in order,
-    with the ticket of the attempt that was begun. `crowded` is called if there is no slot for it."""
+    with the ticket of the attempt that was begun. `crowded` is called if there is no slot for it, with quick
+    sends in all of them."""
     begun = _begin(store, bundle, crowded)
     messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
     if not messages:
@@ -94,7 +95,8 @@ def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None]) -> dict[st
             store.give_back(bundle)
             break
         if crowded or wait is None:
-            no_slot()
+            if not crowded:  # by quick sends, so that much of what is queued goes there
+                no_slot()
             store.release(bundle.lease, bundle.tickets, SLOW)
             break
         time.sleep(wait)

@@ -1,4 +1,4 @@
-"""While a destination has all the slots it may have, the last free process of a worker is for others.
+"""While quick sends take all the slots that a destination may have, the last free process of a worker is for others.
 
 Without this, that process would take bundle after bundle of the same destination, only to find that there is no slot
 for it, and what goes elsewhere would wait for as long each time. So the worker then takes nothing but what is first in

@@ -35,7 +35,8 @@ class KombuPublisher:
         self._send_timeout = settings.send_timeout
         amqp_scheme = destination.scheme in ("amqp", "amqps")
         self._make: Callable[[], Line] = partial(RabbitLine if amqp_scheme else VirtualLine, destination, settings)
-        self._line, self._pid = self._make(), os.getpid()
+        self._line: Line = self._make()
+        self._pid = os.getpid()
         self._inherited: Line | None = None
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:

@@ -129,10 +129,11 @@ def logs(
     write("told", 20, refuse="not_wanted")
     write("told", key="customer:7", refuse="not_wanted")
     write("told", fail=99)
-    rows.insert(destination="told", payload=f"no JSON {PRIVATE}".encode())
     endpoint.status = 400
     write("hook", 3)
-    eventually(lambda: sum(row.status == "dead" for row in rows.hot()) >= 26, 60)
+    eventually(lambda: sum(row.status == "dead" for row in rows.hot()) >= 25, 60)
+    # By itself: this destination raises for it, and the rest of its bundle would be tried again with it.
+    rows.insert(destination="told", payload=f"no JSON {PRIVATE}".encode())
     endpoint.status = 500
     write("hook", 3)
     write("away", 2)
