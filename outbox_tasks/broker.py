@@ -129,7 +129,8 @@ class Broker:
             with self._producers.acquire(block=True, timeout=wait) as producer:
                 yield producer
         except self._trouble as error:
-            raise BrokerUnreachable(url=redacted(joined(self.app.conf.broker_write_url)), reason=error) from error
+            reason = str(error).rstrip(".")
+            raise BrokerUnreachable(url=redacted(joined(self.app.conf.broker_write_url)), reason=reason) from error
 
     def wake_claim(self) -> bool:
         """Send a claim task, unless one is waiting already: that one will see what we have committed."""
