@@ -91,15 +91,15 @@ def maintain(store: Store) -> Maintained:
     return done
 
 
-def drop_days(store: Store, older_than: timedelta, *, patient: bool = True) -> Trimmed:
+def drop_days(store: Store, older_than: timedelta) -> Trimmed:
     """Drop the days of the archive that are wholly older, as far as they can be: exported first, if `archive_export` is
-    set. `patient`: until all are looked at; else for a moment.
+    set.
 
     Raises `MaintainedElsewhere` or `DatabaseUnavailable`.
     """
     done = Trimmed()
     with _alone(store):
-        _trim(store, older_than, done, patient=patient)
+        _trim(store, older_than, done, patient=True)
     return done
 
 

@@ -155,10 +155,12 @@ def _lots(database: Database, day: Day, told: Callable[[int], None]) -> Iterator
 
 
 def _counted(rows: Iterator[Row], told: Callable[[int], None]) -> Iterator[Row]:
+    number = 0
     for number, row in enumerate(rows, 1):
         yield row
         if number % 1000 == 0:
             told(1000)
+    told(number % 1000)
 
 
 def _told(storage: DayStorage, day: Day, part: dict[str, Any], *, written: bool) -> Part:

@@ -1,7 +1,8 @@
 """What a day of the archive looks like as a file: its columns, its two formats, and the checksum that proves it whole.
 
 The checksum is a sum over the rows, so that it does not depend on their order. The database makes the same one of its
-own rows (`archive.measured`), in SQL: a row that was lost, doubled or altered on the way makes the two differ.
+own rows (`archive.statements.measured`), in SQL: a row that was lost, doubled or altered on the way makes the two
+differ.
 """
 
 from __future__ import annotations

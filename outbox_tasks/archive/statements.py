@@ -149,7 +149,7 @@ def rows(p: Table) -> Executable:
 
 
 def measured(p: Table) -> Executable:
-    """How many rows there are in a range of pages, and the sum of their digests: see `archive_files.measured`.
+    """How many rows there are in a range of pages, and the sum of their digests: see `archive.files.measured`.
     Parameters: as for `_within`."""
     shown = select(*(_shown(p, name).label(name) for name in COLUMNS)).where(*_within(p)).subquery("shown")
     texts = (cast(shown.c[name], Text) for name in COLUMNS if name != "payload")

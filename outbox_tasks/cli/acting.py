@@ -76,7 +76,7 @@ def choosing(command: F) -> F:
     return command
 
 
-@click.command()
+@click.command(short_help="Send dead letters after all.")
 @choosing
 def redrive(**given: Any) -> None:
     """Send dead letters after all: those of these IDS, or all that the filters say.
@@ -88,7 +88,7 @@ def redrive(**given: Any) -> None:
     _act("redrive", ("dead",), **given)
 
 
-@click.command()
+@click.command(short_help="Give messages up.")
 @click.option(
     "--state", "states", multiple=True, type=click.Choice(["dead", "pending", "scheduled", "retrying"]),
     help="With filters: those in this state, dead if not given; may be given again.",

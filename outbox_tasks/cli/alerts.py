@@ -9,7 +9,7 @@ import click
 from outbox_tasks.cli.common import console, echo_json, json_option, open_store
 
 
-@click.command()
+@click.command(short_help="List what people have been told of.")
 @click.option("--test", is_flag=True, help="Post a test to the alert_webhook, and say what it answers.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="So many at most.")
 @json_option

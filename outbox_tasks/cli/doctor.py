@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
-@click.command()
+@click.command(short_help="Look for what is wrong, and say why it matters.")
 @click.option("--only", metavar="CODE", multiple=True, help="Look for these findings alone; may be given again.")
 @json_option
 @click.pass_context

@@ -7,7 +7,7 @@ import click
 from outbox_tasks.cli.common import echo_json, json_option, open_store
 
 
-@click.command()
+@click.command(short_help="Print how the outbox stands, for Prometheus.")
 @json_option
 def metrics(as_json: bool) -> None:
     """Print how the outbox stands, for Prometheus: what is due, dead or late, breakers, workers.

@@ -12,7 +12,7 @@ from outbox_tasks.cli.common import console, echo_json, json_option, open_store
 from outbox_tasks.cli.filters import STATES, MessageId, as_filter, filters
 
 if TYPE_CHECKING:
-    from outbox_tasks.mend.lookup import Filter, Found
+    from outbox_tasks.mend.lookup import Found
 
 
 @click.command("list")
@@ -40,13 +40,13 @@ def list_messages(states: tuple[str, ...], error: str | None, limit: int, as_jso
 
         screen = console()
         screen.print(listed(found.messages, screen.width))
-    for line in _remarks(found, wanted, limit):
+    for line in _remarks(found, limit):
         click.echo(line, err=True)
     if not found.messages and wanted.destination is not None and wanted.destination not in known:
         click.echo(f"No destination {wanted.destination!r} is configured.", err=True)
 
 
-def _remarks(found: Found, wanted: Filter, limit: int) -> list[str]:
+def _remarks(found: Found, limit: int) -> list[str]:
     if len(found.messages) == limit:
         return [f"These are {limit:,}; --limit shows more, and filters show less."]
     said = [] if found.messages else ["No such messages."]
@@ -94,7 +94,7 @@ def _with_text(found: dict[str, Any]) -> dict[str, Any]:
         return {**found, "payload_base64": base64.b64encode(payload).decode()}
 
 
-@click.command()
+@click.command(short_help="Show what the dead letters died of, in groups.")
 @click.option("--destination", metavar="NAME", help="Only those of this destination.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="So many groups at most.")
 @json_option
@@ -127,7 +127,7 @@ def errors(destination: str | None, limit: int, as_json: bool) -> None:
         click.echo(f"Only the first {MOST_GROUPS:,} groups were looked at.", err=True)
 
 
-@click.command()
+@click.command(short_help="List who did what, and why.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 10_000), help="So many at most.")
 @click.option(
     "--payload", "entry", type=int, metavar="NO", help="Print the payload that the edit of this number replaced."

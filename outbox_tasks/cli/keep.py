@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from outbox_tasks.archive.export import Day, Told
 
 
-@click.command()
+@click.command(short_help="Do the housekeeping that beat asks for every hour.")
 @json_option
 def maintain(as_json: bool) -> None:
     """Do the housekeeping that beat asks for every hour, until nothing is left to do.
@@ -25,6 +25,7 @@ def maintain(as_json: bool) -> None:
     code 1 if a day that was to be dropped is still there, or anything else has failed.
     """
     from outbox_tasks import retention
+    from outbox_tasks.tallies import Tallies
 
     dropped: set[str] = set()
     made = forgotten = 0
@@ -35,6 +36,9 @@ def maintain(as_json: bool) -> None:
             dropped |= {str(day) for day in done.trimmed.dropped}
             if not done.more:
                 break
+        tallies = Tallies(lambda: store)
+        tallies.saw("maintain")
+        tallies.close()
     kept = {str(day): why for day, why in done.trimmed.kept.items()}
     if as_json:
         found = {"partitions": made, "marks": forgotten, "dropped": sorted(dropped), "kept": kept}

@@ -7,7 +7,7 @@ import click
 from outbox_tasks.cli.common import console, echo_json, json_option, open_store
 
 
-@click.command()
+@click.command(short_help="List the keys that are held up, and by which message.")
 @click.option("--blocked", is_flag=True, help="Those held up by a dead message: the default, and so far all there is.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="So many at most.")
 @json_option

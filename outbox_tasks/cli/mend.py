@@ -8,7 +8,7 @@ from outbox_tasks.cli.acting import person
 from outbox_tasks.cli.common import echo_json, json_option, open_store
 
 
-@click.command()
+@click.command(short_help="Leave a destination alone until it is resumed.")
 @click.argument("destination")
 @person
 @json_option
@@ -22,7 +22,7 @@ def pause(destination: str, who: str, why: str | None, as_json: bool) -> None:
         click.echo(f"{destination} is paused. Its messages wait.")
 
 
-@click.command()
+@click.command(short_help="End the pause of a destination, or its breaker's.")
 @click.argument("destination")
 @person
 @json_option

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from outbox_tasks.store import Store
 
 
-@click.command()
+@click.command(short_help="Delete for good what is old.")
 @click.option("--older-than", type=Duration(), required=True, metavar="TIME", help="Sent, or dead, before: 30d.")
 @click.option("--dead", is_flag=True, help="Dead letters, for good, instead of the archive.")
 @click.option("--destination", metavar="NAME", help="With --dead: only those to this destination.")

@@ -65,7 +65,7 @@ def drain(seconds: float | None, as_json: bool) -> None:
     raise SystemExit(run(seconds, as_json=as_json))
 
 
-@click.command()
+@click.command(short_help="Show the relay at work, with failures and a kill -9.")
 @json_option
 @click.option("--orders", default=5000, show_default=True, type=click.IntRange(1, 1_000_000), help="Orders to commit.")
 def demo(as_json: bool, orders: int) -> None:
@@ -80,7 +80,7 @@ def demo(as_json: bool, orders: int) -> None:
     raise SystemExit(run(orders=orders, as_json=as_json))
 
 
-@click.command()
+@click.command(short_help="Measure the relay against raw Celery on this machine.")
 @json_option
 @click.option("--messages", default=50_000, show_default=True, type=click.IntRange(100, 1_000_000))
 def bench(as_json: bool, messages: int) -> None:

@@ -23,7 +23,7 @@ PATIENCE = 0.5
 """Seconds that the broker has to tell how much is queued. All else comes from the database."""
 
 
-@click.command()
+@click.command(short_help="Show what is wrong, what waits, and who is at work.")
 @click.option(
     "--watch", is_flag=False, flag_value=2.0, type=click.FloatRange(0.2, 3600), metavar="[SECONDS]",
     help="Look again every so many seconds (2), until Ctrl-C.",

@@ -118,7 +118,8 @@ def _workers(found: Found, *, short: bool) -> Table:
 
 def _footer(found: Found) -> Text:
     ran = [f"{kind} {_ago(found[kind])}" for kind in ("claim", "beat", "maintain")]
-    if claim := found["claim"]:
+    claim = found["claim"]
+    if claim and "seconds" in claim:  # a drain, which may take long, says nothing of it
         held_back = ", held back" if claim["held_back"] else ""
         ran[0] += f" ({claim['claimed']:,} in {claim['seconds']:.2g} s{held_back})"
     queues = {name.rpartition(".")[2]: count for name, count in (found["queues"] or {}).items()}

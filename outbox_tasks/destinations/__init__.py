@@ -52,11 +52,11 @@ def load(destination: Destination, settings: Settings) -> Publisher:
     try:
         kind = _kind(destination)
         publisher: Publisher = kind(destination, settings)
-    except ValueError as error:
+    except ValueError:
         # Not with the client's own words: they may quote a part of the URL that is a password.
         setting, shown = f"destinations.{destination.name}.url", redacted(destination.url)
         rule = "it is not a URL that the destination's client understands"
-        raise ConfigurationError(setting=setting, value=shown, rule=rule) from error
+        raise ConfigurationError(setting=setting, value=shown, rule=rule) from None
     return publisher
 
 

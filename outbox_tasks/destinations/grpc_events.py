@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,23 +20,13 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 import grpc
 from grpc import StatusCode
 
+from outbox_tasks.destinations.grpc_status import LOST, SIZE, outcome_of
 from outbox_tasks.destinations.proto import DELIVER, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.events import attributes, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.policy import HIDDEN, Destination
 from outbox_tasks.settings import Settings
-
-CODES: dict[StatusCode, tuple[Callable[[str, str], Outcome], str]] = {
-    StatusCode.UNAVAILABLE: (Outcome.outage, "connection"),
-    StatusCode.DEADLINE_EXCEEDED: (Outcome.outage, "timeout"),
-    StatusCode.UNAUTHENTICATED: (Outcome.outage, "unauthorized"),
-    StatusCode.PERMISSION_DENIED: (Outcome.outage, "unauthorized"),
-    StatusCode.UNIMPLEMENTED: (Outcome.outage, "unroutable"),
-    StatusCode.NOT_FOUND: (Outcome.outage, "unroutable"),
-    StatusCode.INVALID_ARGUMENT: (Outcome.dead, "invalid_argument"),
-}
-"""What the status of a call means; any other is a retry, under its own name in lower case."""
 
 ONES_FAULT = {
     StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.OUT_OF_RANGE, StatusCode.DATA_LOSS,
@@ -47,12 +37,8 @@ ONES_FAULT = {
 TAKEN = {StatusCode.OK, StatusCode.ALREADY_EXISTS}
 NUMBERED: dict[int, StatusCode] = {code.value[0]: code for code in StatusCode}
 
-LOST = {StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED}
-"""After these the channel is given up: its own backoff and its view of the DNS must not outlive the failure, nor a
-connection that does not answer. The relay has a backoff of its own."""
-
-SIZE = re.compile(r"message (length )?(larger than|exceeds|too large)", re.IGNORECASE)
-"""How gRPC's implementations say that a message is too large: the status alone also stands for a spent quota."""
+TOO_LARGE = re.compile(SIZE, re.IGNORECASE)
+"""The status alone also stands for a spent quota."""
 
 OPTIONS = ("token", "max_message_size", "authority", "ca_file", "cert_file", "key_file")
 FILES = OPTIONS[3:]
@@ -232,17 +218,14 @@ def _may_be_ones_fault(code: StatusCode, details: str) -> bool:
 
 
 def _too_large(code: StatusCode, details: str) -> bool:
-    return code in (StatusCode.RESOURCE_EXHAUSTED, StatusCode.OUT_OF_RANGE) and SIZE.search(details) is not None
+    return code in (StatusCode.RESOURCE_EXHAUSTED, StatusCode.OUT_OF_RANGE) and TOO_LARGE.search(details) is not None
 
 
 def _outcome(code: StatusCode, details: str) -> Outcome:
     """What the status of a call means for its messages."""
     if _too_large(code, details):
         return Outcome.dead("too_large", details)
-    name = code.name.lower()
-    make: Callable[[str, str], Outcome]
-    make, short = CODES.get(code, (Outcome.retry, name))
-    return make(short, details or name)
+    return outcome_of(code, details)
 
 
 def _answer(result: Any) -> Outcome:

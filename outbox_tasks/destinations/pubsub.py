@@ -22,8 +22,9 @@ from urllib.parse import quote
 from google.pubsub_v1.types import PublishResponse
 from grpc import RpcError, StatusCode
 
+from outbox_tasks.destinations.grpc_status import LOST
 from outbox_tasks.destinations.pubsub_address import address_of
-from outbox_tasks.destinations.pubsub_answers import LOST, trouble
+from outbox_tasks.destinations.pubsub_answers import trouble
 from outbox_tasks.destinations.pubsub_channel import Opening, emulator_of, plaintext
 from outbox_tasks.destinations.pubsub_message import REQUEST, Entry, entry
 from outbox_tasks.errors import OutageError, PermanentError
@@ -79,7 +80,7 @@ class PubSubPublisher:
     def close(self) -> None:
         """Close the connection."""
         channel, self._channel, self._publish, self._opening = self._channel, None, None, None
-        if channel is not None:
+        if channel is not None and self._pid == os.getpid():
             channel.close()
 
     def _lanes(self, messages: Sequence[LeasedMessage], outcomes: dict[int, Outcome]) -> list[Lane]:

@@ -110,10 +110,12 @@ class ServiceBusPublisher:
         return outcomes
 
     def _connected(self) -> Link:
-        if self._link is not None and time.monotonic() - self._link.used > IDLE:
-            self.close()
-        if self._link is None or self._link.pid != os.getpid():
-            self._link = Link(self._address, self._timeout)
+        link = self._link
+        if link is not None and link.pid == os.getpid():
+            if time.monotonic() - link.used <= IDLE:
+                return link
+            link.give_up()  # which does not wait for the other side
+        self._link = Link(self._address, self._timeout)
         return self._link
 
     def _send_all(self, link: Link, entries: Sequence[Entry], sending: Round) -> None:
@@ -138,7 +140,7 @@ class ServiceBusPublisher:
             return [entries]
         groups: dict[str, list[Entry]] = {}
         for entry in entries:
-            groups.setdefault(entry.group, []).append(entry)
+            groups.setdefault(entry.partition, []).append(entry)
         return list(groups.values())
 
     def _send(self, link: Link, members: Sequence[Entry], batch: ServiceBusMessageBatch | None, sending: Round) -> None:
@@ -157,7 +159,7 @@ class ServiceBusPublisher:
             return
         self._send_each(link, members, sending)
         taken = all(sending.outcomes.get(entry.nth) == Outcome.sent() for entry in members)
-        if taken and outcome.code not in TRANSIENT and len({entry.group for entry in members}) > 1:
+        if taken and outcome.code not in TRANSIENT and len({entry.partition for entry in members}) > 1:
             self._mixed = False
 
     def _send_each(self, link: Link, members: Sequence[Entry], sending: Round) -> None:

@@ -36,6 +36,11 @@ class Entry(NamedTuple):
     group: str
     message: ServiceBusMessage
 
+    @property
+    def partition(self) -> str:
+        """Of two that differ in this, a partitioned entity takes no batch. Without a key, any partition will do."""
+        return str(self.message.session_id or self.message.partition_key or "")
+
 
 class Link:
     """A client with one sender. It is used by one thread at a time, and gone for good once it was closed."""

@@ -58,7 +58,11 @@ def address_of(destination: Destination) -> Address:
 
 def _rule(parts: SplitResult, options: dict[str, str], policy: str | None, key: str | None, entity: str) -> str | None:
     """The rule that they break."""
-    if not parts.hostname or parts.port == 0 or parts.fragment:
+    try:
+        port = parts.port
+    except ValueError:  # where the key has a slash as it is, what is before that looks like one
+        port = 0
+    if not parts.hostname or port == 0 or parts.fragment:
         return (
             "it must be azureservicebus://POLICY:KEY@NAMESPACE.servicebus.windows.net/QUEUE_OR_TOPIC, "
             "with policy and key percent-encoded"

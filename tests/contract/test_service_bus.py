@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 import time
+import traceback
 from contextlib import closing
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -219,8 +220,8 @@ class TestUrls:
             ("azureservicebus://p:hunter2;EntityPath=x@shop.example/orders", "no semicolons"),
             ("azureservicebus://p:hunter2%0a@shop.example/orders", "no spaces"),
             ("azureservicebus://localhost/orders?development_emulator=true", "RootManageSharedAccessKey"),
-            ("azureservicebus://p:hunter2/x@shop.example/orders", ""),
-            ("azureservicebus://p:hunter2@shop.example:port/orders", ""),
+            ("azureservicebus://p:hunter2/x@shop.example/orders", "percent-encoded"),
+            ("azureservicebus://p:hunter2@shop.example:port/orders", "percent-encoded"),
         ],
     )
     def test_that_can_not_work_are_refused_without_showing_the_key(self, url: str, rule: str) -> None:
@@ -228,7 +229,7 @@ class TestUrls:
             load(*configured(url))
         assert caught.value.setting == "destinations.orders.url"
         assert rule in caught.value.rule
-        assert "hunter2" not in str(caught.value)
+        assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
     @pytest.mark.parametrize("entity", ["orders", "shop/orders", "a", "shop.orders_2~x"])
     def test_names_of_queues_and_topics(self, entity: str) -> None:

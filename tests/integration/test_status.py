@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -239,3 +240,19 @@ class TestTallies:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
         assert tallies.flush()
         assert self.counted(rows) == {("orders", "sent"): 1}
+
+
+def test_after_a_drain_and_maintenance_without_workers(run: Run, store: Store, rows: Rows) -> None:
+    """What these leave of themselves says less than what a worker's tasks do."""
+    assert run("drain").exit_code == 0
+    assert run("maintain").exit_code == 0
+    result = run("status")
+    assert result.exit_code == 0, result.output
+    [last] = [line for line in result.stdout.splitlines() if line.startswith("last: ")]
+    assert re.fullmatch(r"last: claim \d+ s ago · beat never · maintain \d+ s ago", last)
+
+
+def test_every_command_is_told_in_one_line(run: Run) -> None:
+    lines = run("--help").stdout.splitlines()
+    assert len(lines) > 30
+    assert not [line for line in lines[1:] if line.endswith("...")]
