@@ -174,7 +174,7 @@ def test_asked_to_stop_it_ends_the_bundle_in_hand_and_gives_back_the_rest(
 
 def test_for_so_many_seconds(start: Start, rows: Rows) -> None:
     rows.insert(20, destination="told", payload=b'{"nap": 0.3}')
-    result = ended(start("--for", "0.5", bundle_size=1))
+    result = ended(start("--for", "2", bundle_size=1))
     assert not result["ended"]
     assert 0 < result["sent"] < 20
     assert not [row for row in rows.hot() if row.lease is not None]

@@ -235,10 +235,12 @@ class TestRate:
         d = rows.tables.destinations
         rows.insert(100)
         claimed(store)
-        for seconds, most in ((0.5, 11), (60.0, 20)):
+        for seconds, least in ((0.5, 10), (60.0, 20)):
+            began = time.monotonic()
             with rows.engine.begin() as connection:
                 connection.execute(update(d).values(allowance=0, metered_at=seconds_from_now(-seconds)))
-            assert most - 1 <= sum(len(bundle.tickets) for bundle in claimed(store)) <= most
+            found = sum(len(bundle.tickets) for bundle in claimed(store))
+            assert least <= found <= min(20, least + 20 * (time.monotonic() - began) + 1)
 
     def test_what_is_not_needed_is_put_back(self, store: Store, rows: Rows) -> None:
         claimed(store)
@@ -250,9 +252,9 @@ class TestRate:
         rows.insert(200)
         claimed(store)
         rows.change(locked_until=seconds_from_now(-1), lease=None)
+        began, found = time.monotonic(), list[Bundle]()
         with rows.engine.begin() as connection:
             connection.execute(update(rows.tables.destinations).values(allowance=20, metered_at=func.clock_timestamp()))
-        began, found = time.monotonic(), list[Bundle]()
         threads = [threading.Thread(target=lambda: found.extend(claimed(store))) for _ in range(6)]
         for thread in threads:
             thread.start()
@@ -266,7 +268,7 @@ class TestRate:
         assert [sum(len(bundle.tickets) for bundle in claimed(store)) for _ in range(3)] == [1, 0, 0]
 
     def test_each_destination_has_its_own(self, new_store: MakeStore, rows: Rows) -> None:
-        first = {"orders": {"url": "a://b", "rate_limit": 5}}
+        first = {"orders": {"url": "a://b", "rate_limit": 0.01}}
         rows.insert(20)
         claimed(new_store(destinations=first))
         rows.change(locked_until=seconds_from_now(-1), lease=None)
