@@ -167,7 +167,7 @@ class TestTrouble:
             with open_publisher(target, url, send_timeout=1) as publisher:
                 started = time.monotonic()
                 outcomes = sent_by(publisher, *(message(n) for n in range(count)))
-                assert time.monotonic() - started < 1.5
+                assert time.monotonic() - started < 3
         assert set(results(outcomes)) <= AGAIN
         assert len(outcomes) == count
 
@@ -178,7 +178,7 @@ class TestTrouble:
             try:
                 started = time.monotonic()
                 outcomes = sent_by(publisher, message(1), message(2))
-                assert time.monotonic() - started < 1.5
+                assert time.monotonic() - started < 3
             finally:
                 target.thaw()
             assert set(results(outcomes)) <= AGAIN

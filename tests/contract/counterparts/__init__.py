@@ -9,8 +9,10 @@ import importlib
 import os
 import pkgutil
 import signal
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Self
 from uuid import uuid4
 
@@ -114,9 +116,12 @@ class Counterpart(ABC):
         self.end()
 
     def freeze(self) -> None:
-        """It does not answer any more."""
+        """It does not answer any more, with any of its threads."""
         for pid in self.pids:
             os.kill(pid, signal.SIGSTOP)
+            threads = Path(f"/proc/{pid}/task")
+            while any(stat.read_text().rpartition(") ")[2][0] != "T" for stat in threads.glob("*/stat")):
+                time.sleep(0.001)
 
     def thaw(self) -> None:
         """It answers again."""
