@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from celery import Task, signals
 from celery.app import trace
+from celery.worker import state
 from celery.worker.request import Request
 
 from outbox_tasks.broker import PUBLISH_TASK, publish_arguments
@@ -32,10 +33,15 @@ verdict_in_hand: ContextVar[Verdict | None] = ContextVar("verdict_in_hand", defa
 
 
 class PublishRequest(Request):  # type: ignore[misc]
-    """A request that expires without being remembered as revoked.
+    """A request whose id is never refused, though it has expired or somebody has revoked it.
 
-    Its id is the message's, and the worker would refuse every later attempt of that message.
+    The id is the message's: the worker would refuse every later attempt of that message, for as long as it remembers.
     """
+
+    def revoked(self) -> bool:
+        """Whether it has expired. What has been said of its id is forgotten first."""
+        state.revoked.discard(self.id)
+        return bool(super().revoked())
 
     def maybe_expire(self) -> bool:
         """Whether it waited for longer than its lease."""

@@ -12,6 +12,7 @@ import pytest
 import redis
 from celery import Celery
 from celery.signals import task_success
+from celery.worker import state as worker_state
 from kombu import Message as Arrived
 
 from outbox_tasks.broker import PinnedCelery
@@ -135,8 +136,8 @@ def test_maintenance_makes_partitions_ahead(app: Celery) -> None:
     assert app.tasks["outbox_tasks.maintain"].apply().get() == "made 0 partitions, forgot 0 marks, dropped 0 days"
 
 
-def test_a_message_that_expired_once_is_not_refused_for_good(app: Celery, publish: Any) -> None:
-    """Celery remembers the id of an expired task as revoked; ours is the message's, which will come again."""
+def test_a_message_that_expired_or_was_revoked_is_not_refused_for_good(app: Celery, publish: Any) -> None:
+    """Celery remembers the id of such a task as revoked; ours is the message's, which will come again."""
 
     def request(expires: datetime) -> PublishRequest:
         task = app.amqp.create_task_message("an-id", publish.name, (), {}, expires=expires)
@@ -147,6 +148,9 @@ def test_a_message_that_expired_once_is_not_refused_for_good(app: Celery, publis
     now = datetime.now(UTC)
     assert request(now - timedelta(seconds=1)).revoked()
     assert not request(now + timedelta(seconds=60)).revoked()
+    worker_state.revoked.add("an-id")  # as when somebody revokes it in Flower
+    assert not request(now + timedelta(seconds=60)).revoked()
+    assert request(now - timedelta(seconds=1)).revoked()
 
 
 def test_the_application_s_broker_does_not_become_the_relay_s(
