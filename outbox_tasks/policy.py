@@ -47,7 +47,36 @@ def _is_storage(url: str) -> str:
 
 Url = Annotated[str, AfterValidator(_has_scheme)]
 StorageUrl = Annotated[str, AfterValidator(_is_storage)]
-Seconds = Annotated[float, Field(gt=0)]
+
+WEEK, CENTURY = 7 * 86_400.0, 100 * 365 * 86_400.0
+SHORTEST = 0.001
+"""Seconds. Less would be cut to nothing on its way to the database, where 0 means without end."""
+
+
+def _none_or_enough(seconds: float) -> float:
+    if 0 < seconds < SHORTEST:
+        raise ValueError(f"it must be 0, or at least {SHORTEST:g}")
+    return seconds
+
+
+# The numbers of the settings, one type for each kind. Each has bounds that the database, Celery and the system's own
+# clocks can take, also where several are added up.
+Seconds = Annotated[float, Field(ge=SHORTEST, le=WEEK, allow_inf_nan=False)]
+"""What a process waits for: in milliseconds it is an int32."""
+SecondsOrZero = Annotated[float, Field(ge=0, le=WEEK, allow_inf_nan=False), AfterValidator(_none_or_enough)]
+Span = Annotated[float, Field(ge=SHORTEST, le=CENTURY, allow_inf_nan=False)]
+"""An age: what is so long ago, or so far ahead, is still a date."""
+SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY, allow_inf_nan=False), AfterValidator(_none_or_enough)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+BatchSize = Annotated[int, Field(ge=1, le=50_000)]
+BundleSize = Annotated[int, Field(ge=1, le=1000)]
+Processes = Annotated[int, Field(ge=1, le=10_000)]
+"""Each is a row of `outbox_slots`."""
+ProcessesOrNone = Annotated[int, Field(ge=0, le=10_000)]
+Bytes = Annotated[int, Field(ge=1, le=256 * 1024 * 1024)]
+"""Of one payload, which is in memory several times while it is sent."""
+PerSecond = Annotated[float, Field(ge=0.0001, le=1_000_000, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
 
 
 class Route(BaseModel):
@@ -75,23 +104,23 @@ class Destination(BaseModel):
     name: str = ""
     url: Url = Field(repr=False)
     """Where, and by its scheme how: see destinations.md."""
-    max_bytes: int = Field(1_048_576, ge=1)
+    max_bytes: Bytes = 1_048_576
     """Larger payloads are refused at the write, or go by `claim_check`."""
     claim_check: StorageUrl | None = Field(None, repr=False)
     """A storage that fsspec knows, such as s3://bucket/prefix: where payloads over `max_bytes`, up to 64 MiB, are put;
     the message tells where."""
-    max_attempts: int = Field(20, ge=1)
+    max_attempts: Count = 20
     """Begun sends before a message is dead; about half a day with the default backoff."""
-    max_age: Seconds | None = None
+    max_age: Span | None = None
     """After so long without success a message is dead, whatever attempts it has left; a later `deliver_at` counts, not
     the write."""
     on_dead: Literal["block", "skip"] = "block"
     """Whether a dead message holds up those that share its key, until a person sees to it, or lets them pass."""
-    bundle_size: int | None = Field(None, ge=1, le=1000)
+    bundle_size: BundleSize | None = None
     """Overrides the general `bundle_size`."""
-    concurrency: int | None = Field(None, ge=1)
+    concurrency: Processes | None = None
     """Sends at once, over the whole cluster; none: as many as there are publish processes, but for `reserve`."""
-    rate_limit: float | None = Field(None, gt=0)
+    rate_limit: PerSecond | None = None
     """Messages a second at most, over the whole cluster, in bursts of what a second allows."""
     send_timeout: Seconds | None = None
     """Overrides the general `send_timeout`."""

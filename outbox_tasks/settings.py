@@ -26,7 +26,19 @@ from pydantic_settings import (
 )
 
 from outbox_tasks.errors import ConfigurationError, NoRoute, NoTaskDestination, SettingsFileError, UnknownDestination
-from outbox_tasks.policy import HIDDEN, Destination, Route, Seconds, Url
+from outbox_tasks.policy import (
+    HIDDEN,
+    BatchSize,
+    BundleSize,
+    Count,
+    Destination,
+    ProcessesOrNone,
+    Route,
+    Seconds,
+    SecondsOrZero,
+    Span,
+    Url,
+)
 from outbox_tasks.upkeep import Upkeep
 
 PREFIX = "OUTBOX_"
@@ -68,17 +80,17 @@ class Settings(Upkeep, BaseSettings):
     """How often beat wakes the claim; what the nudge missed waits this long at most."""
     claim_expires: Seconds = 5.0
     """A claim task not started within this time is dropped: a newer one stands behind it."""
-    claim_batch: int = Field(1000, ge=1, le=50_000)
+    claim_batch: BatchSize = 1000
     """Rows leased by one statement, shared among the destinations."""
-    bundle_size: int = Field(100, ge=1, le=1000)
+    bundle_size: BundleSize = 100
     """Most messages in one bundle; 1: one Celery message for each outbox message."""
-    max_in_flight: int = Field(10_000, ge=1)
+    max_in_flight: Count = 10_000
     """Back-pressure: no more is leased while this many messages wait for publish workers. At most half
     of what the workers can publish within `queue_lease`, or leases run out in the queue."""
     await_writers: bool = True
     """Leave messages with a key alone while a transaction that has written such messages before them has not ended. If
     not, it may be overtaken: what overlapping transactions write under one key is sent as they commit."""
-    reserve: int = Field(1, ge=0)
+    reserve: ProcessesOrNone = 1
     """Publish processes that one destination always leaves to the others, if there are others: however slow it is, it
     can't hold them all."""
     nudge: bool = True
@@ -90,7 +102,7 @@ class Settings(Upkeep, BaseSettings):
     """What a begun send is granted at least."""
     send_timeout: Seconds = 10.0
     """The longest that one send to a destination may take."""
-    statement_timeout: float = Field(3.0, ge=0)
+    statement_timeout: SecondsOrZero = 3.0
     """The longest that one statement may run; 0: no limit is asked for (as behind PgBouncer)."""
     soft_time_limit: Seconds = 18.0
     """Celery's soft limit for a publish task: what is still being sent is given up, and settled as a retry."""
@@ -98,17 +110,17 @@ class Settings(Upkeep, BaseSettings):
     """Celery's hard limit: the worker process is killed, and the lease brings its messages back."""
     soft_shutdown_timeout: Seconds = 25.0
     """How long a stopping worker lets running tasks end."""
-    visibility_timeout: Seconds = 3600.0
+    visibility_timeout: Span = 3600.0
     """When Redis hands an unacknowledged task to another worker."""
 
     backoff_base: Seconds = 1.0
     """The wait after the first failed attempt."""
     backoff_cap: Seconds = 3600.0
     """The wait before attempt n + 1 is base · 2^(n-1), at most the cap, plus up to a quarter at random."""
-    native_retry_max: float = Field(60.0, ge=0)
+    native_retry_max: SecondsOrZero = 60.0
     """Waits up to this are Celery's own retry; longer ones go back to the table."""
 
-    breaker_failures: int = Field(5, ge=1)
+    breaker_failures: Count = 5
     """Sends in a row, over the whole cluster, that find a destination out of reach before it is left alone."""
     breaker_pause: Seconds = 5.0
     """How long it is left alone at first; then one message is tried. Doubles with each that fails."""

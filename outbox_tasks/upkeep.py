@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from outbox_tasks.policy import StorageUrl, Url
+from outbox_tasks.policy import Port, Span, SpanOrZero, StorageUrl, Url
 
 DAY = 86_400.0
 
@@ -14,11 +14,11 @@ DAY = 86_400.0
 class Upkeep(BaseModel):
     """A part of `Settings`. Times are in seconds."""
 
-    inbox_retention: float = Field(7 * DAY, gt=0)
+    inbox_retention: Span = 7 * DAY
     """How long an inbox remembers a message: longer than its delivery can be repeated, redrives included."""
     archive: Literal["move", "delete"] = "move"
     """What becomes of a sent row: moved to outbox_archive, or deleted, with what it tells of repetitions."""
-    archive_retention: float = Field(7 * DAY, ge=0)
+    archive_retention: SpanOrZero = 7 * DAY
     """How long the archive keeps what was sent or discarded: a day's partition goes when all of it is older; 0: for
     good."""
     archive_export: StorageUrl | None = Field(None, repr=False)
@@ -27,14 +27,14 @@ class Upkeep(BaseModel):
     archive_format: Literal["parquet", "jsonl"] = "parquet"
     """How it is written: Parquet, or JSON Lines compressed with gzip."""
 
-    stale_after: float = Field(300.0, gt=0)
+    stale_after: Span = 300.0
     """Messages due for this long without being sent are stale: an alert, and not healthy."""
     alert_webhook: Url | None = Field(None, repr=False)
     """Where alerts are posted as JSON. None: they are logged, and sent as signals."""
-    alert_repeat: float = Field(3600.0, gt=0)
+    alert_repeat: Span = 3600.0
     """How long after an alert the same one is not told again."""
 
-    monitor_port: int | None = Field(None, ge=0, le=65_535)
+    monitor_port: Port | None = None
     """The port on which a worker answers /metrics, /livez and /readyz. None: it does not; 0: any that is free."""
     monitor_host: str = "127.0.0.1"
     """The address on which it listens."""

@@ -170,8 +170,8 @@ class GrpcPublisher:
             rule = "it must be grpc://host:port or grpcs://host:port, with a token as an option: ?token=…"
         elif not options.keys() <= set(OPTIONS):
             rule = f"the options of a {parts.scheme}:// URL are {', '.join(OPTIONS)}"
-        elif not limit.isdecimal() or int(limit) < 1:
-            rule = "max_message_size must be a number of bytes"
+        elif not re.fullmatch("[1-9][0-9]{0,8}", limit):
+            rule = "max_message_size must be a number of bytes, at most 9 digits"
         elif not re.fullmatch("[!-~]+", options.get("token", "-")):
             rule = "a token must be ASCII without spaces"
         elif parts.scheme == "grpc" and not options.keys().isdisjoint(FILES):

@@ -8,6 +8,7 @@ the message's own headers as `h_<name>`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -125,7 +126,7 @@ def _outcome(answer: object) -> Outcome:
 
 def _path(destination: Destination, path: str) -> tuple[int, str]:
     first, _, rest = path.strip("/").partition("/")
-    if first.isdigit():
+    if re.fullmatch("[0-9]{1,9}", first):
         return int(first), rest
     if rest:
         rule = "the path of a redis+stream:// URL is /db/stream, as in redis+stream://localhost:6379/1/orders"
@@ -136,7 +137,7 @@ def _path(destination: Destination, path: str) -> tuple[int, str]:
 def _maxlen(destination: Destination, query: str) -> int | None:
     options = parse_qs(query)
     value = options.pop("maxlen", [None])[0]
-    if options or (value is not None and not value.isdigit()):
-        rule = "the only option of a redis+stream:// URL is maxlen=<entries>"
+    if options or (value is not None and not re.fullmatch("[1-9][0-9]{0,14}", value)):
+        rule = "the only option of a redis+stream:// URL is maxlen=<entries>, at least 1 and at most 15 digits"
         raise ConfigurationError(setting=f"destinations.{destination.name}.url", value=HIDDEN, rule=rule)
     return int(value) if value else None

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select
 
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.policy import CENTURY, WEEK
 from outbox_tasks.store import Claimed, Store, holder
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease, after, bundle_of
@@ -69,6 +70,26 @@ class TestClaim:
         rows.insert(destination="audit")
         assert store.claim({"orders": 10}, token()) == []
         assert store.claim({}, token()) == []
+
+    def test_works_with_the_largest_numbers_that_settings_take(self, new_store: MakeStore, rows: Rows) -> None:
+        largest: dict[str, Any] = {
+            "max_attempts": 10_000_000, "max_age": CENTURY, "concurrency": 10_000, "rate_limit": 1_000_000,
+            "backoff_base": WEEK, "backoff_cap": WEEK,
+        }  # fmt: skip
+        store = new_store(
+            destinations={"orders": {"url": "a://b", **largest}}, visibility_timeout=CENTURY, queue_lease=WEEK,
+            run_lease=WEEK, inbox_retention=CENTURY, claim_batch=50_000,
+        )  # fmt: skip
+        ids = rows.insert(2) + rows.insert(1, key="k")
+        lease = token()
+        bundle = bundle_of(store.claim({"orders": 50_000}, lease), lease)
+        begun = store.begin(bundle)
+        assert set(begun) == set(ids)
+        store.settle(
+            lease, "orders", [Verdict(ticket, Step.RETRY, 1.25 * WEEK, "busy", "later") for ticket in after(begun)]
+        )
+        assert due_in(rows, ids[0]) == pytest.approx(2.25 * WEEK, abs=60)
+        assert store.forget(10) == 0
 
     @pytest.mark.parametrize(
         "columns",

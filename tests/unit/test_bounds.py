@@ -1,0 +1,136 @@
+"""Every number in the settings has bounds that the database, Celery and the clocks can take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, get_args
+
+import annotated_types
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from outbox_tasks.destinations import load
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.policy import Destination
+from outbox_tasks.settings import Settings
+
+INT32 = 2**31 - 1
+AGES = {"max_age", "inbox_retention", "archive_retention", "stale_after", "alert_repeat", "visibility_timeout"}
+"""Compared with dates, and never waited for: all other times are."""
+
+
+def parts(annotation: Any) -> Iterator[Any]:
+    """An annotation, and all that it is made of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from parts(part)
+
+
+def models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """A model of the settings, and all that are in it."""
+    yield model
+    for field in model.model_fields.values():
+        for part in parts(field.annotation):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from models(part)
+
+
+def numbers(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {
+        name: field
+        for name, field in model.model_fields.items()
+        if any(part in (int, float) for part in parts(field.annotation))
+    }
+
+
+def bounds(field: FieldInfo) -> tuple[float | None, float | None]:
+    """The least and the most that a field takes, as far as it says so."""
+    said = [*field.metadata, *parts(field.annotation)]
+    rules = [rule for part in said for rule in (part.metadata if isinstance(part, FieldInfo) else [part])]
+    least = [rule.ge for rule in rules if isinstance(rule, annotated_types.Ge)]
+    most = [rule.le for rule in rules if isinstance(rule, annotated_types.Le)]
+    return (least or [None])[0], (most or [None])[0]  # type: ignore[return-value]
+
+
+FOUND = [(model, name, field) for model in models(Settings) for name, field in numbers(model).items()]
+ALL = pytest.mark.parametrize(("model", "name", "field"), FOUND, ids=[f"{m.__name__}.{n}" for m, n, _ in FOUND])
+
+
+def made(model: type[BaseModel], name: str, value: float) -> Any:
+    if model is Destination:
+        return Settings(destinations={"orders": {"url": "a://b", name: value}})
+    assert model is Settings
+    return Settings(**{name: value})
+
+
+def test_all_models_are_looked_at() -> None:
+    assert {model for model, _, _ in FOUND} >= {Settings, Destination}
+    assert {"claim_batch", "run_lease", "archive_retention", "rate_limit"} <= {name for _, name, _ in FOUND}
+
+
+@ALL
+def test_a_number_has_a_least_and_a_most(model: type[BaseModel], name: str, field: FieldInfo) -> None:
+    least, most = bounds(field)
+    assert None not in (least, most), f"{model.__name__}.{name} has no bounds: use a type of policy.py"
+
+
+@ALL
+@pytest.mark.parametrize("wrong", ["inf", "-inf", "nan", "less", "more", "1e400"])
+def test_what_is_no_usable_number_is_refused_by_name(
+    model: type[BaseModel], name: str, field: FieldInfo, wrong: str
+) -> None:
+    least, most = bounds(field)
+    assert least is not None
+    assert most is not None
+    outside = {"less": int(least) - 1, "more": int(most) + 1}
+    with pytest.raises(ConfigurationError) as caught:
+        made(model, name, outside[wrong] if wrong in outside else float(wrong))
+    assert caught.value.setting == (name if model is Settings else f"destinations.orders.{name}")
+
+
+@ALL
+def test_the_largest_number_is_one_that_everything_below_can_take(
+    model: type[BaseModel], name: str, field: FieldInfo
+) -> None:
+    _, most = bounds(field)
+    assert most is not None
+    if name in AGES:  # several of them added up are still a date
+        assert datetime.now(UTC) - 3 * timedelta(seconds=most)
+        assert datetime.now(UTC) + 3 * timedelta(seconds=most)
+    elif float in parts(field.annotation) and name != "rate_limit":
+        assert 2 * most * 1000 <= INT32, "milliseconds of a wait"
+    else:
+        assert 2 * most <= INT32
+
+
+@pytest.mark.parametrize("name", ["statement_timeout", "native_retry_max", "archive_retention"])
+def test_none_at_all_is_0_and_not_almost_0(name: str) -> None:
+    assert getattr(Settings(**{name: 0}), name) == 0
+    with pytest.raises(ConfigurationError, match=r"must be 0, or at least 0\.001"):
+        Settings(**{name: 0.0001})
+
+
+def test_a_contradiction_within_the_bounds_is_still_named() -> None:
+    with pytest.raises(ConfigurationError, match=r"run_lease \(40\)"):
+        Settings(hard_time_limit=604_800)
+
+
+@pytest.mark.parametrize(
+    ("url", "rule"),
+    [
+        ("redis+stream://localhost/0/orders?maxlen=0", "maxlen"),
+        ("redis+stream://localhost/0/orders?maxlen=9223372036854775808", "maxlen"),
+        ("redis+stream://localhost/0/orders?maxlen=²", "maxlen"),
+        ("redis+stream://localhost/99999999999/orders", "/db/stream"),
+        ("grpc://localhost:1?max_message_size=0", "max_message_size"),
+        ("grpc://localhost:1?max_message_size=2147483648", "max_message_size"),
+        ("https://shop.example/hooks?outbox_concurrency=0", "outbox_concurrency"),
+        ("https://shop.example/hooks?outbox_concurrency=1e9", "outbox_concurrency"),
+    ],
+)
+def test_so_has_a_number_among_the_options_of_a_url(url: str, rule: str) -> None:
+    settings = Settings(destinations={"orders": {"url": url}})
+    with pytest.raises(ConfigurationError, match=rule):
+        load(settings.destinations["orders"], settings).close()
