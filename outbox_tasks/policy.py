@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -18,6 +18,19 @@ STORAGE = re.compile(r"(?:(?:file|local):///|(?!file:|local:)[a-z][a-z0-9+.-]*:/
 
 HIDDEN = "…"
 """Stands in errors for a value that may hold credentials."""
+
+
+URL = re.compile(r"([^:/?#]+):(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
+"""The parts of a URL: RFC 3986, appendix B."""
+
+
+def split(url: str) -> SplitResult:
+    """The parts of a URL that may name several hosts. Many a `urlsplit` refuses an IPv6 address behind another host."""
+    found = URL.fullmatch(url)
+    if found is None:
+        raise ValueError("it is not a URL")
+    scheme, *rest = (part or "" for part in found.groups())
+    return SplitResult(scheme.lower(), *rest)
 
 
 def redacted(url: str) -> str:
@@ -133,7 +146,7 @@ class Destination(BaseModel):
 
     @property
     def scheme(self) -> str:
-        return urlsplit(self.url).scheme
+        return split(self.url).scheme
 
     @property
     def largest(self) -> int:

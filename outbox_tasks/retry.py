@@ -14,6 +14,12 @@ JITTER = 0.25
 """Waits are lengthened by up to this share, so that what failed together does not return together.
 It only lengthens: a wait is never shorter than the backoff or than what the destination asked for."""
 
+LONGEST_ASKED = 86_400.0
+"""Seconds: the longest wait that a destination can ask for. No answer may put a message off for good."""
+
+MAX_ATTEMPTS: int = Destination.model_fields["max_attempts"].default
+"""Of a destination that is not configured here."""
+
 MAX_CODE, MAX_ERROR = 64, 500
 """Characters of an error's code and text that are kept on the row."""
 
@@ -29,6 +35,15 @@ def backoff(
     return float(max(plain, at_least)) * (1 + JITTER * random.random())
 
 
+def asked(outcome: Outcome) -> float:
+    """The seconds for which the destination asked, within bounds: a publisher hands on what somebody else has said."""
+    try:
+        seconds = float(outcome.retry_after or 0.0)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return min(max(0.0, seconds), LONGEST_ASKED)  # in this order, not a number is 0
+
+
 def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome) -> Verdict:
     """What happens next to a message whose send, its `ticket.attempt`-th, had this outcome."""
     code, error = outcome.code and outcome.code[:MAX_CODE], outcome.error and outcome.error[:MAX_ERROR]
@@ -41,13 +56,16 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
     configured = settings.destinations.get(destination)
     # An outage says nothing about the message: whether it has attempts left is looked at when it is claimed again.
     counts = outcome.result is not Result.OUTAGE
-    if outcome.result is Result.DEAD or configured is None or (counts and ticket.attempt >= configured.max_attempts):
+    # A relay that does not know the destination yet, or any more, leaves the message to one that does.
+    most = MAX_ATTEMPTS if configured is None else configured.max_attempts
+    if outcome.result is Result.DEAD or (counts and ticket.attempt >= most):
         return Verdict(ticket, Step.DEAD, 0.0, code, error)
-    wait = backoff(settings, ticket.attempt, destination=configured, at_least=outcome.retry_after or 0.0)
+    wait = backoff(settings, ticket.attempt, destination=configured, at_least=asked(outcome))
     if outcome.result is Result.OUTAGE:
         return Verdict(ticket, Step.OUTAGE, wait, code, error)
     # Longer waits belong in the table: a task that waits in Redis must not outlive the visibility timeout. So does
     # what must pass the claim once more, which alone knows of rates, and of newer messages.
-    native = wait <= settings.native_retry_max * (1 + JITTER) and configured.rate_limit is None and not ticket.latest
+    soon = wait <= settings.native_retry_max * (1 + JITTER)
+    native = soon and configured is not None and configured.rate_limit is None and not ticket.latest
     step = Step.RETRY if native else Step.RELEASE
     return Verdict(ticket, step, wait, code, error)

@@ -25,7 +25,7 @@ import httpcore
 from outbox_tasks.destinations import http_options
 from outbox_tasks.destinations.http_network import Background, Connections
 from outbox_tasks.destinations.http_options import Headers
-from outbox_tasks.errors import PermanentError
+from outbox_tasks.errors import OutageError, PermanentError
 from outbox_tasks.events import attributes, checked_headers
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.policy import Destination
@@ -33,24 +33,29 @@ from outbox_tasks.settings import Settings
 
 STATUSES = {
     401: (Result.OUTAGE, "unauthorized"),
+    402: (Result.OUTAGE, "http_402"),
     403: (Result.OUTAGE, "unauthorized"),
     404: (Result.RETRY, "unroutable"),
-    408: (Result.RETRY, "http_408"),
+    405: (Result.OUTAGE, "unroutable"),
+    407: (Result.OUTAGE, "unauthorized"),
     410: (Result.RETRY, "unroutable"),
     413: (Result.DEAD, "too_large"),
-    425: (Result.RETRY, "http_425"),
-    429: (Result.RETRY, "http_429"),
+    414: (Result.OUTAGE, "unroutable"),
+    421: (Result.OUTAGE, "unroutable"),
+    426: (Result.OUTAGE, "http_426"),
     502: (Result.OUTAGE, "http_502"),
     503: (Result.OUTAGE, "http_503"),
     504: (Result.OUTAGE, "http_504"),
 }
-"""Answers with a meaning of their own. All others: 2xx sent, 3xx dead, 4xx dead, the rest another try."""
+"""Answers with a meaning of their own. All others: 2xx sent, 3xx an outage, the rest another try."""
+MESSAGES_FAULT = {400, 406, 411, 412, 415, 416, 417, 422, 428, 431}
+"""Answers that are about the message, and would be the same each time: dead."""
 TROUBLE = {
     httpcore.TimeoutException: "timeout",
     httpcore.NetworkError: "connection",
     httpcore.RemoteProtocolError: "connection",
 }
-"""Exceptions that are an outage, and its code. A `PermanentError` is dead; what is not known is another try."""
+"""Exceptions that are an outage, and its code. What is not known is another try."""
 RESERVED = re.compile(
     r"(?i)(ce-|content-|webhook-|proxy-).*|accept|accept-encoding|authorization|connection|expect|host"
     r"|idempotency-key|keep-alive|te|trailer|transfer-encoding|upgrade|user-agent"
@@ -61,8 +66,6 @@ UNENCODED = "".join(map(chr, range(0x21, 0x7F))).translate({ord(c): None for c i
 """What the CloudEvents binding leaves as it is in a header, §3.1.3.2."""
 BODY_BYTES, BODY_SECONDS, BODY_SHOWN = 16_384, 1.0, 200
 """How much of an answer's body is read, for how long, and how much of that is quoted."""
-LONGEST_WAIT = 86_400
-"""What an endpoint can ask for by Retry-After, in seconds: no answer may put a message off for good."""
 LEEWAY = 0.95
 """The part of `send_timeout` for the requests; the rest is for closing what is open by then."""
 GRACE = 1.0
@@ -170,7 +173,7 @@ class HttpPublisher:
                 outcomes[index] = IN_FLIGHT  # which holds if the time is up in the middle of it
                 try:
                     await self._send(index, request, outcomes)
-                except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
                     outcomes[index] = self._failed(error)
                     return outcomes[index]
                 except Exception as error:
@@ -197,15 +200,18 @@ class HttpPublisher:
     def _answered(self, status: int, headers: Headers, body: bytes) -> Outcome:
         if 200 <= status < 300:
             return Outcome.sent()
-        fallback = {3: (Result.DEAD, "redirected"), 4: (Result.DEAD, f"http_{status}")}
-        result, code = STATUSES.get(status) or fallback.get(status // 100, (Result.RETRY, f"http_{status}"))
+        if status // 100 == 3:  # the endpoint has moved, or a login page stands before it
+            result, code = Result.OUTAGE, "redirected"
+        else:
+            other = Result.DEAD if status in MESSAGES_FAULT else Result.RETRY
+            result, code = STATUSES.get(status, (other, f"http_{status}"))
         text = self._shown(f"HTTP {status} " + body.decode(errors="replace"))
         return Outcome(result, code, text, None if result is Result.DEAD else _retry_after(headers))
 
     def _failed(self, error: Exception) -> Outcome:
         text = self._shown(str(error) or type(error).__name__)
-        if isinstance(error, PermanentError):
-            return Outcome.dead(error.code, text)
+        if isinstance(error, OutageError):
+            return Outcome.outage(error.code, text)
         for kind, code in TROUBLE.items():
             if isinstance(error, kind):
                 return Outcome.outage(code, text)
@@ -247,9 +253,9 @@ def _retry_after(headers: Headers) -> float | None:
     """The seconds that Retry-After asks for, written as a number or a date."""
     value = next((value for name, value in headers if name.lower() == b"retry-after"), b"").decode("latin-1").strip()
     if value.isascii() and value.isdigit():
-        return float(min(int(value[:9]), LONGEST_WAIT))
+        return float(value[:9])
     with suppress(ValueError, OverflowError):
         date = parsedate_to_datetime(value)
         date = date if date.tzinfo else date.replace(tzinfo=UTC)
-        return min(max((date - datetime.now(UTC)).total_seconds(), 0.0), LONGEST_WAIT)
+        return (date - datetime.now(UTC)).total_seconds()
     return None

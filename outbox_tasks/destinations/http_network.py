@@ -15,14 +15,18 @@ from typing import Any
 import httpcore  # the engine of httpx, whose parts can be replaced
 import httpx
 
-from outbox_tasks.errors import PermanentError
+from outbox_tasks.errors import OutageError
 
 REFUSED_NETWORKS = [
     ipaddress.ip_network(network)
-    for network in ("168.63.129.16/32", "192.0.0.0/24", "::/96", "64:ff9b:1::/48", "2002::/16", "fec0::/10")
+    for network in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20")
 ]
-"""What Python counts as public and nobody's webhook is: metadata services of Azure and Oracle, old ways to IPv4."""
-NAT64 = ipaddress.ip_network("64:ff9b::/96")
+"""What some Python counts as public and nobody's webhook is: metadata services of Azure and Oracle, ranges that IANA
+has reserved or withdrawn, old ways to IPv4."""
+PUBLIC = ipaddress.ip_network("2000::/3")
+"""All of IPv6 that IANA has given out for the public internet."""
+EMBEDDING = [ipaddress.ip_network(network) for network in ("::ffff:0:0/96", "64:ff9b::/96")]
+"""IPv6 addresses that stand for the IPv4 address at their end: mapped ones, and NAT64's."""
 KEEP_ALIVE = 5.0
 """Seconds for which an idle connection is used again; servers close theirs after some, too."""
 
@@ -114,7 +118,7 @@ class Network(httpcore.AsyncNetworkBackend):
         allowed = [address for address in addresses if self._private or is_public(address)]
         if not allowed:
             reason = f"{host} is in a private network ({', '.join(addresses)}), and outbox_private=allow is not set"
-            raise PermanentError(reason, code="private_address")
+            raise OutageError(reason, code="private_address")  # name servers err, too: the next answer may be another
         share = timeout / len(allowed)
         for address in allowed[:-1]:
             with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
@@ -141,7 +145,8 @@ def is_public(address: str) -> bool:
     """Whether an address is one of the public internet's, by all that is known of it."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
-        if ip in NAT64:
-            return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
-        ip = ip.ipv4_mapped or ip
+        if any(ip in network for network in EMBEDDING):
+            ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        elif ip not in PUBLIC:
+            return False
     return ip.is_global and not ip.is_multicast and not any(ip in network for network in REFUSED_NETWORKS)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.policy import HIDDEN, Destination
+from outbox_tasks.policy import HIDDEN, Destination, split
 
 OPTIONS = {
     "sasl": "sasl.mechanism",
@@ -33,7 +33,7 @@ SERVER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(:\d{1,5})?")
 
 def read(destination: Destination) -> tuple[str, dict[str, str]]:
     """The topic and the properties. Raises `ConfigurationError`."""
-    parts = urlsplit(destination.url)
+    parts = split(destination.url)
     login, _, servers = parts.netloc.rpartition("@")
     topic = parts.path.strip("/") or destination.name
     options = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -117,11 +117,8 @@ def _known(error: BaseException, text: str) -> tuple[Result, str] | None:
         return HTTP.get(status) or (Result.OUTAGE if status >= 500 else Result.RETRY, f"http_{status}")
     if type(error).__name__ == "ResponseError":  # Redis
         code = text.partition(" ")[0].lower()
-        return (
-            (Result.DEAD, "wrong_type")
-            if code == "wrongtype"
-            else (Result.OUTAGE, code if code.isalpha() else "refused")
-        )
+        known = "wrong_type" if code == "wrongtype" else code
+        return Result.OUTAGE, known if code.isalpha() else "refused"
     return None
 
 

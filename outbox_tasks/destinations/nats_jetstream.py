@@ -22,7 +22,7 @@ from outbox_tasks.destinations.nats_link import Entry, Link, code_of
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.events import attributes, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.policy import HIDDEN, Destination
+from outbox_tasks.policy import HIDDEN, Destination, split
 from outbox_tasks.settings import Settings
 
 UNANSWERED = Outcome.retry("bad_answer", "it was sent, and there is no answer")
@@ -108,7 +108,7 @@ def _own(message: LeasedMessage) -> dict[str, str]:
 
 def _read(destination: Destination) -> tuple[str, bool, dict[str, Any]]:
     """Subject, whether the event type is added, and the client's options. Raises `ConfigurationError`."""
-    parts = urlsplit(destination.url)
+    parts = split(destination.url)
     login, _, hosts = parts.netloc.rpartition("@")
     subject = unquote(parts.path.removeprefix("/")) or destination.name
     query = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -104,7 +104,7 @@ OUT_OF_ORDER = {"busy", "clusterdown", "loading", "masterdown", "misconf", "nore
 
 
 def _outcome(answer: object) -> Outcome:
-    """What an answer means: a key that is no stream is permanent, all else may pass."""
+    """What an answer means. All may pass: even of a key that is no stream, the message is not to blame."""
     if not isinstance(answer, RedisError):
         return Outcome.sent()
     text = str(answer)
@@ -116,7 +116,7 @@ def _outcome(answer: object) -> Outcome:
     if isinstance(answer, ResponseError):
         code = text.partition(" ")[0].lower()
         if code == "wrongtype":
-            return Outcome.dead("wrong_type", text)
+            return Outcome.outage("wrong_type", text)
         code = code if code.isalpha() else "refused"
         return Outcome.outage(code, text) if code in OUT_OF_ORDER else Outcome.retry(code, text)
     if isinstance(answer, redis.exceptions.TimeoutError):

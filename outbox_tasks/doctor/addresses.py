@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from outbox_tasks.broker import joined
-from outbox_tasks.policy import Destination
+from outbox_tasks.policy import Destination, split
 
 PORTS = {
     "amqp": 5672, "amqps": 5671, "http": 80, "https": 443, "kafka": 9092, "mqtt": 1883, "mqtts": 8883, "nats": 4222,
@@ -63,7 +63,7 @@ def addresses(destination: Destination, broker_url: str | None) -> Sequence[Addr
 
 def _of_url(url: str) -> list[Address]:
     scheme = url.partition("://")[0]
-    parts = urlsplit(url)
+    parts = split(url)
     options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     hosts = parts.netloc.rpartition("@")[2]
     found = []

@@ -177,10 +177,13 @@ class TestTheAnswer:
     @pytest.mark.parametrize(
         ("status", "result", "code"),
         [
-            (202, Result.SENT, None), (204, Result.SENT, None), (301, Result.DEAD, "redirected"),
-            (307, Result.DEAD, "redirected"), (400, Result.DEAD, "http_400"), (401, Result.OUTAGE, "unauthorized"),
-            (403, Result.OUTAGE, "unauthorized"), (404, Result.RETRY, "unroutable"),
-            (408, Result.RETRY, "http_408"), (409, Result.DEAD, "http_409"), (410, Result.RETRY, "unroutable"),
+            (202, Result.SENT, None), (204, Result.SENT, None), (301, Result.OUTAGE, "redirected"),
+            (307, Result.OUTAGE, "redirected"), (400, Result.DEAD, "http_400"), (401, Result.OUTAGE, "unauthorized"),
+            (402, Result.OUTAGE, "http_402"), (403, Result.OUTAGE, "unauthorized"), (404, Result.RETRY, "unroutable"),
+            (405, Result.OUTAGE, "unroutable"), (407, Result.OUTAGE, "unauthorized"),
+            (408, Result.RETRY, "http_408"), (409, Result.RETRY, "http_409"), (410, Result.RETRY, "unroutable"),
+            (421, Result.OUTAGE, "unroutable"), (423, Result.RETRY, "http_423"), (426, Result.OUTAGE, "http_426"),
+            (499, Result.RETRY, "http_499"),
             (413, Result.DEAD, "too_large"), (422, Result.DEAD, "http_422"), (425, Result.RETRY, "http_425"),
             (429, Result.RETRY, "http_429"), (500, Result.RETRY, "http_500"), (502, Result.OUTAGE, "http_502"),
             (503, Result.OUTAGE, "http_503"), (504, Result.OUTAGE, "http_504"), (599, Result.RETRY, "http_599"),
@@ -197,9 +200,9 @@ class TestTheAnswer:
 
     @pytest.mark.parametrize(
         ("value", "least", "most"),
-        [("7", 7, 7), ("0", 0, 0), ("999999999999999999999", 86400, 86400), ("-5", None, None), ("soon", None, None),
-         (timedelta(minutes=10), 500, 600), (timedelta(days=-10), 0, 0),
-         ("Fri, 31 Dec 9999 23:59:59 GMT", 86400, 86400)],
+        [("7", 7, 7), ("0", 0, 0), ("999999999999999999999", 86400, 1e10), ("-5", None, None), ("soon", None, None),
+         (timedelta(minutes=10), 500, 600), (timedelta(days=-10), -900_000, 0),
+         ("Fri, 31 Dec 9999 23:59:59 GMT", 86400, 1e12)],
     )  # fmt: skip
     @pytest.mark.parametrize("status", [429, 503])
     def test_may_ask_for_patience(self, target: Counterpart, status: int, value: Any, least: Any, most: Any) -> None:
@@ -371,21 +374,36 @@ class TestAddresses:
                 outcomes = publisher.publish([message(0), message(1)])
             with pytest.raises(TimeoutError):
                 listening.accept()
-        assert {(o.result, o.code) for o in outcomes} == {(Result.DEAD, "private_address")}
+        assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "private_address")}
 
     @pytest.mark.parametrize(
         "address",
         ["10.0.0.1", "172.16.0.1", "192.168.0.1", "127.0.0.1", "169.254.169.254", "100.100.100.200", "0.0.0.0",
          "192.0.0.192", "168.63.129.16", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "fe80::1",
          "fe80::1%1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "::ffff:10.0.0.1", "::127.0.0.1",
-         "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::1", "2001::1"],
+         "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::1", "2001::1", "192.88.99.1", "3fff::1", "5f00::1",
+         "::ffff:0:7f00:1", "::ffff:192.88.99.1", "64:ff9b::c058:6301", "2001:db8::1", "4000::1", "100:0:0:1::1"],
     )  # fmt: skip
     def test_that_are_not_public(self, address: str) -> None:
         assert not is_public(address)
 
-    @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+    @pytest.mark.parametrize(
+        "address", ["8.8.8.8", "2606:4700::1111", "2a00:1450::1", "::ffff:8.8.8.8", "64:ff9b::808:808"]
+    )
     def test_that_are(self, address: str) -> None:
         assert is_public(address)
+
+    def test_that_are_private_for_a_moment_are_an_outage(
+        self, target: Counterpart, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(http_network, "is_public", lambda address: address == "127.0.0.1")
+        names["shop.example"] = ["10.1.2.3"]
+        url = f"http://shop.example:{target.port}/hooks/{target.place}"
+        with closing(loaded(url, send_timeout=2)) as publisher:
+            outcomes = publisher.publish([message(n) for n in range(3)])
+            assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "private_address")}
+            names["shop.example"] = ["127.0.0.1"]
+            assert publisher.publish([message(n) for n in range(3)]) == [SENT] * 3
 
     def test_are_looked_up_once_and_the_allowed_one_is_connected_to(
         self, target: Counterpart, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -195,12 +195,12 @@ class TestRedis:
                     connection.drain_events(timeout=5)
         assert found == [{"n": 1}, {"n": 2}]
 
-    def test_a_key_that_is_no_list_is_permanent(self, valkey: redis_queue.Counterpart, name: str) -> None:
+    def test_a_key_that_is_no_list_is_an_outage(self, valkey: redis_queue.Counterpart, name: str) -> None:
         with redis.Redis.from_url(valkey.server.url) as client:
             client.set(name, "a string")
         with closing(loaded(f"{valkey.server.url}/{name}")) as publisher:
             outcomes = publisher.publish([message(0), message(1)])
-        assert {(o.result, o.code) for o in outcomes} == {(Result.DEAD, "wrong_type")}
+        assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "wrong_type")}
         assert not any("LPUSH" in str(o.error) for o in outcomes), "the message is quoted"
 
     def test_a_server_that_is_full_is_out_of_order(self, valkey: redis_queue.Counterpart, name: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import urllib.parse
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outbox_tasks.destinations import load
+from outbox_tasks.doctor.addresses import addresses
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from tests.contract.messages import configured
 
@@ -57,6 +59,33 @@ def test_a_refused_url_does_not_show_its_password(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load(*configured(url))
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`urlsplit` as newer releases of Python have it: nothing may stand before a bracket."""
+    known: Callable[[str], None] = urllib.parse._checknetloc  # type: ignore[attr-defined]
+
+    def checked(netloc: str) -> None:
+        known(netloc)
+        if netloc.rpartition("@")[2].partition("[")[0] and "[" in netloc:
+            raise ValueError("Invalid IPv6 URL")
+
+    monkeypatch.setattr(urllib.parse, "_checknetloc", checked)
+    urllib.parse.urlsplit.cache_clear()  # type: ignore[attr-defined]
+    yield
+    urllib.parse.urlsplit.cache_clear()  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [("kafka://u:p@h,[::1]:9,i:1/orders", 9092), ("nats://u:p@h,[::1]:9,i:1/orders", 4222)],
+)
+def test_an_ipv6_address_may_stand_behind_other_hosts(url: str, port: int) -> None:
+    load(*configured(url))
+    found = addresses(configured(url)[0], None)
+    assert [(address.host, address.port) for address in found] == [("h", port), ("::1", 9), ("i", 1)]
 
 
 def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:

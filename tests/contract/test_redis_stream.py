@@ -51,11 +51,11 @@ def test_carries_any_bytes(target: Counterpart, payload: bytes) -> None:
     assert (entry["data"], entry["content_type"]) == (payload, b"application/x-thing")
 
 
-def test_a_key_that_is_no_stream_is_permanent(target: Counterpart) -> None:
+def test_a_key_that_is_no_stream_is_an_outage(target: Counterpart) -> None:
     client(target).set(target.place, "a string")
     with closing(loaded(target.url(target.place))) as publisher:
         outcomes = publisher.publish([message(0), message(1)])
-    assert {(o.result, o.code) for o in outcomes} == {(Result.DEAD, "wrong_type")}
+    assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "wrong_type")}
 
 
 def test_a_server_that_is_full_is_out_of_order(target: Counterpart) -> None:

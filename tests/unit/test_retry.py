@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outbox_tasks import retry
 from outbox_tasks.model import Outcome, Step, Ticket
-from outbox_tasks.retry import JITTER, MAX_ERROR, backoff, judge
+from outbox_tasks.retry import JITTER, LONGEST_ASKED, MAX_ERROR, backoff, judge
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings
 
@@ -79,8 +79,9 @@ class TestJudge:
         assert (verdict.step is Step.DEAD) is dead
         assert (verdict.code, verdict.error) == ("busy", "try later")
 
-    def test_a_destination_that_is_not_configured_here_gets_no_further_attempt(self) -> None:
-        assert judge(TEN_ATTEMPTS, "gone", ticket(1), FAILED).step is Step.DEAD
+    @pytest.mark.parametrize(("attempt", "step"), [(1, Step.RELEASE), (19, Step.RELEASE), (20, Step.DEAD)])
+    def test_a_destination_that_is_not_configured_here_may_be_so_elsewhere(self, attempt: int, step: Step) -> None:
+        assert judge(TEN_ATTEMPTS, "gone", ticket(attempt), FAILED).step is step
 
     @pytest.mark.usefixtures("no_jitter")
     @pytest.mark.parametrize(
@@ -102,12 +103,22 @@ class TestJudge:
         verdict = judge(TEN_ATTEMPTS, "orders", ticket(attempt), outcome)
         assert (verdict.step, verdict.wait) == (step, wait)
 
+    @pytest.mark.usefixtures("no_jitter")
+    @pytest.mark.parametrize(
+        ("asked", "wait"),
+        [(1e10, LONGEST_ASKED), (float("inf"), LONGEST_ASKED), (10**400, 1), (float("nan"), 1), (float("-inf"), 1),
+         (-5, 1), ("soon", 1), ("7", 7)],
+    )  # fmt: skip
+    @pytest.mark.parametrize("make", [Outcome.retry, Outcome.outage])
+    def test_no_destination_puts_a_message_off_for_good(self, make: Any, asked: Any, wait: float) -> None:
+        assert judge(TEN_ATTEMPTS, "orders", ticket(1), make("busy", "later", retry_after=asked)).wait == wait
+
     def test_jitter_never_makes_a_release_of_a_retry(self) -> None:
         outcome = Outcome.retry("busy", "later", retry_after=TEN_ATTEMPTS.native_retry_max)
         steps = {judge(TEN_ATTEMPTS, "orders", ticket(1), outcome).step for _ in range(300)}
         assert steps == {Step.RETRY}
 
-    @given(st.integers(1, 9), st.none() | st.floats(0, 100_000))
+    @given(st.integers(1, 9), st.none() | st.floats(0, LONGEST_ASKED))
     def test_no_native_retry_outlives_what_the_lease_and_the_visibility_timeout_cover(
         self, attempt: int, asked: float | None
     ) -> None:
