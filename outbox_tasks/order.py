@@ -34,7 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
 
 from outbox_tasks.leasing import SHARE, is_alone, is_due, is_spent, leased, state
-from outbox_tasks.schema import Tables
+from outbox_tasks.schema import Tables, function
 from outbox_tasks.sql import json_rows, pending, probe
 
 MARK = 0x7FFFFFFF
@@ -234,9 +234,10 @@ def _tried(m: FromClause) -> ColumnElement[bool]:
 
 def _key_class(t: Tables, head: FromClause) -> ColumnElement[int]:
     """As unsigned, like in pg_locks."""
-    function = getattr(func, t.messages.schema).outbox_key_class if t.messages.schema else func.outbox_key_class
-    return cast(function(head.c.destination, head.c.key, type_=Integer), BigInteger) + 2 * (MARK + 1)
+    return cast(
+        function(t.messages.schema, "outbox_key_class")(head.c.destination, head.c.key, type_=Integer), BigInteger
+    ) + 2 * (MARK + 1)
 
 
 def _all_keys(t: Tables) -> ColumnElement[int]:
-    return getattr(func, t.messages.schema).outbox_all_keys() if t.messages.schema else func.outbox_all_keys()
+    return function(t.messages.schema, "outbox_all_keys")()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -25,6 +28,11 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import quoted_name
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import Function
 
 VERSION = 6
 """The version of the tables that this release reads and writes: the number of the newest migration."""
@@ -33,6 +41,9 @@ LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
 """SQLSTATE of a missing table, schema, column or function."""
 
 PENDING, DEAD = "pending", "dead"
+
+RESERVED = {*RESERVED_WORDS, "collation", "concurrently", "lateral", "system_user", "tablesample"}
+"""Names that PostgreSQL takes only in quotes; SQLAlchemy's list lacks some."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +100,33 @@ def where(schema: str | None) -> str:
     return f"schema {schema!r}" if schema else "any schema of the search_path"
 
 
+def quoted(name: str) -> str:
+    """A name as SQL takes it: in quotes, where it needs them."""
+    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in RESERVED
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+class _Ours(Function[Any]):
+    """A function in a schema. SQLAlchemy would write the schema's name without quotes."""
+
+    inherit_cache = True
+
+
+@compiles(_Ours)
+def _compiled(ours: _Ours, compiler: SQLCompiler, **options: Any) -> str:
+    [schema] = ours.packagenames
+    return quoted(schema) + compiler.visit_function(ours, **options).removeprefix(schema)
+
+
+def function(schema: str | None, name: str) -> Callable[..., Function[Any]]:
+    """A function of the migrations in `schema`; None: wherever the connection's search_path finds it."""
+    return getattr(func, name) if schema is None else partial(_Ours, name, packagenames=(str(schema),))
+
+
 @cache
 def tables(schema: str | None = None) -> Tables:
     """The tables in `schema`; None: wherever the connection's search_path finds them."""
-    metadata = MetaData(schema=schema)
+    metadata = MetaData(schema=schema and quoted_name(schema, quoted(schema) != schema))
     messages = Table(
         "outbox_messages",
         metadata,
@@ -129,11 +163,10 @@ def tables(schema: str | None = None) -> Tables:
         messages.c.seq,
         postgresql_where=messages.c.key.is_not(None),
     )
-    named = func if schema is None else getattr(func, schema)
     died_of = (messages.c.destination, messages.c.event_type, messages.c.last_error_code, messages.c.last_error)
     Index(
         "outbox_messages_groups",
-        named.outbox_error_group(*died_of),
+        function(schema, "outbox_error_group")(*died_of),
         messages.c.dead_at,
         postgresql_where=messages.c.status == DEAD,
     )

@@ -28,7 +28,7 @@ from sqlalchemy.sql import ColumnElement, FromClause, Select, TextClause
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from outbox_tasks.errors import UnsupportedDialect
-from outbox_tasks.schema import Tables
+from outbox_tasks.schema import Tables, function
 
 DIALECTS = ("postgresql",)
 """An allow-list: SQLAlchemy compiles SKIP LOCKED away without a word on some of the others."""
@@ -88,8 +88,7 @@ def noted(m: FromClause, what: Any, **facts: Any) -> ColumnElement[Any]:
     """The history of a row of `m` with one entry more: what happened just now, and the facts of it."""
     schema = getattr(m, "schema", None)
     entry = func.jsonb_build_object("at", func.clock_timestamp(), "what", what, *chain.from_iterable(facts.items()))
-    named = getattr(func, schema) if schema else func
-    return cast(named.outbox_noted(m.c.history, func.jsonb_strip_nulls(entry)), JSONB)
+    return cast(function(schema, "outbox_noted")(m.c.history, func.jsonb_strip_nulls(entry)), JSONB)
 
 
 def brief(error: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -42,7 +42,7 @@ from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from outbox_tasks.breaker import recovered
-from outbox_tasks.schema import DEAD, PENDING, Tables
+from outbox_tasks.schema import DEAD, PENDING, Tables, function
 from outbox_tasks.slots import freed, taken
 from outbox_tasks.sql import SECOND, blocked, brief, commit_soon, held, json_rows, noted, seconds
 
@@ -91,15 +91,13 @@ def publish_once(schema: str | None) -> Select[Any]:
     }
     names = ["event_type", "payload", "key", "destination", "headers", "locked_until", "id", "content_type",
              "aggregate_type", "aggregate_id", "priority", "latest"]  # fmt: skip
-    write = getattr(func, schema).outbox_publish if schema else func.outbox_publish
-    return select(write(*(values[name] for name in names))).select_from(row)
+    return select(function(schema, "outbox_publish")(*(values[name] for name in names))).select_from(row)
 
 
 def cancel(schema: str | None) -> Select[Any]:
     """Take messages back that are not on their way; one row for each that was. Parameter: ids (array)."""
     ids = bindparam("ids", type_=ARRAY(Uuid))
-    function = getattr(func, schema).outbox_cancel if schema else func.outbox_cancel
-    return select(function(ids))
+    return select(function(schema, "outbox_cancel")(ids))
 
 
 def _written(row: TableValuedAlias) -> dict[str, ColumnElement[Any]]:
@@ -272,5 +270,4 @@ def version(t: Tables) -> Select[Any]:
 
 def prepare_archive(schema: str | None, days: int) -> Executable:
     """Make the archive's partitions of today and the next `days`."""
-    make = getattr(func, schema).outbox_archive_prepare if schema else func.outbox_archive_prepare
-    return select(make(days))
+    return select(function(schema, "outbox_archive_prepare")(days))

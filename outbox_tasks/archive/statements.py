@@ -39,7 +39,7 @@ from sqlalchemy.sql import ColumnElement, Delete, Executable
 from sqlalchemy.types import UserDefinedType
 
 from outbox_tasks.archive.files import COLUMNS
-from outbox_tasks.schema import Tables
+from outbox_tasks.schema import Tables, function
 from outbox_tasks.sql import seconds
 
 DEFAULT, GONE, REST = "outbox_archive_default", "outbox_archive_gone_", "outbox_archive_rest_"
@@ -184,26 +184,22 @@ def move(t: Tables, p: Table) -> Executable:
 
 def make_day(schema: str | None, begins: datetime) -> Executable:
     """Make the partition of the day that begins at this time."""
-    named = getattr(func, schema) if schema else func
-    return select(named.outbox_archive_make_day(cast(literal(begins), DateTime(True))))
+    return select(function(schema, "outbox_archive_make_day")(cast(literal(begins), DateTime(True))))
 
 
 def renew_default(schema: str | None) -> Executable:
     """Put an empty default partition in the place of a full one; False: somebody is in the way."""
-    named = getattr(func, schema) if schema else func
-    return select(named.outbox_archive_renew_default())
+    return select(function(schema, "outbox_archive_renew_default")())
 
 
 def detach(schema: str | None, name: str) -> Executable:
     """Take a partition out of the archive; False: somebody is in the way."""
-    named = getattr(func, schema) if schema else func
-    return select(named.outbox_archive_detach(name))
+    return select(function(schema, "outbox_archive_detach")(name))
 
 
 def await_settles(schema: str | None) -> Executable:
     """Wait a moment until no settle is under way that has begun before; False: it was not long enough."""
-    named = getattr(func, schema) if schema else func
-    return select(named.outbox_archive_await_settles())
+    return select(function(schema, "outbox_archive_await_settles")())
 
 
 def drop(p: Table) -> Executable:

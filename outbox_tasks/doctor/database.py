@@ -11,6 +11,7 @@ from outbox_tasks.doctor.finding import Finding, Fine, error, warning
 from outbox_tasks.doctor.site import Results, Site
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
 from outbox_tasks.policy import redacted
+from outbox_tasks.schema import quoted
 
 PREPARED_BY = 6
 """Our driver prepares a statement when it runs it for the sixth time."""
@@ -113,7 +114,7 @@ def session(site: Site) -> Results:
         f"Not in force on the relay's connections: {', '.join(sorted(wanted))}.",
         "A pooler has dropped them, or statement_timeout = 0 leaves them to the role. A plan that reads whole tables, "
         "or a statement that hangs, then holds up a worker.",
-        "\n".join(f"ALTER ROLE {row.role} SET {name} = '{value}';" for name, value in sorted(wanted.items())),
+        "\n".join(f"ALTER ROLE {quoted(row.role)} SET {name} = '{value}';" for name, value in sorted(wanted.items())),
     )
 
 

@@ -240,7 +240,7 @@ def _in_our_schema(t: Tables) -> ColumnElement[bool]:
     if t.messages.schema is None:
         return func.pg_table_is_visible(CLASS.c.oid)
     return CLASS.c.relnamespace == (
-        select(NAMESPACE.c.oid).where(NAMESPACE.c.nspname == t.messages.schema).scalar_subquery()
+        select(NAMESPACE.c.oid).where(NAMESPACE.c.nspname == str(t.messages.schema)).scalar_subquery()
     )
 
 

@@ -14,7 +14,7 @@ from outbox_tasks.doctor import statements
 from outbox_tasks.doctor.finding import Finding, Fine, error, lasting, note, warning
 from outbox_tasks.doctor.site import Results, Site
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
-from outbox_tasks.schema import VERSION, Tables, where
+from outbox_tasks.schema import VERSION, Tables, quoted, where
 
 TRIGGERS = {"outbox_keep_order", "outbox_keep_deliver_at"}
 
@@ -81,15 +81,15 @@ def rights(site: Site) -> Results:
             "rights_missing",
             f"The role {row.role} lacks rights: {'; '.join(f'{some} on {name}' for name, some in rights.items())}.",
             "What needs them fails: claims, sends, or what is said of them.",
-            "\n".join(f"GRANT {some} ON {_named(t, name)} TO {row.role};" for name, some in rights.items()),
+            "\n".join(f"GRANT {some} ON {_named(t, name)} TO {quoted(row.role)};" for name, some in rights.items()),
         )
     elif owned & {*lacking.get(t.archive.name, [])}:
         yield warning(
             "rights_missing",
             f"The role {row.role} can't make partitions of {t.archive.name}: it is not its owner.",
             "When the prepared days are over, the archive fills its default partition, and nothing drops old days.",
-            f"ALTER TABLE {_named(t, t.archive.name)} OWNER TO {row.role};  -- and its partitions\n"
-            f"GRANT CREATE ON SCHEMA {t.archive.schema or 'public'} TO {row.role};\n"
+            f"ALTER TABLE {_named(t, t.archive.name)} OWNER TO {quoted(row.role)};  -- and its partitions\n"
+            f"GRANT CREATE ON SCHEMA {quoted(t.archive.schema or 'public')} TO {quoted(row.role)};\n"
             f"Or let maintenance run as the owner's role.",
         )
     else:
@@ -112,7 +112,7 @@ def _needed(t: Tables) -> Iterator[dict[str, str]]:
 
 
 def _named(t: Tables, name: str) -> str:
-    return f"{t.messages.schema}.{name}" if t.messages.schema else name
+    return f"{quoted(t.messages.schema)}.{name}" if t.messages.schema else name
 
 
 def indexes(site: Site) -> Results:
@@ -147,7 +147,7 @@ def _index_missing(index: Index, *, there: bool) -> Finding:
     concurrently = table.name != "outbox_archive"
     made = " ".join(str(CreateIndex(index).compile(dialect=postgresql.dialect())).split())  # type: ignore[no-untyped-call]
     made = made.replace("INDEX", "INDEX CONCURRENTLY", 1) if concurrently else made
-    drop = f"DROP INDEX {table.schema + '.' if table.schema else ''}{index.name};\n" if there else ""
+    drop = f"DROP INDEX {quoted(table.schema) + '.' if table.schema else ''}{index.name};\n" if there else ""
     return error(
         "index_missing",
         f"The index {index.name} on {table.name} " + ("has other columns than ours." if there else "is missing."),

@@ -7,6 +7,7 @@ from typing import Any
 from outbox_tasks.doctor import statements
 from outbox_tasks.doctor.finding import Fine, lasting, note, warning
 from outbox_tasks.doctor.site import Results, Site
+from outbox_tasks.schema import quoted
 
 SHOWN = 5
 """So many are named; the others are counted."""
@@ -53,7 +54,7 @@ def open_for_long(site: Site) -> Results:
             "sessions_hidden",
             f"Sessions of other roles that can't be looked into: {hidden}.",
             "Whether one of them holds something up is not known.",
-            f"GRANT pg_read_all_stats TO {me.role};",
+            f"GRANT pg_read_all_stats TO {quoted(me.role)};",
         )
     if not rows:
         yield Fine(f"no transaction is older than {lasting(site.long)}")

@@ -42,7 +42,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
 
-from outbox_tasks.schema import Tables
+from outbox_tasks.schema import Tables, function
 from outbox_tasks.sql import SECOND, brief, pending, probe
 
 LANES = (1, 0, -1)
@@ -76,8 +76,8 @@ def state_of(m: FromClause) -> ColumnElement[str]:
 
 def group_of(m: Table) -> ColumnElement[str]:
     """The error group of a dead letter, as the index outbox_messages_groups has it."""
-    named = getattr(func, m.schema) if m.schema else func
-    return named.outbox_error_group(m.c.destination, m.c.event_type, m.c.last_error_code, m.c.last_error, type_=Text)
+    died_of = (m.c.destination, m.c.event_type, m.c.last_error_code, m.c.last_error)
+    return function(m.schema, "outbox_error_group")(*died_of, type_=Text)
 
 
 def columns(m: Table) -> list[ColumnElement[Any]]:
