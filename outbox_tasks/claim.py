@@ -151,13 +151,13 @@ def bundled(
     flooding: Container[str] = (),
 ) -> Iterator[Bundle]:
     """The bundles for freshly leased rows: of one destination and priority each, in the order of insertion; those that
-    share a key stay together."""
+    share a key stay together, whatever their priorities."""
     together: dict[tuple[str, int], list[Claimed]] = defaultdict(list)
     for row in rows:
         if row.alone:
             yield Bundle(row.destination, lease, (_ticket(row),), more=row.key is not None)
         else:
-            together[row.destination, row.priority].append(row)
+            together[row.destination, row.priority if row.key is None else 0].append(row)
     for (destination, priority), due in together.items():
         most = settings.bundle_size_of(destination)
         much = destination in flooding or len(due) > max(most, GATHERED)

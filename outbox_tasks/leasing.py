@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import ColumnElement, FromClause, Subquery, Update
 
 from outbox_tasks.schema import DEAD, PENDING, Tables
-from outbox_tasks.sql import SECOND, json_rows, noted, pending, probe, seconds
+from outbox_tasks.sql import SECOND, json_rows, noted, once, pending, probe, seconds
 
 SHARE: dict[str, Any] = {
     "destination": Text, "size": Integer, "ceiling": Integer, "oldest": Float, "longest": Integer, "blocks": Boolean,
@@ -140,7 +140,7 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
         .values(
             lease=case((spent, null()), else_=bindparam("token", type_=Uuid)),
             locked_by=bindparam("holder", type_=Text),
-            locked_until=func.clock_timestamp() + seconds("hold"),
+            locked_until=once(func.clock_timestamp()) + seconds("hold"),
             begun=false(),
             status=case((spent, literal(DEAD)), else_=literal(PENDING)),
             dead_at=case((spent, func.clock_timestamp())),

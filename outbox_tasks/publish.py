@@ -72,15 +72,34 @@ def publish(
     sends in all of them."""
     begun = _begin(store, bundle, crowded)
     messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
-    if not messages:
-        return []
-    configured = store.settings.destinations.get(bundle.destination)
-    with tracing.sending(bundle.destination, configured.scheme if configured else "", messages) as sends:
-        sends.outcomes = send_in_order(store.settings, publishers, bundle.destination, sends.messages)
+    free = _overtaking_nobody(bundle, begun)
+    outcomes: dict[str, Outcome] = {}
+    if free:
+        configured = store.settings.destinations.get(bundle.destination)
+        with tracing.sending(bundle.destination, configured.scheme if configured else "", free) as sends:
+            sends.outcomes = send_in_order(store.settings, publishers, bundle.destination, sends.messages)
+        outcomes = {message.id: outcome for message, outcome in zip(free, sends.outcomes, strict=True)}
     return [
-        (Ticket(message.id, message.attempts, message.event_type, message.key, message.latest, message.age), outcome)
-        for message, outcome in zip(messages, sends.outcomes, strict=True)
+        (
+            Ticket(message.id, message.attempts, message.event_type, message.key, message.latest, message.age),
+            outcomes.get(message.id) or Outcome.behind(),
+        )
+        for message in messages
     ]
+
+
+def _overtaking_nobody(bundle: Bundle, begun: Mapping[str, LeasedMessage]) -> list[LeasedMessage]:
+    """The begun messages without those that may be behind one of their key that could not be begun, and so is not ours
+    any more. Which key that one has is not known: they are what has a key and comes later."""
+    free: list[LeasedMessage] = []
+    gap = False
+    for ticket in bundle.tickets:
+        message = begun.get(ticket.id)
+        if message is None:
+            gap = True
+        elif not (gap and message.key is not None):
+            free.append(message)
+    return free
 
 
 def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None]) -> dict[str, LeasedMessage]:

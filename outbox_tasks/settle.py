@@ -73,7 +73,8 @@ def _tell_the_breaker(
     opened: Callable[[str | None, str | None], None],
 ) -> None:
     """A bundle counts as one send: it got through to the destination, or it did not."""
-    if not failed:
+    failed = [verdict for verdict in failed if verdict.step is not Step.BEHIND]
+    if not failed:  # then nothing was sent
         return
     outage = next((verdict for verdict in failed if verdict.step is Step.OUTAGE), None)
     if outage is None:  # it has answered, if only to refuse

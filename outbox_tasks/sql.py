@@ -80,6 +80,15 @@ def json_rows(name: str, /, **columns: Any) -> TableValuedAlias:
     return rows.table_valued(*shape, name=name).render_derived(name=name, with_types=True)
 
 
+def once(value: ColumnElement[Any]) -> ColumnElement[Any]:
+    """A value that is worked out once for a whole statement, and not for each of its rows.
+
+    A server may stand still between two rows: by a clock that is read for each, one part of a bundle would outlive
+    the other.
+    """
+    return select(value).scalar_subquery()
+
+
 def seconds(name: str) -> ColumnElement[Any]:
     return bindparam(name, type_=Float) * SECOND
 

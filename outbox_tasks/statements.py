@@ -44,7 +44,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from outbox_tasks.breaker import recovered
 from outbox_tasks.schema import DEAD, PENDING, Tables, function
 from outbox_tasks.slots import freed, taken
-from outbox_tasks.sql import SECOND, blocked, brief, commit_soon, held, json_rows, noted, seconds
+from outbox_tasks.sql import SECOND, blocked, brief, commit_soon, held, json_rows, noted, once, seconds
 
 ROW: dict[str, Any] = {
     "id": Uuid,
@@ -157,7 +157,7 @@ def begin(t: Tables) -> Update:
     may = select(or_(bindparam("room", type_=Integer).is_(None), exists(select(slot.c.slot)))).scalar_subquery()
     return (
         update(m)
-        .where(may, *held(t, ticket), m.c.locked_until > func.clock_timestamp(), ~blocked(t), commit_soon())
+        .where(may, *held(t, ticket), m.c.locked_until > once(func.clock_timestamp()), ~blocked(t), commit_soon())
         .values(
             attempts=m.c.attempts + 1,
             begun=true(),

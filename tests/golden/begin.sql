@@ -23,7 +23,7 @@ WHERE (
   AND outbox_messages.id = ANY (ARRAY[ticket.id])
   AND outbox_messages.attempts = ticket.attempt
   AND outbox_messages.lease = %(token)s::UUID
-  AND outbox_messages.locked_until > clock_timestamp()
+  AND outbox_messages.locked_until > (SELECT clock_timestamp() AS clock_timestamp_1)
   AND NOT (EXISTS (
   SELECT outbox_destinations.name
   FROM outbox_destinations

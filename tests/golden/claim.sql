@@ -41,7 +41,7 @@ SET last_error_code=CASE
   status=CASE
     WHEN (picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_9)s::VARCHAR
     ELSE %(param_10)s::VARCHAR END,
-  locked_until=(clock_timestamp() + %(hold)s * interval '1 second'),
+  locked_until=((SELECT clock_timestamp() AS clock_timestamp_1) + %(hold)s * interval '1 second'),
   lease=CASE
     WHEN (picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN NULL
     ELSE %(token)s::UUID END,

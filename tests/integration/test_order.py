@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, Engine, insert
+from sqlalchemy import Connection, Engine, insert, text
 
 from outbox_tasks.claim import claim
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
@@ -165,6 +165,63 @@ class TestOneKey:
         rows.change([spent], attempts=20)
         assert claimed(store) == []
         assert (rows.one(spent).status, rows.one(after).lease) == ("dead", None)
+
+    @pytest.mark.parametrize("gone", [[0], [1], [0, 1, 2]])
+    def test_what_follows_one_that_could_not_be_begun_is_not_sent(
+        self, store: Store, rows: Rows, gone: list[int]
+    ) -> None:
+        """Its lease ran out a moment before theirs; or a claim gave it back while the bundle was on its way."""
+        written = rows.insert(4, key="a")
+        [bundle] = claimed(store)
+        lost = [written[n] for n in gone]
+        rows.change(lost, locked_until=seconds_from_now(-1))
+        destination = Destination()
+        steps = run(store, destination, [bundle])
+        assert destination.sent == written[: gone[0]]
+        assert {steps[id] for id in written[max(gone) + 1 :]} == {Step.BEHIND}
+        left = [row for row in rows.hot() if str(row.id) not in lost]
+        assert [(row.attempts, row.lease, row.begun) for row in left] == [(0, None, False)] * len(left)
+        while rows.hot():
+            run(store, destination)
+        assert destination.sent == written
+
+    def test_that_nothing_was_sent_does_not_close_the_breaker(self, store: Store, rows: Rows) -> None:
+        written = rows.insert(2, key="a")
+        [bundle] = claimed(store)
+        rows.change(written[:1], locked_until=seconds_from_now(-1))
+        store.traffic.tripped("orders", bundle.lease, "away", "gone")
+        run(store, Destination(), [bundle])
+        assert [state.failures for state in store.traffic.states()] == [1]
+
+    def test_what_has_no_key_is_sent_whatever_is_not_begun(self, store: Store, rows: Rows) -> None:
+        written = rows.insert(5)
+        bundle = Bundle("orders", str(uuid4()), tuple(Ticket(id, 0, "order.created") for id in written))
+        store.claim({"orders": 5}, bundle.lease)
+        rows.change(written[:2], locked_until=seconds_from_now(-1))
+        run(store, destination := Destination(), [bundle])
+        assert destination.sent == written[2:]
+
+    def test_a_run_is_leased_to_one_moment_however_slow_the_server_is(
+        self, store: Store, rows: Rows, engine: Engine, schema: str
+    ) -> None:
+        rows.insert(5, key="a")
+        rows.insert(5)
+        with engine.begin() as connection:
+            connection.execute(
+                text(
+                    f"CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                    f"PERFORM pg_sleep(0.01); RETURN NEW; END $$; CREATE TRIGGER slow BEFORE UPDATE ON "
+                    f"{schema}.outbox_messages FOR EACH ROW EXECUTE FUNCTION {schema}.slow()"
+                )
+            )
+        claimed(store)
+        assert len({row.locked_until for row in rows.hot() if row.key}) == 1
+        assert len({row.locked_until for row in rows.hot() if not row.key}) == 1
+
+    def test_messages_of_different_priorities_travel_together(self, store: Store, rows: Rows) -> None:
+        written = [*rows.insert(key="a", priority=-1), *rows.insert(key="a", priority=1), *rows.insert(key="a")]
+        [bundle] = claimed(store)
+        assert ids([bundle]) == written
 
     def test_is_one_for_each_destination(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
