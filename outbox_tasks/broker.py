@@ -18,8 +18,8 @@ from kombu.serialization import prepare_accept_content
 
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.model import Bundle
-from outbox_tasks.policy import redacted
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.shown import redacted, without_secrets
 
 CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.publish", "outbox_tasks.maintain"
 """The tasks' names are a contract."""
@@ -129,8 +129,9 @@ class Broker:
             with self._producers.acquire(block=True, timeout=wait) as producer:
                 yield producer
         except self._trouble as error:
-            reason = str(error).rstrip(".")
-            raise BrokerUnreachable(url=redacted(joined(self.app.conf.broker_write_url)), reason=reason) from error
+            url = joined(self.app.conf.broker_write_url)
+            reason = without_secrets(str(error).rstrip("."), url)
+            raise BrokerUnreachable(url=redacted(url), reason=reason) from error
 
     def wake_claim(self) -> bool:
         """Send a claim task, unless one is waiting already: that one will see what we have committed."""

@@ -10,25 +10,23 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 from uuid import uuid4
 
 from outbox_tasks.errors import ClaimCheckFailed, ClaimCheckNotInstalled, ConfigurationError, OutboxError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.policy import Destination
+from outbox_tasks.shown import CONTAINERS, without_secrets
 
 LANES = 8
 """Payloads on their way at once, where the client can do that."""
 CODE = "claim_check"
 TYPED = {"s3": "ContentType", "s3a": "ContentType", "gs": "content_type", "gcs": "content_type"}
 """What the clients that can store a content type call it, by scheme."""
-CONTAINERS = ("abfs", "abfss")
-"""Schemes where what stands before the @ is a part of the place: container@account."""
 SHOWN = 500
 """Characters of a client's error."""
 
@@ -40,7 +38,7 @@ class ClaimCheck:
         """Raises `ClaimCheckNotInstalled` or `ConfigurationError`; connects to nothing."""
         self._url, self._limit, self._timeout = str(destination.claim_check), destination.max_bytes, timeout
         self._scheme = self._url.partition("://")[0]
-        self.place, self._secrets = without_login(self._url)
+        self.place = without_login(self._url)
         self._lanes = LANES if _client(destination.name, self._scheme, self.place).async_impl else 1
         self._lock = threading.Lock()
         self._opened: tuple[int, Any, str] | None = None
@@ -98,7 +96,7 @@ class ClaimCheck:
                     self._put(message)
                     found[message.id] = None
                 except Exception as error:  # a client may raise anything
-                    found[message.id] = self._failed(message, f"{type(error).__name__}: {error}"[:SHOWN])
+                    found[message.id] = self._failed(message, f"{type(error).__name__}: {error}")
 
     def _put(self, message: LeasedMessage) -> None:
         storage, root = self._open()
@@ -117,9 +115,8 @@ class ClaimCheck:
             return self._opened[1:]
 
     def _failed(self, message: LeasedMessage, reason: str) -> OutboxError:
-        for secret in self._secrets:
-            reason = reason.replace(secret, "***")
-        return ClaimCheckFailed(id=message.id, size=len(message.payload), place=self.place, reason=reason)
+        shown = without_secrets(reason, self._url)[:SHOWN]
+        return ClaimCheckFailed(id=message.id, size=len(message.payload), place=self.place, reason=shown)
 
 
 def _client(destination: str, scheme: str, place: str) -> Any:
@@ -136,16 +133,13 @@ def _client(destination: str, scheme: str, place: str) -> Any:
         raise ConfigurationError(setting=setting, value=place, rule=rule) from error
 
 
-def without_login(url: str) -> tuple[str, Iterable[str]]:
-    """The URL as everybody may see it, without a slash at its end; and what nobody may see."""
+def without_login(url: str) -> str:
+    """The URL as everybody may use it, without a slash at its end."""
     scheme, _, rest = url.partition("://")
     login, _, place = rest.rpartition("@")
     if scheme in CONTAINERS and ":" not in login:
-        return url.rstrip("/"), ()
-    user, colon, password = login.partition(":")
-    secret = password if colon else user
-    hidden = {secret, unquote(secret)} - {""}
-    return f"{scheme}://{place.rstrip('/')}", hidden
+        return url.rstrip("/")
+    return f"{scheme}://{place.rstrip('/')}"
 
 
 def _typed(scheme: str, content_type: str) -> Mapping[str, str]:

@@ -11,9 +11,10 @@ from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, Operati
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, SchemaMissing
-from outbox_tasks.policy import HIDDEN, redacted
+from outbox_tasks.policy import HIDDEN
 from outbox_tasks.schema import LOST_TABLE, where
 from outbox_tasks.settings import Settings
+from outbox_tasks.shown import redacted, without_secrets
 from outbox_tasks.sql import alone, check_dialect, idle
 
 PLANNING = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
@@ -149,5 +150,6 @@ def _database_url(settings: Settings) -> str:
 
 
 def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
-    reason = " ".join(str(error).split()).rstrip(".?")
-    return DatabaseUnavailable(url=redacted(settings.database_url or ""), reason=reason)
+    url = settings.database_url or ""
+    reason = without_secrets(" ".join(str(error).split()).rstrip(".?"), url)
+    return DatabaseUnavailable(url=redacted(url), reason=reason)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from outbox_tasks.shown import without_secrets
+
 
 class OutboxError(Exception):
     """outbox_tasks failed."""
 
     def __init__(self, **facts: Any) -> None:
-        self.facts = facts
+        self.facts = facts = {name: _clean(fact) if name != "rule" else fact for name, fact in facts.items()}
         template = " ".join(inspect.cleandoc(type(self).__doc__ or "").split())
         super().__init__(template.format_map(facts))
 
@@ -27,6 +29,11 @@ class OutboxError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # Celery and multiprocessing pickle exceptions; the default would call __init__ with the text.
         return _rebuild, (type(self), self.facts)
+
+
+def _clean(fact: Any) -> Any:
+    """What comes from outside may quote a URL; a rule is ours."""
+    return without_secrets(str(fact)) if isinstance(fact, str | BaseException) else fact
 
 
 def _rebuild(kind: type[OutboxError], facts: dict[str, Any]) -> OutboxError:

@@ -7,7 +7,6 @@ connection whose other end is gone, ends the heartbeat, and a database that is a
 from __future__ import annotations
 
 import json
-import logging
 import os
 import socket
 import threading
@@ -27,8 +26,9 @@ from outbox_tasks.pulse import TICK, Pulse
 from outbox_tasks.relay import Relay
 from outbox_tasks.schema import tables
 from outbox_tasks.settings import Settings
+from outbox_tasks.shown import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 EVERY = 10.0
 """Seconds between two heartbeats."""

@@ -22,6 +22,7 @@ from celery.utils.log import ColorFormatter
 
 from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK
 from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.shown import without_secrets
 
 log = logging.getLogger("outbox_tasks.publish")
 
@@ -180,7 +181,7 @@ class Json(logging.Formatter):
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": without_secrets(record.getMessage()),
             "process": record.processName,
             "pid": record.process,
         }
@@ -190,7 +191,7 @@ class Json(logging.Formatter):
             line |= {"task": task.name, "task_id": task.request.id}
         line |= {name: value for name, value in vars(record).items() if name not in STANDARD and value is not None}
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = without_secrets(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
@@ -201,6 +202,6 @@ def _text(kind: Any) -> Any:
         def format(self, record: logging.LogRecord) -> str:
             if record.name == ALERTS and hasattr(record, "alert"):
                 return record.getMessage()
-            return str(super().format(record))
+            return without_secrets(str(super().format(record)))
 
     return Text

@@ -6,7 +6,6 @@ dead, slow or black-holed broker costs it nothing; what a lost nudge would have 
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
@@ -18,8 +17,9 @@ from celery import Celery
 from outbox_tasks.broker import Broker, PinnedCelery
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.settings import Settings
+from outbox_tasks.shown import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 PAUSE = 0.02
 """Seconds between two nudges at least: the commits in between share the second one."""

@@ -9,6 +9,7 @@ from urllib.parse import SplitResult
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.shown import redacted
 
 CLAIM_CHECK_LARGEST = 64 * 1024 * 1024
 """Bytes of the largest payload for a destination with a `claim_check`: it is in the database and in memory too."""
@@ -31,18 +32,6 @@ def split(url: str) -> SplitResult:
         raise ValueError("it is not a URL")
     scheme, *rest = (part or "" for part in found.groups())
     return SplitResult(scheme.lower(), *rest)
-
-
-def redacted(url: str) -> str:
-    """`url`, or several with `;` between them, without passwords and queries, for logs and errors."""
-    return ";".join(_redacted(part) for part in re.split(r";(?=[a-z+]+://)", url))
-
-
-def _redacted(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    login, at, place = rest.rpartition("@")
-    user = login.partition(":")[0]
-    return f"{scheme}{separator}{user + ':***@' if at else ''}{place.partition('?')[0]}"
 
 
 def _has_scheme(url: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +12,10 @@ from outbox_tasks.destinations import Publisher, load
 from outbox_tasks.errors import OutageError, PermanentError, TransientError
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Ticket
 from outbox_tasks.settings import SLOW, Settings
+from outbox_tasks.shown import logger
 from outbox_tasks.store import Store
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 SLOT_WAITS = (0.002, 0.004, 0.008)
 """Seconds for which a bundle waits for a slot of its destination, while the sends that hold them are quick ones."""

@@ -9,6 +9,7 @@ from celery.utils.time import get_exponential_backoff_interval
 from outbox_tasks.model import Outcome, Result, Step, Ticket, Verdict
 from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
+from outbox_tasks.shown import without_secrets
 
 JITTER = 0.25
 """Waits are lengthened by up to this share, so that what failed together does not return together.
@@ -46,14 +47,16 @@ def asked(outcome: Outcome) -> float:
 
 def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome) -> Verdict:
     """What happens next to a message whose send, its `ticket.attempt`-th, had this outcome."""
-    code, error = outcome.code and outcome.code[:MAX_CODE], outcome.error and outcome.error[:MAX_ERROR]
+    configured = settings.destinations.get(destination)
+    urls = [configured.url] if configured else []
+    code = outcome.code and outcome.code[:MAX_CODE]
+    error = outcome.error and without_secrets(outcome.error, *urls)[:MAX_ERROR]
     if outcome.result is Result.SENT:
         return Verdict(ticket, Step.SENT)
     if outcome.result is Result.BEHIND:
         return Verdict(ticket, Step.BEHIND)
     if outcome.result is Result.DISCARDED:
         return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
-    configured = settings.destinations.get(destination)
     # An outage says nothing about the message: whether it has attempts left is looked at when it is claimed again.
     counts = outcome.result is not Result.OUTAGE
     # A relay that does not know the destination yet, or any more, leaves the message to one that does.

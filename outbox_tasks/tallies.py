@@ -20,10 +20,11 @@ from outbox_tasks import signs
 from outbox_tasks.claim import Tally
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import Bundle, Verdict
+from outbox_tasks.shown import logger
 from outbox_tasks.signals import claimed, settled
 from outbox_tasks.store import Store, holder
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 EVERY = 2.0
 """Seconds from a count to its being written."""

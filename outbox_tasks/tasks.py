@@ -31,10 +31,10 @@ from outbox_tasks.errors import (
     OutboxError,
 )
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
-from outbox_tasks.policy import redacted
 from outbox_tasks.relay import Relay
 from outbox_tasks.retry import backoff
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.shown import redacted
 from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_blocked, settled
 
 log = logging.getLogger(__name__)

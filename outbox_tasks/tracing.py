@@ -10,7 +10,6 @@ to do.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,11 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.shown import logger
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 SYSTEMS = {
     "amqp": "rabbitmq", "amqps": "rabbitmq", "sqs": "aws_sqs", "sns": "aws.sns", "mqtts": "mqtt",

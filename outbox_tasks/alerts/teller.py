@@ -9,7 +9,6 @@ through when the broker is gone, and a webhook that hangs must keep no claim fro
 from __future__ import annotations
 
 import json
-import logging
 import os
 import threading
 import time
@@ -26,9 +25,10 @@ from outbox_tasks.database import Database
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, WebhookFailed
 from outbox_tasks.relay import Relay
 from outbox_tasks.settings import Settings
+from outbox_tasks.shown import logger
 from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, stale
 
-log = logging.getLogger(__package__)
+log = logger(__package__)
 
 GATHER = 0.25
 """Seconds for which what happens is gathered before it is put down: so many statements a second, in any flood."""

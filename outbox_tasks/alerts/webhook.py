@@ -6,11 +6,11 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from outbox_tasks.errors import AlertsNotInstalled, ConfigurationError, WebhookFailed
 from outbox_tasks.policy import HIDDEN
 from outbox_tasks.settings import Settings
+from outbox_tasks.shown import redacted, without_secrets
 
 TIMEOUT = 5.0
 """Seconds for connecting, and for each part of the request and of its answer."""
@@ -87,12 +87,6 @@ def span(time: timedelta) -> str:
     return " ".join(parts[:2]) or f"{seconds} s"
 
 
-def place(url: str) -> str:
-    """A webhook as it may be logged: of many the path is the password."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}/…"
-
-
 def check(settings: Settings) -> None:
     """Raises `AlertsNotInstalled` or `ConfigurationError` if alerts can't be posted as the settings say."""
     if settings.alert_webhook is None:
@@ -121,10 +115,11 @@ def post(url: str, alert: Mapping[str, Any]) -> str:
             if answer.is_success:
                 return f"HTTP {answer.status_code}"
             body = next(answer.iter_bytes(ANSWER), b"").decode(errors="replace")
-            raise WebhookFailed(place=place(url), reason=" ".join(f"HTTP {answer.status_code} {body}".split()))
+            reason = " ".join(f"HTTP {answer.status_code} {without_secrets(body, url)}".split())
+            raise WebhookFailed(place=redacted(url), reason=reason)
     except httpx.HTTPError as error:
-        reason = str(error).replace(url, place(url)) or type(error).__name__
-        raise WebhookFailed(place=place(url), reason=reason) from None
+        reason = without_secrets(str(error), url) or type(error).__name__
+        raise WebhookFailed(place=redacted(url), reason=reason) from None
     finally:
         client_log.removeFilter(unlogged)
 

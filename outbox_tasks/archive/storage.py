@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from outbox_tasks.claim_check import SHOWN, without_login
 from outbox_tasks.errors import ArchiveExportFailed, ArchiveFilesNotInstalled, OutboxError
+from outbox_tasks.shown import without_secrets
 
 MANIFEST = "_manifest.json"
 """What was verified of a day. The underscore: who reads a directory of data leaves such files out."""
@@ -24,7 +25,7 @@ def opened(url: str, day: date) -> Iterator[DayStorage]:
 
     Raises `ArchiveFilesNotInstalled` too.
     """
-    place, secrets = without_login(url)
+    place = without_login(url)
     try:
         from fsspec.core import url_to_fs
 
@@ -37,9 +38,7 @@ def opened(url: str, day: date) -> Iterator[DayStorage]:
         scheme, missing = url.partition("://")[0], error.name or error
         raise ArchiveFilesNotInstalled(place=place, scheme=scheme, missing=missing) from error
     except Exception as error:  # a client may raise anything
-        reason = f"{type(error).__name__}: {error}"[:SHOWN]
-        for secret in secrets:
-            reason = reason.replace(secret, "***")
+        reason = without_secrets(f"{type(error).__name__}: {error}", url)[:SHOWN]
         raise ArchiveExportFailed(day=day, place=place, reason=reason.rstrip(".")) from error
 
 

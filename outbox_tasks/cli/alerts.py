@@ -38,6 +38,7 @@ def _test(as_json: bool) -> None:
     from outbox_tasks.alerts import webhook
     from outbox_tasks.errors import ConfigurationError
     from outbox_tasks.settings import Settings
+    from outbox_tasks.shown import redacted
 
     settings = Settings()
     if settings.alert_webhook is None:
@@ -46,9 +47,9 @@ def _test(as_json: bool) -> None:
     webhook.check(settings)
     answer = webhook.post(settings.alert_webhook, webhook.test(settings.source))
     if as_json:
-        echo_json({"posted": webhook.place(settings.alert_webhook), "answer": answer})
+        echo_json({"posted": redacted(settings.alert_webhook), "answer": answer})
     else:
-        click.echo(f"{webhook.place(settings.alert_webhook)} has taken the test: {answer}.")
+        click.echo(f"{redacted(settings.alert_webhook)} has taken the test: {answer}.")
 
 
 def _table(rows: list[Any]) -> Any:

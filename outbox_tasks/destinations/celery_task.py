@@ -25,6 +25,7 @@ from outbox_tasks.events import attributes, checked_headers, own_headers, trace_
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.policy import HIDDEN, Destination
 from outbox_tasks.settings import Settings
+from outbox_tasks.shown import without_secrets
 from outbox_tasks.task_message import ENVELOPE, TaskMessage
 
 OPTIONS = ("task", "queue", "broker")
@@ -56,9 +57,8 @@ class CeleryTaskPublisher:
         try:
             self._app.connection_for_write().transport  # noqa: B018 - loads the client, connects to nothing
         except (KeyError, ValueError, ImportError) as error:
-            raise ConfigurationError(
-                setting=setting, value=HIDDEN, rule=f"its broker can't be used: {error}"
-            ) from error
+            rule = f"its broker can't be used: {without_secrets(str(error), broker)}"
+            raise ConfigurationError(setting=setting, value=HIDDEN, rule=rule) from error
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All in one batch where the broker's transport has batches."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +15,9 @@ from kombu.utils.url import parse_ssl_cert_reqs
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.policy import HIDDEN, Destination
+from outbox_tasks.shown import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
 OPTIONS = {

@@ -10,8 +10,8 @@ from outbox_tasks.doctor.clocks import compared
 from outbox_tasks.doctor.finding import Finding, Fine, error, warning
 from outbox_tasks.doctor.site import Results, Site
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
-from outbox_tasks.policy import redacted
 from outbox_tasks.schema import quoted
+from outbox_tasks.shown import redacted
 
 PREPARED_BY = 6
 """Our driver prepares a statement when it runs it for the sixth time."""

@@ -15,7 +15,7 @@ from outbox_tasks.doctor.addresses import Address, addresses
 from outbox_tasks.doctor.finding import Finding, Fine, error, note, warning
 from outbox_tasks.doctor.site import PATIENCE, Results, Site
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
-from outbox_tasks.policy import redacted
+from outbox_tasks.shown import redacted
 
 MARGIN = 1.0
 """Seconds for names to be looked up, beside those for connecting."""

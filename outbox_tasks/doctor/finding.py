@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from outbox_tasks.shown import without_secrets
+
 
 class Severity(StrEnum):
     """How much a finding matters."""
@@ -41,17 +43,17 @@ class Fine:
 
 def error(code: str, fact: str, cause: str, remedy: str) -> Finding:
     """A finding that can't wait."""
-    return Finding(code, Severity.ERROR, fact, cause, remedy)
+    return Finding(code, Severity.ERROR, without_secrets(fact), cause, remedy)
 
 
 def warning(code: str, fact: str, cause: str, remedy: str) -> Finding:
     """A finding to see to."""
-    return Finding(code, Severity.WARNING, fact, cause, remedy)
+    return Finding(code, Severity.WARNING, without_secrets(fact), cause, remedy)
 
 
 def note(code: str, fact: str, cause: str, remedy: str) -> Finding:
     """A finding to know of."""
-    return Finding(code, Severity.NOTE, fact, cause, remedy)
+    return Finding(code, Severity.NOTE, without_secrets(fact), cause, remedy)
 
 
 def lasting(seconds: float) -> str:

@@ -27,8 +27,8 @@ from outbox_tasks.local.demo_app import Shop
 from outbox_tasks.local.demo_report import Books, Casualty, Report, counted
 from outbox_tasks.local.demo_surroundings import Surroundings, surroundings
 from outbox_tasks.local.relay import Relay, Service
-from outbox_tasks.policy import redacted
 from outbox_tasks.schema import tables
+from outbox_tasks.shown import redacted
 
 PUBLISHERS = 2
 PATIENCE, PATIENCE_PER_ORDER = 60.0, 0.01

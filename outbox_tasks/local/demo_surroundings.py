@@ -26,8 +26,8 @@ from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.policy import redacted
 from outbox_tasks.settings import PREFIX, Settings
+from outbox_tasks.shown import redacted
 
 FAILING_SHARE = 0.06
 """Of the requests with messages to the destination."""

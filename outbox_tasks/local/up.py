@@ -24,8 +24,8 @@ from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.relay import MONITOR_PORT, Flower, Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
-from outbox_tasks.policy import redacted
 from outbox_tasks.settings import Settings
+from outbox_tasks.shown import redacted
 
 DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OUTBOX_DESTINATIONS"
 FLOWER_PASSWORD = "OUTBOX_FLOWER_PASSWORD"

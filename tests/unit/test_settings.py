@@ -18,8 +18,9 @@ from outbox_tasks.errors import (
     SettingsFileError,
     UnknownDestination,
 )
-from outbox_tasks.policy import Destination, redacted
+from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
+from outbox_tasks.shown import redacted
 from tests.conftest import MakeSettings
 
 SECRET = "hunter2"

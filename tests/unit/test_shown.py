@@ -1,0 +1,146 @@
+"""What people and logs see: no secret of a URL, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from outbox_tasks.doctor.finding import error
+from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, WebhookFailed
+from outbox_tasks.logs import Json
+from outbox_tasks.model import Outcome, Ticket
+from outbox_tasks.publish import send
+from outbox_tasks.retry import judge
+from outbox_tasks.settings import Settings
+from outbox_tasks.shown import one_line, printable, redacted, without_secrets
+
+SECRET = "hunter2hunter"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"nats://{SECRET}@h:4222/orders", "nats://***@h:4222/orders"),
+        (f"nats://{SECRET}:@h:4222/orders", "nats://***@h:4222/orders"),
+        (f"nats://{SECRET}@a:4222,{SECRET}@b:4222", "nats://***@b:4222"),
+        (f"kafka://ada:{SECRET}@a:9092,b:9092/t", "kafka://ada:***@a:9092,b:9092/t"),
+        (f"https://hooks.slack.com/services/T0/B0/{SECRET}", "https://hooks.slack.com/…"),
+        (f"https://discord.com:443/api/webhooks/1/{SECRET}?wait=true", "https://discord.com:443/…"),
+        (f"https://{SECRET}@shop.example/hooks", "https://***@shop.example/…"),
+        (f"https://shop.example?token={SECRET}", "https://shop.example"),
+        ("http://shop.example/", "http://shop.example/"),
+        (f"grpc://shop.example:50051?token={SECRET}", "grpc://shop.example:50051"),
+        (f"celery://?broker=redis://:{SECRET}@h/0", "celery://"),
+        (f"celery://?broker=redis://{SECRET}@h/0", "celery://"),
+        (f"azurestoragequeues://:{SECRET}/x==@https://a.queue.core.windows.net", "azurestoragequeues://:***@https://a.queue.core.windows.net"),
+        (f"redis+stream://h/0/s#{SECRET}", "redis+stream://h/0/s"),
+        ("abfss://box@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
+    ],
+)  # fmt: skip
+def test_a_url_is_shown_without_what_nobody_may_see(url: str, shown: str) -> None:
+    assert redacted(url) == shown
+    assert redacted(shown) == shown
+    assert without_secrets(f'"{url}" is refused (see {url}).') == f'"{shown}" is refused (see {shown}).'
+
+
+@pytest.mark.parametrize(
+    ("url", "said", "shown"),
+    [
+        (f"nats://{SECRET}@h:1", f"Authorization Violation: {SECRET}", "Authorization Violation: ***"),
+        (f"amqp://ada:{SECRET}%2F@h", f"ada, {SECRET}/ and {SECRET}%2F", "ada, *** and ***"),
+        (f"grpc://h:1?token={SECRET}", f"bad {SECRET}", "bad ***"),
+        (f"https://h/T0/{SECRET}", f"no route to /T0/{SECRET}", "no route to ***"),
+        (f"celery://?broker=redis://:{SECRET}@h/0", f"AUTH {SECRET}", "AUTH ***"),
+        (f"nats://{SECRET}@a:4222,{SECRET}@b:4222", f"a:4222 refused {SECRET}", "a:4222 refused ***"),
+        ("redis://h/0", f"host=h password={SECRET} user=ada", "host=h password=*** user=ada"),
+        ("kafka://h/t?ca_file=/etc/kafka/ca.pem", "no /etc/kafka/ca.pem", "no /etc/kafka/ca.pem"),
+    ],
+)
+def test_an_error_of_a_client_is_shown_without_the_secrets_of_its_url(url: str, said: str, shown: str) -> None:
+    assert without_secrets(said, url) == shown
+    settings = Settings(destinations={"orders": {"url": url}})
+    verdict = judge(settings, "orders", Ticket("id", 1, "order.created"), Outcome.retry("refused", said))
+    assert verdict.error == shown
+
+
+def test_what_is_cut_off_is_cut_off_after_that() -> None:
+    settings = Settings(destinations={"orders": {"url": f"nats://{SECRET}@h:1"}})
+    said = "x" * 495 + SECRET
+    verdict = judge(settings, "orders", Ticket("id", 1, "order.created"), Outcome.retry("refused", said))
+    assert verdict.error == "x" * 495 + "***"
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        BrokerUnreachable(url="redis://h", reason=OSError(f"Error at redis://{SECRET}@h:1/0.")),
+        DatabaseUnavailable(url="postgresql://h", reason=f'missing "=" after "postgresql://ada:{SECRET}@h"'),
+        WebhookFailed(place="https://h/…", reason=f"https://h/{SECRET} is gone"),
+    ],
+)
+def test_no_error_of_the_family_quotes_a_secret(failed: OutboxError) -> None:
+    assert SECRET not in f"{failed} {failed.facts}"
+
+
+def test_no_fact_that_the_doctor_tells_does() -> None:
+    assert SECRET not in error("code", f"nats://{SECRET}@h is away", "cause", "remedy").fact
+
+
+@pytest.fixture
+def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """What an application with a formatter of its own logs of us."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log = logging.getLogger("outbox_tasks.publish")
+    monkeypatch.setattr(log, "disabled", False)  # as others that configure logging leave it
+    log.addHandler(handler)
+    yield stream
+    log.removeHandler(handler)
+
+
+def test_no_traceback_of_a_client_in_the_logs_does(logged: io.StringIO) -> None:
+    class Raising:
+        def publish(self, messages: object) -> list[Outcome]:
+            raise RuntimeError(f"refused by nats://{SECRET}@h:1")
+
+        def close(self) -> None: ...
+
+    class Message:
+        id = "id-1"
+
+    send({"orders": Raising()}, "orders", [Message()])  # type: ignore[list-item]
+    assert "RuntimeError: refused by nats://***@h:1" in logged.getvalue()
+    assert SECRET not in logged.getvalue()
+
+
+def test_no_line_of_the_relays_own_processes_does() -> None:
+    try:
+        raise RuntimeError(f"nats://{SECRET}@h")
+    except RuntimeError as failed:
+        kind = (type(failed), failed, failed.__traceback__)
+    record = logging.LogRecord("kombu", logging.ERROR, "", 0, "can't reach %s", (f"redis://{SECRET}@h",), kind)
+    line = Json().format(record)
+    assert SECRET not in line
+    assert json.loads(line)["message"] == "can't reach redis://***@h"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[31mred", "\\x1b[31mred"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\x7f\x00\x08", "\\x7f\\x00\\x08"),
+        ("a\u202eb\u2066c", "a\\u202eb\\u2066c"),
+        ("zero\u200bwidth\ufeff", "zero\\u200bwidth\\ufeff"),
+        ("half \ud800", "half \\ud800"),
+        ("Zoë 東京 👍", "Zoë 東京 👍"),
+    ],
+)
+def test_nothing_is_left_that_a_terminal_would_obey(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert one_line(f"{text}\r\n\tx") == (f"{shown}\\r x")
