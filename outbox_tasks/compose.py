@@ -14,7 +14,7 @@ from uuid import UUID, uuid5
 from pydantic_core import to_jsonable_python
 
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, PayloadTooLarge
-from outbox_tasks.model import MAX_EVENT_TYPE, MAX_KEY, MAX_TEXT, Message, Priority, uuid7
+from outbox_tasks.model import FIRST, LAST, MAX_EVENT_TYPE, MAX_KEY, MAX_TEXT, Message, Priority, uuid7
 from outbox_tasks.settings import Settings
 
 JSON, TEXT, BYTES = "application/json", "text/plain; charset=utf-8", "application/octet-stream"
@@ -150,6 +150,8 @@ def _due(message: Message) -> Row:
             _refuse(message, "delay", delay, "can't be combined with deliver_at")
         if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
             _refuse(message, "deliver_at", at, "has no time zone: pass a datetime with one, such as datetime.now(UTC)")
+        if not FIRST <= at < LAST:
+            _refuse(message, "deliver_at", at, "must be a time in the years 1 to 9999")
         return {"deliver_at": at.isoformat()}
     if delay is None:
         return {}
@@ -165,7 +167,8 @@ def _due(message: Message) -> Row:
 def _check(message: Message) -> None:
     """Refuse what the database, or every publisher, would refuse later."""
     _check_text(message, "event_type", message.event_type, MAX_EVENT_TYPE, at_least=1)
-    _check_text(message, "key", message.key, MAX_KEY)
+    if message.key is not None:
+        _check_text(message, "key", message.key, MAX_KEY, at_least=1)
     _check_text(message, "aggregate_type", message.aggregate_type, MAX_TEXT)
     _check_text(message, "aggregate_id", message.aggregate_id, MAX_TEXT)
     _check_text(message, "content_type", message.content_type, MAX_TEXT)

@@ -22,7 +22,6 @@ from sqlalchemy import (
     case,
     cast,
     column,
-    extract,
     func,
     literal,
     literal_column,
@@ -38,7 +37,7 @@ from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause
 from sqlalchemy.sql.selectable import CTE
 
 from outbox_tasks.schema import Tables
-from outbox_tasks.sql import json_rows, pending
+from outbox_tasks.sql import elapsed, json_rows, pending
 
 LANES = (-1, 0, 1)
 """The priorities: each is a range of its own in the index of what has no key."""
@@ -195,10 +194,9 @@ def _due_since(m: Table) -> ColumnElement[Any]:
 
 
 def _age(since: ColumnElement[Any]) -> ColumnElement[float]:
-    """Seconds since the earliest; at most some centuries, since the times that anybody wrote may be infinite."""
+    """Seconds since the earliest."""
     first = func.min(since)
-    seconds = func.least(extract("epoch", func.now()) - extract("epoch", first), literal_column("1e10"))
-    return cast(case((first.is_not(None), seconds)), Float)
+    return case((first.is_not(None), elapsed(first, func.now())))
 
 
 def _next(statement: Select[Any], m: Table) -> Select[Any]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Self
 
-from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_engine, make_url
+from psycopg import DataError
+from psycopg.types.datetime import TimestamptzLoader
+from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, SchemaMissing
+from outbox_tasks.model import FIRST, LAST
 from outbox_tasks.policy import HIDDEN
 from outbox_tasks.schema import LOST_TABLE, where
 from outbox_tasks.settings import Settings
@@ -38,6 +42,21 @@ def engine_url(url: str) -> URL:
         rule = "the relay speaks to PostgreSQL through psycopg 3: postgresql+psycopg://…, or just postgresql://…"
         raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
     return parsed.set(drivername="postgresql+psycopg")
+
+
+class _AnyTime(TimestamptzLoader):
+    """Reads the times too that Python has not: infinite ones, and those beyond the years 1 to 9999. Anybody can write
+    rows with such times, and they must not hide the others."""
+
+    def load(self, data: Any) -> datetime:
+        try:
+            return min(max(super().load(data), FIRST), LAST)
+        except DataError:
+            return FIRST if bytes(data).startswith(b"-") or bytes(data).endswith(b"BC") else LAST
+
+
+def _reads_any_time(connection: Any, _: object) -> None:
+    connection.adapters.register_loader("timestamptz", _AnyTime)
 
 
 @contextmanager
@@ -88,6 +107,7 @@ class Database:
                 **({"options": f"{PLANNING} -c statement_timeout={timeout}"} if timeout else {}),
             },
         )
+        event.listen(engine, "connect", _reads_any_time)
         return cls(engine, settings)
 
     def close(self) -> None:

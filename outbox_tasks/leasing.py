@@ -42,8 +42,8 @@ SHARE: dict[str, Any] = {
     "past": Text, "beyond": BigInteger,
 }  # fmt: skip
 """What is asked of a destination: how many messages; the ceiling of attempts; the age in seconds, or none, up to which
-one is worth delivering; of keys, the longest run, whether a dead message blocks its key, past which key to look, and
-beyond which number (what is older does not hold up what a test has written)."""
+one is worth delivering; of keys, the longest run, whether a dead message blocks its key, past which key to look (null:
+from the first), and beyond which number (what is older does not hold up what a test has written)."""
 
 WEIGHTS = {1: 6, 0: 3, -1: 1}
 """How a destination's share is split among high, normal and low priority, when all of them have enough due."""

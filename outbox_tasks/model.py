@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid4
@@ -16,6 +16,8 @@ MAX_KEY = 255
 MAX_TEXT = 1000
 """Characters of the other texts of a message."""
 
+FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+"""Between these a time can be read in every time zone."""
 
 Priority = Literal["high", "normal", "low"]
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     cast,
     column,
     exists,
@@ -29,6 +30,7 @@ from sqlalchemy import (
     select,
     table,
     true,
+    tuple_,
     union_all,
 )
 from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
@@ -39,6 +41,9 @@ from outbox_tasks.sql import json_rows, pending, probe
 
 MARK = 0x7FFFFFFF
 """A mark has the lowest 31 bits of its number."""
+
+LAST = literal_column(str(2**63 - 1), BigInteger)
+"""No message has a higher number."""
 
 LOCKS = table(
     "pg_locks",
@@ -118,7 +123,7 @@ def claim_keys(t: Tables) -> CompoundSelect[Any]:
     picked = union_all(select(*(mine.c[name] for name in names)), gapless).cte("picked")
     newer = m.alias("newer")
     later = (newer.c.destination == m.c.destination, newer.c.key == m.c.key, newer.c.seq > m.c.seq)
-    replaced = picked.c.latest & (picked.c.attempts > 0) & exists(select(newer.c.id).where(*later, is_due(newer)[0]))
+    replaced = picked.c.latest & (picked.c.attempts > 0) & exists(select(newer.c.id).where(*later, *is_due(newer)))
     taken = leased(m, picked, replaced).cte("taken")
     theirs = {"destination": head.c.destination, "key": head.c.key}
     rest = [theirs.get(c.name, cast(literal(None), c.type)).label(c.name) for c in taken.c]
@@ -159,7 +164,9 @@ def _heads(t: Tables, share: CTE) -> CTE:
     m = t.messages
     wanted = (m.c.destination == share.c.destination, m.c.seq > share.c.beyond, or_(share.c.blocks, pending(m)))
     columns = (m.c.key, m.c.id, m.c.seq, m.c.status, m.c.locked_until)
-    first = select(*columns, literal(1).label("hop")).where(*wanted, m.c.key > share.c.past)
+    # From the beginning, an empty key too: nobody can write one any more, but there may be some.
+    past = tuple_(func.coalesce(share.c.past, literal_column("''")), case((share.c.past.is_(None), 0), else_=LAST))
+    first = select(*columns, literal(1).label("hop")).where(*wanted, tuple_(m.c.key, m.c.seq) > past)
     walk = first.order_by(m.c.key, m.c.seq).limit(1).correlate(share).cte("walk", recursive=True, nesting=True)
     following = (
         select(*columns)

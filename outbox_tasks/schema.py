@@ -34,7 +34,7 @@ from sqlalchemy.sql import quoted_name
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import Function
 
-VERSION = 6
+VERSION = 7
 """The version of the tables that this release reads and writes: the number of the newest migration."""
 
 LOST_TABLE = {"42P01", "3F000", "42703", "42883"}

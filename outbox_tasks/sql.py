@@ -16,6 +16,7 @@ from sqlalchemy import (
     cast,
     column,
     exists,
+    extract,
     func,
     literal,
     literal_column,
@@ -91,6 +92,13 @@ def once(value: ColumnElement[Any]) -> ColumnElement[Any]:
 
 def seconds(name: str) -> ColumnElement[Any]:
     return bindparam(name, type_=Float) * SECOND
+
+
+def elapsed(since: ColumnElement[Any], now: ColumnElement[Any]) -> ColumnElement[float]:
+    """Seconds since a time, at most some centuries: anybody can write an infinite one, and of that PostgreSQL has no
+    difference before version 17."""
+    apart = extract("epoch", now) - extract("epoch", since)
+    return cast(func.greatest(func.least(apart, literal_column("1e10")), literal_column("-1e10")), Float)
 
 
 def noted(m: FromClause, what: Any, **facts: Any) -> ColumnElement[Any]:

@@ -44,7 +44,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from outbox_tasks.breaker import recovered
 from outbox_tasks.schema import DEAD, PENDING, Tables, function
 from outbox_tasks.slots import freed, taken
-from outbox_tasks.sql import SECOND, blocked, brief, commit_soon, held, json_rows, noted, once, seconds
+from outbox_tasks.sql import SECOND, blocked, brief, commit_soon, elapsed, held, json_rows, noted, once, seconds
 
 ROW: dict[str, Any] = {
     "id": Uuid,
@@ -179,7 +179,7 @@ def begin(t: Tables) -> Update:
             cast(extract("epoch", m.c.created_at), Float).label("created_at"),
             m.c.attempts,
             m.c.latest,
-            cast(extract("epoch", func.clock_timestamp() - since), Float).label("age"),
+            elapsed(since, func.clock_timestamp()).label("age"),
         )
     )
 

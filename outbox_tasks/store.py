@@ -150,7 +150,7 @@ class Store(Database):
                 "oldest": configured[name].max_age,
                 "longest": self.settings.bundle_size_of(name),
                 "blocks": configured[name].on_dead == "block",
-                "past": self._past.get(name, ""),
+                "past": self._past.get(name),
                 "beyond": self.since,
             }
             for name, size in shares.items()

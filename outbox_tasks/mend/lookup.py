@@ -75,7 +75,7 @@ class Filter:
     def facts(self) -> dict[str, Any]:
         """What it says, for the audit."""
         names = ("states", "destination", "event_type", "key", "code", "group", "older_than", "newer_than")
-        return {name: value for name in names if (value := getattr(self, name))}
+        return {name: value for name in names if (value := getattr(self, name)) not in (None, ())}
 
 
 @dataclass(slots=True)

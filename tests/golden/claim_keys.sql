@@ -10,9 +10,9 @@ WITH share AS (
     WHERE outbox_messages.destination = share.destination
       AND outbox_messages.seq > share.beyond
       AND (share.blocks OR outbox_messages.status = 'pending')
-      AND outbox_messages.key > share.past
+      AND (outbox_messages.key, outbox_messages.seq) > (coalesce(share.past, ''), CASE WHEN (share.past IS NULL) THEN %(param_13)s::INTEGER ELSE 9223372036854775807 END)
     ORDER BY outbox_messages.key, outbox_messages.seq
-    LIMIT %(param_13)s::INTEGER
+    LIMIT %(param_14)s::INTEGER
   ) UNION ALL SELECT following.key AS key, following.id AS id, following.seq AS seq, following.status AS status, following.locked_until AS locked_until, walk.hop + %(hop_1)s::INTEGER AS anon_1 FROM walk JOIN LATERAL (
     SELECT outbox_messages.key AS key, outbox_messages.id AS id, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until
     FROM outbox_messages
@@ -21,7 +21,7 @@ WITH share AS (
       AND (share.blocks OR outbox_messages.status = 'pending')
       AND outbox_messages.key > walk.key
     ORDER BY outbox_messages.key, outbox_messages.seq
-    LIMIT %(param_14)s::INTEGER
+    LIMIT %(param_15)s::INTEGER
   ) AS following ON true WHERE walk.hop < share.size) SELECT walk.key AS key, walk.id AS id, walk.seq AS seq, walk.status AS status, walk.locked_until AS locked_until, walk.hop AS hop FROM walk) AS walked ON true
 ), ready AS MATERIALIZED (
   SELECT due.destination AS destination, due.size AS size, due.ceiling AS ceiling, due.oldest AS oldest, due.longest AS longest, due.blocks AS blocks, due.past AS past, due.beyond AS beyond, due.key AS key, due.id AS id, due.seq AS seq, due.status AS status, due.locked_until AS locked_until, due.hop AS hop, due.reach AS reach, CAST(greatest(%(greatest_1)s::INTEGER, least(due.longest, due.size / CAST(count(*) OVER (PARTITION BY due.destination) AS NUMERIC))) AS INTEGER) AS length
@@ -95,11 +95,12 @@ WITH share AS (
     AND newer.key = outbox_messages.key
     AND newer.seq > outbox_messages.seq
     AND newer.status = 'pending'
-)) AS superseded, CASE WHEN picked.begun THEN %(param_15)s::VARCHAR WHEN (picked.lease IS NOT NULL) THEN %(param_16)s::VARCHAR END AS cause)
+    AND newer.locked_until <= now()
+)) AS superseded, CASE WHEN picked.begun THEN %(param_16)s::VARCHAR WHEN (picked.lease IS NOT NULL) THEN %(param_17)s::VARCHAR END AS cause)
 SELECT taken.seq, taken.id, taken.destination, taken.event_type, taken.attempts, taken.status, taken.alone, taken.key, taken.priority, taken.code, taken.error, taken.superseded, taken.cause
 FROM taken
 UNION ALL
-SELECT CAST(%(param_17)s AS BIGINT) AS seq, CAST(%(param_18)s AS TEXT) AS id, head.destination AS destination, CAST(%(param_19)s AS TEXT) AS event_type, CAST(%(param_20)s AS INTEGER) AS attempts, CAST(%(param_21)s AS TEXT) AS status, CAST(%(param_22)s AS BOOLEAN) AS alone, head.key AS key, CAST(%(param_23)s AS SMALLINT) AS priority, CAST(%(param_24)s AS TEXT) AS code, CAST(%(param_25)s AS TEXT) AS error, CAST(%(param_26)s AS BOOLEAN) AS superseded, CAST(%(param_27)s AS VARCHAR) AS cause
+SELECT CAST(%(param_18)s AS BIGINT) AS seq, CAST(%(param_19)s AS TEXT) AS id, head.destination AS destination, CAST(%(param_20)s AS TEXT) AS event_type, CAST(%(param_21)s AS INTEGER) AS attempts, CAST(%(param_22)s AS TEXT) AS status, CAST(%(param_23)s AS BOOLEAN) AS alone, head.key AS key, CAST(%(param_24)s AS SMALLINT) AS priority, CAST(%(param_25)s AS TEXT) AS code, CAST(%(param_26)s AS TEXT) AS error, CAST(%(param_27)s AS BOOLEAN) AS superseded, CAST(%(param_28)s AS VARCHAR) AS cause
 FROM head
 WHERE head.hop = head.size;
 -- attempts_1 = 0
@@ -127,10 +128,11 @@ WHERE head.hop = head.size;
 -- param_10 = 'pending'
 -- param_11 = 4294967296
 -- param_12 = 1
--- param_13 = 1
+-- param_13 = 0
 -- param_14 = 1
--- param_15 = 'unsettled'
--- param_16 = 'lease_expired'
+-- param_15 = 1
+-- param_16 = 'unsettled'
+-- param_17 = 'lease_expired'
 -- param_2 = 'too_old'
 -- param_3 = 'dead'
 -- param_4 = 'claimed again'

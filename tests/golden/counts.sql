@@ -2,7 +2,8 @@ WITH asked AS (
   SELECT anon_1.destination AS destination
   FROM unnest(%(names)s::TEXT[]) AS anon_1(destination)
 ), lane AS (SELECT -1::smallint AS lane UNION ALL SELECT 0::smallint AS lane UNION ALL SELECT 1::smallint AS lane)
-SELECT asked.destination, %(param_1)s::VARCHAR AS part, lane.lane AS lane, in_due.state, count(*) AS counted, CAST(CASE WHEN (min(in_due.since) IS NOT NULL) THEN least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_due.since)), 1e10) END AS FLOAT) AS oldest
+SELECT asked.destination, %(param_1)s::VARCHAR AS part, lane.lane AS lane, in_due.state, count(*) AS counted, CASE
+    WHEN (min(in_due.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_due.since)), 1e10), -1e10) AS FLOAT) END AS oldest
 FROM asked
 JOIN lane ON true
 JOIN LATERAL (
@@ -25,7 +26,8 @@ JOIN LATERAL (
   LIMIT %(bound)s::INTEGER
 ) AS in_due ON true GROUP BY asked.destination, in_due.state, lane.lane
 UNION ALL
-SELECT asked.destination, %(param_7)s::VARCHAR AS part, lane.lane AS lane, in_later.state, count(*) AS counted, CAST(CASE WHEN (min(in_later.since) IS NOT NULL) THEN least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_later.since)), 1e10) END AS FLOAT) AS oldest
+SELECT asked.destination, %(param_7)s::VARCHAR AS part, lane.lane AS lane, in_later.state, count(*) AS counted, CASE
+    WHEN (min(in_later.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_later.since)), 1e10), -1e10) AS FLOAT) END AS oldest
 FROM asked
 JOIN lane ON true
 JOIN LATERAL (
@@ -48,7 +50,8 @@ JOIN LATERAL (
   LIMIT %(bound)s::INTEGER
 ) AS in_later ON true GROUP BY asked.destination, in_later.state, lane.lane
 UNION ALL
-SELECT asked.destination, %(param_13)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_keyed.state, count(*) AS counted, CAST(CASE WHEN (min(in_keyed.since) IS NOT NULL) THEN least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_keyed.since)), 1e10) END AS FLOAT) AS oldest
+SELECT asked.destination, %(param_13)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_keyed.state, count(*) AS counted, CASE
+    WHEN (min(in_keyed.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_keyed.since)), 1e10), -1e10) AS FLOAT) END AS oldest
 FROM asked
 JOIN LATERAL (
   SELECT CASE
@@ -64,7 +67,8 @@ JOIN LATERAL (
   LIMIT %(bound)s::INTEGER
 ) AS in_keyed ON true GROUP BY asked.destination, in_keyed.state
 UNION ALL
-SELECT asked.destination, %(param_19)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_dead.state, count(*) AS counted, CAST(CASE WHEN (min(in_dead.since) IS NOT NULL) THEN least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_dead.since)), 1e10) END AS FLOAT) AS oldest
+SELECT asked.destination, %(param_19)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_dead.state, count(*) AS counted, CASE
+    WHEN (min(in_dead.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_dead.since)), 1e10), -1e10) AS FLOAT) END AS oldest
 FROM asked
 JOIN LATERAL (
   SELECT CASE

@@ -30,7 +30,8 @@ WITH RECURSIVE walk(destination, blocks, key, status, since, hop) AS (
   ) AS following ON true
   WHERE walk.hop < %(most)s::INTEGER
 )
-SELECT walk.destination, count(*) AS keys, CAST(CASE WHEN (min(walk.since) IS NOT NULL) THEN least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(walk.since)), 1e10) END AS FLOAT) AS oldest, count(*) FILTER (WHERE walk.status = %(status_1)s::VARCHAR) AS held_up
+SELECT walk.destination, count(*) AS keys, CASE
+    WHEN (min(walk.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(walk.since)), 1e10), -1e10) AS FLOAT) END AS oldest, count(*) FILTER (WHERE walk.status = %(status_1)s::VARCHAR) AS held_up
 FROM walk GROUP BY walk.destination;
 -- attempts_1 = 0
 -- hop_1 = 1

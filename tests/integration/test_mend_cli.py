@@ -75,6 +75,22 @@ class TestList:
         assert (one["id"], one["state"], one["key"], one["last_error_code"]) == (id, "dead", "k", "http_400")
         assert len(told(run("list", "--state", "dead", "--state", "pending", "--json"))["messages"]) == 3
 
+    @pytest.mark.parametrize(
+        "time", ["infinity", "-infinity", "12345-06-07", "0044-03-15 BC", "9999-12-31 23:59:59+00"]
+    )
+    def test_any_time_that_somebody_wrote_can_be_shown(self, run: Run, rows: Rows, time: str) -> None:
+        strange = text(f"'{time}'::timestamptz")
+        ids = {*rows.insert(1), *rows.insert(1, key="k"), *rows.insert(1, status="dead", dead_at=seconds_from_now(-1))}
+        for column in ("created_at", "deliver_at", "locked_until", "dead_at"):
+            [id] = rows.insert(1)
+            rows.change([id], **{column: strange})
+            ids.add(id)
+            assert id in run("show", id).stdout
+            assert told(run("show", id, "--json"))["id"] == id
+        assert {one["id"] for one in told(run("list", "--json"))["messages"]} == ids
+        for command in ("list", "status", "health", "errors", "keys"):
+            assert not isinstance(run(command).exception, Exception)
+
     def test_says_that_there_are_more(self, run: Run, rows: Rows) -> None:
         rows.insert(3)
         assert "These are 2; --limit shows more" in run("list", "--limit", "2").stderr

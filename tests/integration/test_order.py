@@ -223,6 +223,19 @@ class TestOneKey:
         [bundle] = claimed(store)
         assert ids([bundle]) == written
 
+    @pytest.mark.parametrize("in_flight", [1, 100])
+    def test_an_empty_one_that_is_there_already_is_a_key_like_others(
+        self, new_store: MakeStore, rows: Rows, in_flight: int
+    ) -> None:
+        """Nobody can write one any more, but a raw insert or an earlier release may have."""
+        store = new_store(claim_batch=in_flight)
+        empty, others = rows.insert(3, key=""), rows.insert(2, key="b")
+        destination = Destination()
+        while run(store, destination) or store.unfinished:
+            pass
+        assert sorted(destination.sent) == sorted([*empty, *others])
+        assert [id for id in destination.sent if id in empty] == empty
+
     def test_is_one_for_each_destination(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
         rows.insert(1, key="a", locked_until=seconds_from_now(100))
@@ -452,6 +465,14 @@ class TestLatest:
     def test_a_dead_newer_one_replaces_nothing(self, store: Store, rows: Rows, failed: str) -> None:
         rows.insert(1, key="a", latest=True, status="dead")
         run(store, destination := Destination())
+        assert destination.sent == [failed]
+
+    def test_one_that_is_not_due_yet_replaces_nothing(self, store: Store, rows: Rows, failed: str) -> None:
+        """It may be cancelled: then neither would arrive."""
+        rows.insert(1, key="a", latest=True, locked_until=seconds_from_now(86400 * 365))
+        rows.change([failed], locked_until=seconds_from_now(-1))
+        destination = Destination()
+        assert run(store, destination) == {failed: Step.SENT}
         assert destination.sent == [failed]
 
     def test_what_has_not_failed_is_sent_each(self, store: Store, rows: Rows) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.errors import ReusedId
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.sessions import sqlstate
 from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, Rows, eventually
 
@@ -102,3 +104,53 @@ def test_writers_in_sql_are_told_the_same(rows: Rows, engine: Engine, schema: st
     with pytest.raises(IntegrityError, match="belongs to a message with other content"), engine.begin() as connection:
         connection.execute(call, {"payload": "[]", "id": ID})
     assert len(rows.hot()) == 1
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+class TestASnapshotThatStays:
+    """The transaction sees the database as it was at its first statement."""
+
+    @staticmethod
+    def again(outbox: Outbox, session: Session, payload: str = "x") -> UUID:
+        return outbox.publish(session, "a", payload, id=ID, **SAID)
+
+    @pytest.fixture
+    def late(self, engine: Engine, level: str) -> Iterator[Session]:
+        """A transaction whose snapshot is taken."""
+        with Session(engine.execution_options(isolation_level=level)) as session:
+            session.execute(text("SELECT 1 FROM pg_class LIMIT 1"))
+            yield session
+
+    def test_a_copy_written_and_delivered_since_asks_for_the_transaction_again(
+        self, outbox: Outbox, engine: Engine, rows: Rows, store: Store, late: Session
+    ) -> None:
+        publish(outbox, engine)
+        send_all(store)
+        with pytest.raises(OperationalError) as refused:
+            self.again(outbox, late)
+        assert sqlstate(refused.value) == "40001"  # a serialization failure, which applications run again
+        late.rollback()
+        late.begin()
+        assert self.again(outbox, late) == ID
+        late.commit()
+        assert rows.hot() == []
+
+    def test_a_copy_delivered_since_is_found(
+        self, outbox: Outbox, engine: Engine, rows: Rows, store: Store, late: Session
+    ) -> None:
+        late.rollback()
+        publish(outbox, engine)
+        late.execute(text("SELECT 1 FROM pg_class LIMIT 1"))
+        send_all(store)
+        with pytest.raises(ReusedId), late.begin_nested():
+            self.again(outbox, late, "y")
+        assert self.again(outbox, late) == ID
+        late.commit()
+        assert rows.hot() == []
+        assert len(rows.archived()) == 1
+
+    def test_twice_in_it_is_one(self, outbox: Outbox, rows: Rows, late: Session) -> None:
+        for _ in range(2):
+            self.again(outbox, late)
+        late.commit()
+        assert [row.id for row in rows.hot()] == [ID]

@@ -8,6 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from math import isfinite
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, select, text
 
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.policy import CENTURY, WEEK
@@ -222,6 +223,20 @@ class TestBegin:
         assert message.created_at == row.created_at
         assert isinstance(message.payload, bytes)
         assert (row.attempts, row.begun, str(row.lease), row.locked_by) == (1, True, bundle.lease, holder())
+
+    @pytest.mark.parametrize("time", ["infinity", "-infinity", "294276-12-31", "4713-01-01 BC"])
+    @pytest.mark.parametrize("column", ["created_at", "deliver_at"])
+    def test_any_time_that_somebody_wrote_holds_nobody_up(
+        self, store: Store, rows: Rows, column: str, time: str
+    ) -> None:
+        """Also on PostgreSQL before 17, which has no difference of infinite times."""
+        ids = rows.insert(2)
+        rows.change(ids[:1], **{column: text(f"'{time}'::timestamptz")})
+        lease = token()
+        assert len(store.claim({"orders": 2}, lease)) == 2
+        begun = store.begin(Bundle("orders", lease, tuple(Ticket(id, 0, "a") for id in ids)))
+        assert begun.keys() == set(ids)
+        assert all(isfinite(message.age) for message in begun.values())
 
     def test_returns_each_message_of_the_bundle(self, store: Store, lease: Lease) -> None:
         bundle = lease(250)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -100,6 +100,26 @@ def test_a_delay_is_for_the_databases_clock_and_a_time_keeps_its_zone() -> None:
     assert composed(1, delay=1.5)["delay"] == 1.5
     assert composed(1, delay=timedelta(minutes=1))["delay"] == 60
     assert composed(1, deliver_at=datetime(2030, 1, 1, tzinfo=UTC))["deliver_at"] == "2030-01-01T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        datetime(9999, 12, 31, 23, 59, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, tzinfo=timezone(-timedelta(hours=12))),  # the year 10000 by UTC
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=12))),
+    ],
+    ids=str,
+)
+def test_a_time_that_not_everybody_can_read_is_refused(at: datetime) -> None:
+    with pytest.raises(InvalidMessage, match=r"deliver_at.* must be a time in the years 1 to 9999"):
+        composed(1, deliver_at=at)
+
+
+def test_a_key_has_characters() -> None:
+    with pytest.raises(InvalidMessage, match="key = '' must be text of 1 to 255 characters"):
+        composed(1, key="")
+    assert "key" not in composed(1, key=None)
 
 
 def shouting(payload: Any) -> tuple[bytes, str]:
