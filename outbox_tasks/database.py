@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Self
 
-from psycopg import DataError
+import psycopg
 from psycopg.types.datetime import TimestamptzLoader
 from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, SchemaMissing
+from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUnavailable, SchemaMissing
 from outbox_tasks.model import FIRST, LAST
 from outbox_tasks.policy import HIDDEN
 from outbox_tasks.schema import LOST_TABLE, where
@@ -26,6 +27,15 @@ PLANNING = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=of
 
 NO_RIGHTS = "42501"
 """SQLSTATE of a role that may not do what it tried."""
+
+READ_ONLY = "25006"
+"""SQLSTATE of a server that takes no writes, as one that was the primary before a failover."""
+
+ON_ITS_WAY = 2.0
+"""Seconds that an answer may take beyond `statement_timeout`, within which the server gives one."""
+
+UNLIMITED = 10.0
+"""Seconds for which an answer is awaited where `statement_timeout` is 0."""
 
 
 def engine_url(url: str) -> URL:
@@ -51,12 +61,52 @@ class _AnyTime(TimestamptzLoader):
     def load(self, data: Any) -> datetime:
         try:
             return min(max(super().load(data), FIRST), LAST)
-        except DataError:
+        except psycopg.DataError:
             return FIRST if bytes(data).startswith(b"-") or bytes(data).endswith(b"BC") else LAST
 
 
 def _reads_any_time(connection: Any, _: object) -> None:
     connection.adapters.register_loader("timestamptz", _AnyTime)
+
+
+class Patient(psycopg.Connection[Any]):
+    """A connection that waits for an answer only so long, whatever the server and the network do meanwhile.
+
+    A server that hangs, or a peer that is gone without a word, still takes what is sent: no timeout of the server's
+    and none of TCP's ends the wait for its answer.
+    """
+
+    patience: float | None = None
+    """Seconds; None: for ever."""
+
+    def wait(self, gen: Any, *arguments: Any, **keywords: Any) -> Any:
+        """Run a conversation with the server: see `psycopg.Connection.wait`."""
+        try:
+            return super().wait(self._in_time(gen), *arguments, **keywords)
+        except psycopg.Error:
+            raise
+        except BaseException:
+            # A time limit, say: whoever used this connection next would be given the answer to what was asked here.
+            self.close()
+            raise
+
+    def _in_time(self, conversation: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        began, patience = time.monotonic(), self.patience
+        try:
+            wanted = next(conversation)
+            while True:
+                ready = yield wanted
+                # An answer that is there is read, however late we are ourselves.
+                if not ready and patience is not None and time.monotonic() - began > patience:
+                    self.close()
+                    raise NoAnswer(f"no answer within {patience:g} s; the connection is given up")
+                wanted = conversation.send(ready)
+        except StopIteration as end:
+            return end.value
+
+
+class NoAnswer(psycopg.OperationalError):
+    """Told instead of an answer that did not come."""
 
 
 @contextmanager
@@ -108,6 +158,14 @@ class Database:
             },
         )
         event.listen(engine, "connect", _reads_any_time)
+        patience = settings.statement_timeout + ON_ITS_WAY if timeout else UNLIMITED
+
+        @event.listens_for(engine, "do_connect")
+        def connect(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> Patient:
+            made = Patient.connect(*arguments, **keywords)
+            made.patience = patience
+            return made
+
         return cls(engine, settings)
 
     def close(self) -> None:
@@ -142,7 +200,7 @@ class Database:
     def connection(self) -> Iterator[Connection]:
         """A connection on which every statement is its own transaction."""
         try:
-            with self.engine.connect() as connection:
+            with self.engine.connect() as connection, _unharmed(connection):
                 yield connection
         except ProgrammingError as error:
             sqlstate = getattr(error.orig, "sqlstate", None)
@@ -155,6 +213,22 @@ class Database:
             raise _unavailable(self.settings, error.orig) from error
         except PoolTimeout as error:
             raise _unavailable(self.settings, error) from error
+
+
+@contextmanager
+def _unharmed(connection: Connection) -> Iterator[None]:
+    """Whoever borrows the connection next finds it in order, or is given a new one."""
+    try:
+        yield
+    except DBAPIError as error:
+        # After a failover the next one may lead to the new primary.
+        if getattr(error.orig, "sqlstate", None) == READ_ONLY:
+            connection.invalidate()
+        raise
+    except BaseException:
+        # It was interrupted, by a time limit or a person, and nobody knows where.
+        connection.invalidate()
+        raise
 
 
 def storable(text: str | None) -> str | None:
@@ -172,4 +246,5 @@ def _database_url(settings: Settings) -> str:
 def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
     url = settings.database_url or ""
     reason = without_secrets(" ".join(str(error).split()).rstrip(".?"), url)
-    return DatabaseUnavailable(url=redacted(url), reason=reason)
+    late = isinstance(error, NoAnswer | psycopg.errors.QueryCanceled)
+    return (DatabaseTooSlow if late else DatabaseUnavailable)(url=redacted(url), reason=reason)

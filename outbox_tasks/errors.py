@@ -128,6 +128,11 @@ class DatabaseUnavailable(OutboxError):
     and takes writes."""
 
 
+class DatabaseTooSlow(DatabaseUnavailable):
+    """The database {url} did not answer a statement in time: {reason}. See what holds it up: `outbox-tasks doctor`,
+    its disk, and the network between."""
+
+
 class BrokerUnreachable(OutboxError):
     """The broker {url} can't be reached: {reason}. Check that the server is up, and the
     URL: the relay's is OUTBOX_BROKER_URL, or the broker of the Celery app that it is installed in."""

@@ -103,7 +103,8 @@ class Settings(Upkeep, BaseSettings):
     send_timeout: Seconds = 10.0
     """The longest that one send to a destination may take."""
     statement_timeout: SecondsOrZero = 3.0
-    """The longest that one statement may run; 0: no limit is asked for (as behind PgBouncer)."""
+    """The longest that one statement may run; 0: no limit is asked for (as behind PgBouncer). A connection on which
+    no answer has come 2 s later (if it is 0, after 10 s) is given up."""
     soft_time_limit: Seconds = 18.0
     """Celery's soft limit for a publish task: what is still being sent is given up, and settled as a retry."""
     hard_time_limit: Seconds = 25.0

@@ -39,6 +39,9 @@ from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_block
 
 log = logging.getLogger(__name__)
 
+CLAIM_LIMIT = 60.0
+"""Seconds that a claim may run: many times what one takes when everything is slow."""
+
 
 def register(app: Celery, settings: Settings) -> Relay:
     """Add the relay's tasks to an app. Does not look at its configuration."""
@@ -56,7 +59,10 @@ def register(app: Celery, settings: Settings) -> Relay:
         "throws": (DeadLetter, DatabaseUnavailable),
     }
 
-    @app.task(name=CLAIM_TASK, home=CLAIM_QUEUE, bind=True, **common)
+    # Every statement of it, and every word with the broker, has a limit of its own: one that runs for so long hangs.
+    limits = {"soft_time_limit": CLAIM_LIMIT, "time_limit": CLAIM_LIMIT + settings.statement_timeout + 10}
+
+    @app.task(name=CLAIM_TASK, home=CLAIM_QUEUE, bind=True, **limits, **common)
     def outbox_claim(self: Task) -> str:
         began = time.monotonic()
         if (self.request.headers or {}).get(BY_BEAT):

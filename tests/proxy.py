@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import socket
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
+import psutil
+
 from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.local.servers import EmbeddedPostgres
 
 
 class Proxy:
@@ -16,6 +21,8 @@ class Proxy:
 
     def __init__(self, target: int) -> None:
         self._target = target
+        self.delay = 0.0
+        """Seconds that each packet takes longer."""
         self._flowing = threading.Event()
         self._flowing.set()
         self._open: list[socket.socket] = []
@@ -29,6 +36,12 @@ class Proxy:
 
     def resume(self) -> None:
         """What has been held back goes on."""
+        self._flowing.set()
+
+    def forget(self) -> None:
+        """What is connected now is silent for good, and isn't closed; new connections pass."""
+        former, self._flowing = self._flowing, threading.Event()
+        former.clear()
         self._flowing.set()
 
     def close(self) -> None:
@@ -57,13 +70,34 @@ class Proxy:
                 return
             self._open += [near, far]
             for source, target in ((near, far), (far, near)):
-                threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+                threading.Thread(target=self._forward, args=(source, target, self._flowing), daemon=True).start()
 
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, flowing: threading.Event) -> None:
         with suppress(OSError):
             while data := source.recv(65_536):
-                self._flowing.wait()
+                flowing.wait()
+                if self.delay:
+                    time.sleep(self.delay)
                 target.sendall(data)
         for one in (source, target):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def frozen(server: EmbeddedPostgres) -> Iterator[None]:
+    """A server of which no process does anything, and which its host still takes connections and data for."""
+    processes: list[psutil.Process] = []
+    try:
+        # The first one first: it makes no more of them.
+        postmaster = psutil.Process(server.pid)
+        processes.append(postmaster)
+        postmaster.suspend()
+        for process in postmaster.children(recursive=True):
+            processes.append(process)
+            process.suspend()
+        yield
+    finally:
+        for process in reversed(processes):
+            with suppress(psutil.NoSuchProcess):
+                process.resume()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,10 +11,19 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
 
-from outbox_tasks.database import engine_url, migrating
-from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, OutboxError, SchemaMissing, UnsupportedDialect
+from outbox_tasks.database import Patient, engine_url, migrating
+from outbox_tasks.errors import (
+    ConfigurationError,
+    DatabaseTooSlow,
+    DatabaseUnavailable,
+    OutboxError,
+    SchemaMissing,
+    UnsupportedDialect,
+)
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
@@ -20,6 +31,7 @@ from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.conftest import Lease, after
+from tests.proxy import Proxy, frozen
 
 LEASE = str(UUID(int=1))
 TICKET = Ticket(str(UUID(int=2)), 0, "order.created")
@@ -170,6 +182,120 @@ class TestServerGone:
         assert f"{url.host}:{url.port}/{url.database}" in str(caught.value)
         assert str(url.password) not in str(caught.value)
         store.close()
+
+
+class TestSilence:
+    """Connections on which nothing comes back: of a server that hangs, or a network that has lost them."""
+
+    @pytest.fixture
+    def proxy(self, server: EmbeddedPostgres) -> Iterator[Proxy]:
+        with Proxy(make_url(server.url).port or 0) as made:
+            yield made
+
+    @pytest.fixture
+    def beyond(self, proxy: Proxy, new_store: MakeStore, postgres_url: str) -> Store:
+        """A store that reaches the server through the proxy, and has done so already."""
+        url = make_url(postgres_url).set(port=proxy.port).render_as_string(hide_password=False)
+        made = new_store(database_url=url, statement_timeout=0.2)
+        made.check_version()
+        return made
+
+    def test_a_statement_without_an_answer_is_given_up_and_the_next_one_works(
+        self, beyond: Store, proxy: Proxy, rows: Rows
+    ) -> None:
+        rows.insert(2)
+        before = time.monotonic()
+        proxy.forget()
+        with pytest.raises(DatabaseTooSlow, match=r"no answer within 2\.2 s"):
+            beyond.claim({"orders": 1}, LEASE)
+        assert time.monotonic() - before < 10
+        assert len(beyond.claim({"orders": 10}, LEASE)) == 2
+
+    def test_every_call_gives_up_and_works_again_once_the_server_goes_on(
+        self, new_store: MakeStore, rows: Rows, server: EmbeddedPostgres
+    ) -> None:
+        stores = [new_store(statement_timeout=0.2) for _ in CALLS]
+        rows.insert(destination="elsewhere")
+        for store in stores:
+            store.check_version()
+
+        def fails(store: Store, call: Callable[[Store], Any]) -> bool:
+            with pytest.raises(DatabaseUnavailable):
+                call(store)
+            return True
+
+        with frozen(server), ThreadPoolExecutor(len(CALLS)) as pool:
+            waiting = [pool.submit(fails, *one) for one in zip(stores, CALLS.values(), strict=True)]
+            assert all(one.result(30) for one in waiting)
+        for store, call in zip(stores, CALLS.values(), strict=True):
+            eventually(lambda store=store: works(store.check_version))  # type: ignore[misc]
+            call(store)
+
+    def test_a_server_that_does_not_let_us_in_is_given_up(self, beyond: Store, proxy: Proxy) -> None:
+        beyond.close()
+        proxy.silence()
+        before = time.monotonic()
+        with pytest.raises(DatabaseUnavailable, match="timeout"):
+            beyond.check_version()
+        assert time.monotonic() - before < 15
+        proxy.resume()
+        beyond.check_version()
+
+    @pytest.mark.parametrize("silent", [False, True], ids=["it would answer", "it would not"])
+    def test_a_time_limit_in_a_statement_leaves_nothing_behind(
+        self, beyond: Store, proxy: Proxy, rows: Rows, engine: Engine, silent: bool
+    ) -> None:
+        """Celery raises its soft limit wherever the process is."""
+        rows.insert()
+
+        def strike(*_: Any) -> None:
+            raise SoftTimeLimitExceeded
+
+        former = signal.signal(signal.SIGALRM, strike)
+        try:
+            with engine.connect() as other:
+                other.execute(text(f"LOCK TABLE {rows.tables.messages} IN ACCESS EXCLUSIVE MODE"))
+                if silent:
+                    proxy.forget()
+                signal.setitimer(signal.ITIMER_REAL, 0.1)
+                before = time.monotonic()
+                with pytest.raises(SoftTimeLimitExceeded):
+                    beyond.claim({"orders": 1}, LEASE)
+                assert time.monotonic() - before < 1.5
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, former)
+        assert len(beyond.claim({"orders": 1}, LEASE)) == 1
+
+    def test_an_answer_that_is_there_is_read_however_late_we_are(self, beyond: Store, rows: Rows) -> None:
+        rows.insert()
+        statement = text("SELECT pg_sleep(0.1)")
+        with beyond.connection() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, Patient)
+            driver.patience = -1.0  # as if we had been asleep for long
+            assert connection.execute(text("SELECT 1")).scalar() == 1
+            with pytest.raises(OperationalError, match="no answer"):
+                connection.execute(statement)
+
+    def test_a_server_that_takes_no_writes_any_more_is_looked_for_anew(
+        self, store: Store, rows: Rows, admin: psycopg.Connection[Any]
+    ) -> None:
+        """Its address may lead to another one now."""
+        rows.insert()
+        with store.connection() as connection:
+            connection.execute(text("SET default_transaction_read_only = on"))
+        with pytest.raises(DatabaseUnavailable, match="read-only"):
+            store.claim({"orders": 1}, LEASE)
+        assert len(store.claim({"orders": 1}, LEASE)) == 1
+
+
+def works(call: Callable[[], Any]) -> bool:
+    try:
+        call()
+    except DatabaseUnavailable:
+        return False
+    return True
 
 
 class TestLimits:
