@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import ColumnElement, FromClause, Subquery, Update
 
 from outbox_tasks.schema import DEAD, PENDING, Tables
-from outbox_tasks.sql import SECOND, json_rows, noted, once, pending, probe, seconds
+from outbox_tasks.sql import SECOND, json_rows, never_settled, noted, once, pending, probe, seconds
 
 SHARE: dict[str, Any] = {
     "destination": Text, "size": Integer, "ceiling": Integer, "oldest": Float, "longest": Integer, "blocks": Boolean,
@@ -115,11 +115,7 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
     """Lease the rows of `picked`, which has the columns of `state`, ceiling and oldest; returns a `Claimed` of each."""
     unsettled, spent, too_old = picked.c.begun, is_spent(picked, picked), _too_old(picked, picked)
     expired = picked.c.lease.is_not(None)
-    begun_by = func.format(
-        "attempt %s was begun by %s and never settled: it died or lost its lease; the message may have been delivered",
-        picked.c.attempts,
-        picked.c.locked_by,
-    )
+    begun_by = never_settled(picked.c.attempts, picked.c.locked_by)
     aged = func.format(
         "not delivered within %s seconds; the last error was: %s",
         picked.c.oldest,

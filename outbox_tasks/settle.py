@@ -57,6 +57,8 @@ def settle(
         settled |= _patiently(
             partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender), deadline, bundle, len(some)
         )
+    if vain := [v.ticket for v in verdicts.values() if v.ticket.id not in settled and v.step is not Step.BEHIND]:
+        _patiently(partial(store.sent_in_vain, vain), deadline, bundle, len(vain))
     result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
     return [v if v.ticket.id in settled else replace(v, step=Step.STALE) for v in result]
 

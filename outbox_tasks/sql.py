@@ -11,12 +11,14 @@ from sqlalchemy import (
     Interval,
     Text,
     Uuid,
+    and_,
     any_,
     bindparam,
     cast,
     column,
     exists,
     extract,
+    false,
     func,
     literal,
     literal_column,
@@ -60,6 +62,23 @@ def held(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
         m.c.attempts == ticket.c.attempt,
         m.c.lease == bindparam("token", type_=Uuid),
     ]
+
+
+def begun_once(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
+    """The fence of a settle: as `held`, and it also holds where a crash of the server has undone the begin, which
+    commits a moment later than it says. Nothing else leaves a lease and takes an attempt away."""
+    m = t.messages
+    undone = and_(m.c.attempts == ticket.c.attempt - 1, m.c.begun == false())
+    lookup, _, lease = held(t, ticket)
+    return [lookup, or_(m.c.attempts == ticket.c.attempt, undone), lease]
+
+
+def never_settled(attempt: ColumnElement[Any], by: ColumnElement[Any]) -> ColumnElement[str]:
+    """What is said of a message whose send may have reached its destination, and nobody knows."""
+    said = (
+        "attempt %s was begun by %s and never settled: it died or lost its lease; the message may have been delivered"
+    )
+    return func.format(said, attempt, by)
 
 
 def probe(indexed: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnElement[bool]:

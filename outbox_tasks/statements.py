@@ -15,6 +15,7 @@ from sqlalchemy import (
     DateTime,
     Float,
     Integer,
+    Table,
     Text,
     Uuid,
     any_,
@@ -44,7 +45,20 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 from outbox_tasks.breaker import recovered
 from outbox_tasks.schema import DEAD, PENDING, Tables, function
 from outbox_tasks.slots import freed, taken
-from outbox_tasks.sql import SECOND, blocked, brief, commit_soon, elapsed, held, json_rows, noted, once, seconds
+from outbox_tasks.sql import (
+    SECOND,
+    begun_once,
+    blocked,
+    brief,
+    commit_soon,
+    elapsed,
+    held,
+    json_rows,
+    never_settled,
+    noted,
+    probe,
+    seconds,
+)
 
 ROW: dict[str, Any] = {
     "id": Uuid,
@@ -63,6 +77,9 @@ ROW: dict[str, Any] = {
     "latest": Boolean,
 }
 """A row to be written: the payload as text or, in base64, as data; due at deliver_at or after delay seconds."""
+
+UNSETTLED = "unsettled"
+"""The code of a message whose send was begun, and nobody knows how it ended."""
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 
@@ -145,6 +162,7 @@ def forget(t: Tables) -> Delete:
 def begin(t: Tables) -> Update:
     """The compare-and-set before a send: counts the attempt and returns the message, if it is still ours.
 
+    If its last send was settled and a crash of the server has undone that, its row says so from now on.
     Nothing is begun for a destination that is left alone, nor without one of its slots where they are counted.
     Parameters: ticket (JSON rows of id and attempt); token, target (the destination), holder, hold (seconds: granted to
     the send at least), room and sender as in `slots.taken`.
@@ -153,15 +171,19 @@ def begin(t: Tables) -> Update:
     ticket = json_rows("ticket", id=Uuid, attempt=Integer)
     slot = taken(t)
     since = func.coalesce(m.c.deliver_at, m.c.created_at)
+    lost = noted(m, "begun again", attempt=m.c.attempts, code=UNSETTLED, by=m.c.locked_by)
     # In one subquery, which is run once, and before any row is looked up.
     may = select(or_(bindparam("room", type_=Integer).is_(None), exists(select(slot.c.slot)))).scalar_subquery()
     return (
         update(m)
-        .where(may, *held(t, ticket), m.c.locked_until > once(func.clock_timestamp()), ~blocked(t), commit_soon())
+        .where(may, *held(t, ticket), m.c.locked_until > func.clock_timestamp(), ~blocked(t), commit_soon())
         .values(
             attempts=m.c.attempts + 1,
             begun=true(),
             locked_by=bindparam("holder", type_=Text),
+            last_error_code=case((m.c.begun, UNSETTLED), else_=m.c.last_error_code),
+            last_error=case((m.c.begun, never_settled(m.c.attempts, m.c.locked_by)), else_=m.c.last_error),
+            history=case((m.c.begun, lost), else_=m.c.history),
             locked_until=func.greatest(m.c.locked_until, func.clock_timestamp() + seconds("hold")),
         )
         .returning(
@@ -192,7 +214,7 @@ def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | Returning
     """
     m, a = t.messages, t.archive
     ticket = json_rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
-    gone = delete(m).where(*held(t, ticket), commit_soon())
+    gone = delete(m).where(*begun_once(t, ticket), commit_soon())
     closed = recovered(t).cte("recovered")
     if not archive:
         return gone.returning(cast(m.c.id, Text).label("id")).add_cte(closed, freed(t))
@@ -200,6 +222,7 @@ def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | Returning
     said = {
         "last_error_code": func.coalesce(ticket.c.code, m.c.last_error_code).label("last_error_code"),
         "last_error": func.coalesce(ticket.c.error, m.c.last_error).label("last_error"),
+        "attempts": ticket.c.attempt.label("attempts"),
     }
     state = func.coalesce(ticket.c.state, literal("sent")).label("state")
     moved = gone.returning(*(said.get(name, m.c[name]) for name in kept), state).cte("moved")
@@ -225,18 +248,18 @@ def settle_failed(t: Tables) -> Update:
     )
     what = case((ticket.c.dead, literal("dead")), (ticket.c.outage, literal("outage")), else_=literal("failed"))
     said_by_it = {
-        "attempt": m.c.attempts, "code": ticket.c.code, "error": brief(ticket.c.error), "by": m.c.locked_by
+        "attempt": ticket.c.attempt, "code": ticket.c.code, "error": brief(ticket.c.error), "by": m.c.locked_by
     }  # fmt: skip
     excused = ticket.c.outage & or_(m.c.outages + 1 < bindparam("patience", type_=Integer), out_of_reach)
     return (
         update(m)
-        .where(*held(t, ticket), commit_soon())
+        .where(*begun_once(t, ticket), commit_soon())
         .values(
             status=case((ticket.c.dead, DEAD), else_=PENDING),
             dead_at=case((ticket.c.dead, func.clock_timestamp())),
             lease=case((ticket.c.keep, m.c.lease)),
             begun=false(),
-            attempts=case((or_(excused, ticket.c.behind), m.c.attempts - 1), else_=m.c.attempts),
+            attempts=case((or_(excused, ticket.c.behind), ticket.c.attempt - 1), else_=ticket.c.attempt),
             outages=case((ticket.c.outage, m.c.outages + 1), (ticket.c.behind, m.c.outages), else_=0),
             locked_until=func.clock_timestamp() + ticket.c.hold * SECOND,
             last_error_code=case((ticket.c.behind, m.c.last_error_code), else_=ticket.c.code),
@@ -246,6 +269,28 @@ def settle_failed(t: Tables) -> Update:
         .returning(cast(m.c.id, Text).label("id"))
         .add_cte(freed(t))
     )
+
+
+def sent_in_vain(t: Tables, *, archive: bool) -> Update:
+    """Note the cause of a repetition on messages that were sent by one who could not settle them, where another has
+    begun them too and nothing else says so: they, or the archive's.
+
+    That takes a crash of the server, which has undone the one begin, and a task that came twice. Parameters: ticket
+    (JSON rows of id and attempt); holder.
+    """
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer)
+    holder = bindparam("holder", type_=Text)
+
+    def note(rows: Table) -> Update:
+        others = or_(rows.c.locked_by != holder, rows.c.attempts != ticket.c.attempt)
+        return (
+            update(rows)
+            .where(probe(rows.c.id, ticket.c.id), rows.c.last_error_code.is_(None), others)
+            .values(last_error_code=UNSETTLED, last_error=never_settled(ticket.c.attempt, holder))
+        )
+
+    waiting = note(t.messages)
+    return waiting.add_cte(note(t.archive).returning(t.archive.c.id).cte("noted")) if archive else waiting
 
 
 def release(t: Tables) -> Update:

@@ -76,6 +76,7 @@ class Store(Database):
         self._begin = statements.begin(t)
         self._settle_done = statements.settle_done(t, archive=settings.archive == "move")
         self._settle_failed = statements.settle_failed(t)
+        self._sent_in_vain = statements.sent_in_vain(t, archive=settings.archive == "move")
         self._release = statements.release(t)
         self._forget = statements.forget(t)
 
@@ -208,6 +209,11 @@ class Store(Database):
             }
             settled = [*settled, *self.rows(self._settle_failed, parameters)]
         return {row[0] for row in settled}
+
+    def sent_in_vain(self, tickets: Collection[Ticket]) -> None:
+        """Note on begun messages that could not be settled that they may have been delivered twice."""
+        rows = [{"id": ticket.id, "attempt": ticket.attempt} for ticket in tickets]
+        self.do(self._sent_in_vain, {"ticket": json.dumps(rows), "holder": holder()})
 
     def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
         """Give back leases that were not begun; the messages are due in `wait` seconds."""

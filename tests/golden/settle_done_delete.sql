@@ -2,10 +2,11 @@ WITH recovered AS (UPDATE outbox_destinations SET failures=%(param_1)s::INTEGER,
 DELETE FROM outbox_messages
 USING json_to_recordset(CAST(%(ticket)s::VARCHAR AS JSON)) AS ticket(id UUID, attempt INTEGER, state TEXT, code TEXT, error TEXT)
 WHERE outbox_messages.id = ANY (ARRAY[ticket.id])
-  AND outbox_messages.attempts = ticket.attempt
+  AND (outbox_messages.attempts = ticket.attempt OR outbox_messages.attempts = ticket.attempt - %(attempt_1)s::INTEGER AND outbox_messages.begun = false)
   AND outbox_messages.lease = %(token)s::UUID
   AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_2)s::VARCHAR
 RETURNING CAST(outbox_messages.id AS TEXT) AS id;
+-- attempt_1 = 1
 -- failures_1 = 0
 -- param_1 = 0
 -- param_2 = 'off'

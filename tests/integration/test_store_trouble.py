@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID, uuid4
@@ -27,7 +27,9 @@ from outbox_tasks.errors import (
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
+from outbox_tasks.publish import publish
+from outbox_tasks.settle import settle
 from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.conftest import Lease, after
@@ -43,6 +45,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "begin": lambda store: store.begin(Bundle("orders", LEASE, (TICKET,))),
     "settle sent": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.SENT)]),
     "settle failed": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.DEAD)]),
+    "sent_in_vain": lambda store: store.sent_in_vain([TICKET]),
     "release": lambda store: store.release(LEASE, [TICKET]),
     "prepare_archive": lambda store: store.prepare_archive(8),
 }
@@ -121,6 +124,26 @@ class TestTablesGone:
             call(store)
 
 
+class Destination:
+    """Takes everything."""
+
+    count = 0
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        self.count += len(messages)
+        return [Outcome.sent()] * len(messages)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def forget(server: EmbeddedPostgres, store: Store) -> None:
+    """A crash, in which it forgets what it has not yet written: mostly all since the last durable statement."""
+    server.kill()
+    server.start()
+    store.engine.dispose()
+
+
 class TestServerGone:
     def test_every_call_says_so_and_works_again_once_it_is_back(
         self, server: EmbeddedPostgres, new_store: MakeStore, rows: Rows, lease: Lease
@@ -144,6 +167,55 @@ class TestServerGone:
         assert rows.hot() == before
         assert pooled.settle(bundle.lease, "orders", [Verdict(tickets[0], Step.SENT)]) == {tickets[0].id}
         assert len(fresh.begin(Bundle("orders", bundle.lease, bundle.tickets))) == 2
+
+    def test_a_send_whose_begin_is_forgotten_is_settled_all_the_same(
+        self, server: EmbeddedPostgres, store: Store, rows: Rows, lease: Lease
+    ) -> None:
+        bundle = lease(3)
+        sent, failed, put_off = after(store.begin(bundle))
+        forget(server, store)
+        told = [
+            Verdict(sent, Step.SENT),
+            Verdict(failed, Step.RETRY, 1.0, "away", "gone"),
+            Verdict(put_off, Step.OUTAGE),
+        ]
+        assert store.settle(bundle.lease, "orders", told) == {sent.id, failed.id, put_off.id}
+        assert [row.attempts for row in rows.archived()] == [1]
+        assert [(row.attempts, row.lease is None) for row in rows.hot()] == [(1, False), (0, True)]
+        retry = Bundle("orders", bundle.lease, (failed,))
+        assert [ticket.attempt for ticket in after(store.begin(retry))] == [2]
+        assert rows.one(failed.id).last_error_code == "away"
+
+    def test_a_retry_whose_settle_is_forgotten_is_on_its_row(
+        self, server: EmbeddedPostgres, store: Store, rows: Rows, lease: Lease
+    ) -> None:
+        bundle = lease()
+        [ticket] = after(store.begin(bundle))
+        rows.insert(destination="elsewhere")  # makes the begin durable
+        store.settle(bundle.lease, "orders", [Verdict(ticket, Step.RETRY, 1.0, "timeout", "no answer")])
+        forget(server, store)
+        assert store.begin(Bundle("orders", bundle.lease, (ticket,)))
+        row = rows.one(ticket.id)
+        # Where the server has written the settle by itself, its code is there.
+        assert (row.last_error_code, row.history[-1]["what"]) in (("unsettled", "begun again"), ("timeout", "failed"))
+
+    def test_a_task_that_comes_twice_when_its_begin_is_forgotten_is_on_the_row(
+        self, server: EmbeddedPostgres, store: Store, rows: Rows, lease: Lease, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first, second = (Destination() for _ in range(2))
+        bundle = lease(4)
+        arrived = publish(store, {"orders": first}, bundle)
+        forget(server, store)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr("outbox_tasks.store.holder", lambda: "elsewhere:1")
+            again = publish(store, {"orders": second}, bundle)
+            settle(store, bundle, again[:2])
+        settle(store, bundle, arrived)
+        settle(store, bundle, again)
+        assert first.count == 4
+        assert [row.last_error_code for row in rows.archived()] == ["unsettled"] * second.count + [None] * (
+            4 - second.count
+        )
 
     def test_a_connection_that_the_server_closed_is_replaced(
         self, store: Store, rows: Rows, admin: psycopg.Connection[Any]
