@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
@@ -125,7 +125,7 @@ class Broker:
     def producer(self) -> Iterator[Producer]:
         """A producer on one of the relay's connections. Trouble with the broker is raised as `BrokerUnreachable`."""
         try:
-            wait = self.app.conf.broker_pool_acquire_timeout
+            wait = getattr(self.app.conf, "broker_pool_acquire_timeout", None)  # Celery has it since 5.7
             with self._producers.acquire(block=True, timeout=wait) as producer:
                 yield producer
         except self._trouble as error:
@@ -155,7 +155,7 @@ class Broker:
         """Enqueue bundles, all in one batch where the transport has batches."""
         # As text: Celery would work it out for each message anew, time zones and all.
         expires = (datetime.now(UTC) + timedelta(seconds=self.settings.queue_lease)).isoformat()
-        with self.producer() as producer, producer.batch(max_size=500):
+        with self.producer() as producer, batch(producer, 500):
             for bundle in bundles:
                 self._publish(producer, bundle, expires)
 
@@ -297,6 +297,11 @@ class RelayTask(Task):  # type: ignore[misc]
                 retry_policy=SEND_RETRIES,
             )
         return self.AsyncResult(task_id)
+
+
+def batch(producer: Producer, size: int) -> AbstractContextManager[Any]:
+    """Inside, up to `size` messages are sent together, where kombu (since 5.7) and the transport have batches."""
+    return producer.batch(max_size=size) if hasattr(producer, "batch") else nullcontext()
 
 
 def trouble(connection: Connection) -> tuple[type[BaseException], ...]:

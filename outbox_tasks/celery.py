@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 from celery import signals
+from celery.app.defaults import SETTING_KEYS
 from kombu import Queue
 
 from outbox_tasks import logs
@@ -39,9 +40,9 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "accept_content": ["json"],
         "enable_utc": True,
         # A worker takes only what it can start now, so that no lease runs out in a busy worker's memory;
-        # while it is free it may take several single messages, to run them together.
+        # while it is free it may take several single messages, to run them together. Celery 5.5 has no such setting.
         "worker_disable_prefetch": True,
-        "worker_prefetch_multiplier": LIMIT,
+        "worker_prefetch_multiplier": LIMIT if "worker_disable_prefetch" in SETTING_KEYS else 1,
         # A stopping worker lets its sends end, and gives back what it has not started.
         "worker_soft_shutdown_timeout": settings.soft_shutdown_timeout,
         "worker_enable_soft_shutdown_on_idle": True,

@@ -19,7 +19,7 @@ STATES = ("pending", "scheduled", "leased", "retrying", "dead", "sent", "discard
 GROUP = re.compile("[0-9a-f]{12}")
 
 
-class Duration(click.ParamType[float]):
+class Duration(click.ParamType):  # type: ignore[type-arg] # generic only in newer releases of click
     """A length of time such as 90s, 15m, 2h, 3d, in seconds."""
 
     name = "duration"
@@ -33,7 +33,7 @@ class Duration(click.ParamType[float]):
         return float(found[1]) * UNITS[found[2]]
 
 
-class MessageId(click.ParamType[UUID]):
+class MessageId(click.ParamType):  # type: ignore[type-arg]
     """The id of a message, whole."""
 
     name = "id"

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from kombu import Producer
 
-from outbox_tasks.broker import PinnedCelery
+from outbox_tasks.broker import PinnedCelery, batch
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.events import attributes, checked_headers, own_headers, trace_headers
 from outbox_tasks.model import LeasedMessage, Outcome
@@ -64,7 +64,7 @@ class CeleryTaskPublisher:
         """All in one batch where the broker's transport has batches."""
         sends = [self._prepared(message) for message in messages]
         try:
-            with self._app.producer_or_acquire() as producer, producer.batch(max_size=len(sends)):
+            with self._app.producer_or_acquire() as producer, batch(producer, len(sends)):
                 for send in sends:
                     if not isinstance(send, Outcome):
                         send(producer)

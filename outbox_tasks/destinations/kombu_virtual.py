@@ -65,7 +65,7 @@ class VirtualLine:
         try:
             producer = self._opened()
             producer.channel.deadline = deadline
-            if producer.supports_batch_publish:
+            if getattr(producer, "supports_batch_publish", False):  # kombu has it since 5.7
                 with producer.batch(max_size=len(parcels)):
                     for parcel in parcels:
                         self._publish(producer, parcel)

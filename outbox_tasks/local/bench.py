@@ -28,6 +28,7 @@ from rich.table import Table
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
+from outbox_tasks.broker import batch
 from outbox_tasks.database import engine_url, migrating
 from outbox_tasks.local import commands
 from outbox_tasks.local.processes import Child, Group
@@ -74,7 +75,7 @@ class Bench:
             for worker in workers:
                 os.kill(worker.pid, signal.SIGSTOP)
             app = Celery("raw", broker=self.settings.broker_url, set_as_current=False)
-            with app.producer_or_acquire() as producer, producer.batch():
+            with app.producer_or_acquire() as producer, batch(producer, 500):
                 for n in range(count):
                     app.send_task("raw.noop", (n,), producer=producer, ignore_result=True)
             for worker in workers:
