@@ -88,7 +88,7 @@ def _wrap() -> None:
         call = signature.bind(self, *args, **options).arguments
         call.update(call.pop("options", {}))
         name, task_id = call["name"], call.get("task_id")
-        if _belongs_to_worker(task_id):
+        if _belongs_to_worker(task_id, call.get("parent_id")):
             return original(self, *args, **options)
         _refuse_what_can_not_wait(self, call)
         token = _producer.set(_Recorder(name, store))
@@ -120,13 +120,16 @@ def _chosen(app: Celery) -> Store | None:
     return store
 
 
-def _belongs_to_worker(task_id: str | None) -> bool:
+def _belongs_to_worker(task_id: str | None, parent_id: str | None) -> bool:
     """Whether the worker speaks, not the application: a retry of the running task, whose exception will roll the
     transaction back, or what follows a task that has ended."""
     after = getattr(amqp, "_callback_publish_retry", None)
     if after is not None and after.get():
         return True
-    return bool(task_id and current_task and current_task.request.id == task_id)
+    running = current_task.request.id if current_task else None
+    # Before Celery 5.7 there is no such mark. There what follows a task names its parent, as no call of the
+    # application does.
+    return running is not None and running in ((task_id, parent_id) if after is None else (task_id,))
 
 
 class _View(Celery):  # type: ignore[misc]

@@ -60,7 +60,7 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
             break
         if time.monotonic() > deadline:
             break
-    if not tally.held_back:
+    if settings.destinations and not tally.held_back:
         unroutable = store.bury_unroutable()
         tally.buried += unroutable
         tally.dead += len(unroutable)

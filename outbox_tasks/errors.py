@@ -48,6 +48,11 @@ class SettingsFileError(OutboxError):
     """The settings file {path} could not be read: {reason}. Mend it, or point OUTBOX_CONFIG at another."""
 
 
+class NoDestinations(OutboxError):
+    """No destination is configured, so the relay can send nothing: {origin}. Add [destinations.<name>] with a url to
+    the file, start in its directory, or name it in OUTBOX_CONFIG."""
+
+
 class UnsupportedDialect(OutboxError):
     """The database dialect {dialect!r} is not supported, because claims need its FOR UPDATE SKIP LOCKED
     and SQLAlchemy drops that clause silently where it is unknown. Use one of: {supported}."""

@@ -10,7 +10,7 @@ from outbox_tasks.census import Census, Sign
 from outbox_tasks.errors import DatabaseUnavailable, OutboxError
 from outbox_tasks.pulse import LATE
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
-from outbox_tasks.store import Store
+from outbox_tasks.store import GRACE, Store
 
 BOUND = 100
 """Of each destination and state so many messages are looked at: enough for the one that has waited longest."""
@@ -23,7 +23,7 @@ class Finding:
     """Something that a person, or a supervisor, must see to."""
 
     code: str
-    """For programs: database, tables, stale, claim, beat, queue or worker."""
+    """For programs: database, tables, stale, unknown, claim, beat, queue or worker."""
     about: str
     """Which destination, queue or worker; may be empty."""
     text: str
@@ -62,6 +62,10 @@ def judge(settings: Settings, seen: Census) -> Iterator[Finding]:
     for name, one in waiting.items():
         if one.oldest is not None and one.oldest > settings.stale_after:
             yield Finding("stale", name, f"{name}: the oldest message has been due for {span(one.oldest)}")
+    for name, one in seen.standings.items():
+        if name not in settings.destinations and one.oldest is not None:
+            waits = f"messages have been due for {span(one.oldest)}, and no such destination is configured here"
+            yield Finding("unknown", name, f"{name}: {waits}; after {span(GRACE)} they are dead letters")
 
 
 def judge_worker(seen: Census, name: str) -> Iterator[Finding]:

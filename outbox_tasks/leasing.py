@@ -164,9 +164,10 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
 
 
 def bury_unroutable(t: Tables) -> Update:
-    """Make dead letters of what is due for destinations that are not configured. Parameter: known (array).
+    """Make dead letters of what has long been due for destinations that are not configured.
 
-    Finds the destinations by hopping along the indexes, one probe each, not by reading the rows.
+    Parameters: known (array); grace (seconds): a writer may know of a destination before the relay does. Finds the
+    destinations by hopping along the indexes, one probe each, not by reading the rows.
     """
     m = t.messages
     # As each of the two indexes has them, so that no more is read than is taken.
@@ -228,7 +229,12 @@ def _unroutable(
     )
     due = (
         select(m.c.id)
-        .where(*kind, *is_due(m), m.c.destination == unknown.c.destination)
+        .where(
+            *kind,
+            pending(m),
+            m.c.locked_until <= func.now() - seconds("grace"),
+            m.c.destination == unknown.c.destination,
+        )
         .order_by(*order)
         .limit(100)
         .with_for_update(skip_locked=True)

@@ -14,7 +14,7 @@ from outbox_tasks.crowd import Crowd
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.publish import Publishers
 from outbox_tasks.pulse import Pulse
-from outbox_tasks.settings import Settings
+from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.store import Store
 from outbox_tasks.tallies import Tallies
 
@@ -76,6 +76,8 @@ class Relay:
         A database that can't be reached is not one of these: it may come back, and until then nothing is begun.
         """
         self.broker.check()
+        if not self.app.amqp.queues.consume_from.keys().isdisjoint((CLAIM_QUEUE, PUBLISH_QUEUE)):
+            self.settings.check_destinations()
         store, publishers = Store.connect(self.settings), Publishers(self.settings)
         try:
             for name in publishers:

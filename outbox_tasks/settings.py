@@ -7,15 +7,16 @@ and names the setting, its value and the rule that it breaks.
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import Field, ImportString, ValidationError
+from pydantic import Field, ImportString, PrivateAttr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -25,7 +26,14 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from outbox_tasks.errors import ConfigurationError, NoRoute, NoTaskDestination, SettingsFileError, UnknownDestination
+from outbox_tasks.errors import (
+    ConfigurationError,
+    NoDestinations,
+    NoRoute,
+    NoTaskDestination,
+    SettingsFileError,
+    UnknownDestination,
+)
 from outbox_tasks.policy import (
     HIDDEN,
     BatchSize,
@@ -40,6 +48,8 @@ from outbox_tasks.policy import (
     Url,
 )
 from outbox_tasks.upkeep import Upkeep
+
+log = logging.getLogger(__name__)
 
 PREFIX = "OUTBOX_"
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
@@ -128,6 +138,9 @@ class Settings(Upkeep, BaseSettings):
     breaker_pause_max: Seconds = 60.0
     """The longest that a destination is left alone between two tries."""
 
+    _file: Path = PrivateAttr(default_factory=lambda: _file_path().absolute())
+    _found: bool = PrivateAttr(default_factory=lambda: _file_path().is_file())
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
@@ -155,6 +168,16 @@ class Settings(Upkeep, BaseSettings):
     def replace(self, **values: Any) -> Self:
         """A copy with other values, checked like the first."""
         return type(self)(**{**self.model_dump(exclude_unset=False), **values})
+
+    @property
+    def origin(self) -> str:
+        """Which file was read, or looked for in vain; for people."""
+        return f"the settings file is {self._file}" if self._found else f"there is no settings file {self._file}"
+
+    def check_destinations(self) -> None:
+        """Raises `NoDestinations` if there are none: a relay without any could only make dead letters."""
+        if not self.destinations:
+            raise NoDestinations(origin=self.origin)
 
     def destination(self, name: str, event_type: str) -> Destination:
         """The destination called `name`. Raises `UnknownDestination`."""
@@ -271,25 +294,33 @@ class Settings(Upkeep, BaseSettings):
 
 
 class _Environment(EnvSettingsSource):
-    """The environment, where a variable with our prefix that is no setting is an error, not a silence."""
+    """The environment. It is not ours alone: a variable with our prefix that is no setting is told once, and left."""
+
+    told: ClassVar[set[str]] = set()
+    """The variables that this process has told of."""
 
     def __call__(self) -> dict[str, Any]:
         known = {PREFIX + name.upper() for name in self.settings_cls.model_fields} | NOT_SETTINGS
-        for variable in os.environ:
-            if variable.startswith(PREFIX) and variable not in known:
-                near = difflib.get_close_matches(variable, known, n=1)
-                rule = "there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
-                raise ConfigurationError(setting=variable, value=HIDDEN, rule=rule)
+        for variable in sorted(os.environ.keys() - known - self.told):
+            if variable.startswith(PREFIX):
+                self.told.add(variable)
+                names = [name.removeprefix(PREFIX) for name in known]
+                near = difflib.get_close_matches(variable.removeprefix(PREFIX), names, n=1)
+                hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
+                log.warning("%s is ignored: there is no such setting%s", variable, hint)
         return super().__call__()
 
 
+def _file_path() -> Path:
+    return Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_FILE)
+
+
 def _read_file() -> dict[str, Any]:
-    chosen = os.environ.get(CONFIG_VARIABLE)
-    path = Path(chosen or DEFAULT_FILE)
+    path = _file_path()
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        if chosen:
+        if os.environ.get(CONFIG_VARIABLE):
             raise SettingsFileError(path=path, reason="there is no such file") from None
         return {}
     except (OSError, ValueError) as error:

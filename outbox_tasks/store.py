@@ -51,6 +51,10 @@ class Claimed(NamedTuple):
 FAILED = (Step.RETRY, Step.RELEASE, Step.OUTAGE, Step.DEAD, Step.BEHIND)
 
 
+GRACE = 3600.0
+"""Seconds for which due messages wait for an unknown destination: writers may know of it before the relay does."""
+
+
 def holder() -> str:
     """Who we are, on the rows that we hold."""
     return f"{socket.gethostname()}:{os.getpid()}"
@@ -166,8 +170,9 @@ class Store(Database):
         return list(self.rows(order.blocked_keys(self.tables), {"blocking": blocking, "size": size}))
 
     def bury_unroutable(self) -> list[Claimed]:
-        """Make dead letters of due messages whose destination is not configured; a limited number at a time."""
-        rows = self.rows(self._bury_unroutable, {"known": list(self.settings.destinations)})
+        """Make dead letters of what has been due for `GRACE` seconds for destinations that are not configured; a number
+        at a time."""
+        rows = self.rows(self._bury_unroutable, {"known": list(self.settings.destinations), "grace": GRACE})
         return [Claimed(*row) for row in rows]
 
     def begin(self, bundle: Bundle) -> dict[str, LeasedMessage]:

@@ -240,18 +240,27 @@ def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
 
 
 def _connect_signals(app: Celery, relay: Relay) -> None:
-    def check(sender: Any = None, **_: Any) -> None:
+    def is_ours(sender: Any) -> bool:
         # An application's workers that have nothing to do with the relay start without it too.
-        if sender.app is app and not app.amqp.queues.consume_from.keys().isdisjoint(QUEUES):
+        return sender.app is app and not app.amqp.queues.consume_from.keys().isdisjoint(QUEUES)
+
+    def check(sender: Any = None, **_: Any) -> None:
+        if is_ours(sender):
             try:
                 relay.check()
                 webhook.check(relay.settings)
             except OutboxError as error:
                 raise SystemExit(f"outbox_tasks: {error}") from None
 
+    def tell(sender: Any = None, **_: Any) -> None:
+        if is_ours(sender):
+            names = ", ".join(sorted(relay.settings.destinations)) or "none"
+            log.info("%s; destinations: %s", relay.settings.origin, names)
+
     def close(**_: Any) -> None:
         relay.close()
 
     signals.worker_init.connect(check, weak=False)
+    signals.worker_ready.connect(tell, weak=False)
     signals.worker_process_shutdown.connect(close, weak=False)
     signals.worker_shutdown.connect(close, weak=False)

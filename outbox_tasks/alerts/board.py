@@ -90,11 +90,13 @@ class Board:
 
     def overdue(self) -> dict[str, float]:
         """For how many seconds the oldest message of a destination has been due, where that is too long: of those that
-        are neither paused nor out of reach."""
+        are neither paused nor out of reach. Of destinations that are not configured here too."""
         t, configured = self._tables, self._settings.destinations
         waiting = {row.name for row in self._database.rows(breaker.states(t), {}) if row.state != "closed"}
-        names = sorted(configured.keys() - waiting)
-        blocking = [{"destination": name, "blocks": configured[name].on_dead == "block"} for name in names]
+        present = {row[0] for row in self._database.rows(counts.present(t), {}) if row[0] is not None}
+        names = sorted((configured.keys() | present) - waiting)
+        blocks = {name for name, one in configured.items() if one.on_dead == "block"}
+        blocking = [{"destination": name, "blocks": name in blocks} for name in names]
         found = [
             *self._database.rows(counts.counts(t), {"names": names, "bound": 1}),
             *self._database.rows(counts.heads(t), {"blocking": json.dumps(blocking), "most": HEADS}),

@@ -204,7 +204,7 @@ def _show(plan: Plan, action: Action, store: Store) -> None:
     screen.print(kinds(plan.kinds, screen.width))
     if action == "redrive":
         for name in sorted({kind.destination for kind in plan.kinds} - store.settings.destinations.keys()):
-            click.echo(f"{name!r} is not configured: its messages would be dead again at once.", err=True)
+            click.echo(f"{name!r} is not configured here: its messages would be dead again in an hour.", err=True)
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:

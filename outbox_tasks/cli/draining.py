@@ -22,6 +22,7 @@ from outbox_tasks.tallies import Tallies
 def run(seconds: float | None, *, as_json: bool) -> int:
     """Drain, and tell what came of it. Returns the exit code."""
     settings = settings_for(Settings())
+    settings.check_destinations()
     with open_store(settings=settings) as store, _asked_to_stop() as stopped, _progress() as progress:
         publishers, tallies = Publishers(settings), Tallies(lambda: store)
         deadline = None if seconds is None else time.monotonic() + seconds

@@ -62,6 +62,7 @@ AFTERWARDS = (
     Check(WORKERS, workers.served, {"no_workers", "no_heartbeat"}, uses=("tables", "broker")),
     Check(MESSAGES, messages.clockwork, {"no_beat", "no_claims", "no_maintenance"}, needs=("tables",)),
     Check(MESSAGES, messages.stale, {"stale"}, needs=("tables", "indexes")),
+    Check(MESSAGES, messages.unknown, {"destination_unknown"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.dead_letters, {"dead_letters"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.keys, {"keys_blocked"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.traffic, {"paused", "breaker_open"}, needs=("tables",)),

@@ -29,10 +29,12 @@ def publishers(site: Site) -> Results:
     configured = site.settings.destinations
     if not configured:
         yield error(
-            "no_destinations", "No destination is configured.", "Nothing can be published: each message is refused.",
+            "no_destinations", f"No destination is configured: {site.settings.origin}.",
+            "Nothing can be published: each message is refused. Workers and drain do not start.",
             "Add [destinations.<name>] with a url to outbox.toml, or set OUTBOX_CONFIG or OUTBOX_DESTINATIONS.",
         )  # fmt: skip
         return
+    yield Fine(f"{site.settings.origin}; destinations: {', '.join(sorted(configured))}")
     found = [finding for name in configured for finding in _publisher(site, name)]
     yield from found
     if not found:

@@ -11,6 +11,7 @@ from outbox_tasks.doctor import statements
 from outbox_tasks.doctor.finding import Finding, Fine, error, lasting, note, warning
 from outbox_tasks.doctor.site import COUNTED, Results, Site
 from outbox_tasks.pulse import LATE
+from outbox_tasks.store import GRACE
 
 UNMAINTAINED = 3 * 3600.0
 """Seconds without maintenance, which is due each hour."""
@@ -68,12 +69,12 @@ def _last(what: str, age: float | None) -> str:
 
 
 def stale(site: Site) -> Results:
-    """Whether messages have been due for longer than `stale_after`. Of destinations that are paused, or left alone,
-    another check tells."""
+    """Whether messages have been due for longer than `stale_after`. Of destinations that are paused, left alone, or
+    not configured, another check tells."""
     limit, found = site.settings.stale_after, False
     alone = {row.name for row in site.store.traffic.states() if row.state != "closed"}
     for name, one in site.standings.items():
-        if one.oldest is None or one.oldest <= limit or name in alone:
+        if one.oldest is None or one.oldest <= limit or name in alone or name not in site.settings.destinations:
             continue
         found = True
         yield error(
@@ -85,6 +86,20 @@ def stale(site: Site) -> Results:
         )
     if not found:
         yield Fine(f"nothing has been due for longer than {lasting(limit)}")
+
+
+def unknown(site: Site) -> Results:
+    """Whether messages wait for destinations that are not configured here."""
+    for name, one in site.standings.items():
+        if name not in site.settings.destinations and one.oldest is not None:
+            yield error(
+                "destination_unknown",
+                f"{name}: {_many(one.due)} messages wait, due for {lasting(one.oldest)} at most, and no such "
+                f"destination is configured; {site.settings.origin}.",
+                f"When they have been due for {lasting(GRACE)} they become dead letters. Who wrote "
+                "them knows more destinations than the relay does, or the relay reads another file than this one.",
+                f"Add [destinations.{name}] to the relay's settings and restart its workers.",
+            )
 
 
 def dead_letters(site: Site) -> Results:

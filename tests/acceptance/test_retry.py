@@ -14,9 +14,10 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
+from outbox_tasks.store import GRACE
 from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay
-from tests.conftest import Rows, Stream, eventually
+from tests.conftest import Rows, Stream, eventually, seconds_from_now
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +97,10 @@ def test_rubbish_written_by_hand_becomes_dead_and_stops_nobody(publish: Any, row
     def headers(text: str) -> Any:
         return cast(literal(text), JSONB)
 
+    long_ago = seconds_from_now(-2 * GRACE)
     rubbish = {
-        "unknown_destination": rows.insert(3, destination="nowhere") + rows.insert(1, destination=""),
+        "unknown_destination": rows.insert(3, destination="nowhere", locked_until=long_ago)
+        + rows.insert(1, destination="", locked_until=long_ago),
         "bad_headers": [
             *rows.insert(1, headers=headers("[1, 2]")),
             *rows.insert(1, headers=headers('{"a": 1}')),

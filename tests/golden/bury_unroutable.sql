@@ -54,7 +54,7 @@ WITH RECURSIVE unkeyed_found(destination) AS (
       WHERE outbox_messages.status = 'pending'
         AND outbox_messages.key IS NULL
         AND outbox_messages.status = 'pending'
-        AND outbox_messages.locked_until <= now()
+        AND outbox_messages.locked_until <= now() - %(grace)s * interval '1 second'
         AND outbox_messages.destination = unknown.destination
       ORDER BY outbox_messages.priority, outbox_messages.locked_until
       LIMIT %(param_4)s::INTEGER
@@ -76,7 +76,7 @@ WITH RECURSIVE unkeyed_found(destination) AS (
       FROM outbox_messages
       WHERE outbox_messages.key IS NOT NULL
         AND outbox_messages.status = 'pending'
-        AND outbox_messages.locked_until <= now()
+        AND outbox_messages.locked_until <= now() - %(grace)s * interval '1 second'
         AND outbox_messages.destination = unknown.destination
       ORDER BY outbox_messages.key, outbox_messages.seq
       LIMIT %(param_8)s::INTEGER

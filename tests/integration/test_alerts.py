@@ -201,6 +201,8 @@ class TestLooking:
         assert board.overdue() == {}
         rows.insert(locked_until=seconds_from_now(-100), key=key and "order:7")
         assert board.overdue() == {"orders": pytest.approx(100, abs=5)}
+        rows.insert(destination="unknown", locked_until=seconds_from_now(-200), key=key)
+        assert board.overdue().keys() == {"orders", "unknown"}
 
     @pytest.mark.parametrize("why", ["paused", "left alone"])
     def test_does_not_mind_what_is_to_wait(self, new_board: MakeBoard, store: Store, rows: Rows, why: str) -> None:

@@ -77,7 +77,8 @@ def certificate(tmp_path: Path) -> Path:
 def test_one_that_answers_is_in_order(settings: MakeSettings) -> None:
     assert found(settings(), *OF_DESTINATIONS) == {}
     [part] = [part for part in examine(settings()).parts if part.subject == "Destinations"]
-    assert part.in_order == ["every destination has a publisher", "a connection to orders can be opened"]
+    assert part.in_order[0].endswith("outbox.toml; destinations: orders")
+    assert part.in_order[1:] == ["every destination has a publisher", "a connection to orders can be opened"]
 
 
 def test_one_that_nobody_answers_for(settings: MakeSettings, stream: Stream) -> None:
@@ -138,7 +139,8 @@ def test_one_without_an_address(settings: MakeSettings) -> None:
 
 
 def test_no_destination_at_all(settings: MakeSettings) -> None:
-    assert "no_destinations" in found(settings(destinations={}), "no_destinations")
+    none = found(settings(destinations={}), "no_destinations")["no_destinations"]
+    assert none.fact.startswith("No destination is configured: there is no settings file /")
 
 
 def test_whoever_does_not_answer_is_not_waited_for() -> None:

@@ -62,6 +62,16 @@ def test_messages_that_have_waited_for_long(settings: MakeSettings, rows: Rows) 
     assert "orders: the oldest message has been due for 7 minutes; 4 wait" in stale.fact
 
 
+def test_messages_for_a_destination_that_is_not_configured_here(settings: MakeSettings, rows: Rows) -> None:
+    assert found(settings(), "destination_unknown") == {}
+    rows.insert(2, destination="new", locked_until=seconds_from_now(-600))
+    rows.insert(1, destination="later", locked_until=seconds_from_now(600))
+    seen = found(settings(), "destination_unknown", "stale")
+    assert seen.keys() == {"destination_unknown"}
+    assert "new: 2 messages wait, due for 10 minutes at most" in seen["destination_unknown"].fact
+    assert "there is no settings file /" in seen["destination_unknown"].fact
+
+
 def test_dead_letters_and_the_keys_that_they_hold_up(settings: MakeSettings, rows: Rows) -> None:
     assert found(settings(), "dead_letters", "keys_blocked") == {}
     rows.insert(2, status="dead", dead_at=seconds_from_now(-60), last_error_code="http_400")

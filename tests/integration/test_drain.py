@@ -93,6 +93,27 @@ def test_everything_that_is_due_is_sent(start: Start, rows: Rows, stream: Stream
     assert ended(start())["sent"] == 0
 
 
+def test_without_any_destination_it_refuses_and_says_which_file_it_looked_for(
+    rows: Rows, settings: MakeSettings, tmp_path: Path
+) -> None:
+    """As in a wrong directory: the whole backlog would become dead letters."""
+    rows.insert(3)
+    env = {
+        "OUTBOX_DATABASE_URL": str(settings().database_url),
+        "OUTBOX_DATABASE_SCHEMA": str(settings().database_schema),
+    }
+    command = [sys.executable, "-m", "outbox_tasks", "drain"]
+    done = subprocess.run(
+        command, env={**os.environ, **env, "PYTHONPATH": str(Path.cwd())}, cwd=tmp_path, text=True, capture_output=True
+    )
+    assert done.returncode == 1
+    assert (
+        f"No destination is configured, so the relay can send nothing: there is no settings file {tmp_path}"
+        in done.stderr
+    )
+    assert [row.status for row in rows.hot()] == ["pending"] * 3
+
+
 def test_what_is_not_due_waits(drained: Callable[..., Drained], rows: Rows, engine: Engine, store: Store) -> None:
     with Session(engine) as session, session.begin():
         Outbox(store.settings).publish(session, "order.created", {}, delay=3600)

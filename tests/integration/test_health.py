@@ -57,6 +57,13 @@ def test_an_idle_relay_is_in_order(site: Settings) -> None:
     assert examine(site) == []
 
 
+def test_messages_for_an_unknown_destination_are_none(site: Settings, rows: Rows) -> None:
+    rows.insert(1, destination="new")
+    [finding] = examine(site)
+    assert (finding.code, finding.about) == ("unknown", "new")
+    assert "after 60 min they are dead letters" in finding.text
+
+
 def test_so_is_one_with_much_to_do(site: Settings, rows: Rows) -> None:
     rows.insert(1000)
     rows.insert(10, key="a")

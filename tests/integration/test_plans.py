@@ -165,7 +165,7 @@ def test_begin_and_settle_look_each_message_up_by_its_id(
 
 @pytest.mark.usefixtures("flood")
 def test_looking_for_unknown_destinations_reads_next_to_nothing(store: Store) -> None:
-    plan = explained(store, leasing.bury_unroutable(store.tables), {"known": ["orders"]})
+    plan = explained(store, leasing.bury_unroutable(store.tables), {"known": ["orders"], "grace": 3600.0})
     assert set(scans(plan)) <= {DUE, KEYS, BY_ID}
     assert pages(plan) < 50
 

@@ -25,7 +25,7 @@ from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.publish import Publishers
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store
+from outbox_tasks.store import GRACE, Store
 from outbox_tasks.testing import OutboxProbe, SeenMessage, SimulatedCrash
 from outbox_tasks.testing.errors import (
     ConsumerNotPlain,
@@ -399,9 +399,10 @@ class TestDrain:
     def test_dead_letters_are_made_of_ones_own_only(
         self, own_settings: Settings, outbox: OutboxProbe, rows: Rows
     ) -> None:
-        rows.insert(1, destination="gone")
+        long_ago = seconds_from_now(-2 * GRACE)
+        rows.insert(1, destination="gone", locked_until=long_ago)
         with OutboxProbe(own_settings) as later:
-            rows.insert(250, destination="gone")
+            rows.insert(250, destination="gone", locked_until=long_ago)
             assert later.drain().dead == 250
             assert later.published[0].error_code == "unknown_destination"
         assert outbox.published[0].state == "pending"
