@@ -27,8 +27,9 @@ from kombu import Producer
 from outbox_tasks.compose import is_text
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, UncapturableTask
 from outbox_tasks.events import TRACE
-from outbox_tasks.model import Message
-from outbox_tasks.task_message import ENVELOPE, TaskMessage, describe
+from outbox_tasks.model import Message, TaskHeaders
+from outbox_tasks.policy import Destination
+from outbox_tasks.task_message import ENVELOPE, TaskMessage, accepted, describe
 
 Store = Callable[[Message], object]
 """Takes a finished message, whose destination is still open."""
@@ -236,7 +237,7 @@ class _Recorder(Producer):
             Message(
                 self._name,
                 body.encode() if isinstance(body, str) else bytes(body),
-                headers={ENVELOPE: text, **_trace(headers)},
+                headers=TaskHeaders({ENVELOPE: text, **_trace(headers)}),
                 deliver_at=eta,
                 aggregate_type="celery.task",
                 aggregate_id=properties.get("correlation_id"),
@@ -266,6 +267,18 @@ def _refuse_what_can_not_wait(app: Celery, call: Mapping[str, Any]) -> None:
     after = [call.get(name) for name in ("chord", "chain", "link", "link_error")]
     if any(_has_chord(each) for each in after[1:]) or after[0] is not None:
         refuse_chords(app, call["name"])
+
+
+def refuse_unaccepted(message: Message, destination: Destination) -> None:
+    """Raises `UncapturableTask` for a stored task of a content type that its destination does not accept."""
+    types = accepted(destination)
+    if message.content_type not in types:
+        reason = (
+            f"its content type is {message.content_type}, and destination {destination.name!r} accepts "
+            f"{', '.join(sorted(types))}; call it with serializer='json', or let the destination accept more, "
+            "as in celery://?accept=json,pickle"
+        )
+        raise UncapturableTask(task=message.event_type, reason=reason)
 
 
 def refuse_chords(app: Celery, name: str) -> None:

@@ -14,7 +14,18 @@ from uuid import UUID, uuid5
 from pydantic_core import to_jsonable_python
 
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, PayloadTooLarge
-from outbox_tasks.model import FIRST, LAST, MAX_EVENT_TYPE, MAX_KEY, MAX_TEXT, Message, Priority, uuid7
+from outbox_tasks.model import (
+    FIRST,
+    LAST,
+    MAX_EVENT_TYPE,
+    MAX_KEY,
+    MAX_TEXT,
+    TASK_HEADER,
+    Message,
+    Priority,
+    TaskHeaders,
+    uuid7,
+)
 from outbox_tasks.settings import Settings
 
 JSON, TEXT, BYTES = "application/json", "text/plain; charset=utf-8", "application/octet-stream"
@@ -185,6 +196,9 @@ def _check(message: Message) -> None:
         for name, value in headers.items():
             if not is_text(name) or not is_text(value):
                 _refuse(message, f"headers[{name!r}]", value, "must be text under a name that is text")
+        if TASK_HEADER in headers and not isinstance(headers, TaskHeaders):
+            rule = "is not for the application: outbox.delay, apply_async and capture set it"
+            _refuse(message, f"headers[{TASK_HEADER!r}]", headers[TASK_HEADER], rule)
 
 
 def _check_text(message: Message, field: str, value: object, at_most: int, *, at_least: int = 0) -> None:

@@ -1,14 +1,55 @@
-"""The CloudEvents 1.0 attributes of a message, as every binding carries them."""
+"""What every publisher makes of its messages: the CloudEvents 1.0 attributes, and each message judged by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from outbox_tasks.errors import PermanentError
-from outbox_tasks.model import LeasedMessage
+from outbox_tasks.model import LeasedMessage, Outcome
+
+T = TypeVar("T")
 
 TRACE = ("traceparent", "tracestate")
 """Headers that travel as attributes of the trace context extension."""
+
+MALFORMED = (PermanentError, OverflowError, RecursionError, ValueError, struct.error)
+"""What is raised for a message that can't be expressed on the wire: the same each time."""
+ODD = (ArithmeticError, AttributeError, LookupError, TypeError)
+"""What is raised where somebody, perhaps we, did not think of such a message."""
+UNEXPRESSED = (*MALFORMED, *ODD)
+"""Not any exception: a time limit may strike anywhere, and says nothing of the message."""
+
+
+def encoded(
+    messages: Sequence[LeasedMessage], encode: Callable[[LeasedMessage], T | Outcome]
+) -> tuple[dict[int, T], dict[int, Outcome]]:
+    """By their places: what `encode` makes of the messages, and the outcomes of those that it can make nothing of.
+    Each is judged by itself, and stops none of its neighbours."""
+    made: dict[int, T] = {}
+    outcomes: dict[int, Outcome] = {}
+    for place, message in enumerate(messages):
+        try:
+            found = encode(message)
+        except UNEXPRESSED as error:
+            found = unexpressed(error)
+        if isinstance(found, Outcome):
+            outcomes[place] = found
+        else:
+            made[place] = found
+    return made, outcomes
+
+
+def unexpressed(error: Exception) -> Outcome:
+    """The outcome of a message for which one of `UNEXPRESSED` was raised."""
+    if isinstance(error, PermanentError):
+        return Outcome.dead(error.code, str(error))
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, MALFORMED):
+        # Of a message's texts, only its headers may be other than Unicode.
+        return Outcome.dead("bad_headers" if isinstance(error, UnicodeError) else "bad_message", text)
+    return Outcome.retry(type(error).__name__, text)
 
 
 def attributes(message: LeasedMessage, source: str) -> dict[str, str]:

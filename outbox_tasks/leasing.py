@@ -34,6 +34,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement, FromClause, Subquery, Update
 
+from outbox_tasks.model import ALONE_AFTER
 from outbox_tasks.schema import DEAD, PENDING, Tables
 from outbox_tasks.sql import SECOND, json_rows, never_settled, noted, once, pending, probe, seconds
 
@@ -98,8 +99,8 @@ def state(m: Table) -> tuple[ColumnElement[Any], ...]:
 
 
 def is_alone(m: FromClause) -> ColumnElement[bool]:
-    """Whether its last send may have killed its worker: let it take nobody with it."""
-    return or_(m.c.begun, func.coalesce(m.c.last_error_code == "unsettled", false()))
+    """Whether its last send may have killed its worker, or failed over it: let it take nobody with it."""
+    return or_(m.c.begun, func.coalesce(or_(*(m.c.last_error_code == code for code in ALONE_AFTER)), false()))
 
 
 def is_spent(m: FromClause, share: FromClause) -> ColumnElement[bool]:

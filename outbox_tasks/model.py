@@ -19,6 +19,15 @@ MAX_TEXT = 1000
 FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """Between these a time can be read in every time zone."""
 
+TASK_HEADER = "celery-message"
+"""The header that makes a stored Celery task of a message."""
+
+
+class TaskHeaders(dict[str, str]):
+    """The headers of a stored task. No others may have a `TASK_HEADER`: it names the task, its queue and its body's
+    type, and what an application takes from its users may end up in headers."""
+
+
 Priority = Literal["high", "normal", "low"]
 
 
@@ -100,6 +109,13 @@ class Bundle:
     """Who sends it, where sends to its destination are counted. Not for the broker: each run is one of its own."""
 
 
+FAILED_TOGETHER, FAILED_ALONE = "failed_together", "failed_alone"
+"""Codes of messages that a publisher failed over, and did not say which it was."""
+
+ALONE_AFTER = ("unsettled", FAILED_TOGETHER, FAILED_ALONE)
+"""Codes of messages that may be the cause of what became of their last bundle: they travel alone."""
+
+
 class Result(StrEnum):
     """What a send came to."""
 
@@ -139,6 +155,12 @@ class Outcome:
         """Not delivered, or not known to be, because the destination itself is out of reach or out of order: it would
         take no other message either. Worth another attempt, like `retry`."""
         return cls(Result.OUTAGE, code, error, retry_after)
+
+    @classmethod
+    def unforeseen(cls, error: str, *, together: bool) -> Outcome:
+        """The publisher failed in a way that nobody foresaw, and any of those that it was to send `together` may be the
+        cause: from now on each of them travels alone, and only what fails then counts."""
+        return cls(Result.RETRY, FAILED_TOGETHER if together else FAILED_ALONE, error)
 
     @classmethod
     def dead(cls, code: str, error: str) -> Outcome:

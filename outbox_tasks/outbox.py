@@ -14,7 +14,7 @@ from celery import Celery, Task, chord, current_app
 from celery.canvas import Signature
 from celery.result import AsyncResult
 
-from outbox_tasks.capture import capture_app, capturing, direct, refuse_chords
+from outbox_tasks.capture import capture_app, capturing, direct, refuse_chords, refuse_unaccepted
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.nudge import broker_nudge
 from outbox_tasks.sessions import (
@@ -205,4 +205,5 @@ class Outbox:
 
     def _store(self, session: AnySession, message: Message) -> None:
         destination = self.settings.task_destination(message.event_type)
+        refuse_unaccepted(message, self.settings.destinations[destination])
         self._writer.write(session, [replace(message, to=destination)])

@@ -165,7 +165,7 @@ def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequen
         entries = messages if check is None else check.store(messages)
     except Exception as error:  # a time limit may strike anywhere
         log.exception("the claim check of %s failed%s", destination, _of(messages), extra={"destination": destination})
-        return [Outcome.retry(type(error).__name__, str(error) or repr(error))] * len(messages)
+        return _unforeseen(repr(error), messages)
     ready = [entry for entry in entries if not isinstance(entry, Outcome)]
     outcomes = iter(_send(publishers, destination, ready) if ready else ())
     return [entry if isinstance(entry, Outcome) else next(outcomes) for entry in entries]
@@ -190,8 +190,12 @@ def _send(publishers: Mapping[str, Publisher], destination: str, messages: Seque
         return [Outcome.outage(error.code, str(error))] * len(messages)
     except Exception as error:  # a publisher may raise anything, and a time limit may strike anywhere
         log.exception("the publisher of %s failed%s", destination, _of(messages), extra={"destination": destination})
-        return [Outcome.retry(type(error).__name__, str(error) or repr(error))] * len(messages)
+        return _unforeseen(repr(error), messages)
     if len(outcomes) != len(messages):
-        error_text = f"the publisher of {destination!r} returned {len(outcomes)} outcomes for {len(messages)} messages"
-        return [Outcome.retry("bad_publisher", error_text)] * len(messages)
+        told = f"the publisher of {destination!r} returned {len(outcomes)} outcomes for {len(messages)} messages"
+        return _unforeseen(told, messages)
     return outcomes
+
+
+def _unforeseen(error: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+    return [Outcome.unforeseen(error, together=len(messages) > 1)] * len(messages)

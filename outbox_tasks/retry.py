@@ -6,7 +6,7 @@ import random
 
 from celery.utils.time import get_exponential_backoff_interval
 
-from outbox_tasks.model import Outcome, Result, Step, Ticket, Verdict
+from outbox_tasks.model import FAILED_TOGETHER, Outcome, Result, Step, Ticket, Verdict
 from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
 from outbox_tasks.shown import without_secrets
@@ -57,6 +57,8 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
         return Verdict(ticket, Step.BEHIND)
     if outcome.result is Result.DISCARDED:
         return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
+    if outcome.code == FAILED_TOGETHER:  # nobody's attempt: by way of the table, where each is claimed alone
+        return Verdict(ticket, Step.RELEASE, backoff(settings, ticket.attempt, destination=configured), code, error)
     # An outage says nothing about the message: whether it has attempts left is looked at when it is claimed again.
     counts = outcome.result is not Result.OUTAGE
     # A relay that does not know the destination yet, or any more, leaves the message to one that does.

@@ -43,6 +43,7 @@ from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from outbox_tasks.breaker import recovered
+from outbox_tasks.model import FAILED_TOGETHER
 from outbox_tasks.schema import DEAD, PENDING, Tables, function
 from outbox_tasks.slots import freed, taken
 from outbox_tasks.sql import (
@@ -250,6 +251,7 @@ def settle_failed(t: Tables) -> Update:
     said_by_it = {
         "attempt": ticket.c.attempt, "code": ticket.c.code, "error": brief(ticket.c.error), "by": m.c.locked_by
     }  # fmt: skip
+    shared = func.coalesce(ticket.c.code == literal(FAILED_TOGETHER), false())  # nobody knows whose fault it was
     excused = ticket.c.outage & or_(m.c.outages + 1 < bindparam("patience", type_=Integer), out_of_reach)
     return (
         update(m)
@@ -259,7 +261,7 @@ def settle_failed(t: Tables) -> Update:
             dead_at=case((ticket.c.dead, func.clock_timestamp())),
             lease=case((ticket.c.keep, m.c.lease)),
             begun=false(),
-            attempts=case((or_(excused, ticket.c.behind), ticket.c.attempt - 1), else_=ticket.c.attempt),
+            attempts=case((or_(excused, ticket.c.behind, shared), ticket.c.attempt - 1), else_=ticket.c.attempt),
             outages=case((ticket.c.outage, m.c.outages + 1), (ticket.c.behind, m.c.outages), else_=0),
             locked_until=func.clock_timestamp() + ticket.c.hold * SECOND,
             last_error_code=case((ticket.c.behind, m.c.last_error_code), else_=ticket.c.code),

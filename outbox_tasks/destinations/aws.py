@@ -31,7 +31,7 @@ from botocore.config import Config
 from outbox_tasks.destinations.aws_address import address_of
 from outbox_tasks.destinations.aws_answers import failed, trouble
 from outbox_tasks.destinations.aws_message import attributes_of, body_of
-from outbox_tasks.errors import PermanentError
+from outbox_tasks.events import encoded
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
@@ -98,12 +98,9 @@ class BatchPublisher(ABC):
         deadline = time.monotonic() + self._send_timeout
         if self._pid != os.getpid():  # neither threads nor connections survive a fork
             self._pool, self._opened, self._pid = None, None, os.getpid()
-        entries, sending = [], Round()
-        for index, message in enumerate(messages):
-            try:
-                entries.append(self._entry(index, message))
-            except PermanentError as error:
-                sending.outcomes[index] = Outcome.dead(error.code, str(error))
+        made, outcomes = encoded(messages, self._entry)
+        sending = Round(outcomes)
+        entries = [entry._replace(nth=nth) for nth, entry in made.items()]
         if entries and self._opened is None:
             self._run([partial(self._open, sending)], sending, deadline)
         self._run([partial(self._send_lane, lane, sending) for lane in _lanes(entries)], sending, deadline)
@@ -207,19 +204,19 @@ class BatchPublisher(ABC):
     def _request(self, client: Any, place: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
         """Send a batch; the service's answer."""
 
-    def _entry(self, index: int, message: LeasedMessage) -> Entry:
+    def _entry(self, message: LeasedMessage) -> Entry:
         body, encoding = body_of(message.payload)
         values = attributes_of(message, self._source, encoding)
         size = len(body.encode()) + sum(len(f"{name}String{value}".encode()) for name, value in values.items())
         typed = {name: {"DataType": "String", "StringValue": value} for name, value in values.items()}
         fields = {self.body: body, "MessageAttributes": typed}
         if not self._fifo:
-            return Entry(index, message.id, size, fields)
+            return Entry(0, message.id, size, fields)
         group = message.id if message.key is None else message.key
         if not GROUP.fullmatch(group):
             group = hashlib.sha256(group.encode(errors="surrogatepass")).hexdigest()
         fields |= {"MessageGroupId": group, "MessageDeduplicationId": message.id}
-        return Entry(index, group, size, fields)
+        return Entry(0, group, size, fields)
 
 
 class SqsPublisher(BatchPublisher):

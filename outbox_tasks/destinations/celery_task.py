@@ -12,7 +12,7 @@ tasks go through the relay's own broker.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from urllib.parse import parse_qs, urlsplit
@@ -21,14 +21,25 @@ from kombu import Producer
 
 from outbox_tasks.broker import PinnedCelery, batch
 from outbox_tasks.errors import ConfigurationError, PermanentError
-from outbox_tasks.events import attributes, checked_headers, own_headers, trace_headers
+from outbox_tasks.events import (
+    UNEXPRESSED,
+    attributes,
+    checked_headers,
+    encoded,
+    own_headers,
+    trace_headers,
+    unexpressed,
+)
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.policy import HIDDEN, Destination
 from outbox_tasks.settings import Settings
 from outbox_tasks.shown import without_secrets
-from outbox_tasks.task_message import ENVELOPE, TaskMessage
+from outbox_tasks.task_message import ENVELOPE, TaskMessage, accepted
 
-OPTIONS = ("task", "queue", "broker")
+OPTIONS = ("task", "queue", "broker", "accept")
+
+KEPT = {"compression"}
+"""Headers that a worker acts upon, beside those that Celery sets of every task: not for the message's own."""
 
 Send = Callable[[Producer], object]
 
@@ -47,13 +58,15 @@ class CeleryTaskPublisher:
         if broker is None:
             raise ConfigurationError(setting=setting, value="celery://", rule="it needs a broker: set broker_url")
         self._source = settings.source
+        self._accepted = accepted(destination)
         self._task = options.get("task")
         self._queue = options.get("queue", "celery")
         # Half of what a send may take: connecting counts too.
         self._app = PinnedCelery(
             "outbox_tasks.destination", broker=broker, settings=settings, timeout=settings.send_timeout / 2
         )
-        self._app.conf.broker_transport_options.update(destination.transport_options)
+        # What is sent twice must say so on its row: to try again is the relay's to decide.
+        self._app.conf.broker_transport_options.update(destination.transport_options, retry_on_timeout=False)
         try:
             self._app.connection_for_write().transport  # noqa: B018 - loads the client, connects to nothing
         except (KeyError, ValueError, ImportError) as error:
@@ -62,26 +75,33 @@ class CeleryTaskPublisher:
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All in one batch where the broker's transport has batches."""
-        sends = [self._prepared(message) for message in messages]
+        sends, outcomes = encoded(messages, self._prepared)
+        rest = Outcome.sent()
         try:
-            with self._app.producer_or_acquire() as producer, batch(producer, len(sends)):
-                for send in sends:
-                    if not isinstance(send, Outcome):
-                        send(producer)
+            with self._app.producer_or_acquire() as producer, batch(producer, max(1, len(sends))):
+                for place, send in sends.items():
+                    if refused := self._refused(send, producer):
+                        outcomes[place] = refused
         except self._app.trouble as error:
-            failed = Outcome.outage(_code(error), str(error))
-            return [send if isinstance(send, Outcome) else failed for send in sends]
-        return [send if isinstance(send, Outcome) else Outcome.sent() for send in sends]
+            rest = Outcome.outage(_code(error), str(error))
+        return [outcomes.get(place, rest) for place in range(len(messages))]
+
+    def _refused(self, send: Send, producer: Producer) -> Outcome | None:
+        """Send one. What kombu can't express is one's own fault; trouble is everybody's, and raised."""
+        try:
+            send(producer)
+        except self._app.trouble:
+            raise
+        except UNEXPRESSED as error:
+            return unexpressed(error)
+        return None
 
     def close(self) -> None:
         """Close the connections."""
         self._app.close()
 
     def _prepared(self, message: LeasedMessage) -> Send | Outcome:
-        try:
-            return _stored(message) if ENVELOPE in checked_headers(message) else self._made(message)
-        except PermanentError as error:
-            return Outcome.dead(error.code, str(error))
+        return _stored(message, self._accepted) if ENVELOPE in checked_headers(message) else self._made(message)
 
     def _made(self, message: LeasedMessage) -> Send:
         """A task of our own making, with the message as its argument."""
@@ -89,12 +109,12 @@ class CeleryTaskPublisher:
         headers |= own_headers(message) | trace_headers(message)
         try:
             argument = json.loads(message.payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PermanentError(f"a Celery task takes a JSON payload: {error}", code="not_json") from error
         name = self._task or message.event_type
         task = self._app.amqp.create_task_message(message.id, name, (argument,), {}, ignore_result=False)
         # A message's own headers must not pass for Celery's: they could name another task.
-        task.headers.update({name: value for name, value in headers.items() if name not in task.headers})
+        task.headers.update({name: value for name, value in headers.items() if name not in task.headers.keys() | KEPT})
         return partial(self._app.amqp.send_task_message, name=name, message=task, queue=self._queue, retry=False)
 
 
@@ -110,16 +130,18 @@ def _code(error: BaseException | None) -> str:
     return "connection"
 
 
-def _stored(message: LeasedMessage) -> Send | Outcome:
+def _stored(message: LeasedMessage, types: Collection[str]) -> Send | Outcome:
     """A task as Celery made it when it was called."""
     try:
-        task = TaskMessage.loads(message.headers[ENVELOPE])
+        task = TaskMessage.loads(message.headers[ENVELOPE], types)
         declare = task.entities()
-    except (TypeError, ValueError, KeyError) as error:
+        properties = dict(task.properties)
+        expiration = float(properties.pop("expiration")) / 1000 if properties.get("expiration") else None
+        if task.expires is not None and task.expires.tzinfo is None:
+            raise ValueError("expires has no time zone")
+    except UNEXPRESSED as error:
         reason = f"the header {ENVELOPE} is not that of a stored task: {error!r}"
         raise PermanentError(reason, code="bad_task") from error
-    properties = dict(task.properties)
-    expiration = float(properties.pop("expiration")) / 1000 if properties.get("expiration") else None
     if task.expires is not None:
         expiration = (task.expires - datetime.now(UTC)).total_seconds()
         if expiration <= 0:

@@ -23,7 +23,7 @@ from grpc import StatusCode
 from outbox_tasks.destinations.grpc_status import LOST, SIZE, outcome_of
 from outbox_tasks.destinations.proto import DELIVER, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import ConfigurationError, PermanentError
-from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.events import attributes, encoded, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.policy import HIDDEN, Destination
 from outbox_tasks.settings import Settings
@@ -74,8 +74,8 @@ class GrpcPublisher:
         """One call for all, or as few as their size allows. A call that one message spoils is halved until it is
         found; any other failure of a call holds for all that is still to be sent."""
         deadline = time.monotonic() + self._timeout
-        outcomes: dict[int, Outcome] = {}
-        calls = deque(self._calls(self._entries(messages, outcomes)))
+        requests, outcomes = encoded(messages, lambda message: _request(message, self._source))
+        calls = deque(self._calls(Entry(place, messages[place].id, request) for place, request in requests.items()))
         while calls:
             call = calls.popleft()
             try:
@@ -102,14 +102,6 @@ class GrpcPublisher:
         channel, self._channel, self._deliver = self._channel, None, None
         if channel is not None:
             channel.close()
-
-    def _entries(self, messages: Sequence[LeasedMessage], outcomes: dict[int, Outcome]) -> Iterator[Entry]:
-        """What can be sent; of the rest, the outcomes."""
-        for index, message in enumerate(messages):
-            try:
-                yield Entry(index, message.id, _request(message, self._source))
-            except PermanentError as error:
-                outcomes[index] = Outcome.dead(error.code, str(error))
 
     def _calls(self, entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         """The entries in calls of at most the configured size. A larger one goes alone: the receiver may take it."""

@@ -26,7 +26,7 @@ from outbox_tasks.destinations import http_options
 from outbox_tasks.destinations.http_network import Background, Connections
 from outbox_tasks.destinations.http_options import Headers
 from outbox_tasks.errors import OutageError, PermanentError
-from outbox_tasks.events import attributes, checked_headers
+from outbox_tasks.events import attributes, checked_headers, encoded
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
@@ -102,16 +102,11 @@ class HttpPublisher:
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """Messages of one key one after the other, all else at the same time, as far as connections go."""
-        outcomes: dict[int, Outcome] = {}
+        requests, outcomes = encoded(messages, self._request)
         lanes: dict[object, _Lane] = {}
-        for index, message in enumerate(messages):
-            try:
-                request = self._request(message)
-            except PermanentError as error:
-                outcomes[index] = Outcome.dead(error.code, str(error))
-            else:
-                lane = index if message.key is None else message.key
-                lanes.setdefault(lane, []).append((index, request))
+        for index, request in requests.items():
+            key = messages[index].key
+            lanes.setdefault(index if key is None else key, []).append((index, request))
         if lanes:
             self._running().run(self._send_all(list(lanes.values()), outcomes), self._timeout + GRACE)
         return [outcomes[index] for index in range(len(messages))]

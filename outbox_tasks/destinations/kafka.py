@@ -17,8 +17,8 @@ from confluent_kafka import KafkaException, Producer
 
 from outbox_tasks.destinations import kafka_url
 from outbox_tasks.destinations.kafka_session import DebugLog, Record, Session
-from outbox_tasks.errors import ConfigurationError, PermanentError
-from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.events import attributes, encoded, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.policy import HIDDEN, Destination
 from outbox_tasks.settings import Settings
@@ -54,8 +54,8 @@ class KafkaPublisher:
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All at once; or one by one, in order, if the broker refused a batch: that says nothing of each message."""
         deadline = time.monotonic() + self._timeout * 0.95
-        records = [self._record(message) for message in messages]
-        ready = [record for record in records if not isinstance(record, Outcome)]
+        records, unsendable = encoded(messages, self._record)
+        ready = list(records.values())
         outcomes, refused = self._sent(ready, deadline)
         if refused and len(ready) > 1:
             left = [number for number, outcome in enumerate(outcomes) if outcome.result is not Result.SENT]
@@ -63,7 +63,7 @@ class KafkaPublisher:
             for number, outcome in zip(left, again, strict=True):
                 outcomes[number] = outcome
         found = iter(outcomes)
-        return [record if isinstance(record, Outcome) else next(found) for record in records]
+        return [unsendable.get(place) or next(found) for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connections; nothing is left to be sent."""
@@ -112,16 +112,13 @@ class KafkaPublisher:
             self._session = Session({**self._conf, "enable.gapless.guarantee": True})
         return self._session
 
-    def _record(self, message: LeasedMessage) -> Record | Outcome:
-        try:
-            ours = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
-            ours |= {"ce_specversion": "1.0", "content-type": message.content_type}
-            own = own_headers(message) if message.headers != {} else {}
-            "".join((*own, *own.values())).encode()
-        except PermanentError as error:
-            return Outcome.dead(error.code, str(error))
-        except UnicodeEncodeError as error:  # here it is this message's fault; in `produce`, all would suffer
-            return Outcome.dead("bad_headers", str(error))
+    def _record(self, message: LeasedMessage) -> Record:
+        ours = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
+        ours |= {"ce_specversion": "1.0", "content-type": message.content_type}
+        own = own_headers(message) if message.headers != {} else {}
+        "".join(
+            (*own, *own.values(), *ours.values())
+        ).encode()  # here it is one's fault; in `produce`, all would suffer
         headers = {name: value for name, value in own.items() if name.lower() not in ours} | ours
         return {"key": message.key, "value": message.payload, "headers": headers}
 

@@ -20,8 +20,7 @@ from functools import partial
 from outbox_tasks.destinations.kombu_parcel import TEXT, Line, Parcel
 from outbox_tasks.destinations.kombu_rabbit import RabbitLine
 from outbox_tasks.destinations.kombu_virtual import VirtualLine
-from outbox_tasks.errors import PermanentError
-from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.events import attributes, encoded, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
@@ -42,10 +41,9 @@ class KombuPublisher:
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All at once where the broker allows it, and one outcome for each."""
         deadline = time.monotonic() + self._send_timeout
-        parcels = [self._parcel(message) for message in messages]
-        good = [parcel for parcel in parcels if isinstance(parcel, Parcel)]
-        outcomes = iter(self._own_line().send(good, deadline) if good else ())
-        return [next(outcomes) if isinstance(parcel, Parcel) else parcel for parcel in parcels]
+        parcels, unsendable = encoded(messages, self._parcel)
+        outcomes = iter(self._own_line().send(list(parcels.values()), deadline) if parcels else ())
+        return [unsendable.get(place) or next(outcomes) for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connection."""
@@ -57,13 +55,10 @@ class KombuPublisher:
             self._inherited, self._line, self._pid = self._line, self._make(), os.getpid()
         return self._line
 
-    def _parcel(self, message: LeasedMessage) -> Parcel | Outcome:
-        try:
-            events = {f"ce-{name}": value for name, value in attributes(message, self._source).items()}
-            # Readers of the binding take the names in any case: a header of the message's own must not pass for ours.
-            own = {name: value for name, value in own_headers(message).items() if name.lower() not in events}
-        except PermanentError as error:
-            return Outcome.dead(error.code, str(error))
+    def _parcel(self, message: LeasedMessage) -> Parcel:
+        events = {f"ce-{name}": value for name, value in attributes(message, self._source).items()}
+        # Readers of the binding take the names in any case: a header of the message's own must not pass for ours.
+        own = {_free(name): value for name, value in own_headers(message).items() if name.lower() not in events}
         content_type = message.content_type or "application/octet-stream"
         return Parcel(
             id=message.id,
@@ -75,3 +70,8 @@ class KombuPublisher:
             timestamp=max(0, int(message.created_at.timestamp())),
             event_type=message.event_type,
         )
+
+
+def _free(name: str) -> str:
+    """A header's name; with `h_` where kombu's consumers act upon it."""
+    return f"h_{name}" if name == "compression" else name

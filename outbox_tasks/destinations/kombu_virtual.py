@@ -15,6 +15,7 @@ from kombu.utils.json import dumps
 
 from outbox_tasks.destinations.kombu_parcel import Parcel, database, outcome_of, parts_of, tls_of, wrong
 from outbox_tasks.errors import PublisherNotInstalled
+from outbox_tasks.events import UNEXPRESSED, unexpressed
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
@@ -53,7 +54,9 @@ class VirtualLine:
                 "socket_keepalive": True,
                 "health_check_interval": 5,
             }
-        given = {"transport_options": {**ours, **destination.transport_options}, "connect_timeout": half}
+        # What is sent twice must say so on its row: to try again is the relay's to decide.
+        options_of_kombu = {**ours, **destination.transport_options, "retry_on_timeout": False}
+        given = {"transport_options": options_of_kombu, "connect_timeout": half}
         self._connect = partial(Connection, url, transport=transport, ssl=ssl, **given)
         self._connect()  # which reads the URL, and opens nothing
         self._connection: Any = None
@@ -66,10 +69,7 @@ class VirtualLine:
             producer = self._opened()
             producer.channel.deadline = deadline
             if getattr(producer, "supports_batch_publish", False):  # kombu has it since 5.7
-                with producer.batch(max_size=len(parcels)):
-                    for parcel in parcels:
-                        self._publish(producer, parcel)
-                return [Outcome.sent()] * len(parcels)
+                return self._together(producer, parcels)
             for parcel in parcels:
                 if time.monotonic() > deadline:
                     raise TimeoutError("there was no time left to send it")
@@ -105,6 +105,17 @@ class VirtualLine:
                 raise
             return outcome
         return Outcome.sent()
+
+    def _together(self, producer: Producer, parcels: Sequence[Parcel]) -> list[Outcome]:
+        """In one batch. Before it leaves, what goes wrong is one parcel's fault."""
+        refused: dict[int, Outcome] = {}
+        with producer.batch(max_size=max(1, len(parcels))):
+            for number, parcel in enumerate(parcels):
+                try:
+                    self._publish(producer, parcel)
+                except UNEXPRESSED as error:
+                    refused[number] = unexpressed(error)
+        return [refused.get(number, Outcome.sent()) for number in range(len(parcels))]
 
     def _publish(self, producer: Producer, parcel: Parcel) -> None:
         producer.publish(

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from outbox_tasks.destinations.mqtt_link import LONGEST, Link, Packed, code_of
 from outbox_tasks.errors import ConfigurationError, OutageError, PermanentError
-from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.events import attributes, encoded, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.policy import HIDDEN, Destination
 from outbox_tasks.settings import Settings
@@ -68,13 +68,7 @@ class MqttPublisher:
         after a loss the rest goes on over a new connection, one by one, and only a second loss ends it.
         """
         deadline = time.monotonic() + self._timeout
-        outcomes: dict[int, Outcome] = {}
-        entries: dict[int, tuple[bytes, Packed]] = {}
-        for index, message in enumerate(messages):
-            try:
-                entries[index] = message.payload, self._properties(message)
-            except PermanentError as error:
-                outcomes[index] = Outcome.dead(error.code, str(error))
+        entries, outcomes = encoded(messages, lambda message: (message.payload, self._properties(message)))
         failed = None
         careful = False
         while failed is None and len(outcomes) < len(messages):

@@ -20,7 +20,7 @@ from nats.errors import Error
 
 from outbox_tasks.destinations.nats_link import Entry, Link, code_of
 from outbox_tasks.errors import ConfigurationError, PermanentError
-from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.events import attributes, encoded, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.policy import HIDDEN, Destination, split
 from outbox_tasks.settings import Settings
@@ -45,15 +45,7 @@ class NatsPublisher:
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All are on their way, in order, before the first acknowledgement is waited for."""
         deadline = time.monotonic() + self._timeout
-        outcomes: dict[int, Outcome] = {}
-        entries: dict[int, Entry] = {}
-        for index, message in enumerate(messages):
-            try:
-                entries[index] = self._entry(message)
-            except PermanentError as error:
-                outcomes[index] = Outcome.dead(error.code, str(error))
-            except UnicodeEncodeError as error:
-                outcomes[index] = Outcome.dead("bad_headers", str(error))
+        entries, outcomes = encoded(messages, self._entry)
         if not entries:
             return list(outcomes.values())
         failed = None

@@ -27,7 +27,8 @@ from outbox_tasks.destinations.pubsub_address import address_of
 from outbox_tasks.destinations.pubsub_answers import trouble
 from outbox_tasks.destinations.pubsub_channel import Opening, emulator_of, plaintext
 from outbox_tasks.destinations.pubsub_message import REQUEST, Entry, entry
-from outbox_tasks.errors import OutageError, PermanentError
+from outbox_tasks.errors import OutageError
+from outbox_tasks.events import encoded
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
@@ -63,8 +64,8 @@ class PubSubPublisher:
         """One request for all that may be together. One that is refused for a message is halved until that is found;
         any other failure holds for the rest of the key's, and an outage for all that is still to be sent."""
         deadline = time.monotonic() + self._timeout
-        outcomes: dict[int, Outcome] = {}
-        lanes = self._lanes(messages, outcomes)
+        made, outcomes = encoded(messages, lambda one: entry(one, self._source, ordered=self._address.ordered))
+        lanes = self._lanes([one._replace(place=place) for place, one in made.items()])
         try:
             if lanes:
                 self._connect(deadline)
@@ -83,16 +84,10 @@ class PubSubPublisher:
         if channel is not None and self._pid == os.getpid():
             channel.close()
 
-    def _lanes(self, messages: Sequence[LeasedMessage], outcomes: dict[int, Outcome]) -> list[Lane]:
-        """What can be sent; of the rest, the outcomes."""
+    def _lanes(self, entries: Sequence[Entry]) -> list[Lane]:
         lanes: dict[str, Lane] = {}
         sizes: dict[str, int] = {}
-        for index, message in enumerate(messages):
-            try:
-                one = entry(index, message, self._source, ordered=self._address.ordered)
-            except PermanentError as error:
-                outcomes[index] = Outcome.dead(error.code, str(error))
-                continue
+        for one in entries:
             lane = lanes.setdefault(one.key, deque())
             size = sizes.get(one.key, 0) + len(one.body)
             if not lane or len(lane[-1]) == MESSAGES or size > BYTES:

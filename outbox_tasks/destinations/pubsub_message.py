@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     body: bytes
 
 
-def entry(place: int, message: LeasedMessage, source: str, *, ordered: bool) -> Entry:
+def entry(message: LeasedMessage, source: str, *, ordered: bool) -> Entry:
     """The message, ready to be sent. Raises `PermanentError`."""
     key = message.key or "" if ordered else ""
     request = REQUEST()
@@ -40,7 +40,7 @@ def entry(place: int, message: LeasedMessage, source: str, *, ordered: bool) -> 
     except ValueError as error:
         raise PermanentError(f"a text of the message is not Unicode: {error}", code="not_unicode") from error
     # What is written of a request is that of its parts, one after the other.
-    return Entry(place, key, bytes(request.SerializeToString()))
+    return Entry(0, key, bytes(request.SerializeToString()))
 
 
 def _attributes(message: LeasedMessage, source: str) -> dict[str, str]:

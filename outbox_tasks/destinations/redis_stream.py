@@ -19,8 +19,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
-from outbox_tasks.errors import ConfigurationError, PermanentError
-from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.events import attributes, encoded, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.policy import HIDDEN, Destination
 from outbox_tasks.settings import Settings
@@ -51,31 +51,29 @@ class RedisStreamPublisher:
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """One pipeline for all, not a transaction: each message has an outcome of its own."""
-        entries = [self._fields(message) for message in messages]
+        entries, unsendable = encoded(messages, self._fields)
         pipeline = self._client.pipeline(transaction=False)
-        for entry in entries:
-            if not isinstance(entry, Outcome):
-                pipeline.execute_command(  # type: ignore[no-untyped-call]
-                    "XADD", self.stream, *self._trim, "*", *chain.from_iterable(entry.items())
-                )
+        for entry in entries.values():
+            pipeline.execute_command(  # type: ignore[no-untyped-call]
+                "XADD", self.stream, *self._trim, "*", *chain.from_iterable(entry.items())
+            )
         try:
             answers = iter(pipeline.execute(raise_on_error=False) if len(pipeline) else [])
         except RedisError as error:
             failed = _outcome(error)
-            return [entry if isinstance(entry, Outcome) else failed for entry in entries]
-        return [entry if isinstance(entry, Outcome) else _outcome(next(answers)) for entry in entries]
+            return [unsendable.get(place, failed) for place in range(len(messages))]
+        return [unsendable.get(place) or _outcome(next(answers)) for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
-    def _fields(self, message: LeasedMessage) -> Fields | Outcome:
-        try:
-            fields: Fields = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
-            if message.headers != {}:
-                fields |= {f"h_{name}": value for name, value in own_headers(message).items()}
-        except PermanentError as error:
-            return Outcome.dead(error.code, str(error))
+    def _fields(self, message: LeasedMessage) -> Fields:
+        fields: Fields = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
+        if message.headers != {}:
+            own = own_headers(message)
+            "".join((*own, *own.values())).encode()  # here it is one's fault; in the pipeline, all would suffer
+            fields |= {f"h_{name}": value for name, value in own.items()}
         fields["content_type"] = message.content_type
         fields["data"] = message.payload
         return fields

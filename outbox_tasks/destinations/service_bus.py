@@ -21,7 +21,7 @@ from outbox_tasks.destinations.service_bus_answers import SESSIONS, TRANSIENT, i
 from outbox_tasks.destinations.service_bus_link import Entry, Link
 from outbox_tasks.destinations.service_bus_message import outgoing
 from outbox_tasks.destinations.service_bus_url import address_of
-from outbox_tasks.errors import PermanentError
+from outbox_tasks.events import encoded
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
@@ -79,15 +79,9 @@ class ServiceBusPublisher:
         """One batch for all, or as few as sizes and keys allow, one after the other; what is refused, message by
         message."""
         sending = Round(time.monotonic() + self._timeout * 0.95)
-        entries = []
-        outcomes: dict[int, Outcome] = {}
-        for index, message in enumerate(messages):
-            try:
-                entries.append(Entry(index, *outgoing(message, self._source, sessions=self._address.sessions)))
-            except PermanentError as error:
-                outcomes[index] = Outcome.dead(error.code, str(error))
-        if entries:
-            outcomes |= self._run(entries, sending)
+        made, outcomes = encoded(messages, lambda one: outgoing(one, self._source, sessions=self._address.sessions))
+        if made:
+            outcomes |= self._run([Entry(place, *parts) for place, parts in made.items()], sending)
         return [outcomes[index] for index in range(len(messages))]
 
     def close(self) -> None:

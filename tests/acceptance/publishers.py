@@ -23,8 +23,8 @@ SCHEME = "obedient"
 class ObedientPublisher:
     """`obedient://host:port/db/stream`: a Redis Stream, for what is not told otherwise.
 
-    A payload may be a JSON object with one of `die`; `refuse`: a code to be dead with; `fail`: how often to fail before
-    it is sent, with `code` and `retry_after`; `nap`: how many seconds to take.
+    A payload may be a JSON object with one of `die`; `raise`; `refuse`: a code to be dead with; `fail`: how often to
+    fail before it is sent, with `code` and `retry_after`; `nap`: how many seconds to take.
     """
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
@@ -45,6 +45,8 @@ class ObedientPublisher:
         if "die" in order:
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
+        if "raise" in order:
+            raise KeyError(order["raise"])
         time.sleep(order.get("nap", 0))
         if "refuse" in order:
             return Outcome.dead(order["refuse"], "as told")

@@ -44,7 +44,12 @@ def broker() -> Iterator[EmbeddedValkey]:
 
 @pytest.fixture(scope="module")
 def destinations(broker: EmbeddedValkey) -> dict[str, Any]:
-    return {"tasks": {"url": f"celery://?broker={broker.url}", "transport_options": {"priority_steps": [0, 3, 6, 9]}}}
+    return {
+        "tasks": {
+            "url": f"celery://?broker={broker.url}&accept=json,pickle",
+            "transport_options": {"priority_steps": [0, 3, 6, 9]},
+        }
+    }
 
 
 class Notes:

@@ -37,6 +37,67 @@ def test_a_payload_that_is_no_json_is_dead_and_its_neighbours_are_sent(target: C
     assert len(target.received()) == 2
 
 
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+def task_message(**fields: object) -> str:
+    """The envelope of a stored task, with some of its fields changed."""
+    whole = {
+        "content_type": "application/json", "content_encoding": "utf-8", "headers": {"task": "t", "id": "i"},
+        "properties": {}, "exchange": "", "routing_key": "shop", "priority": 0, "mandatory": False, "declare": [],
+        "expires": None,
+    }  # fmt: skip
+    return json.dumps({**whole, **fields})
+
+
+ODD_TASKS = [
+    "null", "", "{", "5", "[]", "{}", DEEP, f'{{"headers": {DEEP}}}', task_message(more=1),
+    task_message(headers=None), task_message(properties=5), task_message(declare=5), task_message(declare=[5]),
+    task_message(declare=[{"queue": 5}]), task_message(expires="soon"), task_message(priority="high"),
+    task_message(routing_key=5), task_message(properties={"expiration": "soon"}),
+    task_message(properties={"retry": True}), task_message(properties={"compression": "zlib"}),
+    task_message(properties={"serializer": "pickle"}, content_type=""), task_message(content_encoding=None),
+    task_message(content_type="application/x-python-serialize", content_encoding="binary"),
+    task_message(content_type="application/x-yaml"), task_message(headers={"compression": "odd"}),
+    task_message(headers={"compression": 5}),
+]  # fmt: skip
+
+
+def test_each_odd_task_is_dead_by_itself_and_its_neighbours_are_sent(target: Counterpart) -> None:
+    odd = [message(n, headers={"celery-message": text}) for n, text in enumerate(ODD_TASKS)]
+    odd.append(message(98, payload=DEEP.encode()))
+    with closing(loaded(target.url(target.place))) as publisher:
+        outcomes = publisher.publish([message(99), *odd, message(100)])
+    assert [outcomes[0], outcomes[-1]] == [SENT, SENT]
+    assert [o.code for o in outcomes[1:-1]] == ["bad_task"] * len(ODD_TASKS) + ["not_json"]
+    assert set(results(outcomes[1:-1])) == {Result.DEAD}
+    assert len(target.received()) == 2
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "result"),
+    [("", "application/x-python-serialize", Result.DEAD), ("&accept=json", "application/x-yaml", Result.DEAD),
+     ("&accept=json,pickle", "application/x-python-serialize", Result.SENT),
+     ("&accept=pickle", "application/json", Result.DEAD),
+     ("&accept=application/x-mine", "application/x-mine", Result.SENT)],
+)  # fmt: skip
+def test_stored_tasks_are_of_the_types_that_the_destination_accepts(
+    target: Counterpart, accept: str, kind: str, result: Result
+) -> None:
+    headers = {"celery-message": task_message(content_type=kind, routing_key=target.place)}
+    with closing(loaded(target.url(target.place) + accept)) as publisher:
+        assert results(publisher.publish([message(headers=headers)])) == [result]
+    assert [raw["content-type"] for raw in target.raw()] == [kind] * (result is Result.SENT)
+
+
+def test_a_messages_own_header_does_not_say_how_the_task_is_compressed(target: Counterpart) -> None:
+    with closing(loaded(target.url(target.place))) as publisher:
+        assert publisher.publish([message(headers={"compression": "zlib", "tenant": "t1"})]) == [SENT]
+    [raw] = target.raw()
+    assert "compression" not in raw["headers"]
+    assert raw["headers"]["tenant"] == "t1"
+
+
 def test_without_a_task_the_event_type_is_its_name(target: Counterpart) -> None:
     url = target.url(target.place).replace("task=shop.on_event&", "")
     with closing(load(*configured(url))) as publisher:

@@ -131,6 +131,14 @@ class TestOneBadMessage:
         assert (sent, also_sent) == (SENT, SENT)
         assert (dead.result, dead.code) == (Result.DEAD, "bad_headers")
 
+    @pytest.mark.parametrize("headers", [{"a": "\ud800"}, {"\ud800": "a"}, {"compression": "odd"}, {"": ""}], ids=ascii)
+    def test_with_odd_headers_is_its_own_affair(self, target: Counterpart, headers: Any) -> None:
+        with open_publisher(target) as publisher:
+            sent, odd, also_sent = publisher.publish([message(0), message(1, headers=headers), message(2)])
+        assert (sent, also_sent) == (SENT, SENT)
+        assert odd.result in (Result.SENT, Result.DEAD)
+        eventually(lambda: {0, 2} <= set(numbers(target)), 30)
+
     def test_that_is_too_large_is_dead(self, target: Counterpart) -> None:
         if target.largest is None:
             pytest.skip(f"{target.name} has no limit that a test can reach")

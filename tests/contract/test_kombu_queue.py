@@ -195,6 +195,14 @@ class TestRedis:
                     connection.drain_events(timeout=5)
         assert found == [{"n": 1}, {"n": 2}]
 
+    def test_a_header_does_not_say_how_the_body_is_compressed(self, valkey: redis_queue.Counterpart, name: str) -> None:
+        with closing(loaded(f"{valkey.server.url}/{name}")) as publisher:
+            assert publisher.publish([message(headers={"compression": "zlib"})]) == [SENT]
+        with redis.Redis.from_url(valkey.server.url) as client:
+            [raw] = client.lrange(name, 0, -1)  # type: ignore[misc]
+        headers = json.loads(raw)["headers"]
+        assert (headers.get("compression"), headers["h_compression"]) == (None, "zlib")
+
     def test_a_key_that_is_no_list_is_an_outage(self, valkey: redis_queue.Counterpart, name: str) -> None:
         with redis.Redis.from_url(valkey.server.url) as client:
             client.set(name, "a string")

@@ -21,8 +21,9 @@ from tests.contract.messages import configured
         ("redis+stream://localhost/0/s?maxlen=many", "the only option"),
         ("redis+stream://localhost/0/s?minlen=5", "the only option"),
         ("redis+stream://localhost/stream/more", "/db/stream"),
-        ("celery://host/path", "with the options task, queue, broker"),
+        ("celery://host/path", "with the options task, queue, broker, accept"),
         ("celery://?quue=shop&broker=redis://localhost/0", "with the options task, queue, broker"),
+        ("celery://?accept=jsno&broker=redis://localhost/0", "accept names serializers"),
         ("celery://?queue=shop", "set broker_url"),
     ],
 )

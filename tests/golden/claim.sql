@@ -50,7 +50,7 @@ SET last_error_code=CASE
     WHEN (picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN clock_timestamp() END
 FROM picked
 WHERE outbox_messages.id = ANY (ARRAY[picked.id])
-RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.destination, outbox_messages.event_type, outbox_messages.attempts, outbox_messages.status, picked.begun OR coalesce(picked.last_error_code = %(last_error_code_1)s::VARCHAR, false) AS alone, outbox_messages.key, outbox_messages.priority, outbox_messages.last_error_code AS code, outbox_messages.last_error AS error, false AS superseded, CASE
+RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.destination, outbox_messages.event_type, outbox_messages.attempts, outbox_messages.status, picked.begun OR coalesce(picked.last_error_code = %(last_error_code_1)s::VARCHAR OR picked.last_error_code = %(last_error_code_2)s::VARCHAR OR picked.last_error_code = %(last_error_code_3)s::VARCHAR, false) AS alone, outbox_messages.key, outbox_messages.priority, outbox_messages.last_error_code AS code, outbox_messages.last_error AS error, false AS superseded, CASE
     WHEN picked.begun THEN %(param_11)s::VARCHAR
     WHEN (picked.lease IS NOT NULL) THEN %(param_12)s::VARCHAR END AS cause;
 -- coalesce_1 = 'attempts_exhausted'
@@ -65,6 +65,8 @@ RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_me
 -- jsonb_build_object_4 = 'code'
 -- jsonb_build_object_5 = 'by'
 -- last_error_code_1 = 'unsettled'
+-- last_error_code_2 = 'failed_together'
+-- last_error_code_3 = 'failed_alone'
 -- param_1 = 'unsettled'
 -- param_10 = 'pending'
 -- param_11 = 'unsettled'

@@ -56,13 +56,32 @@ def app() -> Celery:
 
 @pytest.fixture
 def outbox(settings: MakeSettings, rows: Rows, app: Celery) -> Outbox:
-    return Outbox(settings(nudge=False, destinations={"tasks": {"url": "celery://"}}), celery=app)
+    return Outbox(settings(nudge=False, destinations={"tasks": {"url": "celery://?accept=json,pickle"}}), celery=app)
 
 
 @pytest.fixture
 def session(engine: Engine) -> Iterator[Session]:
     with Session(engine) as made:
         yield made
+
+
+def test_a_task_whose_content_its_destination_does_not_accept_is_refused_at_the_call(
+    settings: MakeSettings, rows: Rows, app: Celery, session: Session
+) -> None:
+    for url, serializer, fits in (
+        ("celery://", "json", True),
+        ("celery://", "pickle", False),
+        ("celery://?accept=json,pickle", "pickle", True),
+        ("celery://?accept=pickle", "json", False),
+    ):
+        outbox = Outbox(settings(nudge=False, destinations={"tasks": {"url": url}}), celery=app)
+        task = app.tasks["shapes.routed"]
+        with (
+            session.begin(),
+            nullcontext() if fits else pytest.raises(UncapturableTask, match=r"destination 'tasks' accepts .*accept="),
+        ):
+            outbox.apply_async(session, task, (1,), serializer=serializer)
+    assert [row.content_type for row in rows.hot()] == ["application/json", "application/x-python-serialize"]
 
 
 def envelope(row: Any) -> TaskMessage:
@@ -491,7 +510,7 @@ class TestTheWire:
         store = new_store(
             destinations={
                 "tasks": {
-                    "url": f"celery://?broker={own_redis.url}",
+                    "url": f"celery://?broker={own_redis.url}&accept=json,pickle",
                     "transport_options": app.conf.broker_transport_options,
                 }
             }
@@ -504,7 +523,8 @@ class TestTheWire:
                     call(1)
                 direct.append(taken(client))
             rows.change(locked_until=seconds_from_now(-1))
-            assert {verdict.step for verdict in relayed(store)} == {Step.SENT}
+            verdicts = relayed(store)
+            assert {(verdict.step, verdict.error) for verdict in verdicts} == {(Step.SENT, None)}, name
             assert taken(client) == direct[0], name
 
 

@@ -82,6 +82,33 @@ def drained(new_store: MakeStore) -> Iterator[Callable[..., Drained]]:
         yield run
 
 
+def test_a_publisher_that_fails_over_some_messages_kills_only_those(
+    drained: Callable[..., Drained],
+    rows: Rows,
+    stream: Stream,
+    settings: MakeSettings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(distribution(tmp_path / "plugins"))
+    told = {"url": stream.url.replace("redis+stream", SCHEME), "max_attempts": 1, "backoff_base": 0.01}
+    good, bad = [], []
+    for _ in range(50):
+        good += rows.insert(9, destination="told")
+        bad += rows.insert(1, destination="told", payload=b'{"raise": "odd"}')
+    good += rows.insert(2_000, destination="told")
+
+    def only_the_dead_are_left() -> bool:
+        drained(destinations={"told": told})
+        return len(rows.hot()) == len(bad) and {row.status for row in rows.hot()} == {"dead"}
+
+    eventually(only_the_dead_are_left, 60)
+    assert Counter(stream.ids()) == Counter(good)
+    assert {str(row.id): (row.attempts, row.last_error_code) for row in rows.hot()} == dict.fromkeys(
+        bad, (1, "failed_alone")
+    )
+
+
 def test_everything_that_is_due_is_sent(start: Start, rows: Rows, stream: Stream) -> None:
     ids = rows.insert(2_500)
     assert ended(start()) == {"sent": 2_500, "later": 0, "dead": 0, "ended": True, "outages": 0}

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from outbox_tasks.database import engine_url
 from outbox_tasks.errors import PermanentError, TransientError
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.model import LeasedMessage, Outcome, TaskHeaders
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.publish import Publishers
 from outbox_tasks.settings import Settings
@@ -52,7 +52,7 @@ def own_settings(settings: MakeSettings) -> Settings:
     destinations = {
         "orders": {"url": MEMORY},
         "audit": {"url": MEMORY, "max_attempts": 3},
-        "tasks": {"url": "celery://"},
+        "tasks": {"url": "celery://?accept=json,pickle"},
     }
     routes = {"order.*": ["orders"], "audited.*": ["orders", "audit"]}
     return settings(nudge=False, destinations=destinations, routes=routes)
@@ -285,7 +285,7 @@ class TestTasks:
         assert "none found" in refusal(outbox.assert_task, "order.created")
 
     def test_a_task_that_can_not_be_read_is_listed_all_the_same(self, outbox: OutboxProbe, publish: Publish) -> None:
-        publish(headers={"celery-message": "no"})
+        publish(headers=TaskHeaders({"celery-message": "no"}))
         with pytest.raises(NotATask, match="is not that of a stored Celery task: "):
             _ = outbox.published[0].task
         assert """1 order.created → orders  {"id":42}""" in refusal(outbox.assert_nothing_published)

@@ -28,9 +28,12 @@ class Raising:
 
 
 @pytest.mark.parametrize("error", [KeyError("field"), ValueError("odd"), TimeoutError()], ids=repr)
-def test_an_unknown_exception_is_a_retry_under_its_own_name(error: Exception) -> None:
-    outcomes = send({"orders": Raising(error)}, "orders", MESSAGES)  # type: ignore[dict-item]
-    assert [(o.result, o.code) for o in outcomes] == [(Result.RETRY, type(error).__name__)] * 2
+@pytest.mark.parametrize(("count", "code"), [(2, "failed_together"), (1, "failed_alone")])
+def test_an_unknown_exception_is_a_retry_and_says_whether_it_struck_one_or_several(
+    error: Exception, count: int, code: str
+) -> None:
+    outcomes = send({"orders": Raising(error)}, "orders", MESSAGES[:count])  # type: ignore[dict-item]
+    assert [(o.result, o.code, o.error) for o in outcomes] == [(Result.RETRY, code, repr(error))] * count
 
 
 def test_a_destination_that_is_not_configured_here_is_a_retry() -> None:

@@ -79,6 +79,14 @@ class TestJudge:
         assert (verdict.step is Step.DEAD) is dead
         assert (verdict.code, verdict.error) == ("busy", "try later")
 
+    @pytest.mark.parametrize("attempt", [1, 10, 99])
+    def test_what_failed_together_is_nobodys_attempt_and_travels_alone(self, attempt: int) -> None:
+        together = judge(TEN_ATTEMPTS, "orders", ticket(attempt), Outcome.unforeseen("odd", together=True))
+        assert (together.step, together.code) == (Step.RELEASE, "failed_together")
+
+    def test_what_failed_alone_counts(self) -> None:
+        assert judge(TEN_ATTEMPTS, "orders", ticket(10), Outcome.unforeseen("odd", together=False)).step is Step.DEAD
+
     @pytest.mark.parametrize(("attempt", "step"), [(1, Step.RELEASE), (19, Step.RELEASE), (20, Step.DEAD)])
     def test_a_destination_that_is_not_configured_here_may_be_so_elsewhere(self, attempt: int, step: Step) -> None:
         assert judge(TEN_ATTEMPTS, "gone", ticket(attempt), FAILED).step is step
