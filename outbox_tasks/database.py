@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Self
@@ -17,16 +17,23 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUnavailable, SchemaMissing
 from outbox_tasks.model import FIRST, LAST
 from outbox_tasks.policy import HIDDEN
-from outbox_tasks.schema import LOST_TABLE, where
+from outbox_tasks.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.settings import Settings
 from outbox_tasks.shown import redacted, without_secrets
 from outbox_tasks.sql import alone, check_dialect, idle
 
-PLANNING = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off -c jit=off"
+SESSION = {
+    "DateStyle": "ISO, MDY", "IntervalStyle": "postgres", "TimeZone": "UTC", "bytea_output": "hex",
+    "standard_conforming_strings": "on", "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off", "idle_session_timeout": "0",
+}  # fmt: skip
+"""What we rely on, and a role or a database may have other defaults for."""
+
+PLANNING = {f"enable_{kind}": "off" for kind in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")} | {"jit": "off"}
 """Every statement reaches its rows by index. A plan made while the table was empty must not say otherwise later."""
 
-NO_RIGHTS = "42501"
-"""SQLSTATE of a role that may not do what it tried."""
+PIPE = {**SESSION, **PLANNING, "lock_timeout": "0"}
+"""What the pipe relies on; statements have their own limit."""
 
 READ_ONLY = "25006"
 """SQLSTATE of a server that takes no writes, as one that was the primary before a failover."""
@@ -114,7 +121,7 @@ def migrating(settings: Settings) -> Iterator[Connection]:
     """A connection in a transaction of its own, without the limits of the pipe, for `migrations.upgrade`."""
     engine = create_engine(
         engine_url(_database_url(settings)),
-        connect_args={"connect_timeout": 5, "client_encoding": "utf8"},
+        connect_args={"connect_timeout": 5, "client_encoding": "utf8", **_options(settings, SESSION)},
         poolclass=NullPool,
     )
     try:
@@ -154,7 +161,7 @@ class Database:
                 "keepalives_idle": 10,
                 "keepalives_interval": 5,
                 "keepalives_count": 2,
-                **({"options": f"{PLANNING} -c statement_timeout={timeout}"} if timeout else {}),
+                **_options(settings, {**PIPE, "statement_timeout": str(timeout)}),
             },
         )
         event.listen(engine, "connect", _reads_any_time)
@@ -241,6 +248,15 @@ def _database_url(settings: Settings) -> str:
         rule = "it is needed here; set OUTBOX_DATABASE_URL, for example postgresql://user@host/database"
         raise ConfigurationError(setting="database_url", value=None, rule=rule)
     return settings.database_url
+
+
+def _options(settings: Settings, wanted: Mapping[str, str]) -> dict[str, str]:
+    """The start-up options that ask for these settings, behind those of the URL; none where none are to be sent."""
+    if not settings.statement_timeout:
+        return {}
+    theirs = engine_url(_database_url(settings)).query.get("options", "")
+    ours = ("-c " + f"{name}={value}".replace(" ", "\\ ") for name, value in wanted.items())
+    return {"options": " ".join([*([theirs] if isinstance(theirs, str) else theirs), *ours])}
 
 
 def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:

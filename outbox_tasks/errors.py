@@ -152,6 +152,22 @@ class SchemaTooOld(OutboxError):
     to upgrade them, then start the relay again."""
 
 
+class UnsupportedDjangoDatabase(UnsupportedDialect):
+    """The outbox tables can't be made in Django's database {alias!r}, because it is {dialect} and only {supported}
+    will do. Use that there, in tests too; or keep the app "outbox_tasks" out of it with a database router
+    (allow_migrate)."""
+
+
+class UnknownRole(OutboxError):
+    """The role {role!r} was given no rights: there is none of this name in the database. Create it first, for example
+    with CREATE ROLE … LOGIN, or correct the name."""
+
+
+class WriterRights(OutboxError):
+    """The database role of this session may not write messages: {reason}. Let the owner of the outbox tables run
+    `outbox-tasks init --writer ROLE` with its name."""
+
+
 class SchemaTooNew(OutboxError):
     """The outbox tables have version {found}, and this release knows only {needed}: a newer release has
     upgraded them. Install that release here too."""

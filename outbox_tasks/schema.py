@@ -40,6 +40,9 @@ VERSION = 7
 LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
 """SQLSTATE of a missing table, schema, column or function."""
 
+NO_RIGHTS = "42501"
+"""SQLSTATE of a role that may not do what it tried."""
+
 PENDING, DEAD = "pending", "dead"
 
 RESERVED = {*RESERVED_WORDS, "collation", "concurrently", "lateral", "system_user", "tablesample"}

@@ -11,9 +11,9 @@ from uuid import UUID
 from outbox_tasks import statements, tracing
 from outbox_tasks.compose import Row, rows, sibling
 from outbox_tasks.deferred import Execute
-from outbox_tasks.errors import ReusedId, SchemaMissing
+from outbox_tasks.errors import ReusedId, SchemaMissing, WriterRights
 from outbox_tasks.model import Message
-from outbox_tasks.schema import LOST_TABLE, tables, where
+from outbox_tasks.schema import LOST_TABLE, NO_RIGHTS, tables, where
 from outbox_tasks.sessions import AnySession, sqlstate, transaction
 from outbox_tasks.settings import Settings
 
@@ -56,9 +56,16 @@ class Writer:
         try:
             return opened.run(self._cancel, {"ids": ids}, self._publish) > 0
         except Exception as error:
-            if sqlstate(error) in LOST_TABLE:
-                raise SchemaMissing(where=where(self._settings.database_schema)) from error
+            self._explain(sqlstate(error), error)
             raise
+
+    def _explain(self, state: str | None, error: Exception) -> None:
+        """Raise what says what to do, where we know it."""
+        if state in LOST_TABLE:
+            raise SchemaMissing(where=where(self._settings.database_schema)) from error
+        if state == NO_RIGHTS:
+            reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
+            raise WriterRights(reason=reason) from error
 
     def _insert(self, execute: Execute, made: list[Row]) -> None:
         self._execute(execute, self._publish, made)
@@ -71,8 +78,7 @@ class Writer:
             execute(statement, {"row": json.dumps(made)}, self._publish)
         except Exception as error:  # each driver and framework has errors of its own
             state = sqlstate(error)
-            if state in LOST_TABLE:
-                raise SchemaMissing(where=where(self._settings.database_schema)) from error
+            self._explain(state, error)
             if state == UNIQUE_VIOLATION and (reused := re.search(r"outbox_publish: id ([0-9a-f-]{36})", str(error))):
                 raise ReusedId(id=reused[1]) from error
             raise

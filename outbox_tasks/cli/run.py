@@ -11,26 +11,31 @@ from outbox_tasks.cli.common import echo_json, json_option
 
 
 @click.command()
+@click.option("--writer", "writers", multiple=True, metavar="ROLE", help="Let this role write messages, and no more.")
 @json_option
-def init(as_json: bool) -> None:
+def init(writers: tuple[str, ...], as_json: bool) -> None:
     """Create the outbox tables, or upgrade them to this release.
 
     Safe to run twice, and on many hosts at once.
     """
     from outbox_tasks.database import migrating
-    from outbox_tasks.migrations import upgrade
+    from outbox_tasks.migrations import grant_writer, upgrade
     from outbox_tasks.schema import VERSION
     from outbox_tasks.settings import Settings
 
     settings = Settings()
     with migrating(settings) as connection:
         applied = upgrade(connection, settings.database_schema)
+        for role in writers:
+            grant_writer(connection, role, settings.database_schema)
     if as_json:
-        echo_json({"version": VERSION, "applied": applied})
+        echo_json({"version": VERSION, "applied": applied, "writers": writers})
     elif applied:
         click.echo(f"The outbox tables are now at version {VERSION} (applied: {', '.join(map(str, applied))}).")
     else:
         click.echo(f"The outbox tables are already at version {VERSION}.")
+    for role in () if as_json else writers:
+        click.echo(f"The role {role} may write messages.")
 
 
 @click.command()

@@ -31,7 +31,7 @@ OF_THE_DATABASE = (
         TRANSACTIONS, transactions.open_for_long,
         {"xmin_held", "writer_open", "idle_in_transaction", "sessions_hidden"}, needs=("tables",),
     ),
-    Check(TRANSACTIONS, transactions.prepared, {"prepared_transaction"}, needs=("server",)),
+    Check(TRANSACTIONS, transactions.prepared, {"prepared_transaction"}, needs=("tables",)),
     Check(TRANSACTIONS, transactions.slots, {"slot_holds_rows"}, needs=("server",)),
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from outbox_tasks.database import PLANNING, Database
+from outbox_tasks.database import PIPE, Database
 from outbox_tasks.doctor import statements
 from outbox_tasks.doctor.clocks import compared
 from outbox_tasks.doctor.finding import Finding, Fine, error, warning
@@ -19,8 +19,8 @@ PREPARED_BY = 6
 ROUNDS = 5
 """A pooler hands out the same process of the server again at once; other clients may come in between."""
 
-WANTED = dict(option.split("=") for option in PLANNING.split() if "=" in option)
-"""The planner's settings that our statements rely on."""
+WANTED = {name: value for name, value in PIPE.items() if name != "TimeZone"}
+"""The settings that our statements rely on. A time zone is nothing to rely on where the style is ISO's."""
 
 
 def reach(site: Site) -> Results:
@@ -40,7 +40,9 @@ def reach(site: Site) -> Results:
             "database_read_only",
             f"The database {row.database!r} is {'a standby' if row.standby else 'read-only'}.",
             "It takes no writes: nothing can be claimed, begun or settled.",
-            "Point OUTBOX_DATABASE_URL at the primary. With several hosts in it, add target_session_attrs=read-write.",
+            "Point OUTBOX_DATABASE_URL at the primary. With several hosts in it, add target_session_attrs=read-write."
+            if row.standby
+            else f"If only the default says so: ALTER ROLE {quoted(row.role)} SET default_transaction_read_only = off;",
         )
 
 
@@ -102,18 +104,19 @@ def session(site: Site) -> Results:
     names = ["statement_timeout", *WANTED]
     found = {row.name: row.setting for row in site.rows(statements.options(), names=names)}
     limit = site.settings.statement_timeout or 3.0
-    wanted = {name: value for name, value in WANTED.items() if found.get(name) != value}
+    # Of a DateStyle the order of day and month does not matter.
+    wanted = {name: value for name, value in WANTED.items() if found.get(name, "").split(",")[0] != value.split(",")[0]}
     if found.get("statement_timeout") == "0":
         wanted["statement_timeout"] = f"{limit * 1000:.0f}"
     if not wanted:
-        yield Fine("the planner's settings and statement_timeout are in force")
+        yield Fine("the settings that we rely on and statement_timeout are in force")
         return
     [row] = site.rows(statements.server())
     yield warning(
         "session_settings",
         f"Not in force on the relay's connections: {', '.join(sorted(wanted))}.",
         "A pooler has dropped them, or statement_timeout = 0 leaves them to the role. A plan that reads whole tables, "
-        "or a statement that hangs, then holds up a worker.",
+        "or a statement that hangs, then holds up a worker; with another style or isolation statements fail.",
         "\n".join(f"ALTER ROLE {quoted(row.role)} SET {name} = '{value}';" for name, value in sorted(wanted.items())),
     )
 

@@ -5,6 +5,7 @@ Whatever a table holds, each statement reads a bounded number of rows, and chang
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import (
@@ -17,21 +18,26 @@ from sqlalchemy import (
     SmallInteger,
     TableClause,
     Text,
+    and_,
     bindparam,
     case,
     cast,
     column,
     exists,
     extract,
+    false,
     func,
     literal_column,
+    or_,
     select,
     table,
+    true,
 )
 from sqlalchemy.dialects.postgresql import OID
-from sqlalchemy.sql import ColumnElement, Select
+from sqlalchemy.sql import ColumnElement, FromClause, Select
+from sqlalchemy.sql.selectable import LateralFromClause
 
-from outbox_tasks.schema import Tables
+from outbox_tasks.schema import Tables, function
 from outbox_tasks.sql import json_rows, seconds
 
 MOST = 10_000
@@ -43,6 +49,7 @@ def _catalog(catalog: str, /, **columns: Any) -> TableClause:
 
 
 TIME = DateTime(True)
+XID = Text  # of which only equality is asked
 CLASS = _catalog("pg_class", oid=OID, relname=Text, relnamespace=OID, relowner=OID, reloptions=ARRAY(Text))
 NAMESPACE = _catalog("pg_namespace", oid=OID, nspname=Text)
 INDEX = _catalog(
@@ -62,8 +69,11 @@ ACTIVITY = _catalog(
     "pg_stat_activity", pid=Integer, datname=Text, usename=Text, application_name=Text, state=Text, backend_type=Text,
     backend_xid=Text, backend_xmin=Text, xact_start=TIME, query=Text,
 )  # fmt: skip
-LOCKS = _catalog("pg_locks", pid=Integer, locktype=Text, mode=Text, relation=OID, objsubid=SmallInteger)
-PREPARED = _catalog("pg_prepared_xacts", gid=Text, owner=Text, database=Text, prepared=TIME)
+LOCKS = _catalog(
+    "pg_locks", pid=Integer, locktype=Text, mode=Text, relation=OID, classid=OID, objsubid=SmallInteger,
+    virtualtransaction=Text, transactionid=XID,
+)  # fmt: skip
+PREPARED = _catalog("pg_prepared_xacts", transaction=XID, gid=Text, owner=Text, database=Text, prepared=TIME)
 SLOTS = _catalog("pg_replication_slots", slot_name=Text, active=Boolean, xmin=Text)
 SETTINGS = _catalog("pg_settings", name=Text, setting=Text)
 KEPT = _catalog("pg_prepared_statements", name=Text)
@@ -178,30 +188,41 @@ def vacuuming(t: Tables) -> Select[Any]:
 
 
 def transactions(t: Tables) -> Select[Any]:
-    """The sessions of this database whose transaction is older than `long` seconds: whether it keeps dead rows from
-    being removed, and whether it has written messages with keys."""
+    """The sessions of this database whose transaction is older than `long` seconds, or than `soon` if it holds up all
+    keys: whether it keeps dead rows from being removed, and to how many keys it has written."""
     a = ACTIVITY
+    marks = _marks(t, a, lambda lock: lock.c.pid == a.c.pid)
+    age = func.clock_timestamp() - a.c.xact_start
     return (
         select(a.c.pid, a.c.usename.label("role"), a.c.application_name.label("application"), a.c.state)
         .add_columns(_age(a.c.xact_start).label("age"))
         .add_columns((a.c.backend_xmin.is_not(None) | a.c.backend_xid.is_not(None)).label("holds"))
-        .add_columns(_has_written_keys(t, a).label("marks"))
+        .add_columns(marks.c["keys"], marks.c.all_keys)
+        .select_from(a.join(marks, true()))
         .where(
             a.c.datname == func.current_database(),
             a.c.pid != func.pg_backend_pid(),
-            a.c.xact_start < func.clock_timestamp() - seconds("long"),
+            or_(age > seconds("long"), and_(marks.c.all_keys, age > seconds("soon"))),
         )
         .order_by(a.c.xact_start)
         .limit(MOST)
     )
 
 
-def prepared() -> Select[Any]:
-    """The prepared transactions of this database that are older than `long` seconds."""
+def prepared(t: Tables) -> Select[Any]:
+    """The prepared transactions of this database that are older than `long` seconds, and to how many keys each has
+    written."""
     p = PREPARED
+    # No process runs it: its locks are those beside the lock of its number.
+    own = LOCKS.alias("own")
+    place = select(own.c.virtualtransaction).where(own.c.pid.is_(None), own.c.transactionid == p.c.transaction)
+    held = place.limit(1).correlate(p).scalar_subquery()
+    marks = _marks(t, p, lambda lock: lock.c.pid.is_(None) & (lock.c.virtualtransaction == held))
     old = p.c.prepared < func.clock_timestamp() - seconds("long")
-    return select(p.c.gid, p.c.owner, _age(p.c.prepared).label("age")).where(
-        p.c.database == func.current_database(), old
+    return (
+        select(p.c.gid, p.c.owner, _age(p.c.prepared).label("age"), marks.c["keys"])
+        .select_from(p.join(marks, true()))
+        .where(p.c.database == func.current_database(), old)
     )
 
 
@@ -219,15 +240,22 @@ def hidden() -> Select[Any]:
     return select(func.count().label("sessions")).where(a.c.datname == func.current_database(), unseen)
 
 
-def _has_written_keys(t: Tables, a: TableClause) -> ColumnElement[bool]:
-    """It holds a mark as writers leave it (see `outbox_keep_order`), and has written to this very table."""
+def _marks(t: Tables, whose: TableClause, theirs: Callable[[FromClause], ColumnElement[bool]]) -> LateralFromClause:
+    """The marks that a transaction holds, as writers leave them (see `outbox_keep_order`), if it has written to this
+    very table: of how many keys, and whether of all of them."""
     written, mark = LOCKS.alias("written"), LOCKS.alias("mark")
-    return exists(
-        select(mark.c.pid)
-        .select_from(mark.join(written, written.c.pid == mark.c.pid))
-        .where(mark.c.pid == a.c.pid, mark.c.locktype == "advisory", mark.c.objsubid == 2, mark.c.mode == "ShareLock")
-        .where(written.c.relation == _oid(t, t.messages.name), written.c.mode == "RowExclusiveLock")
-        .correlate(a)
+    every = cast(mark.c.classid, BigInteger) == function(t.messages.schema, "outbox_all_keys")()
+    wrote = exists(
+        select(written.c.mode)
+        .where(theirs(written), written.c.relation == _oid(t, t.messages.name), written.c.mode == "RowExclusiveLock")
+        .correlate(whose)
+    )
+    return (
+        select(func.count(mark.c.classid.distinct()).label("keys"))
+        .add_columns(func.coalesce(func.bool_or(every), false()).label("all_keys"))
+        .where(theirs(mark), mark.c.locktype == "advisory", mark.c.objsubid == 2, mark.c.mode == "ShareLock", wrote)
+        .correlate(whose)
+        .lateral("marks")
     )
 
 

@@ -9,12 +9,11 @@ from sqlalchemy import Column, Index, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 
-from outbox_tasks.database import NO_RIGHTS
 from outbox_tasks.doctor import statements
 from outbox_tasks.doctor.finding import Finding, Fine, error, lasting, note, warning
 from outbox_tasks.doctor.site import Results, Site
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
-from outbox_tasks.schema import VERSION, Tables, quoted, where
+from outbox_tasks.schema import NO_RIGHTS, VERSION, Tables, quoted, where
 
 TRIGGERS = {"outbox_keep_order", "outbox_keep_deliver_at"}
 

@@ -12,6 +12,9 @@ from outbox_tasks.schema import quoted
 SHOWN = 5
 """So many are named; the others are counted."""
 
+SOON = 10.0
+"""Seconds after which a transaction that holds up all keys is told of."""
+
 AGED = 1_000_000
 """Transactions for which a standby may hold back the removal of dead rows."""
 
@@ -19,10 +22,13 @@ KEEPS = "No dead row that is younger can be removed, from any table: claims step
 
 
 def open_for_long(site: Site) -> Results:
-    """Sessions whose transaction has been open for longer than `stale_after`."""
-    rows = site.rows(statements.transactions(site.store.tables), long=site.long)
+    """Sessions whose transaction has been open for longer than `stale_after`, or holds up all keys."""
+    found = site.rows(statements.transactions(site.store.tables), long=site.long, soon=min(SOON, site.long))
+    rows = [row for row in found if row.age > site.long]
     holding = [row for row in rows if row.holds]
-    writing = [row for row in rows if row.marks and site.settings.await_writers]
+    heeded = found if site.settings.await_writers else []
+    of_all_keys = [row for row in heeded if row.all_keys]
+    writing = [row for row in heeded if row.keys and not row.all_keys]
     if holding:
         yield warning(
             "xmin_held",
@@ -30,16 +36,30 @@ def open_for_long(site: Site) -> Results:
             f"{KEEPS} Mostly it is a report, a backup, or a session that was forgotten.",
             _ended(holding) + "Read long reports from a standby; set idle_in_transaction_session_timeout.",
         )
+    if of_all_keys:
+        yield warning(
+            "writer_open",
+            f"{_named(of_all_keys)} has written messages with more than 32 keys, and not yet committed.",
+            "What was written after it began waits for it, under every key and to every destination, so that none "
+            "overtakes. It will be stale.",
+            _ended(of_all_keys)
+            + "Write so many keys in transactions of some seconds; or, without that order, OUTBOX_AWAIT_WRITERS=false.",
+        )
     if writing:
         yield warning(
             "writer_open",
-            f"{_named(writing)} has written messages with keys, and not yet committed.",
+            f"{_named(writing)} has written messages with {writing[0].keys} key{'s' * (writing[0].keys > 1)}, and not "
+            "yet committed.",
             "Messages that were written later under the same keys wait for it, so that none overtakes. They will be "
             "stale.",
             _ended(writing)
             + "Keep transactions that publish short; or, without that order, OUTBOX_AWAIT_WRITERS=false.",
         )
-    idle = [row for row in rows if (row.state or "").startswith("idle in transaction") and row not in holding + writing]
+    idle = [
+        row
+        for row in rows
+        if (row.state or "").startswith("idle in transaction") and row not in holding + writing + of_all_keys
+    ]
     if idle:
         yield note(
             "idle_in_transaction",
@@ -56,20 +76,21 @@ def open_for_long(site: Site) -> Results:
             "Whether one of them holds something up is not known.",
             f"GRANT pg_read_all_stats TO {quoted(me.role)};",
         )
-    if not rows:
+    if not rows + of_all_keys:
         yield Fine(f"no transaction is older than {lasting(site.long)}")
 
 
 def prepared(site: Site) -> Results:
     """Prepared transactions that nobody has ended."""
-    rows = site.rows(statements.prepared(), long=site.long)
+    rows = site.rows(statements.prepared(site.store.tables), long=site.long)
     if not rows:
         return
     names = ", ".join(f"{row.gid!r} of {row.owner} ({lasting(row.age)})" for row in rows[:SHOWN])
     yield warning(
         "prepared_transaction",
         f"Prepared transactions that nobody has committed or rolled back ({len(rows)}): {names}.",
-        f"{KEEPS} They also outlive a restart of the server.",
+        f"{KEEPS} They also outlive a restart of the server."
+        + " What was written later under the same keys waits for them." * any(row.keys for row in rows),
         "\n".join(f"ROLLBACK PREPARED '{row.gid}';  -- or COMMIT PREPARED" for row in rows[:SHOWN]),
     )
 

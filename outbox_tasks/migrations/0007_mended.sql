@@ -82,3 +82,92 @@ BEGIN
   RETURN message_id;
 END
 $$;
+
+-- One mark for each key that a transaction writes to, not for each message: many messages of a few keys hold up no others.
+CREATE OR REPLACE FUNCTION :schema.outbox_keep_order() RETURNS trigger LANGUAGE plpgsql AS $$
+-- A transaction that writes messages with a key leaves a mark, to be seen in pg_locks until it ends: the key's class, and
+-- the last number that was given out before its first one. What has a higher number is not claimed meanwhile, or it
+-- could overtake what is not yet committed. The locks are shared ones: writers never wait for each other, in whatever
+-- order they write. Past so many keys one mark stands for all keys: the table of locks has its limits.
+DECLARE
+  noted text := current_setting('outbox.floor', true);  -- the number, and the classes that have a mark
+  floor bigint;
+  class integer;
+BEGIN
+  IF coalesce(noted, '') = '' THEN
+    SELECT last_value - 1 + is_called::integer || ' ' INTO noted FROM :schema.outbox_messages_seq_seq;
+  END IF;
+  IF right(noted, 4) <> ' all' THEN
+    class := :schema.outbox_key_class(NEW.destination, NEW.key);
+    IF position(' ' || class || ' ' IN noted) = 0 THEN
+      floor := split_part(noted, ' ', 1);
+      IF cardinality(string_to_array(noted, ' ')) < 34 THEN
+        PERFORM pg_advisory_xact_lock_shared(class, (floor & 2147483647)::integer);
+        noted := noted || class || ' ';
+      ELSE
+        PERFORM pg_advisory_xact_lock_shared(:schema.outbox_all_keys(), (floor & 2147483647)::integer);
+        noted := floor || ' all';
+      END IF;
+      PERFORM set_config('outbox.floor', noted, true);
+    END IF;
+  END IF;
+  NEW.seq := nextval(':schema.outbox_messages_seq_seq');
+  RETURN NEW;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION :schema.outbox_archive_make_day(day timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Makes the partition of a day (UTC), which begins at this time; false: there is one, or the default partition has
+-- begun to fill with the day, which then stays there whole, or somebody is reading that, and would have to be waited for;
+-- or a partition that is not ours has some of the day.
+-- ATTACH, unlike CREATE TABLE … PARTITION OF, lets readers and writers of the parent go on.
+DECLARE
+  name text := 'outbox_archive_' || to_char(day AT TIME ZONE 'UTC', 'YYYYMMDD');
+  -- In UTC, and in ISO's style: as text of the session's own style and zone it may mean another time, or none.
+  style text := 'YYYY-MM-DD HH24:MI:SS"+00"';
+BEGIN
+  IF to_regclass(format('%I.%I', :schema_literal, name)) IS NOT NULL THEN
+    RETURN false;
+  END IF;
+  LOCK TABLE ONLY :schema.outbox_archive_default IN ACCESS EXCLUSIVE MODE NOWAIT;
+  IF EXISTS (SELECT FROM :schema.outbox_archive_default
+             WHERE finished_at >= day AND finished_at < day + interval '24 hours') THEN
+    RETURN false;
+  END IF;
+  EXECUTE format('CREATE TABLE %I.%I (LIKE :schema.outbox_archive INCLUDING DEFAULTS INCLUDING CONSTRAINTS)',
+                 :schema_literal, name);
+  EXECUTE format('ALTER TABLE :schema.outbox_archive ATTACH PARTITION %I.%I FOR VALUES FROM (%L) TO (%L)',
+                 :schema_literal, name, to_char(day AT TIME ZONE 'UTC', style),
+                 to_char((day + interval '24 hours') AT TIME ZONE 'UTC', style));
+  RETURN true;
+EXCEPTION WHEN lock_not_available OR invalid_object_definition THEN
+  RETURN false;
+END
+$$;
+
+-- The last section: it applies to the functions as they are above.
+-- Who may only insert can publish with an id, publish by SQL, and take messages back, without a right to read or delete.
+-- These functions do that with the rights of their owner. They were everybody's to call, and then asked for the
+-- caller's rights to the table; now whoever may insert into it may call them.
+DO $$
+DECLARE
+  called text;
+  writer text;
+BEGIN
+  FOR called IN
+    SELECT p.oid::regprocedure FROM pg_proc p
+    WHERE p.pronamespace = ':schema'::regnamespace
+      AND (p.proname = 'outbox_publish' AND p.proargtypes[1] = 'bytea'::regtype OR p.proname = 'outbox_cancel')
+  LOOP
+    EXECUTE 'ALTER FUNCTION ' || called || ' SECURITY DEFINER SET search_path = pg_catalog, pg_temp';
+    EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || called || ' FROM PUBLIC';
+    FOR writer IN
+      SELECT DISTINCT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+      FROM pg_class c, aclexplode(c.relacl) a
+      WHERE c.oid = ':schema.outbox_messages'::regclass AND a.privilege_type = 'INSERT'
+    LOOP
+      EXECUTE 'GRANT EXECUTE ON FUNCTION ' || called || ' TO ' || writer;
+    END LOOP;
+  END LOOP;
+END
+$$;

@@ -7,24 +7,41 @@ From an application's own Alembic:
     def upgrade() -> None:
         migrations.upgrade(op.get_bind())
 
+and in its env.py `context.configure(…, include_name=migrations.include_name)`.
+
 In Django, `INSTALLED_APPS = ["outbox_tasks.django", …]` and `manage.py migrate`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, text
+from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.util import await_only
 
-from outbox_tasks.errors import SchemaTooNew
-from outbox_tasks.schema import VERSION
+from outbox_tasks.errors import SchemaTooNew, UnknownRole
+from outbox_tasks.schema import VERSION, quoted, tables
+from outbox_tasks.settings import Settings
+from outbox_tasks.sql import check_dialect
+
+STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on"}
+"""What the scripts rely on, whatever the session or its role prefers."""
+
+PARTITION = re.compile(r"outbox_archive_(default|\d{8}|gone_\d{8}|rest_\d{20})")
+"""How the archive's partitions are named, and those taken out of it."""
+
+CALLED = ("outbox_publish", "outbox_cancel", "outbox_uuid7", "outbox_key_class", "outbox_all_keys")
+"""The functions that writers call, or that their rows are made with."""
 
 
 class DjangoConnection(Protocol):
     """One of Django's database connections."""
+
+    vendor: str
 
     def cursor(self) -> Any: ...
 
@@ -35,37 +52,125 @@ def migrations() -> dict[int, str]:
     return {int(f.name[:4]): f.read_text(encoding="utf-8") for f in sorted(files, key=lambda f: f.name)}
 
 
-def upgrade(connection: Connection | DjangoConnection, schema: str | None = None, *, to: int = VERSION) -> list[int]:
+def upgrade(
+    connection: Connection | DjangoConnection | MockConnection, schema: str | None = None, *, to: int = VERSION
+) -> list[int]:
     """Bring the tables in `schema` up to version `to`, inside the connection's transaction.
 
+    `schema`: none is that of the setting `database_schema`, and without it the first one of the search_path.
+    With what Alembic gives as a connection for `--sql`, what is to be run becomes part of its script.
+
     Returns the versions it applied: none when the tables were up to date. Many hosts may run it at once,
-    the others wait for the first. Raises `SchemaTooNew`.
+    the others wait for the first. Raises `SchemaTooNew`, or `UnsupportedDialect`.
     """
-    run = _Alchemy(connection) if isinstance(connection, Connection) else _Django(connection)
-    if schema is None:
-        schema = str(run.scalar("SELECT current_schema()"))
-    quoted = str(run.scalar("SELECT quote_ident(:name)", name=schema))
+    schema = schema or Settings().database_schema
+    if isinstance(connection, MockConnection):
+        return _written(schema, to)
+    run = _runner(connection)
+    schema = schema or str(run.scalar("SELECT current_schema()"))
+    place = quoted(schema)
     run.scalar("SELECT pg_advisory_xact_lock(hashtextextended('outbox_tasks ' || :schema, 0))", schema=schema)
-    if not run.scalar("SELECT to_regnamespace(:name)::text", name=quoted):
-        run.script(f"CREATE SCHEMA {quoted}")
+    if not run.scalar("SELECT to_regnamespace(:name)::text", name=place):
+        run.script(f"CREATE SCHEMA {place}")
     run.script(
-        f"CREATE TABLE IF NOT EXISTS {quoted}.outbox_versions "
+        f"CREATE TABLE IF NOT EXISTS {place}.outbox_versions "
         "(version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
     )
-    found = run.scalar(f"SELECT max(version) FROM {quoted}.outbox_versions") or 0
+    found = run.scalar(f"SELECT max(version) FROM {place}.outbox_versions") or 0
     if found > VERSION:
         raise SchemaTooNew(found=found, needed=VERSION)
     applied = [version for version in migrations() if found < version <= to]
+    before = {name: run.scalar("SELECT current_setting(:name)", name=name) for name in STYLE if applied}
+    _set(run, STYLE if applied else {})
     for version in applied:
-        run.script(_filled_in(migrations()[version], schema, quoted))
-        run.script(f"INSERT INTO {quoted}.outbox_versions (version) VALUES ({version})")
+        run.script(_filled_in(migrations()[version], schema, place))
+        run.script(f"INSERT INTO {place}.outbox_versions (version) VALUES ({version})")
+    _set(run, before)
     return applied
 
 
-def _filled_in(script: str, schema: str, quoted: str) -> str:
-    literal = "'" + schema.replace("'", "''") + "'"
-    script = re.sub(r":schema_literal\b", lambda _: literal, script)
-    return re.sub(r":schema\b", lambda _: quoted, script)
+def grant_writer(connection: Connection | DjangoConnection, role: str, schema: str | None = None) -> None:
+    """Let `role` write messages into the tables in `schema`, in every way, and nothing else. Raises `UnknownRole`."""
+    run = _runner(connection)
+    schema = schema or Settings().database_schema or str(run.scalar("SELECT current_schema()"))
+    if run.scalar("SELECT to_regrole(quote_ident(:role))::text", role=role) is None:
+        raise UnknownRole(role=role)
+    place, names = quoted(schema), ", ".join(f"'{name}'" for name in CALLED)
+    functions = run.scalar(
+        "SELECT string_agg(oid::regprocedure::text, ', ') FROM pg_proc "
+        f"WHERE pronamespace = to_regnamespace(:name) AND proname IN ({names})",
+        name=place,
+    )
+    for right in (
+        f"USAGE ON SCHEMA {place}",
+        f"INSERT ON {place}.outbox_messages",
+        f"USAGE, SELECT ON SEQUENCE {place}.outbox_messages_seq_seq",
+        f"EXECUTE ON FUNCTION {functions}",
+    ):
+        run.script(f"GRANT {right} TO {quoted(role)}")
+
+
+def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool:
+    """For Alembic's `context.configure(include_name=…)`: whether it is no table of ours, which autogenerate would take
+    for one to be dropped."""
+    ours = {table.name for table in tables().messages.metadata.tables.values()}
+    return type_ != "table" or name is None or not (name in ours or PARTITION.fullmatch(name))
+
+
+def _runner(connection: Connection | DjangoConnection) -> _Alchemy | _Django:
+    if isinstance(connection, Connection):
+        check_dialect(connection.dialect.name)
+        return _Alchemy(connection)
+    check_dialect(connection.vendor)
+    return _Django(connection)
+
+
+def _set(run: _Alchemy | _Django, settings: Mapping[str, str]) -> None:
+    """For the rest of the transaction."""
+    for name, value in settings.items():
+        run.scalar("SELECT set_config(:name, :value, true)", name=name, value=value)
+
+
+def _literal(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _filled_in(script: str, schema: str, place: str) -> str:
+    script = re.sub(r":schema_literal\b", lambda _: _literal(schema), script)
+    return re.sub(r":schema\b", lambda _: place, script)
+
+
+PREPARED = """
+  PERFORM pg_advisory_xact_lock(hashtextextended('outbox_tasks ' || place, 0));
+  IF to_regnamespace(quote_ident(place)) IS NULL THEN
+    EXECUTE format('CREATE SCHEMA %I', place);
+  END IF;
+  EXECUTE format('CREATE TABLE IF NOT EXISTS %I.outbox_versions (version integer PRIMARY KEY, '
+                 'applied_at timestamptz NOT NULL DEFAULT clock_timestamp())', place);"""
+
+APPLIED = """
+  EXECUTE format('SELECT EXISTS (SELECT FROM %I.outbox_versions WHERE version >= {version})', place) INTO done;
+  IF NOT done THEN
+    EXECUTE replace(replace($outbox_script${script}$outbox_script$,
+                            ':schema_literal', quote_literal(place)), ':schema', quote_ident(place));
+    EXECUTE format('INSERT INTO %I.outbox_versions (version) VALUES ({version})', place);
+  END IF;"""
+
+
+def _written(schema: str | None, to: int) -> list[int]:
+    """Write all versions into the script of Alembic's `--sql`; what is there when it runs, it leaves alone."""
+    from alembic import op
+
+    write = op.get_context().impl.static_output
+    place = _literal(schema) if schema else "current_schema()"
+    before = "".join(f"\n  {name}_before text := current_setting('{name}');" for name in STYLE)
+    set_to = "".join(f"\n  PERFORM set_config('{name}', '{value}', true);" for name, value in STYLE.items())
+    set_back = "".join(f"\n  PERFORM set_config('{name}', {name}_before, true);" for name in STYLE)
+    versions = [version for version in migrations() if version <= to]
+    for step in (PREPARED, *(APPLIED.format(version=n, script=migrations()[n]) for n in versions)):
+        declared = f"DECLARE\n  place text := {place};\n  done boolean;{before}"
+        write(f"DO $outbox_tasks$\n{declared}\nBEGIN{set_to}{step}{set_back}\nEND\n$outbox_tasks$;")
+    return versions
 
 
 class _Alchemy:

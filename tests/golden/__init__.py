@@ -101,7 +101,7 @@ def current() -> dict[str, str]:
         "doctor_strays": doctor.strays(t),
         "doctor_vacuuming": doctor.vacuuming(t),
         "doctor_transactions": doctor.transactions(t),
-        "doctor_prepared": doctor.prepared(),
+        "doctor_prepared": doctor.prepared(t),
         "doctor_slots": doctor.slots(),
         "doctor_hidden": doctor.hidden(),
         "version": statements.version(t),

@@ -58,7 +58,7 @@ class Project:
         self.env = {**os.environ, "DJANGO_SETTINGS_MODULE": "settings", "DATABASE": json.dumps(described)}
         self.url = url
 
-    def manage(self, *arguments: str, **env: str) -> str:
+    def manage(self, *arguments: str, fails: bool = False, **env: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "django", *arguments],
             cwd=self.directory,
@@ -68,7 +68,7 @@ class Project:
             check=False,
             timeout=60,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
         return done.stdout + done.stderr
 
 
@@ -109,6 +109,13 @@ def test_it_leaves_alone_what_init_has_made(project: Project) -> None:
     assert versions(project, "app") == list(range(1, VERSION + 1))
     project.manage("migrate", "outbox_tasks", "zero", OUTBOX_DATABASE_SCHEMA="app")
     assert versions(project, "app") == list(range(1, VERSION + 1))
+
+
+def test_another_database_than_postgresql_is_refused_with_what_to_do(project: Project) -> None:
+    sqlite = json.dumps({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"})
+    said = project.manage("migrate", fails=True, DATABASE=sqlite).splitlines()[-1]
+    assert "Django's database 'default', because it is sqlite and only postgresql will do." in said
+    assert "router" in said
 
 
 def test_every_migration_has_one_of_django() -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, text
 
 from outbox_tasks import Outbox
 from outbox_tasks.database import migrating
-from outbox_tasks.doctor import Finding, Severity
+from outbox_tasks.doctor import Finding, Severity, transactions
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
@@ -59,6 +59,27 @@ def test_a_writer_whose_messages_with_keys_others_wait_for(settings: MakeSetting
         assert of(slow, "writer_open", pid) is not None
         assert of(settings(stale_after=SOON, await_writers=False), "writer_open", pid) is None
     assert of(slow, "writer_open", pid) is None
+
+
+def test_a_writer_of_many_keys_holds_up_all_and_is_named_soon(
+    settings: MakeSettings, rows: Rows, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "SOON", SOON)
+    usual = settings()
+    with session(engine) as (connection, pid):
+        for n in range(32):
+            Outbox(usual).publish(connection, "order.created", {}, to="orders", key=f"order:{n}")
+        assert of(usual, "writer_open", pid) is None
+        few = of(settings(stale_after=SOON), "writer_open", pid)
+        assert few is not None
+        assert "with 32 keys" in few.fact
+        Outbox(usual).publish(connection, "order.created", {}, to="orders", key="order:32")
+        all_keys = of(usual, "writer_open", pid)
+        assert all_keys is not None
+        assert "more than 32 keys" in all_keys.fact
+        assert f"SELECT pg_terminate_backend({pid});" in all_keys.remedy
+        assert of(settings(await_writers=False), "writer_open", pid) is None
+    assert of(usual, "writer_open", pid) is None
 
 
 def test_a_writer_of_messages_without_keys_holds_up_nobody(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
@@ -124,10 +145,12 @@ def test_a_prepared_transaction_that_nobody_ends(elsewhere: Settings, another_se
     assert found(elsewhere, "prepared_transaction") == {}
     with psycopg.connect(another_server.url, autocommit=True) as connection:
         connection.execute("BEGIN")
-        connection.execute("CREATE TABLE mine ()")
+        publish = "SELECT outbox_publish('a', '{}'::text, key => 'k', destination => 'orders')"
+        connection.execute(publish)  # type: ignore[arg-type]
         connection.execute("PREPARE TRANSACTION 'forgotten'")
         left = found(elsewhere, "prepared_transaction")["prepared_transaction"]
         assert "'forgotten' of outbox" in left.fact
+        assert "under the same keys waits" in left.cause
         connection.execute(left.remedy.partition("--")[0])
     assert found(elsewhere, "prepared_transaction") == {}
 

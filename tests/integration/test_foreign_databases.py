@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, time, timedelta
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
+from outbox_tasks.archive import statements
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.retention import maintain
+from outbox_tasks.settings import Settings
+from outbox_tasks.store import Store
 from tests.conftest import Rows
 from tests.integration.doctoring import found
 from tests.integration.own_database import Place, own_database, through_the_pipe
@@ -35,3 +42,72 @@ def test_a_schema_may_have_any_name(place: Place, schema: str) -> None:
     place.run(f"DROP INDEX {index}")
     place.run(found(settings, "index_missing")["index_missing"].remedy)
     assert found(settings, "index_missing") == {}
+
+
+DEFAULTS = {
+    "datestyle": "German", "intervalstyle": "sql_standard", "timezone": "Pacific/Guam", "bytea_output": "escape",
+    "default_transaction_isolation": "serializable", "default_transaction_read_only": "on", "lock_timeout": "1ms",
+    "idle_session_timeout": "200ms", "standard_conforming_strings": "off",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def peculiar(place: Place) -> Settings:
+    """A relay, whose role has other defaults than ours for all that we rely on, and has made the tables."""
+    place.run(
+        f"CREATE ROLE \"{place.role}\" LOGIN PASSWORD 'secret'",
+        f'GRANT "{place.engine.url.username}" TO "{place.role}"',
+        *(f"ALTER ROLE \"{place.role}\" SET {name} = '{value}'" for name, value in DEFAULTS.items()),
+        "CREATE SCHEMA peculiar",
+    )
+    settings = place.settings(database_url=place.url_of(place.role), database_schema="peculiar")
+    made = place.command("init", settings=settings)
+    assert made.exit_code == 0, made.output
+    return settings
+
+
+def test_the_defaults_of_a_role_change_nothing(place: Place, peculiar: Settings) -> None:
+    rows = Rows(place.engine, "peculiar")
+    through_the_pipe(peculiar, rows)
+    [id] = [str(row.id) for row in rows.hot()]
+    for arguments in (["list"], ["list", "--json"], ["show", id], ["errors"], ["status"], ["keys"], ["audit"]):
+        shown = place.command(*arguments, settings=peculiar)
+        assert shown.exit_code == 0, shown.output
+    assert place.command("health", "--json", settings=peculiar).stdout.startswith("{")
+    assert found(peculiar, "session_settings", "database_read_only", *OF_TABLES) == {}
+
+
+def test_partitions_are_made_and_dropped_by_days_of_utc(place: Place, peculiar: Settings) -> None:
+    """By whatever session: an application's own, with its zone and style, may have made them."""
+    zone = "SET LOCAL timezone = 'Pacific/Guam'; SET LOCAL datestyle = 'SQL, DMY'"
+    day = datetime(2020, 2, 29, tzinfo=UTC)
+    with place.engine.begin() as connection:
+        connection.exec_driver_sql(zone)
+        upgrade(connection, "guam")
+        assert connection.scalar(text("SELECT current_setting('DateStyle')")) == "SQL, DMY"
+        make = "SELECT guam.outbox_archive_make_day('2020-02-29 00:00:00+00')"
+        assert connection.scalar(text(make)) is True
+    settings = peculiar.replace(database_schema="guam")
+    with closing(Store.connect(settings)) as store:
+        found = {row.since: row.until for row in store.rows(statements.partitions(store.tables), {}) if row.since}
+        assert found.pop(day) == day + timedelta(days=1)
+        assert {since.astimezone(UTC).time() for since in found} == {time()}
+        assert maintain(store).trimmed.dropped == [day.date()]
+
+
+def test_a_session_without_our_settings_is_told_what_to_set(place: Place, peculiar: Settings) -> None:
+    """As behind a pooler that drops them."""
+    bare = peculiar.replace(statement_timeout=0)
+    refused = found(bare, "database_read_only")["database_read_only"]
+    place.run(refused.remedy.partition(": ")[2])
+    lost = found(bare, "session_settings")["session_settings"]
+    assert "default_transaction_isolation" in lost.fact
+    place.run(*lost.remedy.splitlines())
+    assert found(bare, "session_settings", "database_read_only") == {}
+    through_the_pipe(bare, Rows(place.engine, "peculiar"))
+
+
+def test_start_up_options_of_the_url_stay(place: Place, peculiar: Settings) -> None:
+    url = f"{place.url}?options=-c%20search_path%3Dpeculiar"
+    with closing(Store.connect(peculiar.replace(database_url=url, database_schema=None))) as store:
+        store.check_version()

@@ -106,9 +106,7 @@ class TestUpgrade:
         with engine.begin() as connection:
             connection.execute(text(f"CREATE SCHEMA {schema}"))
         url = url.update_query_dict({"options": f"-c search_path={schema}"})
-        default = Store.connect(
-            settings(database_url=url.render_as_string(hide_password=False), database_schema=None, statement_timeout=0)
-        )
+        default = Store.connect(settings(database_url=url.render_as_string(hide_password=False), database_schema=None))
         with migrating(default.settings) as connection:
             upgrade(connection)
         assert "outbox_messages" in table_names(engine, schema)

@@ -379,6 +379,19 @@ class TestOverlappingWriters:
         one.commit()
         assert len(ids(claimed(store))) == 42
 
+    def test_one_of_many_messages_with_few_keys_is_waited_for_with_these(
+        self, store: Store, rows: Rows, two: tuple[Connection, Connection]
+    ) -> None:
+        one, other = two
+        for n in range(100):
+            write(one, rows, f"few {n % 32}")
+        write(other, rows, "few 31")
+        id = write(other, rows, "another")
+        other.commit()
+        assert ids(claimed(store)) == [id]
+        one.commit()
+        assert len(ids(claimed(store))) >= 32
+
     def test_writers_of_keys_in_any_order_never_wait_for_each_other(
         self, rows: Rows, two: tuple[Connection, Connection]
     ) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 from django.db.migrations import RunPython
 
+from outbox_tasks.errors import UnsupportedDialect, UnsupportedDjangoDatabase
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.settings import Settings
 
 
 def to_version(version: int) -> RunPython:
@@ -15,6 +15,10 @@ def to_version(version: int) -> RunPython:
     is undone: there may be messages in them."""
 
     def forwards(apps: Any, schema_editor: Any) -> None:
-        upgrade(schema_editor.connection, Settings().database_schema, to=version)
+        connection = schema_editor.connection
+        try:
+            upgrade(connection, to=version)
+        except UnsupportedDialect as refused:
+            raise UnsupportedDjangoDatabase(alias=connection.alias, **refused.facts) from None
 
     return RunPython(forwards, RunPython.noop)
