@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 from celery import Celery, Task
@@ -35,6 +36,9 @@ QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
 
 LAST_LANE = 3
 """Of the lanes of `Bundle.lane`."""
+
+REDIS, DEFAULTS = ("redis", "rediss", "valkey", "valkeys"), {"redis": ("6379", "0"), "amqp": ("5672", "")}
+"""Schemes that mean a Redis, and what port and database a URL means that names none."""
 
 SEND_RETRIES = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.4, "interval_max": 0.5}
 """A refused message goes back to the table soon; longer retries would only hold up the worker."""
@@ -310,6 +314,25 @@ def trouble(connection: Connection) -> tuple[type[BaseException], ...]:
     own = (*transport.connection_errors, *transport.channel_errors)
     # Of these, kombu counts KeyError as trouble of the connection; here it would hide our own mistakes.
     return (KombuError, OSError, *(kind for kind in own if kind is not KeyError))
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two broker URLs lead to the same place, whoever logs in there."""
+    return one == other or not _places(one).isdisjoint(_places(other))
+
+
+def _places(broker_url: str) -> set[tuple[str, ...]]:
+    found: set[tuple[str, ...]] = set()
+    for url in broker_url.split(";"):
+        parts = urlsplit(url)
+        kind = "amqp" if "amqp" in parts.scheme else "redis" if parts.scheme in REDIS else parts.scheme
+        port, place = DEFAULTS.get(kind, ("", ""))
+        address = parts.netloc.rpartition("@")[2].lower()
+        host, colon, given = address.rpartition(":")
+        if not colon or not given.isdecimal():
+            host, given = address, port
+        found.add((kind, host, given, parts.path.strip("/") or place))
+    return found
 
 
 def joined(broker_url: str | Sequence[str] | None) -> str:

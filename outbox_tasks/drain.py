@@ -117,4 +117,5 @@ class _Round:
         self._drained.steps.update(verdict.step for verdict in verdicts)
         for verdict in verdicts:
             if verdict.step is Step.DEAD:
-                log.warning("message %s is dead: %s: %s", verdict.ticket.id, verdict.code, verdict.error)
+                # Not its error's text, which may quote the message: see `logs`.
+                log.warning("message %s is dead: %s", verdict.ticket.id, verdict.code)

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 
 from celery import Celery
 
-from outbox_tasks.broker import Broker, PinnedCelery
+from outbox_tasks.broker import Broker, PinnedCelery, joined, same_place
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.settings import Settings
 from outbox_tasks.shown import logger
@@ -86,7 +86,8 @@ def _wait_for(conditions: list[Callable[[], bool]]) -> None:
 
 
 def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
-    """The nudge through `app`'s broker or that of the settings; None where there is none or it is switched off."""
+    """The nudge through the relay's broker: that of the settings, else `app`'s. None where there is none or it is
+    switched off."""
     if not settings.nudge or (app is None and settings.broker_url is None):
         return None
     return Nudge(_Wake(settings, app))
@@ -108,6 +109,7 @@ class _Wake:
 
     def _connect(self) -> Broker:
         app, url = self._app, self._settings.broker_url
-        if app is None or not (app.conf.broker_write_url or url is None):
+        # Where both name the same place, the app knows more of it: its transport options, such as a prefix of the keys.
+        if app is None or not (url is None or same_place(url, joined(app.conf.broker_write_url))):
             app = PinnedCelery("outbox_tasks.nudge", broker=str(url), settings=self._settings, timeout=TIMEOUT)
         return Broker(app, self._settings, timeout=TIMEOUT)

@@ -9,12 +9,13 @@ from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery
 
-from outbox_tasks.broker import Broker, joined
+from outbox_tasks.broker import Broker, joined, same_place
 from outbox_tasks.crowd import Crowd
-from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
 from outbox_tasks.publish import Publishers
 from outbox_tasks.pulse import Pulse
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.shown import redacted
 from outbox_tasks.store import Store
 from outbox_tasks.tallies import Tallies
 
@@ -76,6 +77,14 @@ class Relay:
         A database that can't be reached is not one of these: it may come back, and until then nothing is begun.
         """
         self.broker.check()
+        given = self.given.broker_url
+        own = getattr(self.app, "pinned_broker", None) or joined(self.app.conf.broker_read_url)
+        if given is not None and own and not same_place(given, own):
+            rule = (
+                f"it is the relay's broker, and the workers of this app take the relay's tasks from {redacted(own)}. "
+                "Unset OUTBOX_BROKER_URL, or run the relay's workers and beat as celery -A outbox_tasks"
+            )
+            raise ConfigurationError(setting="broker_url", value=redacted(given), rule=rule)
         if not self.app.amqp.queues.consume_from.keys().isdisjoint((CLAIM_QUEUE, PUBLISH_QUEUE)):
             self.settings.check_destinations()
         store, publishers = Store.connect(self.settings), Publishers(self.settings)

@@ -6,6 +6,7 @@ more, which is a result to count and not an error.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
@@ -13,8 +14,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy import Engine
 
@@ -56,8 +59,19 @@ GRACE = 3600.0
 
 
 def holder() -> str:
-    """Who we are, on the rows that we hold."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    """Who we are, on the rows that we hold: host/space:pid. Whoever shares host and space can see our process."""
+    return f"{socket.gethostname()}/{_space()}:{os.getpid()}"
+
+
+@cache
+def _space() -> str:
+    """In which process numbers mean the same: containers may share a hostname, and each has numbers of its own."""
+    try:
+        booted = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")
+        seen = booted + str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        seen = str(uuid4())  # of this process alone, and of those that it forks
+    return hashlib.sha256(seen.encode()).hexdigest()[:6]
 
 
 class Store(Database):

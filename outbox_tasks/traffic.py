@@ -141,7 +141,7 @@ class Traffic:
         return bool(row.slow >= room) and not self._vacate(bundle.destination, holder)
 
     def _vacate(self, destination: str, holder: str) -> int:
-        """Free the slots of processes of this host that are gone: they can't do it any more. Returns how many."""
+        """Free the slots of processes that are gone, of those that we could see. Returns how many."""
         host = holder.rpartition(":")[0]
         found = [row.holder for row in self._database.rows(slots.holders(self._tables), {"target": destination})]
         gone = [name for name in found if name.rpartition(":")[0] == host and not alive(int(name.rpartition(":")[2]))]

@@ -21,9 +21,9 @@ from outbox_tasks import Outbox, Settings
 from outbox_tasks.drain import Drained, drain, settings_for
 from outbox_tasks.model import Step
 from outbox_tasks.publish import Publishers
-from outbox_tasks.store import Store
+from outbox_tasks.store import GRACE, Store
 from tests.acceptance.publishers import SCHEME, distribution
-from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually
+from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, seconds_from_now
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -158,10 +158,16 @@ def test_what_fails_goes_back_to_the_table_and_waits(start: Start, rows: Rows) -
 
 
 def test_a_dead_letter_is_told_by_the_exit_code(start: Start, rows: Rows) -> None:
-    rows.insert(1, destination="nowhere")
-    rows.insert(1, destination="told", payload=b'{"refuse": "told"}')
-    result = ended(start(), code=1)
-    assert (result["sent"], result["dead"]) == (0, 2)
+    """Its error's text may quote the message, and is not logged."""
+    rows.insert(1, destination="nowhere", locked_until=seconds_from_now(-2 * GRACE))
+    [id] = rows.insert(1, destination="told", payload=b'{"refuse": "nope"}')
+    process = start()
+    out, err = process.communicate(timeout=60)
+    result = json.loads(out)
+    assert (process.returncode, result["sent"], result["dead"]) == (1, 0, 2)
+    assert f"message {id} is dead: nope" in err
+    assert rows.one(id).last_error == "as told"
+    assert "as told" not in err
 
 
 def test_a_destination_out_of_reach_is_told_and_costs_no_attempt(drained: Callable[..., Drained], rows: Rows) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import socket
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +23,7 @@ from outbox_tasks.model import LeasedMessage, Outcome, TaskHeaders
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.publish import Publishers
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import GRACE, Store
+from outbox_tasks.store import GRACE, Store, holder
 from outbox_tasks.testing import OutboxProbe, SeenMessage, SimulatedCrash
 from outbox_tasks.testing.errors import (
     ConsumerNotPlain,
@@ -627,7 +625,7 @@ class TestCrashes:
         row = rows.one(id)
         assert (row.begun, row.attempts, row.status) == (begun, attempts, "pending")
         assert row.lease is not None
-        assert row.locked_by == f"{socket.gethostname()}:{os.getpid()}"
+        assert row.locked_by == holder()
         assert row.locked_until > datetime.now(UTC) + timedelta(seconds=30)
         assert len(outbox.delivered) == deliveries
         assert outbox.published[0].state == "leased"

@@ -181,6 +181,21 @@ class TestSlots:
             connection.execute(update(rows.tables.slots).values(holder=gone))
         assert run(store, Destination(), second) == [Step.SENT]
 
+    @pytest.mark.parametrize("space", ["/000000", ""])
+    def test_of_a_process_in_another_container_are_not_free_though_it_has_our_hostname(
+        self, new_store: MakeStore, rows: Rows, space: str
+    ) -> None:
+        """Its number may be no process here, and yet it is at work."""
+        store = new_store(destinations=TWO, bundle_size=1)
+        rows.insert(2)
+        first, second = claimed(store)
+        assert store.begin(first)
+        backdate(rows, SLOW)
+        elsewhere = f"{holder().partition('/')[0]}{space}:{2**22 + 1}"
+        with rows.engine.begin() as connection:
+            connection.execute(update(rows.tables.slots).values(holder=elsewhere))
+        assert run(store, Destination(), second) == [Step.STALE]
+
     def test_of_a_process_elsewhere_are_free_when_no_send_can_take_longer(
         self, new_store: MakeStore, rows: Rows
     ) -> None:
