@@ -138,15 +138,18 @@ def give_back(t: Tables) -> ReturningUpdate[Any]:
 
 
 def pause(t: Tables) -> Select[Any]:
-    """Leave a destination alone until a person resumes it. Parameters: target (the destination), person, reason."""
+    """Leave a destination alone until a person resumes it. Pausing it once more without a reason leaves what
+    is there: who, when and why. Parameters: target (the destination), person, reason."""
     add = insert(t.destinations).values(
         name=bindparam("target", type_=Text),
         paused_at=func.clock_timestamp(),
         paused_by=bindparam("person", type_=Text),
         paused_why=bindparam("reason", type_=Text),
     )
-    new = add.excluded
-    changed = {"paused_at": new.paused_at, "paused_by": new.paused_by, "paused_why": new.paused_why}
+    d, new = t.destinations.c, add.excluded
+    again = d.paused_at.is_not(None) & new.paused_why.is_(None)
+    names = ("paused_at", "paused_by", "paused_why")
+    changed = {name: case((again, d[name]), else_=new[name]) for name in names}
     paused = add.on_conflict_do_update(index_elements=[t.destinations.c.name], set_=changed)
     return _audited(t, "pause", paused.returning(t.destinations.c.name))
 
