@@ -22,6 +22,7 @@ from sqlalchemy import (
     case,
     cast,
     column,
+    exists,
     func,
     literal,
     literal_column,
@@ -90,7 +91,7 @@ def counts(t: Tables) -> CompoundSelect[Any]:
 
 def heads(t: Tables) -> Select[Any]:
     """Of the first `most` keys of each destination: how many there are (keys), for how long the head that has waited
-    longest has been due (oldest, in seconds), and how many are held up by a dead head.
+    longest has been due (oldest, in seconds), and how many are held up by a dead head: others wait behind it.
 
     One probe of the index a key. What waits behind a head is not due. Parameters: blocking (JSON rows of destination,
     and blocks: whether a dead message holds up its key), most.
@@ -110,7 +111,9 @@ def heads(t: Tables) -> Select[Any]:
         walked.join(behind, true())
     )
     walked = walked.union_all(step.where(walked.c.hop < bindparam("most", type_=Integer)))
-    held_up = func.count().filter(walked.c.status == "dead")
+    waits = m.alias("waits")
+    waiting = select(waits.c.id).where(waits.c.destination == walked.c.destination, waits.c.key == walked.c.key)
+    held_up = func.count().filter(walked.c.status == "dead", exists(waiting.where(pending(waits))))
     return select(
         walked.c.destination, func.count().label("keys"), _age(walked.c.since).label("oldest"), held_up.label("held_up")
     ).group_by(walked.c.destination)

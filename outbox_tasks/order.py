@@ -7,6 +7,7 @@ row. What could still be overtaken by a transaction that has not ended is left f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -135,27 +136,37 @@ def blocked_keys(t: Tables) -> Select[Any]:
     wait behind it, counted up to 10,000. Parameters: blocking (array of destinations), size.
     """
     m = t.messages
-    earlier, waiting = m.alias("earlier"), m.alias("waiting")
-    same = (earlier.c.destination == m.c.destination, earlier.c.key == m.c.key, earlier.c.seq < m.c.seq)
-    behind = (
-        select(waiting.c.id)
-        .where(waiting.c.destination == m.c.destination, waiting.c.key == m.c.key, waiting.c.seq > m.c.seq)
-        .limit(10_000)
-        .correlate(m)
-        .subquery("behind")
-    )
+    behind = waiting_behind(t, m).limit(10_000).correlate(m).subquery("behind")
     count = select(func.count()).select_from(behind).scalar_subquery()
+    found = select(m.c.destination, m.c.key, cast(m.c.id, Text).label("id"), m.c.event_type).add_columns(
+        m.c.dead_at.label("since"), m.c.last_error_code, m.c.last_error, count.label("waiting")
+    )
+    return found.where(*_blocking(t)).order_by(m.c.dead_at).limit(bindparam("size", type_=Integer))
+
+
+def count_blocked_keys(t: Tables) -> Select[Any]:
+    """How many keys are held up by a dead message, up to `size`. Parameters: as for `blocked_keys`."""
+    found = select(t.messages.c.id).where(*_blocking(t)).limit(bindparam("size", type_=Integer)).subquery("found")
+    return select(func.count()).select_from(found)
+
+
+def waiting_behind(t: Tables, head: FromClause) -> Select[Any]:
+    """What waits for a message of the same key before it."""
+    behind = t.messages.alias("waiting")
+    same = (behind.c.destination == head.c.destination, behind.c.key == head.c.key)
+    return select(behind.c.id).where(*same, behind.c.seq > head.c.seq, pending(behind))
+
+
+def _blocking(t: Tables) -> Sequence[ColumnElement[bool]]:
+    """Whether a row is a dead head that others wait for."""
+    m, earlier = t.messages, t.messages.alias("earlier")
+    same = (earlier.c.destination == m.c.destination, earlier.c.key == m.c.key, earlier.c.seq < m.c.seq)
     return (
-        select(m.c.destination, m.c.key, cast(m.c.id, Text).label("id"), m.c.event_type)
-        .add_columns(m.c.dead_at.label("since"), m.c.last_error_code, m.c.last_error, count.label("waiting"))
-        .where(
-            m.c.status == literal_column("'dead'"),
-            m.c.key.is_not(None),
-            m.c.destination == func.any_(bindparam("blocking", type_=ARRAY(Text))),
-            ~exists(select(earlier.c.id).where(*same)),
-        )
-        .order_by(m.c.dead_at)
-        .limit(bindparam("size", type_=Integer))
+        m.c.status == literal_column("'dead'"),
+        m.c.key.is_not(None),
+        m.c.destination == func.any_(bindparam("blocking", type_=ARRAY(Text))),
+        ~exists(select(earlier.c.id).where(*same)),
+        exists(waiting_behind(t, m)),
     )
 
 

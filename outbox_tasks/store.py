@@ -179,9 +179,16 @@ class Store(Database):
 
     def blocked_keys(self, size: int) -> list[Any]:
         """The keys that are held up by a dead message: see `order.blocked_keys`."""
+        return list(self.rows(order.blocked_keys(self.tables), {"blocking": self._blocking, "size": size}))
+
+    def count_blocked_keys(self, size: int) -> int:
+        """How many keys are, counted up to `size`."""
+        return int(self.rows(order.count_blocked_keys(self.tables), {"blocking": self._blocking, "size": size})[0][0])
+
+    @property
+    def _blocking(self) -> list[str]:
         configured = self.settings.destinations
-        blocking = [name for name, destination in configured.items() if destination.on_dead == "block"]
-        return list(self.rows(order.blocked_keys(self.tables), {"blocking": blocking, "size": size}))
+        return [name for name, destination in configured.items() if destination.on_dead == "block"]
 
     def bury_unroutable(self) -> list[Claimed]:
         """Make dead letters of what has been due for `GRACE` seconds for destinations that are not configured; a number

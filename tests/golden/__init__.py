@@ -42,6 +42,7 @@ def current() -> dict[str, str]:
         "horizon": order.horizon(t),
         "claim_keys": order.claim_keys(t),
         "blocked_keys": order.blocked_keys(t),
+        "count_blocked_keys": order.count_blocked_keys(t),
         "bury_unroutable": leasing.bury_unroutable(t),
         "begin": statements.begin(t),
         "settle_done": statements.settle_done(t, archive=True),

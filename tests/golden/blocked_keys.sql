@@ -6,6 +6,7 @@ SELECT outbox_messages.destination, outbox_messages.key, CAST(outbox_messages.id
     WHERE waiting.destination = outbox_messages.destination
       AND waiting.key = outbox_messages.key
       AND waiting.seq > outbox_messages.seq
+      AND waiting.status = 'pending'
     LIMIT %(param_1)s::INTEGER
   ) AS behind
 ) AS waiting
@@ -19,6 +20,14 @@ WHERE outbox_messages.status = 'dead'
   WHERE earlier.destination = outbox_messages.destination
     AND earlier.key = outbox_messages.key
     AND earlier.seq < outbox_messages.seq
+))
+  AND (EXISTS (
+  SELECT waiting.id
+  FROM outbox_messages AS waiting
+  WHERE waiting.destination = outbox_messages.destination
+    AND waiting.key = outbox_messages.key
+    AND waiting.seq > outbox_messages.seq
+    AND waiting.status = 'pending'
 ))
 ORDER BY outbox_messages.dead_at
 LIMIT %(size)s::INTEGER;

@@ -31,7 +31,13 @@ WITH RECURSIVE walk(destination, blocks, key, status, since, hop) AS (
   WHERE walk.hop < %(most)s::INTEGER
 )
 SELECT walk.destination, count(*) AS keys, CASE
-    WHEN (min(walk.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(walk.since)), 1e10), -1e10) AS FLOAT) END AS oldest, count(*) FILTER (WHERE walk.status = %(status_1)s::VARCHAR) AS held_up
+    WHEN (min(walk.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(walk.since)), 1e10), -1e10) AS FLOAT) END AS oldest, count(*) FILTER (WHERE walk.status = %(status_1)s::VARCHAR AND (EXISTS (
+  SELECT waits.id
+  FROM outbox_messages AS waits
+  WHERE waits.destination = walk.destination
+    AND waits.key = walk.key
+    AND waits.status = 'pending'
+))) AS held_up
 FROM walk GROUP BY walk.destination;
 -- attempts_1 = 0
 -- hop_1 = 1

@@ -508,8 +508,15 @@ class TestBlocked:
         rows.insert(1, key="b")
         rows.insert(1, status="dead", dead_at=seconds_from_now(-10))
         [found] = store.blocked_keys(10)
-        assert (found.destination, found.key, found.id, found.waiting) == ("orders", "a", dead, 4)
+        assert (found.destination, found.key, found.id, found.waiting) == ("orders", "a", dead, 3)
         assert found.last_error_code == "no"
+
+    def test_lists_no_key_for_which_nothing_waits(self, store: Store, rows: Rows) -> None:
+        rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
+        rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-50))
+        assert (store.blocked_keys(10), store.count_blocked_keys(10)) == ([], 0)
+        rows.insert(1, key="a")
+        assert (len(store.blocked_keys(10)), store.count_blocked_keys(10)) == (1, 1)
 
     def test_only_where_the_dead_block(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
