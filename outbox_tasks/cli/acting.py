@@ -15,8 +15,9 @@ from uuid import UUID
 
 import click
 
-from outbox_tasks.cli.common import console, echo_json, json_option, open_store, progress_console
+from outbox_tasks.cli.common import console, echo_json, json_option, open_store, progress_console, say
 from outbox_tasks.cli.filters import MessageId, as_filter, filters
+from outbox_tasks.cli.texts import many
 
 if TYPE_CHECKING:
     from outbox_tasks.mend.lookup import Filter
@@ -144,13 +145,13 @@ def act_on_named(store: Store, action: Action, states: tuple[str, ...], ids: lis
     found = Lookup(store).states(ids)
     if not options.as_json:
         for id in ids:
-            click.echo(f"{id}  {found.get(str(id), 'not there')}")
+            say(f"{id}  {found.get(str(id), 'not there')}")
     if options.dry_run:
         if options.as_json:
             echo_json({"dry_run": True, "messages": [{"id": id, "state": found.get(str(id))} for id in ids]})
         return
     if not options.yes:
-        click.confirm(f"{action.capitalize()} {many(len(ids))}?", abort=True)
+        click.confirm(f"{action.capitalize()} {_messages(len(ids))}?", abort=True)
     target = str(ids[0]) if len(ids) == 1 else None
     facts = {} if target else {"named": len(ids)}
     mending = Mending(store, options.who, options.why)
@@ -177,7 +178,7 @@ def act_on_chosen(
         return
     if not options.yes:
         first = f"the first {options.limit:,} of " if options.limit and options.limit < plan.count else ""
-        click.confirm(f"{action.capitalize()} {first}{many(plan.count, plan.more)}?", abort=True)
+        click.confirm(f"{action.capitalize()} {first}{_messages(plan.count, plan.more)}?", abort=True)
     chosen = islice(mending.chosen(wanted, plan.until), options.limit)
     facts = {**wanted.facts, **({"limit": options.limit} if options.limit else {})}
     total = options.limit if plan.more else min(plan.count, options.limit or plan.count)
@@ -189,14 +190,13 @@ def act_on_chosen(
     _tell(store, action, done, options)
 
 
-def many(count: int, more: bool = False) -> str:
-    """So many messages, in words."""
-    return f"{count:,}{'+' if more else ''} message{'' if count == 1 else 's'}"
+def _messages(count: int, more: bool = False) -> str:
+    return many(count, "message", f"{count:,}+" if more else None)
 
 
 def _show(plan: Plan, action: Action, store: Store) -> None:
     if not plan.count:
-        click.echo(f"There is nothing to {action}.")
+        say(f"There is nothing to {action}.")
         return
     from outbox_tasks.cli.messages import kinds
 
@@ -204,7 +204,7 @@ def _show(plan: Plan, action: Action, store: Store) -> None:
     screen.print(kinds(plan.kinds, screen.width))
     if action == "redrive":
         for name in sorted({kind.destination for kind in plan.kinds} - store.settings.destinations.keys()):
-            click.echo(f"{name!r} is not configured here: its messages would be dead again in an hour.", err=True)
+            say(f"{name!r} is not configured here: its messages would be dead again in an hour.", err=True)
 
 
 def _as_json(plan: Plan) -> dict[str, Any]:
@@ -219,12 +219,10 @@ def _tell(store: Store, action: Action, done: Done, options: Options) -> None:
         missed = [{"id": id, "state": states.get(str(id))} for id in done.missed]
         echo_json({DONE[action]: done.count, "stopped": done.stopped, "missed": missed, "audit": done.entry})
     else:
-        click.echo(f"{many(done.count)} {DONE[action]}{', then it was stopped' if done.stopped else ''}.")
+        say(f"{_messages(done.count)} {DONE[action]}{', then it was stopped' if done.stopped else ''}.")
         for id in done.missed:
             state = states.get(str(id))
-            click.echo(
-                f"{id} was not: it is {state}." if state else f"{id} was not: there is no such message.", err=True
-            )
+            say(f"{id} was not: it is {state}." if state else f"{id} was not: there is no such message.", err=True)
     if done.stopped or done.missed:
         raise SystemExit(1)
 

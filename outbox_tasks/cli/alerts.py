@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from outbox_tasks.cli.common import console, echo_json, json_option, open_store
+from outbox_tasks.cli.common import console, echo_json, json_option, open_store, say
 
 
 @click.command(short_help="List what people have been told of.")
@@ -30,7 +30,7 @@ def alerts(test: bool, limit: int, as_json: bool) -> None:
     elif found:
         console().print(_table(rows))
     else:
-        click.echo("There has been nothing to tell.")
+        say("There has been nothing to tell.")
     raise SystemExit(going_on)
 
 
@@ -49,19 +49,18 @@ def _test(as_json: bool) -> None:
     if as_json:
         echo_json({"posted": redacted(settings.alert_webhook), "answer": answer})
     else:
-        click.echo(f"{redacted(settings.alert_webhook)} has taken the test: {answer}.")
+        say(f"{redacted(settings.alert_webhook)} has taken the test: {answer}.")
 
 
 def _table(rows: list[Any]) -> Any:
-    from rich.markup import escape
     from rich.table import Table
 
     from outbox_tasks.alerts import webhook
+    from outbox_tasks.cli.texts import cell
 
     table = Table("state", "kind", "since", "last", "times", "what")
     for row in rows:
-        state = "[green]over[/]" if row.over_at else "[red]open[/]"
+        state = cell("over", "green") if row.over_at else cell("open", "red")
         since, last = (f"{time:%Y-%m-%d %H:%M}" for time in (row.first_at, row.last_at))
-        text = escape(webhook.text(row))
-        table.add_row(state, row.kind, since, last, f"{row.count:,}", text)
+        table.add_row(state, cell(row.kind), since, last, f"{row.count:,}", cell(webhook.text(row)))
     return table

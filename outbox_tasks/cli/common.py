@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import click
 
 from outbox_tasks import __version__
 from outbox_tasks.errors import OutboxError
+from outbox_tasks.shown import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,11 +21,20 @@ if TYPE_CHECKING:
     from outbox_tasks.settings import Settings
     from outbox_tasks.store import Store
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+JSON = f"{__name__}.json"
+
+
+def _noted(context: click.Context, _: click.Parameter, value: bool) -> bool:
+    context.meta[JSON] = value
+    return value
+
+
+json_option = click.option("--json", "as_json", is_flag=True, callback=_noted, help="Print one JSON object.")
 
 
 class Group(click.Group):
-    """Ends with one line on stderr and exit code 1 for errors of the library's own; lists its commands by purpose."""
+    """Ends with one line on stderr and exit code 1 for errors of the library's own, with --json also with an object on
+    stdout; lists its commands by purpose."""
 
     sections: Mapping[str, Sequence[click.Command]] = MappingProxyType({})
 
@@ -35,10 +46,18 @@ class Group(click.Group):
                 self.add_command(command)
 
     def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, ValueError):  # some that stand in for them can't
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         try:
             return super().invoke(ctx)
-        except OutboxError as error:
-            raise click.ClickException(str(error)) from error
+        except click.UsageError:
+            raise
+        except (OutboxError, click.ClickException) as error:
+            said = error.message if isinstance(error, click.ClickException) else str(error)
+            if ctx.meta.get(JSON):
+                echo_json({"error": said})
+            raise click.ClickException(printable(said)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(len(command.name or "") for commands in self.sections.values() for command in commands)
@@ -76,6 +95,11 @@ def open_store(destination: str | None = None, settings: Settings | None = None)
         store.close()
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """For people: a line, in which nothing is left that a terminal would obey."""
+    click.echo(printable(text), err=err)
+
+
 def echo_json(value: Any) -> None:
     """For programs: one JSON object on a line; times as ISO 8601, ids as texts."""
     click.echo(json.dumps(value, default=_plain))
@@ -89,11 +113,11 @@ def console() -> Console:
     """For people, on standard output."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, markup=False, emoji=False)
 
 
 def progress_console() -> Console:
     """For what moves while something takes long, on standard error."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)

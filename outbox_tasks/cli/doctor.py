@@ -67,6 +67,9 @@ def _show(found: Examination) -> None:
     """By subject: first what is wrong, each with what to do, then in a few words what is in order."""
     from rich.text import Text
 
+    from outbox_tasks.cli.texts import cell
+    from outbox_tasks.shown import printable
+
     out = console()
 
     def say(text: Text, indent: int, first: str = "") -> None:
@@ -80,12 +83,12 @@ def _show(found: Examination) -> None:
         for finding in part.findings:
             heading = Text.assemble((finding.severity, STYLES[finding.severity]), " ", (finding.code, "bold"))
             say(heading, 2)
-            say(Text(finding.fact), 4)
-            say(Text(finding.cause, "dim"), 4)
+            say(cell(finding.fact), 4)
+            say(cell(finding.cause, "dim"), 4)
             for line in finding.remedy.splitlines():
-                say(Text(line, "green"), 6, "    → ")
+                say(Text(printable(line), "green"), 6, "    → ")
         if part.in_order:
-            say(Text("In order: " + "; ".join(part.in_order) + "."), 2)
+            say(cell("In order: " + "; ".join(part.in_order) + "."), 2)
         if part.skipped:
             say(Text("The rest could not be looked at.", "dim"), 2)
         out.print()

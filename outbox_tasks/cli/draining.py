@@ -6,16 +6,18 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from types import FrameType
 
-import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from outbox_tasks.cli.common import echo_json, open_store, progress_console
-from outbox_tasks.drain import Drained, drain, settings_for
+from outbox_tasks.cli.common import echo_json, open_store, progress_console, say
+from outbox_tasks.cli.texts import many
+from outbox_tasks.drain import COUNTED, Drained, Left, drain, left_alone, settings_for
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.publish import Publishers
 from outbox_tasks.settings import Settings
+from outbox_tasks.shown import one_line
 from outbox_tasks.tallies import Tallies
 
 
@@ -36,7 +38,7 @@ def run(seconds: float | None, *, as_json: bool) -> int:
             nonlocal sent
             sent += sum(verdict.step is Step.SENT for verdict in verdicts)
             tallies.count(bundle.destination, (verdict.step.value for verdict in verdicts))
-            progress.update(task, description=f"sent {sent:,}, now {bundle.destination}")
+            progress.update(task, description=one_line(f"sent {sent:,}, now {bundle.destination}"))
 
         try:
             drained = drain(store, publishers, stop=stop, settled=settled)
@@ -44,21 +46,35 @@ def run(seconds: float | None, *, as_json: bool) -> int:
         finally:
             tallies.close()
             publishers.close()
-    _tell(drained, as_json=as_json)
-    return int(bool(drained.dead or drained.steps[Step.OUTAGE]))
+        left = left_alone(store) if drained.ended else []
+    _tell(drained, left, as_json=as_json)
+    return int(bool(drained.dead or drained.steps[Step.OUTAGE] or left))
 
 
-def _tell(drained: Drained, *, as_json: bool) -> None:
+def _tell(drained: Drained, left: Sequence[Left], *, as_json: bool) -> None:
     counts = {"sent": drained.sent, "later": drained.later, "dead": drained.dead}
     if as_json:
-        echo_json({**counts, "ended": drained.ended, "outages": drained.steps[Step.OUTAGE]})
+        echo_json(
+            {
+                **counts,
+                "ended": drained.ended,
+                "outages": drained.steps[Step.OUTAGE],
+                "left": [asdict(one) for one in left],
+            }
+        )
         return
     said = f"Sent {drained.sent:,}"
     if drained.later:
         said += f", {drained.later:,} failed and will be tried again"
     if drained.dead:
-        said += f", {drained.dead:,} are dead (outbox-tasks errors tells of what)"
-    click.echo(said + (". Nothing more is due." if drained.ended else ". Stopped before the end."))
+        said += f", {drained.dead:,} {'is' if drained.dead == 1 else 'are'} dead (outbox-tasks errors tells of what)"
+    if not left:
+        say(said + (". Nothing more is due." if drained.ended else ". Stopped before the end."))
+        return
+    say(f"{said}.")
+    for one in left:
+        waiting = many(one.waiting, "message", f"{one.waiting:,} or more" if one.waiting >= COUNTED else None)
+        say(one_line(f"{one.destination} is left alone with {waiting}, because {one.why}."))
 
 
 @contextmanager
@@ -82,5 +98,5 @@ def _asked_to_stop() -> Iterator[list[int]]:
 def _progress() -> Progress:
     """On a terminal only."""
     console = progress_console()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -10,7 +10,7 @@ from uuid import UUID
 import click
 
 from outbox_tasks.cli.acting import Options, act_on_named, careful
-from outbox_tasks.cli.common import console, echo_json, open_store
+from outbox_tasks.cli.common import console, echo_json, open_store, say
 from outbox_tasks.cli.filters import MessageId
 
 
@@ -58,7 +58,7 @@ def edit(
             click.confirm("Keep this payload" + (" and send it?" if redrive else "?"), abort=True)
         entry = mending.edit(id, former, payload, kind)
         if not as_json:
-            click.echo(f"Edited. The former payload: outbox-tasks audit --payload {entry}")
+            say(f"Edited. The former payload: outbox-tasks audit --payload {entry}")
         elif not redrive:
             echo_json({"edited": id, "audit": entry})
         if redrive:
@@ -89,7 +89,8 @@ def difference(former: bytes, payload: bytes, former_kind: str, kind: str) -> An
     """What is changed, line by line; of what is no text the sizes."""
     from rich.text import Text
 
-    from outbox_tasks.cli.texts import laid_out, printable
+    from outbox_tasks.cli.texts import laid_out
+    from outbox_tasks.shown import printable
 
     styles = {"+": "green", "-": "red", "@": "cyan"}
     before, after = laid_out(former), laid_out(payload)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import click
 
-from outbox_tasks.cli.common import console, echo_json, json_option, open_store
+from outbox_tasks.cli.common import console, echo_json, json_option, open_store, say
 from outbox_tasks.cli.filters import STATES, MessageId, as_filter, filters
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def list_messages(states: tuple[str, ...], error: str | None, limit: int, as_jso
         screen = console()
         screen.print(listed(found.messages, screen.width))
     for line in _remarks(found, limit):
-        click.echo(line, err=True)
+        say(line, err=True)
     if not found.messages and wanted.destination is not None and wanted.destination not in known:
-        click.echo(f"No destination {wanted.destination!r} is configured.", err=True)
+        say(f"No destination {wanted.destination!r} is configured.", err=True)
 
 
 def _remarks(found: Found, limit: int) -> list[str]:
@@ -114,17 +114,17 @@ def errors(destination: str | None, limit: int, as_json: bool) -> None:
         echo_json({"groups": shown, "complete": complete and len(shown) == len(found)})
         return
     if not found:
-        click.echo("There are no dead letters." if complete else "None were found.")
+        say("There are no dead letters." if complete else "None were found.")
         return
     from outbox_tasks.cli.messages import groups
 
     screen = console()
     screen.print(groups(shown, COUNTED, screen.width))
-    click.echo("\nSee the last one of a group: outbox-tasks show ID. Send a group: outbox-tasks redrive --group GROUP.")
+    say("\nSee the last one of a group: outbox-tasks show ID. Send a group: outbox-tasks redrive --group GROUP.")
     if len(shown) < len(found):
-        click.echo(f"These are the largest {limit:,} of {len(found):,} groups; --limit shows more.", err=True)
+        say(f"These are the largest {limit:,} of {len(found):,} groups; --limit shows more.", err=True)
     if not complete:
-        click.echo(f"Only the first {MOST_GROUPS:,} groups were looked at.", err=True)
+        say(f"Only the first {MOST_GROUPS:,} groups were looked at.", err=True)
 
 
 @click.command(short_help="List who did what, and why.")
@@ -153,4 +153,4 @@ def audit(limit: int, entry: int | None, as_json: bool) -> None:
         screen = console()
         screen.print(acts(found, screen.width))
     else:
-        click.echo("Nobody has done anything yet.")
+        say("Nobody has done anything yet.")

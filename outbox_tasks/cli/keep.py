@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from outbox_tasks.cli.common import echo_json, json_option, open_store, progress_console
+from outbox_tasks.cli.common import echo_json, json_option, open_store, progress_console, say
+from outbox_tasks.cli.texts import many
 
 if TYPE_CHECKING:
     from outbox_tasks.archive.export import Day, Told
@@ -44,11 +45,11 @@ def maintain(as_json: bool) -> None:
         found = {"partitions": made, "marks": forgotten, "dropped": sorted(dropped), "kept": kept}
         echo_json({**found, "failed": done.failed})
     else:
-        click.echo(f"Made {made} partitions, forgot {forgotten} marks, dropped {len(dropped)} days.")
+        say(f"Made {many(made, 'partition')}, forgot {many(forgotten, 'mark')}, dropped {many(len(dropped), 'day')}.")
         for day, why in kept.items():
-            click.echo(f"{day} is still there: {why}", err=True)
+            say(f"{day} is still there: {why}", err=True)
         for what in done.failed:
-            click.echo(what, err=True)
+            say(what, err=True)
     raise SystemExit(bool(kept or done.failed))
 
 
@@ -74,9 +75,9 @@ def export(day: datetime | None, url: str | None, as_json: bool) -> None:
         return
     for part in parts:
         done = "" if part.written else ", there already"
-        click.echo(f"{part.file}: {part.rows:,} rows, {part.bytes:,} bytes, verified{done}")
+        say(f"{part.file}: {many(part.rows, 'row')}, {many(part.bytes, 'byte')}, verified{done}")
     if not parts:
-        click.echo("There are no rows to export." if day is None else f"There are no rows of {day:%Y-%m-%d}.")
+        say("There are no rows to export." if day is None else f"There are no rows of {day:%Y-%m-%d}.")
 
 
 @contextmanager
@@ -84,7 +85,7 @@ def _progress(silent: bool) -> Iterator[Callable[[Day], Told]]:
     """A line for each day."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=progress_console(), disable=silent, transient=True) as progress:
 
         def begun(day: Day) -> Told:

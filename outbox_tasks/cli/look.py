@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from outbox_tasks.cli.common import console, echo_json, json_option, open_store
+from outbox_tasks.cli.common import console, echo_json, json_option, open_store, say
 
 
 @click.command(short_help="List the keys that are held up, and by which message.")
@@ -13,14 +13,18 @@ from outbox_tasks.cli.common import console, echo_json, json_option, open_store
 @json_option
 def keys(blocked: bool, limit: int, as_json: bool) -> None:
     """List the keys that are held up: by which message, since when, how many wait. Exit code 1 if there are any."""
-    from outbox_tasks.cli.tables import keys_as_table
+    from outbox_tasks.cli.tables import COUNTED, blocked_keys
 
     with open_store() as store:
         found = [dict(row._mapping) for row in store.blocked_keys(limit)]
+        more = store.count_blocked_keys(COUNTED) - len(found) if len(found) == limit else 0
     if as_json:
-        echo_json({"blocked": found})
+        echo_json({"blocked": found, "more": max(0, more)})
     elif found:
-        console().print(keys_as_table(found))
+        console().print(blocked_keys(found))
+        if more > 0:
+            about = " or more" if more + len(found) >= COUNTED else ""
+            say(f"There are {more:,}{about} more: --limit shows them.", err=True)
     else:
-        click.echo("No key is held up.")
+        say("No key is held up.")
     raise SystemExit(bool(found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from outbox_tasks.cli.acting import person
-from outbox_tasks.cli.common import echo_json, json_option, open_store
+from outbox_tasks.cli.common import echo_json, json_option, open_store, say
 
 
 @click.command(short_help="Leave a destination alone until it is resumed.")
@@ -19,7 +19,7 @@ def pause(destination: str, who: str, why: str | None, as_json: bool) -> None:
     if as_json:
         echo_json({"paused": destination})
     else:
-        click.echo(f"{destination} is paused. Its messages wait.")
+        say(f"{destination} is paused. Its messages wait.")
 
 
 @click.command(short_help="End the pause of a destination, or its breaker's.")
@@ -33,4 +33,4 @@ def resume(destination: str, who: str, why: str | None, as_json: bool) -> None:
     if as_json:
         echo_json({"resumed": destination, "changed": changed})
     else:
-        click.echo(f"{destination} goes on." if changed else f"{destination} was neither paused nor in trouble.")
+        say(f"{destination} goes on." if changed else f"{destination} was neither paused nor in trouble.")

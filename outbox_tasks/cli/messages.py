@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from outbox_tasks.cli.texts import ago, clock, one_line, printable, shown_payload
+from outbox_tasks.cli.texts import ago, cell, clock, many, shown_payload
+from outbox_tasks.shown import one_line, printable
 
 if TYPE_CHECKING:
     from outbox_tasks.mend.redrive import Kind
@@ -47,7 +48,7 @@ def _wide(messages: list[dict[str, Any]], width: int) -> Table:
     for column, most in zip(shown.columns[3:6], (14, 22, 18), strict=True):
         column.max_width = most
     for one in messages:
-        cells = (Text(one_line(one[name] or "")) for name in ("destination", "event_type", "key"))
+        cells = (cell(one[name] or "") for name in ("destination", "event_type", "key"))
         state = Text(one["state"], STYLES[one["state"]])
         shown.add_row(str(one["id"]), state, ago(one["created_at"]), *cells, Text(error_of(one), "dim"))
     return shown
@@ -78,7 +79,7 @@ def groups(found: list[dict[str, Any]], counted: int, width: int) -> Table:
         what = Text(f"{one_line(one['destination'])}  {one_line(one['event_type'])}", "bold")
         what.append(f"\n{error_of(one)}", "red").append(f"\n{one['id']}", "dim")
         count = f"{one['count']:,}" + ("+" if one["count"] >= counted else "")
-        shown.add_row(one["group"], count, ago(one["first_at"]), ago(one["dead_at"]), what)
+        shown.add_row(cell(one["group"]), count, ago(one["first_at"]), ago(one["dead_at"]), what)
     return shown
 
 
@@ -106,7 +107,7 @@ def message(one: dict[str, Any]) -> RenderableType:
     timeline.add_column(style="dim", no_wrap=True)
     timeline.add_column(overflow="fold")
     for moment, what in _timeline(one):
-        timeline.add_row(moment, Text(printable(what)))
+        timeline.add_row(cell(moment), Text(printable(what)))
     parts += [Text("\nHistory", "bold"), timeline]
     if len(one["history"] or ()) >= KEPT:
         parts.append(Text(f"Of a long history the first entry and the last {KEPT - 1} are kept.", "dim"))
@@ -178,7 +179,7 @@ def entry_text(entry: dict[str, Any]) -> str:
         text = (
             f"attempt {entry['attempt']} {text}"
             if text in ("failed", "outage")
-            else f"{text} after {entry['attempt']} attempts"
+            else f"{text} after {_attempts(entry['attempt'])}"
         )
     if "by" in entry:
         text += f" by {entry['by']}"
@@ -186,19 +187,24 @@ def entry_text(entry: dict[str, Any]) -> str:
     return ": ".join([text, *said])
 
 
+def _attempts(number: Any) -> str:
+    """Of what is in the row's history, which anybody may have written."""
+    return many(number, "attempt") if isinstance(number, int) else f"{number} attempts"
+
+
 def acts(found: list[dict[str, Any]], width: int) -> Table:
     """The audit: who did what, when, upon what and why."""
     shown = table(width, "no.", "when", "who", "what", right=("no.",))
     for one in found:
-        count = "" if one["target"] and one["count"] == 1 else f" {one['count']:,} messages"
+        count = "" if one["target"] and one["count"] == 1 else f" {many(one['count'], 'message')}"
         if one["action"] in ("pause", "resume"):
             count = ""
-        line = Text(f"{one['action']}{count}", "bold").append(f" {one_line(one['target'] or '')}", "")
+        line = cell(f"{one['action']}{count}", "bold").append(f" {one_line(one['target'] or '')}", "")
         facts = ", ".join(f"{name.replace('_', ' ')} {_plain(value)}" for name, value in one["facts"].items())
         for more, style in ((one["why"], ""), (facts, "dim")):
             if more:
                 line.append(f"\n{one_line(more)}", style)
-        shown.add_row(str(one["seq"]), clock(one["at"]), one_line(one["who"]), line)
+        shown.add_row(str(one["seq"]), clock(one["at"]), cell(one["who"]), line)
     return shown
 
 

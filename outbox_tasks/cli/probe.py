@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from outbox_tasks.cli.common import echo_json, json_option
+from outbox_tasks.cli.common import echo_json, json_option, say
 
 
 @click.command()
@@ -28,7 +28,7 @@ def health(worker: str | None, as_json: bool) -> None:
     if as_json:
         echo_json({"ok": not found, "findings": [asdict(finding) for finding in found]})
     else:
-        click.echo("\n".join(finding.text for finding in found) or "in order")
+        say("\n".join(finding.text for finding in found) or "in order")
     raise SystemExit(bool(found))
 
 
@@ -44,7 +44,7 @@ def monitor(host: str | None, port: int | None) -> None:
     chosen = {"monitor_host": host, "monitor_port": port if port is not None else settings.monitor_port or 9187}
     settings = settings.replace(**{name: value for name, value in chosen.items() if value is not None})
     serving = Monitor(settings, standalone(settings))
-    click.echo(f"The monitor answers at {serving.url}/livez, /readyz and /metrics.")
+    say(f"The monitor answers at {serving.url}/livez, /readyz and /metrics.")
     try:
         serving.run()
     except KeyboardInterrupt:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from outbox_tasks.cli.acting import Options, act_on_chosen, careful
-from outbox_tasks.cli.common import echo_json, open_store
+from outbox_tasks.cli.common import echo_json, open_store, say
 from outbox_tasks.cli.filters import Duration, as_filter
+from outbox_tasks.cli.texts import many
 
 if TYPE_CHECKING:
     from outbox_tasks.store import Store
@@ -54,11 +55,8 @@ def _purge_archive(store: Store, older_than: timedelta, options: Options) -> Non
 
     days = retention.days_before(store, older_than)
     if not options.as_json:
-        click.echo(
-            f"{len(days)} days of the archive are wholly older: {', '.join(map(str, days))}"
-            if days
-            else "No day of the archive is wholly older."
-        )
+        older = f"{many(len(days), 'day')} of the archive {'is' if len(days) == 1 else 'are'} wholly older"
+        say(f"{older}: {', '.join(map(str, days))}" if days else "No day of the archive is wholly older.")
     if options.dry_run or not days:
         if options.as_json:
             echo_json({"dry_run": options.dry_run, "days": days})
@@ -74,7 +72,7 @@ def _purge_archive(store: Store, older_than: timedelta, options: Options) -> Non
     if options.as_json:
         echo_json(facts)
     else:
-        click.echo(f"{len(trimmed.dropped)} days deleted.")
+        say(f"{many(len(trimmed.dropped), 'day')} deleted.")
         for day, why in trimmed.kept.items():
-            click.echo(f"{day} is still there: {why}", err=True)
+            say(f"{day} is still there: {why}", err=True)
     raise SystemExit(bool(trimmed.kept))

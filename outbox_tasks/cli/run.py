@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from outbox_tasks.cli.common import echo_json, json_option
+from outbox_tasks.cli.common import echo_json, json_option, say
 
 
 @click.command()
@@ -31,11 +31,11 @@ def init(writers: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         echo_json({"version": VERSION, "applied": applied, "writers": writers})
     elif applied:
-        click.echo(f"The outbox tables are now at version {VERSION} (applied: {', '.join(map(str, applied))}).")
+        say(f"The outbox tables are now at version {VERSION} (applied: {', '.join(map(str, applied))}).")
     else:
-        click.echo(f"The outbox tables are already at version {VERSION}.")
+        say(f"The outbox tables are already at version {VERSION}.")
     for role in () if as_json else writers:
-        click.echo(f"The role {role} may write messages.")
+        say(f"The role {role} may write messages.")
 
 
 @click.command()
@@ -63,7 +63,8 @@ def drain(seconds: float | None, as_json: bool) -> None:
 
     For cron, or a function that runs on a schedule. It takes the same leases as the workers, so that several may run at
     once, beside workers too. What fails is due again later, by its backoff. Ctrl-C and SIGTERM end it after the bundle
-    in hand. Exit code 1 if a message is dead, or a destination out of reach.
+    in hand. Exit code 1 if a message is dead, or while something due could not be sent: it says which destination is
+    left alone, and why.
     """
     from outbox_tasks.cli.draining import run
 

@@ -92,9 +92,9 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
 
 def _watch(look: Callable[[], dict[str, Any]], every: float, as_json: bool) -> None:
     from rich.live import Live
-    from rich.text import Text
 
     from outbox_tasks.cli.tables import status_shown
+    from outbox_tasks.cli.texts import cell
     from outbox_tasks.errors import OutboxError
 
     if as_json:
@@ -106,7 +106,7 @@ def _watch(look: Callable[[], dict[str, Any]], every: float, as_json: bool) -> N
             try:
                 shown = status_shown(look(), live.console.width)
             except OutboxError as error:  # it may come back, and whoever watches wants to see that
-                shown = Text(f"✗ {error}", style="red")
+                shown = cell(f"✗ {error}", "red")
             live.update(shown, refresh=True)
             time.sleep(every)
 

@@ -9,9 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from outbox_tasks.cli.texts import cell, many
 from outbox_tasks.health import span
 from outbox_tasks.pulse import LATE
 from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.shown import one_line
 
 STYLES = {"closed": "green", "open": "red", "trying": "yellow", "paused": "yellow"}
 """The breaker's states, as `breaker.states` names them."""
@@ -20,6 +22,9 @@ SHOWN = {"closed": "in order", "open": "left alone", "trying": "being tried", "p
 
 NARROW = 100
 """Columns of a terminal below which queues are named by their last word."""
+
+COUNTED = 10_000
+"""What waits for a key is counted up to here: see `order.blocked_keys`."""
 
 Found = Mapping[str, Any]
 
@@ -32,15 +37,17 @@ def status_shown(found: Found, width: int) -> RenderableType:
     return Group(*parts, _footer(found))
 
 
-def keys_as_table(found: list[dict[str, Any]]) -> Table:
-    """Blocked keys, for people."""
-    table = Table("destination", "key", "waiting", "since", "dead message", "why")
+def blocked_keys(found: list[dict[str, Any]]) -> RenderableType:
+    """Keys that are held up: of each its name and how many wait; below, the dead message with its whole id, and why."""
+    lines: list[Text] = []
     for one in found:
-        since = f"{one['since']:%Y-%m-%d %H:%M}"
-        why = f"{one['last_error_code']}: {one['last_error']}"
-        cells = (one["destination"], one["key"], f"{one['waiting']:,}", since, one["id"], why)
-        table.add_row(*(Text(cell) for cell in cells))
-    return table
+        count = f"{one['waiting']:,}" + ("+" if one["waiting"] >= COUNTED else "")
+        line = cell(f"{one['destination']}  ").append(one_line(one["key"]), "bold")
+        lines.append(line.append(f"  {count} {'waits' if one['waiting'] == 1 else 'wait'}", "yellow"))
+        lines.append(cell(f"  {one['id']}  dead since {one['since'].astimezone():%Y-%m-%d %H:%M}"))
+        if why := ": ".join(filter(None, (one["last_error_code"], one["last_error"]))):
+            lines.append(cell(f"  {why}", "dim"))
+    return Group(*lines)
 
 
 def number(count: float, *, estimated: bool = False) -> str:
@@ -54,11 +61,12 @@ def number(count: float, *, estimated: bool = False) -> str:
 
 
 def _headline(found: Found) -> RenderableType:
-    lines = [Text(f"✗ {finding['text']}", style="bold red") for finding in found["findings"]]
+    lines = [cell(f"✗ {finding['text']}", "bold red") for finding in found["findings"]]
     lines = lines or [Text("✓ in order", style="bold green")]
     if dead := sum(one["states"]["dead"] for one in found["destinations"]):
         about = any("dead" in one["estimated"] for one in found["destinations"])
-        lines.append(Text(f"! {number(dead, estimated=about)} dead letters wait for a person", style="yellow"))
+        waiting = many(dead, "dead letter", number(dead, estimated=about))
+        lines.append(Text(f"! {waiting} {'waits' if dead == 1 else 'wait'} for a person", style="yellow"))
     return Group(*lines)
 
 
@@ -70,7 +78,7 @@ def _destinations(found: Found) -> Table:
         states, rough = one["states"], one["estimated"]
         waits_long = one["oldest"] is not None and one["oldest"] > found["stale_after"]
         table.add_row(
-            Text(one["name"]),
+            cell(one["name"]),
             Text(SHOWN[one["state"]] if one["configured"] else "unknown", style=STYLES[one["state"]]),
             _count(one["due"], estimated="pending" in rough),
             _count(states["leased"], estimated="leased" in rough),
@@ -95,13 +103,13 @@ def _reasons(found: Found) -> Iterator[Text]:
         if state == "paused":
             why = f": {one['paused_why']}" if one["paused_why"] else ""
             since = f"{one['paused_at'].astimezone():%Y-%m-%d %H:%M}"
-            yield Text(f"{name} is paused by {one['paused_by']} since {since}{why}", style="yellow")
+            yield cell(f"{name} is paused by {one['paused_by']} since {since}{why}", "yellow")
         elif one["failures"]:
             until = f" until {one['pause_until'].astimezone():%H:%M:%S}" if state == "open" else ""
-            sends = f"{one['failures']} sends in a row failed: {one['error_code']}: {one['error']}"
-            yield Text(f"{name} is {SHOWN[state]}{until}: {sends}", style=STYLES[state])
+            failed = f"{many(one['failures'], 'send')} in a row failed: {one['error_code']}: {one['error']}"
+            yield cell(f"{name} is {SHOWN[state]}{until}: {failed}", STYLES[state])
         if one["held_up"]:
-            yield Text(f"{name} has keys that a dead message holds up: {one['held_up']:,}; see `keys`", style="yellow")
+            yield cell(f"{name} has keys that a dead message holds up: {one['held_up']:,}; see `keys`", "yellow")
 
 
 def _workers(found: Found, *, short: bool) -> Table:
@@ -111,8 +119,8 @@ def _workers(found: Found, *, short: bool) -> Table:
         pool = f"{one.get('pool')} × {one.get('concurrency')}"
         lost = one["age"] > LATE
         seen = f"lost, {span(one['age'])} ago" if lost else f"{span(one['age'])} ago"
-        cells = (one["name"], ", ".join(queues), pool, seen)
-        table.add_row(*(Text(cell) for cell in cells), style="red" if lost else "")
+        told = (one["name"], ", ".join(queues), pool, seen)
+        table.add_row(*(cell(text) for text in told), style="red" if lost else "")
     return table
 
 

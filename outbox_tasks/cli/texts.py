@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from outbox_tasks.shown import one_line, printable
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 LONGEST = 64 * 1024
 """Bytes of a payload that are shown; all of it goes to a pipe."""
@@ -34,13 +39,16 @@ def clock(moment: datetime) -> str:
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
-def printable(text: str) -> str:
-    """What others have written, without what would move the cursor or colour the screen."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+def cell(text: object, style: str = "") -> Text:
+    """What others have written, in one line, for rich: never markup, and nothing that a terminal would obey."""
+    from rich.text import Text
+
+    return Text(one_line(str(text)), style)
 
 
-def one_line(text: str) -> str:
-    return " ".join(printable(text).split())
+def many(count: int, noun: str, shown: str | None = None) -> str:
+    """So many of them, in words: 1 message, 2 messages. `shown` stands in place of the number."""
+    return f"{shown or f'{count:,}'} {noun}{'' if count == 1 else 's'}"
 
 
 def lossless(payload: bytes) -> tuple[Any, tuple[str, str]] | None:

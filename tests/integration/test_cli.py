@@ -73,3 +73,61 @@ def test_keys_that_are_held_up_are_listed_with_what_holds_them(run: Run, rows: R
     assert "order:42" in listed.stdout
     [told] = json.loads(run("keys", "--json").stdout)["blocked"]
     assert (told["key"], told["id"], told["waiting"], told["last_error_code"]) == ("order:42", dead, 3, "http_400")
+
+
+def test_a_second_pause_without_a_reason_keeps_the_first_ones(run: Run) -> None:
+    def pauses() -> list[Any]:
+        [one] = json.loads(run("status", "--json").stdout)["destinations"][-1:]
+        return [one["paused_by"], one["paused_why"], one["paused_at"]]
+
+    run("pause", "orders", "--who", "ada", "--why", "moving house")
+    first = pauses()
+    assert first[:2] == ["ada", "moving house"]
+    run("pause", "orders", "--who", "bob")
+    assert pauses() == first
+    run("pause", "orders", "--who", "bob", "--why", "on holiday")
+    assert pauses()[:2] == ["bob", "on holiday"]
+    run("resume", "orders")
+    run("pause", "orders", "--who", "eve")
+    assert pauses()[:2] == ["eve", None]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_keys_are_listed_with_the_whole_id_and_how_many_more_there_are(
+    run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ids = []
+    for n, key in enumerate(("order:1", "a-key-as-long-as-keys-are/" * 8, "order:3")):
+        ids += rows.insert(1, key=key, status="dead", dead_at=seconds_from_now(n - 60), last_error_code="no" * 20)
+        rows.insert(1, key=key)
+    rows.insert(1, key="nobody waits", status="dead", dead_at=seconds_from_now(-90))
+    whole = run("keys")
+    assert whole.exit_code == 1
+    assert [id for id in ids if id in whole.stdout] == ids
+    assert "nobody waits" not in whole.stdout
+    assert "more" not in whole.output
+    some = run("keys", "--limit", "2")
+    assert ids[2] not in some.stdout
+    assert "There are 1 more: --limit shows them." in some.stderr
+    assert json.loads(run("keys", "--limit", "2", "--json").stdout)["more"] == 1
+    shown = run("status").stdout
+    assert "orders has keys that a dead message holds up: 3; see `keys`" in " ".join(shown.split())
+
+
+def test_one_is_not_several(run: Run, rows: Rows) -> None:
+    entry = {"at": "2026-01-01T00:00:00+00:00", "what": "dead", "attempt": 1, "code": "no"}
+    [id] = rows.insert(1, status="dead", dead_at=seconds_from_now(-1), attempts=1, history=[entry])
+    assert "1 dead letter waits for a person" in run("status").stdout
+    assert "dead after 1 attempt: no" in run("show", id).stdout
+    rows.insert(1, status="dead", dead_at=seconds_from_now(-1))
+    assert "2 dead letters wait for a person" in run("status").stdout
+
+
+def test_an_error_is_an_object_too_where_a_program_reads(run: Run, rows: Rows) -> None:
+    missing = run("show", str(uuid4()), "--json")
+    assert missing.exit_code == 1
+    assert json.loads(missing.stdout)["error"].startswith("There is no message ")
+    assert missing.stderr.startswith("Error: There is no message ")
+    assert run("show", str(uuid4())).stdout == ""
+    assert json.loads(run("audit", "--payload", "1", "--json").stdout) == {"error": "No. 1 of the audit is no edit."}

@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+from click.testing import CliRunner
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox, Settings
+from outbox_tasks.cli import outbox
 from outbox_tasks.drain import Drained, drain, settings_for
+from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Step
 from outbox_tasks.publish import Publishers
 from outbox_tasks.store import GRACE, Store
@@ -111,7 +115,7 @@ def test_a_publisher_that_fails_over_some_messages_kills_only_those(
 
 def test_everything_that_is_due_is_sent(start: Start, rows: Rows, stream: Stream) -> None:
     ids = rows.insert(2_500)
-    assert ended(start()) == {"sent": 2_500, "later": 0, "dead": 0, "ended": True, "outages": 0}
+    assert ended(start()) == {"sent": 2_500, "later": 0, "dead": 0, "ended": True, "outages": 0, "left": []}
     assert Counter(stream.ids()) == Counter(ids)
     assert rows.hot() == []
     with rows.engine.connect() as connection:
@@ -152,7 +156,7 @@ def test_what_fails_goes_back_to_the_table_and_waits(start: Start, rows: Rows) -
     """No Celery is there to keep a retry: none may be left under a lease."""
     [failing] = rows.insert(1, destination="told", payload=b'{"fail": 99}')
     rows.insert(3, destination="told")
-    assert ended(start()) == {"sent": 3, "later": 1, "dead": 0, "ended": True, "outages": 0}
+    assert ended(start()) == {"sent": 3, "later": 1, "dead": 0, "ended": True, "outages": 0, "left": []}
     row = rows.one(failing)
     assert (row.attempts, row.lease, row.last_error_code) == (1, None, "told")
 
@@ -175,6 +179,61 @@ def test_a_destination_out_of_reach_is_told_and_costs_no_attempt(drained: Callab
     result = drained(destinations={"orders": {"url": "redis+stream://127.0.0.1:1/0/s"}}, send_timeout=1)
     assert result.steps == Counter({Step.OUTAGE: 3})
     assert {row.attempts for row in rows.hot()} == {0}
+
+
+@pytest.fixture
+def told(store: Store, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    """What a drain by hand says, and its exit code."""
+
+    def run(destinations: dict[str, Any]) -> tuple[int, str]:
+        monkeypatch.setenv("OUTBOX_DATABASE_URL", str(store.settings.database_url))
+        monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(store.settings.database_schema))
+        for name in ("BACKOFF_CAP", "BREAKER_PAUSE", "BREAKER_PAUSE_MAX"):
+            monkeypatch.setenv(f"OUTBOX_{name}", "1")
+        monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps(destinations))
+        result = CliRunner().invoke(outbox, ["drain"])
+        return result.exit_code, " ".join(result.stdout.split())
+
+    return run
+
+
+def test_a_destination_that_is_left_alone_is_told_by_each_drain_until_it_takes_what_is_due(
+    told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream, own_redis: EmbeddedValkey
+) -> None:
+    with redis.Redis.from_url(own_redis.url) as client:
+        client.config_set("requirepass", "another")
+    wrong = own_redis.url.replace("redis://", "redis+stream://:wrong@") + "/orders"
+    away = {"orders": {"url": wrong}}
+    rows.insert(3)
+    for _ in range(6):
+        code, said = told(away)
+        assert code == 1, said
+        assert "orders is left alone with 3 messages, because its last sends failed (" in said
+        assert "Nothing more is due" not in said
+    rows.change(locked_until=seconds_from_now(-1))
+    back = {"orders": {"url": stream.url}}
+    eventually(lambda: told(back) == (0, "Sent 0. Nothing more is due."), 60)
+    assert rows.hot() == []
+
+
+def test_a_destination_that_is_paused_is_told_while_something_is_due(
+    told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream, store: Store
+) -> None:
+    store.traffic.pause("orders", "ada", "moving house")
+    here = {"orders": {"url": stream.url}}
+    assert told(here) == (0, "Sent 0. Nothing more is due.")
+    rows.insert(1)
+    said = "Sent 0. orders is left alone with 1 message, because it is paused by ada: moving house."
+    assert told(here) == (1, said)
+    store.traffic.resume("orders", "ada")
+    assert told(here) == (0, "Sent 1. Nothing more is due.")
+
+
+def test_what_a_rate_leaves_for_later_is_told(told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream) -> None:
+    rows.insert(3)
+    code, said = told({"orders": {"url": stream.url, "rate_limit": 0.01}})
+    assert code == 1
+    assert "orders is left alone with 2 messages, because its rate_limit or concurrency is used up for now." in said
 
 
 def test_keys_keep_their_order_and_are_sent_to_the_end(

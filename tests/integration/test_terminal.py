@@ -1,0 +1,121 @@
+"""What reaches a person's terminal, when everything that others can write is hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert
+
+from outbox_tasks.store import Store
+from tests.conftest import Rows, seconds_from_now
+
+OVERLINE = "\x1b[53m"
+"""An escape sequence that rich never writes of itself."""
+EVIL = f"[red]evil[/red]\x1b]0;owned\x07{OVERLINE}\x9b31m\x7f\u202e\u2066:smile:\r!"
+RAW = ("\x1b]", "\x07", OVERLINE, "\x9b", "\x7f", "\u202e", "\u2066", "\r!", "😄")
+PATIENCE = 120
+
+# One process for all of them: to start is most of what a command costs.
+RUN_ALL = """
+import json, sys
+from outbox_tasks.cli import outbox
+for arguments in json.loads(sys.argv[1]):
+    print(f"== {arguments[0]}", flush=True)
+    try:
+        outbox.main(arguments, prog_name="outbox-tasks")
+    except SystemExit:
+        pass
+    sys.stdout.flush()
+"""
+
+
+@pytest.fixture
+def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The id of a dead letter that holds up its key, in an outbox where all that others can write is hostile."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OUTBOX_DATABASE_URL", str(store.settings.database_url))
+    monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(store.settings.database_schema))
+    monkeypatch.setenv("OUTBOX_BROKER_URL", str(store.settings.broker_url))
+    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({EVIL: {"url": "a://b"}, "orders": {"url": "a://b"}}))
+    monkeypatch.setenv("OUTBOX_STALE_AFTER", "1")
+    hostile = {
+        "event_type": EVIL, "destination": EVIL, "key": EVIL, "aggregate_type": EVIL, "aggregate_id": EVIL,
+        "payload": json.dumps({"a": EVIL}, ensure_ascii=False).encode(), "content_type": EVIL, "headers": {EVIL: EVIL},
+        "locked_by": EVIL,
+    }  # fmt: skip
+    entry = {"at": EVIL, "what": EVIL, "attempt": 1, "by": EVIL, "code": EVIL, "error": EVIL, "why": EVIL}
+    trouble = {"last_error_code": EVIL, "last_error": EVIL, "history": [entry]}
+    [id] = rows.insert(1, **hostile, **trouble, status="dead", attempts=1, dead_at=seconds_from_now(-60))
+    rows.insert(1, **hostile, locked_until=seconds_from_now(-60))
+    t, now = store.tables, datetime.now(UTC)
+    states = {"failures": 7, "error_code": EVIL, "error": EVIL, "opened_at": now, "pause_until": now + timedelta(1)}
+    paused = {"paused_at": now, "paused_by": EVIL, "paused_why": EVIL}
+    queues = {"queues": ["outbox.claim", EVIL], "pool": EVIL, "concurrency": 1}
+    with rows.engine.begin() as connection:
+        connection.execute(insert(t.destinations).values(name=EVIL, **states))
+        connection.execute(insert(t.destinations).values(name="orders", **paused))
+        connection.execute(
+            insert(t.audit).values(who=EVIL, why=EVIL, action="redrive", target=EVIL, facts={EVIL: EVIL})
+        )
+        connection.execute(insert(t.heartbeats).values(name=EVIL, kind="worker", facts=queues))
+        facts = {"code": EVIL, "event_type": EVIL, "message_id": EVIL, "keys": [EVIL]}
+        for kind in ("dead_letter", "key_blocked"):
+            alert = {"name": f"{kind}{EVIL}", "kind": kind, "destination": EVIL, "told": 1, "told_at": now}
+            connection.execute(insert(t.alerts).values(**alert, facts=facts))
+    return id
+
+
+def on_a_terminal(*commands: list[str], encoding: str, **env: str) -> str:
+    """What these commands write to a terminal, on which nobody types."""
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, "-c", RUN_ALL, json.dumps(commands)]
+    environment = {**os.environ, "TERM": "xterm-256color", "PYTHONUTF8": "0", **env}
+    process = subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    written = b""
+    try:
+        while chunk := os.read(ours, 1 << 16):
+            written += chunk
+    except OSError:  # the other side is closed
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait(PATIENCE) == 0, written.decode(errors="replace")[-3000:]
+    return written.decode(encoding, errors="replace")
+
+
+def commands(dead: str) -> list[list[str]]:
+    return [
+        ["list"], ["show", dead], ["errors"], ["keys"], ["status"], ["alerts"], ["audit"], ["health", "--worker", "x"],
+        ["doctor", "--only", "keys_blocked", "--only", "dead_letters", "--only", "breaker_open", "--only", "stale"],
+        ["redrive", dead, "--dry-run"], ["redrive", "--all", "--dry-run"], ["discard", "--all", "--dry-run"],
+        ["list", "--destination", f"{EVIL}?"], ["resume", EVIL], ["pause", EVIL], ["drain"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "encoding"), [("160", "utf-8"), ("80", "latin-1")])
+def test_nothing_that_others_have_written_is_obeyed_and_no_terminal_knows_too_few_characters(
+    dead: str, columns: str, encoding: str
+) -> None:
+    """And what others have written is no markup, and an id is never cut."""
+    env = {"COLUMNS": columns, "PYTHONIOENCODING": encoding}
+    found = on_a_terminal(*commands(dead), encoding=encoding, **env)
+    parts: dict[str, str] = defaultdict(str)
+    for part in found.split("== ")[1:]:
+        command, _, shown = part.partition("\r\n")
+        parts[command] += shown
+    assert "Traceback" not in found
+    for command, shown in parts.items():
+        assert [raw for raw in RAW if raw in shown] == [], command
+    for command in ("list", "show", "errors", "keys", "status", "alerts", "audit", "health"):
+        assert "[red]evil" in parts[command].replace("\r\n", ""), command
+    for command in ("list", "show", "errors", "keys"):
+        assert dead in parts[command], command
