@@ -32,7 +32,7 @@ from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert, ReturningUpdate
 from outbox_tasks.audit import told
 from outbox_tasks.schema import Tables
 from outbox_tasks.slots import slow_sends
-from outbox_tasks.sql import SECOND, blocked, held, json_rows, seconds
+from outbox_tasks.sql import SECOND, blocked, bound_for, held, json_rows, seconds
 
 
 def admit(t: Tables) -> Select[Any]:
@@ -131,7 +131,7 @@ def give_back(t: Tables) -> ReturningUpdate[Any]:
     ticket = json_rows("ticket", id=Uuid, attempt=Integer)
     return (
         update(m)
-        .where(*held(t, ticket), m.c.begun.is_(False), blocked(t))
+        .where(*held(t, ticket), bound_for(t), m.c.begun.is_(False), blocked(t))
         .values(lease=null(), locked_until=func.clock_timestamp())
         .returning(m.c.id)
     )

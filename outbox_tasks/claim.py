@@ -11,6 +11,7 @@ from math import ceil
 from uuid import uuid4
 
 from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.leasing import BUNDLE_BYTES
 from outbox_tasks.model import Bundle, Ticket
 from outbox_tasks.schema import DEAD
 from outbox_tasks.settings import Settings
@@ -166,7 +167,9 @@ def bundled(
             tickets = tuple(map(_ticket, some))
             # When a key's messages have arrived, those behind them are due, and nobody else would tell.
             keyed = any(row.key is not None for row in some)
-            yield Bundle(destination, lease, tickets, more=keyed, gather=most == 1, lane=lane)
+            # So many of its size, run together, are still a light bundle.
+            gather = most == 1 and _bytes(some) <= BUNDLE_BYTES // GATHERED
+            yield Bundle(destination, lease, tickets, more=keyed, gather=gather, lane=lane)
 
 
 def _ticket(row: Claimed) -> Ticket:
@@ -174,15 +177,23 @@ def _ticket(row: Claimed) -> Ticket:
 
 
 def _packed(rows: Sequence[Claimed], size: int, most: int) -> Iterator[list[Claimed]]:
-    """Bundles of about `size` rows, and never more than `most`, that no key is divided between."""
+    """Bundles of about `size` rows, and never more than `most` or of too many bytes, that no key is divided between."""
     bundle: list[Claimed] = []
+    weight = 0
     for run in _runs(rows):
-        if bundle and (len(bundle) >= size or len(bundle) + len(run) > most):
+        more = _bytes(run)
+        too_many = len(bundle) >= size or len(bundle) + len(run) > most
+        if bundle and (too_many or weight + more > BUNDLE_BYTES):
             yield bundle
-            bundle = []
+            bundle, weight = [], 0
         bundle += run
+        weight += more
     if bundle:
         yield bundle
+
+
+def _bytes(rows: Iterable[Claimed]) -> int:
+    return sum(row.size for row in rows)
 
 
 def _runs(rows: Iterable[Claimed]) -> Iterable[list[Claimed]]:

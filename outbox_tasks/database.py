@@ -20,7 +20,7 @@ from outbox_tasks.policy import HIDDEN
 from outbox_tasks.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.settings import Settings
 from outbox_tasks.shown import redacted, without_secrets
-from outbox_tasks.sql import alone, check_dialect, idle
+from outbox_tasks.sql import alone, check_dialect, idle, unhurried
 
 SESSION = {
     "DateStyle": "ISO, MDY", "IntervalStyle": "postgres", "TimeZone": "UTC", "bytea_output": "hex",
@@ -184,10 +184,13 @@ class Database:
         with self.connection() as connection:
             return connection.execute(statement, parameters).rowcount
 
-    def rows(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
-        """The rows that a statement returns."""
+    def rows(self, statement: Executable, parameters: dict[str, Any], limit: float | None = None) -> Sequence[Any]:
+        """The rows that a statement returns. `limit`: seconds that it may run, if not the usual."""
         with self.connection() as connection:
-            return connection.execute(statement, parameters).all()
+            if limit is None:
+                return connection.execute(statement, parameters).all()
+            with _unhurried(connection, limit) as transaction:
+                return transaction.execute(statement, parameters).all()
 
     @contextmanager
     def alone(self, what: str) -> Iterator[bool]:
@@ -220,6 +223,21 @@ class Database:
             raise _unavailable(self.settings, error.orig) from error
         except PoolTimeout as error:
             raise _unavailable(self.settings, error) from error
+
+
+@contextmanager
+def _unhurried(connection: Connection, seconds: float) -> Iterator[Connection]:
+    """A transaction whose statements may run for so long."""
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, Patient)
+    transaction = connection.execution_options(isolation_level="READ COMMITTED")
+    usual, driver.patience = driver.patience, seconds + ON_ITS_WAY
+    try:
+        with transaction.begin():
+            transaction.execute(unhurried(), {"limit": f"{seconds * 1000:.0f}"})
+            yield transaction
+    finally:
+        driver.patience = usual
 
 
 @contextmanager

@@ -46,6 +46,10 @@ SHARE: dict[str, Any] = {
 one is worth delivering; of keys, the longest run, whether a dead message blocks its key, past which key to look (null:
 from the first), and beyond which number (what is older does not hold up what a test has written)."""
 
+BUNDLE_BYTES = 4 * 1024 * 1024
+"""What the payloads of one bundle come to at most, unless it is a single message: they are fetched by one statement,
+and archived by another, and both have to end in time."""
+
 WEIGHTS = {1: 6, 0: 3, -1: 1}
 """How a destination's share is split among high, normal and low priority, when all of them have enough due."""
 
@@ -96,6 +100,11 @@ def state(m: Table) -> tuple[ColumnElement[Any], ...]:
     """What `leased` has to know of a row before it changes it."""
     since = func.coalesce(m.c.deliver_at, m.c.created_at).label("since")
     return m.c.id, m.c.attempts, m.c.lease, m.c.begun, m.c.locked_by, m.c.last_error_code, m.c.latest, since
+
+
+def size(m: FromClause) -> ColumnElement[int]:
+    """Bytes of a payload, which need not be read for it."""
+    return func.octet_length(m.c.payload, type_=Integer)
 
 
 def is_alone(m: FromClause) -> ColumnElement[bool]:
@@ -160,6 +169,7 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
             *_claimed(m, is_alone(picked)),
             (false() if superseded is None else superseded).label("superseded"),
             case((unsettled, "unsettled"), (expired, "lease_expired")).label("cause"),
+            size(m).label("size"),
         )
     )
 

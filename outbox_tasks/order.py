@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
 
-from outbox_tasks.leasing import SHARE, is_alone, is_due, is_spent, leased, state
+from outbox_tasks.leasing import BUNDLE_BYTES, SHARE, is_alone, is_due, is_spent, leased, size, state
 from outbox_tasks.schema import Tables, function
 from outbox_tasks.sql import json_rows, pending, probe
 
@@ -208,7 +208,7 @@ def _ready(t: Tables, head: CTE) -> CTE:
 def _locked(m: Table, chosen: FromClause, name: str, *own: str) -> CTE:
     """Lock what was chosen, as it is now: what has changed since, or is locked by others, is not among it."""
     row = (
-        select(*state(m))
+        select(*state(m), size(m).label("bytes"))
         .where(probe(m.c.id, chosen.c.id), *is_due(m))
         .correlate(chosen)
         .with_for_update(skip_locked=True)
@@ -220,8 +220,9 @@ def _locked(m: Table, chosen: FromClause, name: str, *own: str) -> CTE:
 
 
 def _followers(m: Table, mine: CTE) -> CTE:
-    """What comes right behind a head and may go with it: up to the first that has to wait, or to travel alone."""
-    now = select(*state(m), m.c.seq, m.c.status, m.c.locked_until)
+    """What comes right behind a head and may go with it: up to the first that has to wait, or to travel alone, or is
+    too much for one bundle."""
+    now = select(*state(m), m.c.seq, m.c.status, m.c.locked_until, size(m).label("bytes"))
     behind = (
         now.where(m.c.destination == mine.c.destination, m.c.key == mine.c.key, m.c.seq > mine.c.seq)
         .order_by(m.c.key, m.c.seq)
@@ -236,12 +237,14 @@ def _followers(m: Table, mine: CTE) -> CTE:
     placed = (
         select(behind.c.id, behind.c.seq, func.row_number().over(**by_seq).label("place"))
         .add_columns(func.bool_and(fit).over(**by_seq).label("fits"))
+        .add_columns(func.sum(behind.c.bytes).over(**by_seq).label("bytes"))
         .correlate(mine)
         .lateral("placed")
     )
     columns = (mine.c.destination, mine.c.key, mine.c.ceiling, mine.c.oldest)
     together = (mine.c.length > 1, ~is_alone(mine), ~_tried(mine), ~is_spent(mine, mine), placed.c.fits)
-    run = select(placed, *columns).select_from(mine.join(placed, true())).where(*together)
+    light = mine.c.bytes + placed.c.bytes <= literal_column(str(BUNDLE_BYTES))
+    run = select(placed, *columns).select_from(mine.join(placed, true())).where(*together, light)
     return run.cte("run").prefix_with("MATERIALIZED")
 
 

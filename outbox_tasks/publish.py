@@ -66,11 +66,13 @@ def publish(
     publishers: Mapping[str, Publisher],
     bundle: Bundle,
     crowded: Callable[[], None] = lambda: None,
+    *,
+    unhurried: bool = False,
 ) -> list[tuple[Ticket, Outcome]]:
     """Send the messages of a bundle that are still ours. Returns the outcome of each one begun, in order,
     with the ticket of the attempt that was begun. `crowded` is called if there is no slot for it, with quick
-    sends in all of them."""
-    begun = _begin(store, bundle, crowded)
+    sends in all of them. `unhurried`: see `Store.begin`."""
+    begun = _begin(store, bundle, crowded, unhurried)
     messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
     free = _overtaking_nobody(bundle, begun)
     outcomes: dict[str, Outcome] = {}
@@ -102,10 +104,10 @@ def _overtaking_nobody(bundle: Bundle, begun: Mapping[str, LeasedMessage]) -> li
     return free
 
 
-def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None]) -> dict[str, LeasedMessage]:
+def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None], unhurried: bool) -> dict[str, LeasedMessage]:
     """Begin, once there is a slot: soon, or not in this task. What is not to be begun now is given back."""
     for wait in (*SLOT_WAITS, None):
-        begun = store.begin(bundle)
+        begun = store.begin(bundle, unhurried=unhurried)
         if begun:
             break
         crowded = store.crowded(bundle)

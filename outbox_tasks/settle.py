@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import TypeVar
 
-from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
 from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
 from outbox_tasks.retry import judge
 from outbox_tasks.store import Store
@@ -54,9 +54,8 @@ def settle(
     # Two statements, two transactions: each is tried again by itself.
     settled: set[str] = set()
     for some in (done, failed):
-        settled |= _patiently(
-            partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender), deadline, bundle, len(some)
-        )
+        record = partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender)
+        settled |= _patiently(record, deadline, bundle, len(some), partial(record, unhurried=True))
     if vain := [v.ticket for v in verdicts.values() if v.ticket.id not in settled and v.step is not Step.BEHIND]:
         _patiently(partial(store.sent_in_vain, vain), deadline, bundle, len(vain))
     result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
@@ -89,7 +88,10 @@ def _tell_the_breaker(
         opened(outage.code, outage.error)
 
 
-def _patiently(settle: Callable[[], R], deadline: float, bundle: Bundle, count: int) -> R:
+def _patiently(
+    settle: Callable[[], R], deadline: float, bundle: Bundle, count: int, unhurried: Callable[[], R] | None = None
+) -> R:
+    """`unhurried`: the same with more time for the statement, for when that is what it was too slow for."""
     for tried, wait in enumerate(chain(WAITS, repeat(WAITS[-1]))):
         try:
             return settle()
@@ -97,6 +99,8 @@ def _patiently(settle: Callable[[], R], deadline: float, bundle: Bundle, count: 
             # Once more in any case: after a pause of the whole process the time is over, and the database may be back.
             if tried and time.monotonic() + wait > deadline:
                 raise
+            if unhurried and isinstance(error, DatabaseTooSlow):
+                settle = unhurried
             facts = {"destination": bundle.destination, "lease": bundle.lease, "count": count}
             text = "could not settle %d messages to %s, lease %s, trying again: %s"
             log.warning(text, count, bundle.destination, bundle.lease, error, extra=facts)

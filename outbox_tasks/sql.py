@@ -81,6 +81,12 @@ def never_settled(attempt: ColumnElement[Any], by: ColumnElement[Any]) -> Column
     return func.format(said, attempt, by)
 
 
+def bound_for(t: Tables) -> ColumnElement[bool]:
+    """Whether a message is one of the destination that a bundle says it is for: bundles come from the broker, and who
+    can write there must not send one destination's messages to another. Parameter: target (the destination)."""
+    return t.messages.c.destination == bindparam("target", type_=Text)
+
+
 def probe(indexed: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnElement[bool]:
     """`indexed = value`, in a form that a plan can only meet by looking up each value in the index.
 
@@ -163,6 +169,11 @@ def alone(schema: str | None, what: str) -> Select[Any]:
     lock = func.pg_try_advisory_xact_lock(func.hashtextextended(literal(f"outbox {what} ") + place, 0))
     said = (func.set_config(name, value, literal_column("true")) for name, value in settings.items())
     return select(lock, *said)
+
+
+def unhurried() -> Select[Any]:
+    """Let the statements of this transaction run for longer. Parameter: limit (as `statement_timeout` takes it)."""
+    return select(func.set_config("statement_timeout", bindparam("limit", type_=Text), True, type_=Text))
 
 
 def idle() -> TextClause:

@@ -50,6 +50,7 @@ from outbox_tasks.sql import (
     SECOND,
     begun_once,
     blocked,
+    bound_for,
     brief,
     commit_soon,
     elapsed,
@@ -177,7 +178,8 @@ def begin(t: Tables) -> Update:
     may = select(or_(bindparam("room", type_=Integer).is_(None), exists(select(slot.c.slot)))).scalar_subquery()
     return (
         update(m)
-        .where(may, *held(t, ticket), m.c.locked_until > func.clock_timestamp(), ~blocked(t), commit_soon())
+        .where(may, *held(t, ticket), bound_for(t), m.c.locked_until > func.clock_timestamp())
+        .where(~blocked(t), commit_soon())
         .values(
             attempts=m.c.attempts + 1,
             begun=true(),
@@ -215,7 +217,7 @@ def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | Returning
     """
     m, a = t.messages, t.archive
     ticket = json_rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
-    gone = delete(m).where(*begun_once(t, ticket), commit_soon())
+    gone = delete(m).where(*begun_once(t, ticket), bound_for(t), commit_soon())
     closed = recovered(t).cte("recovered")
     if not archive:
         return gone.returning(cast(m.c.id, Text).label("id")).add_cte(closed, freed(t))
@@ -255,7 +257,7 @@ def settle_failed(t: Tables) -> Update:
     excused = ticket.c.outage & or_(m.c.outages + 1 < bindparam("patience", type_=Integer), out_of_reach)
     return (
         update(m)
-        .where(*begun_once(t, ticket), commit_soon())
+        .where(*begun_once(t, ticket), bound_for(t), commit_soon())
         .values(
             status=case((ticket.c.dead, DEAD), else_=PENDING),
             dead_at=case((ticket.c.dead, func.clock_timestamp())),

@@ -49,6 +49,8 @@ class Claimed(NamedTuple):
     """It has failed, and there is a newer one, which is all that matters."""
     cause: str | None = None
     """Why its last lease ended: `unsettled`, it may arrive twice; or `lease_expired`, before it was begun."""
+    size: int = 0
+    """Bytes of its payload."""
 
 
 FAILED = (Step.RETRY, Step.RELEASE, Step.OUTAGE, Step.DEAD, Step.BEHIND)
@@ -196,8 +198,9 @@ class Store(Database):
         rows = self.rows(self._bury_unroutable, {"known": list(self.settings.destinations), "grace": GRACE})
         return [Claimed(*row) for row in rows]
 
-    def begin(self, bundle: Bundle) -> dict[str, LeasedMessage]:
-        """Count an attempt of each message that is still ours and fetch it, by id; the bundle gets a slot."""
+    def begin(self, bundle: Bundle, *, unhurried: bool = False) -> dict[str, LeasedMessage]:
+        """Count an attempt of each message that is still ours and fetch it, by id; the bundle gets a slot.
+        `unhurried`: it may take longer than a statement usually may."""
         parameters = {
             **_fence(bundle.lease, bundle.tickets),
             "target": bundle.destination,
@@ -208,7 +211,13 @@ class Store(Database):
             # Longer than any send may take; the row's lease allows for more than that.
             "keep": self.settings.soft_time_limit,
         }
-        return {row[0]: _leased(*row) for row in self.rows(self._begin, parameters)}
+        limit = self._longest if unhurried else None
+        return {row[0]: _leased(*row) for row in self.rows(self._begin, parameters, limit)}
+
+    @property
+    def _longest(self) -> float:
+        """Seconds for a statement that did not end in time: most of what a publish task has."""
+        return max(self.settings.statement_timeout, self.settings.soft_time_limit * 2 / 3)
 
     def crowded(self, bundle: Bundle) -> bool | None:
         """See `Traffic.crowded`."""
@@ -218,22 +227,32 @@ class Store(Database):
         """Release what was not begun because its destination is left alone; returns how many."""
         return self.traffic.give_back(bundle, _fence(bundle.lease, bundle.tickets))
 
-    def settle(self, lease: str, destination: str, verdicts: Sequence[Verdict], sender: UUID | None = None) -> set[str]:
-        """Record what became of begun messages. Returns the ids that were still ours. The slot of `sender` is free."""
+    def settle(
+        self,
+        lease: str,
+        destination: str,
+        verdicts: Sequence[Verdict],
+        sender: UUID | None = None,
+        *,
+        unhurried: bool = False,
+    ) -> set[str]:
+        """Record what became of begun messages. Returns the ids that were still ours. The slot of `sender` is free.
+        `unhurried`: see `begin`."""
+        limit = self._longest if unhurried else None
         done = [v for v in verdicts if v.step in (Step.SENT, Step.DISCARDED)]
         failed = [v for v in verdicts if v.step in FAILED]
         fence = {"token": UUID(lease), "target": destination, "sender": sender}
         settled: Sequence[Any] = []
         if done:
             parameters: dict[str, Any] = {"ticket": json.dumps([_done(v) for v in done]), **fence}
-            settled = self.rows(self._settle_done, parameters)
+            settled = self.rows(self._settle_done, parameters, limit)
         if failed:
             parameters = {
                 "ticket": json.dumps([_failure(v, self.settings.queue_lease) for v in failed]),
                 "patience": self.settings.breaker_failures,
                 **fence,
             }
-            settled = [*settled, *self.rows(self._settle_failed, parameters)]
+            settled = [*settled, *self.rows(self._settle_failed, parameters, limit)]
         return {row[0] for row in settled}
 
     def sent_in_vain(self, tickets: Collection[Ticket]) -> None:

@@ -25,6 +25,7 @@ from outbox_tasks.bundles import report, trace_each, verdict_in_hand
 from outbox_tasks.errors import (
     AttemptFailed,
     BrokerUnreachable,
+    DatabaseTooSlow,
     DatabaseUnavailable,
     DeadLetter,
     MaintainedElsewhere,
@@ -144,13 +145,16 @@ def register(app: Celery, settings: Settings) -> Relay:
 def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
     """Begin, send, settle. While the database is away nothing is begun: Celery tries again, within the lease."""
     began = time.monotonic()
+    # A single message that was tried more often than it was begun has all the time there is.
+    unhurried = len(bundle.tickets) == 1 and task.request.retries > bundle.tickets[0].attempt
     try:
         store = relay.store
-        outcomes = publish.publish(store, relay.publishers, bundle, relay.crowd.note)
+        outcomes = publish.publish(store, relay.publishers, bundle, relay.crowd.note, unhurried=unhurried)
     except DatabaseUnavailable as error:
         wait = backoff(relay.settings, task.request.retries + 1)
+        smaller = _halved(relay, bundle) if isinstance(error, DatabaseTooSlow) else None
         # It still expires when it would have: with its lease.
-        raise task.retry(exc=error, countdown=wait) from error
+        raise task.retry(args=smaller, exc=error, countdown=wait) from error
     try:
         verdicts = settle.settle(store, bundle, outcomes, partial(_tell_open, relay, bundle.destination))
     except SoftTimeLimitExceeded as error:
@@ -164,6 +168,20 @@ def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
     logs.published(bundle, verdicts, seconds)
     settled.send(sender=relay.app, bundle=bundle, verdicts=verdicts, seconds=seconds)
     return verdicts
+
+
+def _halved(relay: Relay, bundle: Bundle) -> tuple[Any, ...] | None:
+    """The arguments of a bundle with the first half of these messages, the rest of which are given back: all of them
+    were too much for a begin. None: it stays as it is."""
+    kept = len(bundle.tickets) // 2
+    if not kept:
+        return None
+    try:
+        relay.store.release(bundle.lease, bundle.tickets[kept:])
+    except DatabaseUnavailable:  # it is slow whatever it is asked for
+        return None
+    log.warning("a bundle of %d messages to %s is halved", len(bundle.tickets), bundle.destination)
+    return bundle.destination, bundle.lease, [ticket[:3] for ticket in bundle.tickets[:kept]]
 
 
 def _tell_open(relay: Relay, destination: str, code: str | None, error: str | None) -> None:

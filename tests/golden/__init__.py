@@ -123,6 +123,7 @@ def current() -> dict[str, str]:
         "forget_acts": archive.forget_acts(t),
         "alone": sql.alone("some_schema", "maintain"),
         "idle": sql.idle(),
+        "unhurried": sql.unhurried(),
         "newest": search.newest(t),
         "newest_archived": search.newest_archived(t),
         "waiting": search.waiting(t),

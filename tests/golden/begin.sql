@@ -32,6 +32,7 @@ WHERE (
   AND outbox_messages.id = ANY (ARRAY[ticket.id])
   AND outbox_messages.attempts = ticket.attempt
   AND outbox_messages.lease = %(token)s::UUID
+  AND outbox_messages.destination = %(target)s::VARCHAR
   AND outbox_messages.locked_until > clock_timestamp()
   AND NOT (EXISTS (
   SELECT outbox_destinations.name

@@ -52,7 +52,7 @@ FROM picked
 WHERE outbox_messages.id = ANY (ARRAY[picked.id])
 RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.destination, outbox_messages.event_type, outbox_messages.attempts, outbox_messages.status, picked.begun OR coalesce(picked.last_error_code = %(last_error_code_1)s::VARCHAR OR picked.last_error_code = %(last_error_code_2)s::VARCHAR OR picked.last_error_code = %(last_error_code_3)s::VARCHAR, false) AS alone, outbox_messages.key, outbox_messages.priority, outbox_messages.last_error_code AS code, outbox_messages.last_error AS error, false AS superseded, CASE
     WHEN picked.begun THEN %(param_11)s::VARCHAR
-    WHEN (picked.lease IS NOT NULL) THEN %(param_12)s::VARCHAR END AS cause;
+    WHEN (picked.lease IS NOT NULL) THEN %(param_12)s::VARCHAR END AS cause, octet_length(outbox_messages.payload) AS size;
 -- coalesce_1 = 'attempts_exhausted'
 -- coalesce_2 = 'lease_expired'
 -- coalesce_3 = 'none'

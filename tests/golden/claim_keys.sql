@@ -37,10 +37,10 @@ WITH share AS (
   ) AS due
   WHERE due.seq <= due.reach
 ), mine AS MATERIALIZED (
-  SELECT row.id AS id, row.attempts AS attempts, row.lease AS lease, row.begun AS begun, row.locked_by AS locked_by, row.last_error_code AS last_error_code, row.latest AS latest, row.since AS since, ready.destination AS destination, ready.key AS key, ready.seq AS seq, ready.ceiling AS ceiling, ready.oldest AS oldest, ready.length AS length, ready.reach AS reach
+  SELECT row.id AS id, row.attempts AS attempts, row.lease AS lease, row.begun AS begun, row.locked_by AS locked_by, row.last_error_code AS last_error_code, row.latest AS latest, row.since AS since, row.bytes AS bytes, ready.destination AS destination, ready.key AS key, ready.seq AS seq, ready.ceiling AS ceiling, ready.oldest AS oldest, ready.length AS length, ready.reach AS reach
   FROM ready
   JOIN LATERAL (
-    SELECT outbox_messages.id AS id, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since
+    SELECT outbox_messages.id AS id, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since, octet_length(outbox_messages.payload) AS bytes
     FROM outbox_messages
     WHERE outbox_messages.id = ANY (ARRAY[ready.id])
       AND outbox_messages.status = 'pending'
@@ -48,12 +48,12 @@ WITH share AS (
     FOR UPDATE SKIP LOCKED
   ) AS row ON true
 ), run AS MATERIALIZED (
-  SELECT placed.id AS id, placed.seq AS seq, placed.place AS place, placed.fits AS fits, mine.destination AS destination, mine.key AS key, mine.ceiling AS ceiling, mine.oldest AS oldest
+  SELECT placed.id AS id, placed.seq AS seq, placed.place AS place, placed.fits AS fits, placed.bytes AS bytes, mine.destination AS destination, mine.key AS key, mine.ceiling AS ceiling, mine.oldest AS oldest
   FROM mine
   JOIN LATERAL (
-    SELECT next.id AS id, next.seq AS seq, row_number() OVER (ORDER BY next.seq) AS place, bool_and(next.status = 'pending' AND next.locked_until <= now() AND NOT (next.latest AND next.attempts > %(attempts_1)s::INTEGER) AND next.seq <= mine.reach AND NOT (next.begun OR coalesce(next.last_error_code = %(last_error_code_1)s::VARCHAR OR next.last_error_code = %(last_error_code_2)s::VARCHAR OR next.last_error_code = %(last_error_code_3)s::VARCHAR, false)) AND NOT (next.attempts >= mine.ceiling OR coalesce(next.since < now() - mine.oldest * interval '1 second', false))) OVER (ORDER BY next.seq) AS fits
+    SELECT next.id AS id, next.seq AS seq, row_number() OVER (ORDER BY next.seq) AS place, bool_and(next.status = 'pending' AND next.locked_until <= now() AND NOT (next.latest AND next.attempts > %(attempts_1)s::INTEGER) AND next.seq <= mine.reach AND NOT (next.begun OR coalesce(next.last_error_code = %(last_error_code_1)s::VARCHAR OR next.last_error_code = %(last_error_code_2)s::VARCHAR OR next.last_error_code = %(last_error_code_3)s::VARCHAR, false)) AND NOT (next.attempts >= mine.ceiling OR coalesce(next.since < now() - mine.oldest * interval '1 second', false))) OVER (ORDER BY next.seq) AS fits, sum(next.bytes) OVER (ORDER BY next.seq) AS bytes
     FROM (
-      SELECT outbox_messages.id AS id, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until
+      SELECT outbox_messages.id AS id, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until, octet_length(outbox_messages.payload) AS bytes
       FROM outbox_messages
       WHERE outbox_messages.destination = mine.destination
         AND outbox_messages.key = mine.key
@@ -67,11 +67,12 @@ WITH share AS (
     AND NOT (mine.latest AND mine.attempts > %(attempts_2)s::INTEGER)
     AND NOT (mine.attempts >= mine.ceiling OR coalesce(mine.since < now() - mine.oldest * interval '1 second', false))
     AND placed.fits
+    AND mine.bytes + placed.bytes <= 4194304
 ), behind AS MATERIALIZED (
-  SELECT row.id AS id, row.attempts AS attempts, row.lease AS lease, row.begun AS begun, row.locked_by AS locked_by, row.last_error_code AS last_error_code, row.latest AS latest, row.since AS since, run.destination AS destination, run.key AS key, run.seq AS seq, run.ceiling AS ceiling, run.oldest AS oldest, run.place AS place
+  SELECT row.id AS id, row.attempts AS attempts, row.lease AS lease, row.begun AS begun, row.locked_by AS locked_by, row.last_error_code AS last_error_code, row.latest AS latest, row.since AS since, row.bytes AS bytes, run.destination AS destination, run.key AS key, run.seq AS seq, run.ceiling AS ceiling, run.oldest AS oldest, run.place AS place
   FROM run
   JOIN LATERAL (
-    SELECT outbox_messages.id AS id, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since
+    SELECT outbox_messages.id AS id, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since, octet_length(outbox_messages.payload) AS bytes
     FROM outbox_messages
     WHERE outbox_messages.id = ANY (ARRAY[run.id])
       AND outbox_messages.status = 'pending'
@@ -79,12 +80,12 @@ WITH share AS (
     FOR UPDATE SKIP LOCKED
   ) AS row ON true
 ), picked AS (
-  SELECT mine.id AS id, mine.attempts AS attempts, mine.lease AS lease, mine.begun AS begun, mine.locked_by AS locked_by, mine.last_error_code AS last_error_code, mine.latest AS latest, mine.since AS since, mine.destination AS destination, mine.key AS key, mine.seq AS seq, mine.ceiling AS ceiling, mine.oldest AS oldest
+  SELECT mine.id AS id, mine.attempts AS attempts, mine.lease AS lease, mine.begun AS begun, mine.locked_by AS locked_by, mine.last_error_code AS last_error_code, mine.latest AS latest, mine.since AS since, mine.bytes AS bytes, mine.destination AS destination, mine.key AS key, mine.seq AS seq, mine.ceiling AS ceiling, mine.oldest AS oldest
   FROM mine
   UNION ALL
-  SELECT numbered.id AS id, numbered.attempts AS attempts, numbered.lease AS lease, numbered.begun AS begun, numbered.locked_by AS locked_by, numbered.last_error_code AS last_error_code, numbered.latest AS latest, numbered.since AS since, numbered.destination AS destination, numbered.key AS key, numbered.seq AS seq, numbered.ceiling AS ceiling, numbered.oldest AS oldest
+  SELECT numbered.id AS id, numbered.attempts AS attempts, numbered.lease AS lease, numbered.begun AS begun, numbered.locked_by AS locked_by, numbered.last_error_code AS last_error_code, numbered.latest AS latest, numbered.since AS since, numbered.bytes AS bytes, numbered.destination AS destination, numbered.key AS key, numbered.seq AS seq, numbered.ceiling AS ceiling, numbered.oldest AS oldest
   FROM (
-    SELECT behind.id AS id, behind.attempts AS attempts, behind.lease AS lease, behind.begun AS begun, behind.locked_by AS locked_by, behind.last_error_code AS last_error_code, behind.latest AS latest, behind.since AS since, behind.destination AS destination, behind.key AS key, behind.seq AS seq, behind.ceiling AS ceiling, behind.oldest AS oldest, behind.place AS place, row_number() OVER (PARTITION BY behind.destination, behind.key ORDER BY behind.place) AS found
+    SELECT behind.id AS id, behind.attempts AS attempts, behind.lease AS lease, behind.begun AS begun, behind.locked_by AS locked_by, behind.last_error_code AS last_error_code, behind.latest AS latest, behind.since AS since, behind.bytes AS bytes, behind.destination AS destination, behind.key AS key, behind.seq AS seq, behind.ceiling AS ceiling, behind.oldest AS oldest, behind.place AS place, row_number() OVER (PARTITION BY behind.destination, behind.key ORDER BY behind.place) AS found
     FROM behind
   ) AS numbered
   WHERE numbered.found = numbered.place
@@ -96,11 +97,11 @@ WITH share AS (
     AND newer.seq > outbox_messages.seq
     AND newer.status = 'pending'
     AND newer.locked_until <= now()
-)) AS superseded, CASE WHEN picked.begun THEN %(param_16)s::VARCHAR WHEN (picked.lease IS NOT NULL) THEN %(param_17)s::VARCHAR END AS cause)
-SELECT taken.seq, taken.id, taken.destination, taken.event_type, taken.attempts, taken.status, taken.alone, taken.key, taken.priority, taken.code, taken.error, taken.superseded, taken.cause
+)) AS superseded, CASE WHEN picked.begun THEN %(param_16)s::VARCHAR WHEN (picked.lease IS NOT NULL) THEN %(param_17)s::VARCHAR END AS cause, octet_length(outbox_messages.payload) AS size)
+SELECT taken.seq, taken.id, taken.destination, taken.event_type, taken.attempts, taken.status, taken.alone, taken.key, taken.priority, taken.code, taken.error, taken.superseded, taken.cause, taken.size
 FROM taken
 UNION ALL
-SELECT CAST(%(param_18)s AS BIGINT) AS seq, CAST(%(param_19)s AS TEXT) AS id, head.destination AS destination, CAST(%(param_20)s AS TEXT) AS event_type, CAST(%(param_21)s AS INTEGER) AS attempts, CAST(%(param_22)s AS TEXT) AS status, CAST(%(param_23)s AS BOOLEAN) AS alone, head.key AS key, CAST(%(param_24)s AS SMALLINT) AS priority, CAST(%(param_25)s AS TEXT) AS code, CAST(%(param_26)s AS TEXT) AS error, CAST(%(param_27)s AS BOOLEAN) AS superseded, CAST(%(param_28)s AS VARCHAR) AS cause
+SELECT CAST(%(param_18)s AS BIGINT) AS seq, CAST(%(param_19)s AS TEXT) AS id, head.destination AS destination, CAST(%(param_20)s AS TEXT) AS event_type, CAST(%(param_21)s AS INTEGER) AS attempts, CAST(%(param_22)s AS TEXT) AS status, CAST(%(param_23)s AS BOOLEAN) AS alone, head.key AS key, CAST(%(param_24)s AS SMALLINT) AS priority, CAST(%(param_25)s AS TEXT) AS code, CAST(%(param_26)s AS TEXT) AS error, CAST(%(param_27)s AS BOOLEAN) AS superseded, CAST(%(param_28)s AS VARCHAR) AS cause, CAST(%(param_29)s AS INTEGER) AS size
 FROM head
 WHERE head.hop = head.size;
 -- attempts_1 = 0

@@ -5,6 +5,7 @@ FROM json_to_recordset(CAST(%(ticket)s::VARCHAR AS JSON)) AS ticket(id UUID, att
 WHERE outbox_messages.id = ANY (ARRAY[ticket.id])
   AND outbox_messages.attempts = ticket.attempt
   AND outbox_messages.lease = %(token)s::UUID
+  AND outbox_messages.destination = %(target)s::VARCHAR
   AND outbox_messages.begun IS false
   AND (EXISTS (
   SELECT outbox_destinations.name

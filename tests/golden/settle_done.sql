@@ -4,6 +4,7 @@ WITH recovered AS (UPDATE outbox_destinations SET failures=%(param_1)s::INTEGER,
   WHERE outbox_messages.id = ANY (ARRAY[ticket.id])
     AND (outbox_messages.attempts = ticket.attempt OR outbox_messages.attempts = ticket.attempt - %(attempt_1)s::INTEGER AND outbox_messages.begun = false)
     AND outbox_messages.lease = %(token)s::UUID
+    AND outbox_messages.destination = %(target)s::VARCHAR
     AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_2)s::VARCHAR
   RETURNING outbox_messages.seq, outbox_messages.id, outbox_messages.event_type, outbox_messages.aggregate_type, outbox_messages.aggregate_id, outbox_messages.destination, outbox_messages.key, outbox_messages.payload, outbox_messages.content_type, outbox_messages.headers, ticket.attempt AS attempts, coalesce(ticket.code, outbox_messages.last_error_code) AS last_error_code, coalesce(ticket.error, outbox_messages.last_error) AS last_error, outbox_messages.created_at, outbox_messages.locked_by, outbox_messages.history, coalesce(ticket.state, %(param_3)s::VARCHAR) AS state
 )

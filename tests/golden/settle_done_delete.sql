@@ -4,6 +4,7 @@ USING json_to_recordset(CAST(%(ticket)s::VARCHAR AS JSON)) AS ticket(id UUID, at
 WHERE outbox_messages.id = ANY (ARRAY[ticket.id])
   AND (outbox_messages.attempts = ticket.attempt OR outbox_messages.attempts = ticket.attempt - %(attempt_1)s::INTEGER AND outbox_messages.begun = false)
   AND outbox_messages.lease = %(token)s::UUID
+  AND outbox_messages.destination = %(target)s::VARCHAR
   AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_2)s::VARCHAR
 RETURNING CAST(outbox_messages.id AS TEXT) AS id;
 -- attempt_1 = 1

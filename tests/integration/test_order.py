@@ -522,3 +522,17 @@ class TestBlocked:
         store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
         rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
         assert store.blocked_keys(10) == []
+
+
+def test_a_run_of_large_messages_is_cut_and_goes_on_where_it_was_cut(store: Store, rows: Rows) -> None:
+    mib = b"x" * 1024 * 1024
+    ids_of_key = rows.insert(6, key="order:1", payload=mib) + rows.insert(1, key="order:1")
+    [large] = rows.insert(1, key="order:2", payload=mib * 5)
+    rest = rows.insert(2, key="order:2")
+    bundles = claimed(store)
+    assert sorted(ids([bundle]) for bundle in bundles) == sorted([ids_of_key[:4], [large]])
+    destination = Destination()
+    run(store, destination, bundles)
+    run(store, destination)
+    assert [id for id in destination.sent if id in ids_of_key] == ids_of_key
+    assert [id for id in destination.sent if id not in ids_of_key] == [large, *rest]

@@ -47,7 +47,7 @@ class TestClaim:
         lease = token()
         [claimed] = store.claim({"orders": 10}, lease)
         row = rows.one(id)
-        assert claimed == Claimed(row.seq, id, "orders", "order.paid", 0, "pending", False)
+        assert claimed == Claimed(row.seq, id, "orders", "order.paid", 0, "pending", False, size=len(row.payload))
         assert (str(row.lease), row.locked_by, row.begun, row.attempts) == (lease, holder(), False, 0)
         assert (row.last_error_code, row.last_error) == (None, None)
         assert 55 < due_in(rows, id) <= 60

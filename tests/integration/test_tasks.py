@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
@@ -14,6 +15,7 @@ from celery import Celery
 from celery.signals import task_success
 from celery.worker import state as worker_state
 from kombu import Message as Arrived
+from sqlalchemy import text
 
 from outbox_tasks.broker import PinnedCelery
 from outbox_tasks.bundles import PublishRequest, trace_each
@@ -23,7 +25,7 @@ from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.settings import PUBLISH_QUEUE
 from outbox_tasks.signals import key_blocked
 from outbox_tasks.store import Store
-from tests.conftest import MakeSettings, Rows, seconds_from_now
+from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 
 
 @pytest.fixture
@@ -113,6 +115,82 @@ def test_a_bundle_begins_sends_and_settles(app: Celery, store: Store, rows: Rows
     assert result == "5 of 5 sent"
     assert stream.ids() == [ticket.id for ticket in tickets]
     assert [row.state for row in rows.shown()] == ["sent"] * 5
+
+
+def slowly(rows: Rows, schema: str, seconds: float) -> None:
+    """Have the begin of each message take so long."""
+    body = f"'BEGIN PERFORM pg_sleep({seconds}); RETURN new; END'"
+    sleep = f"CREATE FUNCTION {schema}.slowly() RETURNS trigger LANGUAGE plpgsql AS {body}"
+    when = (
+        f"CREATE TRIGGER slowly BEFORE UPDATE ON {schema}.outbox_messages "
+        f"FOR EACH ROW WHEN (new.begun) EXECUTE FUNCTION {schema}.slowly()"
+    )
+    with rows.engine.begin() as connection:
+        connection.execute(text(sleep))
+        connection.execute(text(when))
+
+
+def test_a_bundle_whose_begin_takes_too_long_is_halved_until_it_does_not(
+    settings: MakeSettings, own_redis: EmbeddedValkey, new_store: MakeStore, rows: Rows, stream: Any, schema: str
+) -> None:
+    app = make_app(settings(broker_url=own_redis.url, statement_timeout=0.5, backoff_base=0.01))
+    rows.insert(32)
+    slowly(rows, schema, 0.08)
+    lease = "11111111-1111-4111-8111-111111111111"
+    tickets = [Ticket(row.id, row.attempts, row.event_type) for row in new_store().claim({"orders": 32}, lease)]
+    result = app.tasks["outbox_tasks.bundle"].apply(args=("orders", lease, tickets)).get()
+    sent = len(stream)
+    assert result == f"{sent} of {sent} sent"
+    assert 1 <= sent <= 4
+    assert stream.ids() == [ticket.id for ticket in tickets[:sent]]
+    # The others wait for the next claim, and nothing was counted.
+    rest = rows.hot()
+    assert [(row.lease, row.begun, row.attempts) for row in rest] == [(None, False, 0)] * (32 - sent)
+    assert len(new_store().claim({"orders": 100}, str(UUID(int=7)))) == 32 - sent
+    app.relay.close()
+
+
+@pytest.mark.parametrize("task", ["outbox_tasks.publish", "outbox_tasks.bundle"])
+def test_a_single_message_whose_begin_takes_too_long_is_given_more_time(
+    settings: MakeSettings,
+    own_redis: EmbeddedValkey,
+    new_store: MakeStore,
+    rows: Rows,
+    stream: Any,
+    schema: str,
+    task: str,
+) -> None:
+    app = make_app(settings(broker_url=own_redis.url, statement_timeout=0.5, backoff_base=0.01))
+    [id] = rows.insert()
+    slowly(rows, schema, 0.8)
+    lease = "11111111-1111-4111-8111-111111111111"
+    [row] = new_store().claim({"orders": 1}, lease)
+    single = ("order.created", "orders", 0, lease)
+    arguments = single if task == "outbox_tasks.publish" else ("orders", lease, [(row.id, 0, row.event_type)])
+    app.tasks[task].apply(args=arguments, task_id=id)
+    assert stream.ids() == [id]
+    [archived] = rows.archived()
+    assert archived.attempts == 1
+    app.relay.close()
+
+
+def test_a_bundle_sends_only_messages_of_its_destination(
+    app: Celery, settings: MakeSettings, store: Store, rows: Rows, stream: Any
+) -> None:
+    """Who can write to the broker may know a lease; what it is for is on the row."""
+    rows.insert(1, destination="elsewhere")
+    lease = "11111111-1111-4111-8111-111111111111"
+    elsewhere = Store.connect(settings(destinations={"elsewhere": {"url": "a://b"}}))
+    [row] = elsewhere.claim({"elsewhere": 1}, lease)
+    ticket = Ticket(row.id, 0, row.event_type)
+    assert app.tasks["outbox_tasks.bundle"].apply(args=("orders", lease, [ticket])).get() == "0 of 1 sent 0:stale:"
+    assert not stream.ids()
+    # Nor settles, whoever says that it has sent them.
+    assert elsewhere.begin(Bundle("elsewhere", lease, (ticket,)))
+    for step in (Step.SENT, Step.DEAD, Step.DISCARDED):
+        assert store.settle(lease, "orders", [Verdict(begun(ticket), step)]) == set()
+    assert rows.state(row.id) == "leased"
+    elsewhere.close()
 
 
 def test_a_claim_hands_what_is_due_to_the_publish_queue(app: Celery, rows: Rows, own_redis: EmbeddedValkey) -> None:

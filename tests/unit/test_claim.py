@@ -53,6 +53,22 @@ def test_a_ticket_says_what_begin_compares() -> None:
     assert bundle == Bundle("orders", "lease", (Ticket("id-5", 2, "event-5"),))
 
 
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(30 * MIB, [1] * 40), (MIB, [4] * 10), (MIB // 2, [8] * 5), (1000, [10] * 4)],
+)
+def test_a_bundle_holds_no_more_bytes_than_one_statement_can_fetch(size: int, expected: list[int]) -> None:
+    assert sizes([claimed(n)._replace(size=size) for n in range(40)]) == expected
+
+
+def test_large_messages_that_travel_alone_are_not_run_together() -> None:
+    rows = [claimed(n, "single")._replace(size=n * 40_000) for n in range(10)]
+    assert [bundle.gather for bundle in bundled(SETTINGS, rows, "lease")] == [n < 5 for n in range(10)]
+
+
 def test_a_row_whose_last_send_never_ended_travels_alone() -> None:
     rows = [claimed(n, alone=n in (2, 7)) for n in range(20)]
     bundles = list(bundled(SETTINGS, rows, "lease"))
