@@ -69,6 +69,12 @@ class NotInTransaction(OutboxError):
     `with transaction.atomic():`."""
 
 
+class PublishedTooLate(OutboxError):
+    """{count} messages were not written, the first of them {event_type!r}: they were published while their
+    transaction was already being committed, and what else it changed is committed. Publish them again, in a
+    transaction of their own; and publish before the commit, not beside it."""
+
+
 class NoTransaction(OutboxError):
     """The inbox of {consumer!r} did not mark message {message!r}: the session is not inside a transaction, so the mark
     could not stand or fall with the effect. Begin one first, for example `with session.begin():` or, in Django,

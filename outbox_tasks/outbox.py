@@ -59,8 +59,8 @@ class Outbox:
 
     `session` is, in every method, a SQLAlchemy `Session`, `scoped_session`, `AsyncSession` or `Connection`, an SQLModel
     session, or Django's `connection`, inside a transaction. An `AsyncSession` is not awaited: its messages are
-    inserted as it commits, and what the database refuses is raised there. With an `AsyncConnection`, and only
-    there, `publish` and `publish_many` are awaited.
+    inserted before its next savepoint or its commit, and what the database refuses is raised there. With an
+    `AsyncConnection`, and only there, `publish` and `publish_many` are awaited.
     """
 
     def __init__(self, settings: Settings | None = None, *, celery: Celery | None = None) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql import Executable
 
-from outbox_tasks.deferred import WAKE, Insert, defer
+from outbox_tasks.deferred import WAKE, Choose, Insert, chosen_by, defer, write_out, write_out_to
 from outbox_tasks.errors import NotInTransaction, UnsupportedSession
 from outbox_tasks.sql import check_dialect
 
@@ -44,8 +44,9 @@ Capturing: TypeAlias = (
 class Transaction(Protocol):
     """One open transaction of the application."""
 
-    def write(self, insert: Insert, rows: list[Any]) -> None:
-        """Call `insert` with these rows, now or, together with others, before the commit."""
+    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
+        """Call `insert` with these rows, now or, together with others, before the commit; through the engine that
+        would get the statement `into`."""
 
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
         """Execute a statement now, by the engine that would get one `like` it; returns how many rows it changed. An
@@ -132,10 +133,11 @@ class _OfConnection:
         self._connection = connection
         self._event_type = event_type
 
-    def write(self, insert: Insert, rows: list[Any]) -> None:
+    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
         insert(self.run, rows)
 
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
+        write_out_to(self._connection)
         return execute(self._connection, statement, parameters, self._event_type)
 
     def wake(self, nudge: Callable[..., object]) -> None:
@@ -155,12 +157,19 @@ class _OfSession:
         self._session = session
         self._event_type = event_type
 
-    def write(self, insert: Insert, rows: list[Any]) -> None:
+    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
         insert(self.run, rows)
 
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
+        choose = chosen_by(self._session)
+        write_out(self._session, choose)
+        return self._run(choose, statement, parameters, like)
+
+    def _run(
+        self, choose: Choose, statement: Executable, parameters: dict[str, Any], like: Executable | None = None
+    ) -> int:
         # As Session.execute would choose it: by the statement, where the session has several engines.
-        connection = self._session.connection(bind_arguments={"clause": statement if like is None else like})
+        connection = choose(statement if like is None else like)
         check_dialect(connection.dialect.name)
         return execute(connection, statement, parameters, self._event_type)
 
@@ -169,13 +178,17 @@ class _OfSession:
 
 
 class _OfAsyncSession(_OfSession):
-    """It can't be awaited here: what is written waits for the commit, which can."""
+    """It can't be awaited here: what is written waits for the commit, which can. In the session's own greenlet, as in
+    its events and `run_sync`, nothing has to wait."""
 
     def __init__(self, session: Any, event_type: str) -> None:
         super().__init__(session.sync_session, event_type)
 
-    def write(self, insert: Insert, rows: list[Any]) -> None:
-        defer(self._session, insert, self.run, rows)
+    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
+        if _in_greenlet():
+            super().write(into, insert, rows)
+        else:
+            defer(self._session, into, insert, self._run, rows)
 
 
 class _OfDjango:
@@ -185,7 +198,7 @@ class _OfDjango:
         check_dialect(connection.vendor)
         self._connection: DjangoConnection = connection
 
-    def write(self, insert: Insert, rows: list[Any]) -> None:
+    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
         insert(self.run, rows)
 
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
@@ -196,6 +209,15 @@ class _OfDjango:
 
     def wake(self, nudge: Callable[..., object]) -> None:
         self._connection.on_commit(nudge)
+
+
+def _in_greenlet() -> bool:
+    """Whether SQLAlchemy can await here: it says so on its greenlets, but for the oldest releases."""
+    if (greenlet := sys.modules.get("greenlet")) is None:
+        return False
+    current = greenlet.getcurrent()
+    ours = type(current).__module__.startswith("sqlalchemy.")
+    return bool(getattr(current, "__sqlalchemy_greenlet_provider__", ours))
 
 
 def execute(connection: Connection, statement: Executable, parameters: dict[str, Any], event_type: str) -> int:

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Float,
     Interval,
     Text,
+    TextClause,
     Uuid,
     and_,
     any_,
@@ -27,7 +28,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB, array
-from sqlalchemy.sql import ColumnElement, FromClause, Select, TextClause
+from sqlalchemy.sql import ColumnElement, FromClause, Select
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from outbox_tasks.errors import UnsupportedDialect

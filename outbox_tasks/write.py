@@ -44,7 +44,7 @@ class Writer:
             once = once or message.id is not None
         if made:
             opened = transaction(session, made[0]["event_type"])
-            opened.write(self._insert_once if once else self._insert, made)
+            opened.write(self._publish, self._insert_once if once else self._insert, made)
             if self.nudge is not None:
                 opened.wake(self.nudge)
         return ids

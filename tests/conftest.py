@@ -184,7 +184,7 @@ def postgres_url() -> Iterator[str]:
     if url := GIVEN.get("OUTBOX_DATABASE_URL"):
         yield url
     else:
-        with EmbeddedPostgres() as server:
+        with EmbeddedPostgres(settings={"max_prepared_transactions": "10"}) as server:
             yield server.url
 
 

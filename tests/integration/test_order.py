@@ -346,6 +346,31 @@ class TestOverlappingWriters:
         run(store, destination)
         assert destination.sent == [second, third]
 
+    def test_an_exception_block_is_such_a_savepoint(
+        self, store: Store, rows: Rows, two: tuple[Connection, Connection], schema: str
+    ) -> None:
+        """In functions and triggers: what it undoes is not waited for, what it keeps is."""
+        one, other = two
+        publish = f"PERFORM {schema}.outbox_publish('a', '{{}}'::text, key => 'a', destination => 'orders')"
+        kept, undone = (
+            f"BEGIN {publish}; {fails} EXCEPTION WHEN raise_exception THEN NULL; END;" for fails in ("", "RAISE 'no';")
+        )
+        one.exec_driver_sql(f"DO $$ BEGIN {undone} END $$")
+        second = write(other, rows, "a")
+        other.commit()
+        assert ids(claimed(store)) == [second]
+        rows.change(locked_until=seconds_from_now(-1), lease=None)
+        one.exec_driver_sql(f"DO $$ BEGIN {kept} {undone} END $$")
+        fourth = write(other, rows, "a")
+        other.commit()
+        run(store, destination := Destination())
+        assert destination.sent == [second]
+        one.commit()
+        while rows.hot():
+            run(store, destination)
+        assert len(destination.sent) == 3
+        assert (destination.sent[0], destination.sent[2]) == (second, fourth)
+
     def test_other_keys_and_what_has_none_go_on(
         self, store: Store, rows: Rows, two: tuple[Connection, Connection]
     ) -> None:
@@ -413,18 +438,19 @@ class TestOverlappingWriters:
         assert ids(claimed(store)) == [second]
         one.rollback()
 
-    def test_a_prepared_transaction_is_waited_for_too(self, store: Store, rows: Rows, engine: Engine) -> None:
+    @pytest.mark.parametrize("end", ["commit", "rollback"])
+    def test_a_prepared_transaction_is_waited_for_too(self, store: Store, rows: Rows, engine: Engine, end: str) -> None:
         with engine.connect() as one:
             if one.exec_driver_sql("SHOW max_prepared_transactions").scalar_one() == "0":
                 pytest.skip("this PostgreSQL takes no prepared transactions")
             one.rollback()
             two_phase = one.begin_twophase()
-            write(one, rows, "a")
+            first = write(one, rows, "a")
             two_phase.prepare()
             second = rows.insert(1, key="a")
             assert claimed(store) == []
-            two_phase.rollback()
-        assert ids(claimed(store)) == second
+            getattr(two_phase, end)()
+        assert ids(claimed(store)) == ([first, *second] if end == "commit" else second)
 
 
 class TestPriority:

@@ -1,0 +1,319 @@
+"""`AsyncSession`: whatever commits what the application wrote also writes what it published, or says that it can't."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, event, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import Mapper, registry
+
+from outbox_tasks import Outbox
+from outbox_tasks.errors import PublishedTooLate
+from tests.conftest import MakeSettings, Rows, eventually
+
+Test = Callable[[AsyncEngine], Awaitable[Any]]
+DRIVERS = ["asyncpg", "psycopg"]
+
+
+@pytest.fixture
+def outbox(settings: MakeSettings, rows: Rows) -> Outbox:
+    return Outbox(settings(nudge=False))
+
+
+@pytest.fixture(params=DRIVERS)
+def run(request: pytest.FixtureRequest, engine: Engine) -> Callable[[Test], Any]:
+    """Runs a function with an engine of this driver."""
+
+    async def whole(test: Test) -> Any:
+        made = create_async_engine(engine.url.set(drivername=f"postgresql+{request.param}"))
+        try:
+            return await test(made)
+        finally:
+            await made.dispose()
+
+    return lambda test: asyncio.run(whole(test))
+
+
+class Orders:
+    """A mapped class of the application, and what is in its table."""
+
+    def __init__(self, engine: Engine, schema: str) -> None:
+        self.engine = engine
+        self.table = Table("orders", MetaData(schema=schema), Column("id", Integer, primary_key=True))
+        self.table.create(engine)
+        self.registry = registry()
+        self.new: Any = type("Order", (), {})
+        self.mapper: Mapper[Any] = self.registry.map_imperatively(self.new, self.table)
+
+    def __len__(self) -> int:
+        with self.engine.connect() as connection:
+            return len(connection.execute(select(self.table.c.id)).all())
+
+
+@pytest.fixture
+def orders(engine: Engine, rows: Rows, schema: str) -> Iterator[Orders]:
+    made = Orders(engine, schema)
+    yield made
+    made.registry.dispose()
+
+
+def ids(rows: Rows) -> list[UUID]:
+    return [row.id for row in rows.hot()]
+
+
+MOMENTS = ["before_flush", "after_flush", "after_flush_postexec", "before_commit", "after_insert"]
+
+
+@pytest.mark.parametrize("savepoint", [False, True], ids=["", "savepoint"])
+def test_what_a_listener_publishes_as_the_session_commits(
+    run: Any, outbox: Outbox, rows: Rows, orders: Orders, savepoint: bool
+) -> None:
+    async def commit(engine: AsyncEngine, moment: str) -> list[UUID]:
+        async with AsyncSession(engine) as session:
+            published: list[UUID] = []
+
+            def listener(*_: Any) -> None:
+                if not published:
+                    published.append(outbox.publish(session, moment, {}, key="k"))
+
+            listening = orders.mapper if moment == "after_insert" else session.sync_session, moment, listener
+            event.listen(*listening)
+            await session.begin()
+            first = outbox.publish(session, "first", {}, key="k")
+            session.add(orders.new())
+            if savepoint:
+                async with session.begin_nested():
+                    session.add(orders.new())
+            await session.commit()
+            event.remove(*listening)
+            assert published, moment
+            return [first, *published]
+
+    async def test(engine: AsyncEngine) -> list[UUID]:
+        return [id for moment in MOMENTS for id in await commit(engine, moment)]
+
+    assert run(test) == ids(rows)
+    assert len(orders) == len(MOMENTS) * (1 + savepoint)
+
+
+JOIN = ["conditional_savepoint", "rollback_only", "control_fully", "create_savepoint"]
+
+
+ENDS = ["commit", "rollback", "close", "nothing", "lost"]
+"""What becomes of the session; lost: nobody has it any more."""
+
+
+@pytest.mark.parametrize("mode", JOIN)
+def test_a_session_in_a_transaction_of_its_connection(
+    run: Any, outbox: Outbox, rows: Rows, orders: Orders, mode: Any
+) -> None:
+    """What it published is there if and only if what it changed is."""
+
+    async def use(connection: AsyncConnection, flush: bool, end: str) -> AsyncSession | None:
+        session = AsyncSession(connection, join_transaction_mode=mode)
+        session.add(orders.new())
+        if flush:
+            await session.flush()
+        outbox.publish(session, "order.created", {})
+        if not flush:
+            await session.flush()
+        if end in ("commit", "rollback", "close"):
+            await getattr(session, end)()
+        return None if end == "lost" else session
+
+    async def test(engine: AsyncEngine) -> None:
+        for flush, end, outer in product((True, False), ENDS, ("commit", "rollback")):
+            async with engine.connect() as connection:
+                transaction = await connection.begin()
+                kept = await use(connection, flush, end)
+                if end == "lost":
+                    gc.collect()
+                if transaction.is_active:
+                    await getattr(transaction, outer)()
+                assert len(rows.hot()) == len(orders), (flush, end, outer)
+                del kept
+
+    run(test)
+    assert len(orders) > 0
+
+
+class TestTheConnectionItself:
+    @pytest.mark.parametrize("end", ["commit", "rollback"])
+    @pytest.mark.parametrize("first", ["connection", "publish"])
+    def test_ends_the_transaction(
+        self, run: Any, outbox: Outbox, rows: Rows, orders: Orders, first: str, end: str
+    ) -> None:
+        async def test(engine: AsyncEngine) -> None:
+            async with AsyncSession(engine) as session:
+                session.add(orders.new())
+                if first == "connection":
+                    await session.connection()
+                outbox.publish(session, "order.created", {})
+                await session.flush()
+                outbox.publish(session, "order.created", {})
+                await getattr(await session.connection(), end)()
+
+        run(test)
+        assert len(orders) == (end == "commit")
+        assert len(rows.hot()) == 2 * (end == "commit")
+
+    def test_commits_again_and_again(self, run: Any, outbox: Outbox, rows: Rows) -> None:
+        async def test(engine: AsyncEngine) -> None:
+            async with AsyncSession(engine) as session:
+                connection = await session.connection()
+                for end in ("commit", "rollback", "commit"):
+                    await session.execute(text("SELECT 1"))
+                    outbox.publish(session, end, {})
+                    await getattr(connection, end)()
+
+        run(test)
+        assert [row.event_type for row in rows.hot()] == ["commit", "commit"]
+
+    def test_makes_savepoints(self, run: Any, outbox: Outbox, rows: Rows) -> None:
+        async def test(engine: AsyncEngine) -> None:
+            async with AsyncSession(engine) as session:
+                connection = await session.connection()
+                outbox.publish(session, "kept", {})
+                savepoint = await connection.begin_nested()
+                outbox.publish(session, "undone", {})
+                async with connection.begin_nested():
+                    outbox.publish(session, "undone", {})
+                await savepoint.rollback()
+                async with connection.begin_nested(), session.begin_nested():
+                    outbox.publish(session, "kept", {})
+                    undone = await session.begin_nested()
+                    outbox.publish(session, "undone", {})
+                    await undone.rollback()
+                await session.commit()
+
+        run(test)
+        assert [row.event_type for row in rows.hot()] == ["kept", "kept"]
+
+    def test_publishes_what_comes_later_later(self, run: Any, outbox: Outbox, rows: Rows) -> None:
+        async def test(engine: AsyncEngine) -> list[UUID]:
+            async with AsyncSession(engine) as session, session.begin():
+                connection = await session.connection()
+                found = [outbox.publish(session, "a", {}, key="k")]
+                found.append(await outbox.publish(connection, "b", {}, key="k"))
+                found.append(outbox.publish(session, "c", {}, key="k"))
+                found.append(await session.run_sync(lambda sync: outbox.publish(sync, "d", {}, key="k")))
+                found.append(outbox.publish(session, "e", {}, key="k"))
+            return found
+
+        assert run(test) == ids(rows)
+
+
+def test_what_is_cancelled_in_its_own_transaction_is_gone(run: Any, outbox: Outbox, rows: Rows) -> None:
+    """As with every other session."""
+
+    async def test(engine: AsyncEngine) -> None:
+        async with AsyncSession(engine) as session, session.begin():
+            id = outbox.publish(session, "order.created", {}, delay=60)
+            assert await outbox.cancel(session, id)
+            id = outbox.publish(session, "order.created", {}, delay=60)
+            assert await outbox.cancel(await session.connection(), id)
+
+    run(test)
+    assert ids(rows) == []
+    assert [row.last_error_code for row in rows.archived()] == ["cancelled", "cancelled"]
+
+
+class Gate:
+    """While it is shut, what goes through it waits."""
+
+    def __init__(self, engine: Engine, schema: str) -> None:
+        self._engine, self._schema = engine, schema
+        self._name = f"hashtext('{schema}')"
+
+    def build(self, table: str, when: str) -> None:
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql(
+                f"CREATE FUNCTION {self._schema}.gate() RETURNS trigger LANGUAGE plpgsql "
+                f"AS $$BEGIN PERFORM pg_advisory_xact_lock_shared({self._name}); RETURN NEW; END$$;"
+                f"CREATE {when.format(f'INSERT ON {self._schema}.{table}')} FOR EACH ROW "
+                f"EXECUTE FUNCTION {self._schema}.gate()"
+            )
+
+    @contextmanager
+    def shut(self) -> Iterator[None]:
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({self._name})")
+            yield
+        eventually(lambda: not self._busy("granted"))
+
+    async def is_reached(self) -> None:
+        await asyncio.to_thread(eventually, lambda: self._busy("NOT granted"))
+
+    def _busy(self, how: str) -> bool:
+        query = (
+            f"SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = {self._name}::bigint & 4294967295 AND {how}"
+        )
+        with self._engine.connect() as connection:
+            return connection.execute(text(f"SELECT EXISTS ({query})")).scalar_one()
+
+
+@pytest.fixture
+def gate(engine: Engine, schema: str, orders: Orders) -> Gate:
+    return Gate(engine, schema)
+
+
+BEFORE, AT_THE_COMMIT = "TRIGGER gate BEFORE {}", "CONSTRAINT TRIGGER gate AFTER {} DEFERRABLE INITIALLY DEFERRED"
+
+
+def test_what_is_published_beside_the_commit_is_not_dropped_without_a_word(
+    run: Any, outbox: Outbox, rows: Rows, orders: Orders, gate: Gate
+) -> None:
+    gate.build("orders", AT_THE_COMMIT)
+
+    async def test(engine: AsyncEngine) -> None:
+        async with AsyncSession(engine) as session:
+            session.add(orders.new())
+            outbox.publish(session, "in.time", {})
+            with gate.shut():
+                commit = asyncio.create_task(session.commit())
+                await gate.is_reached()
+                outbox.publish(session, "too.late", {})
+            await commit
+
+    with pytest.raises(PublishedTooLate, match=r"1 messages were not written, the first of them 'too\.late'"):
+        run(test)
+    assert ([row.event_type for row in rows.hot()], len(orders)) == (["in.time"], 1)
+
+
+@pytest.mark.parametrize(
+    ("table", "when"),
+    [("outbox_messages", BEFORE), ("orders", BEFORE), ("orders", AT_THE_COMMIT)],
+    ids=["as it writes the message", "as it flushes", "as it commits"],
+)
+def test_a_commit_that_is_cancelled_leaves_both_or_neither(
+    run: Any, outbox: Outbox, rows: Rows, orders: Orders, gate: Gate, table: str, when: str
+) -> None:
+    gate.build(table, when)
+
+    async def test(engine: AsyncEngine) -> None:
+        async with AsyncSession(engine) as session:
+            session.add(orders.new())
+            outbox.publish(session, "order.created", {})
+            with gate.shut():
+                commit = asyncio.create_task(session.commit())
+                await gate.is_reached()
+                commit.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await commit
+        assert len(rows.hot()) == len(orders)
+        before = len(orders)
+        async with AsyncSession(engine) as session:
+            session.add(orders.new())
+            outbox.publish(session, "order.created", {})
+            await session.commit()
+        assert (len(rows.hot()), len(orders)) == (before + 1, before + 1)
+
+    run(test)
