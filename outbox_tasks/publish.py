@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from outbox_tasks import tracing
 from outbox_tasks.claim_check import ClaimCheck
@@ -22,21 +23,45 @@ SLOT_WAITS = (0.002, 0.004, 0.008)
 
 
 class Publishers(Mapping[str, Publisher]):
-    """The publishers of the configured destinations, each made when first asked for."""
+    """The publishers of the configured destinations, each made when first asked for.
+
+    Few clients may be used by two threads at once, or by two greenlets. So whoever sends borrows a publisher, and
+    there are as many of a destination as have ever sent to it at once.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._open: dict[str, Publisher] = {}
+        self._free: dict[str, list[Publisher]] = {name: [] for name in settings.destinations}
         self._checks: dict[str, ClaimCheck] = {}
 
     def __getitem__(self, name: str) -> Publisher:
-        if name not in self._open:
-            limits = self._settings.limits_of(name)
-            if self.claim_check(name) is not None:
-                # Both together must end within the time limit: half is for the storage.
-                limits = limits.model_copy(update={"send_timeout": limits.send_timeout / 2})
-            self._open[name] = load(self._settings.destinations[name], limits)
-        return self._open[name]
+        free = self._free[name]
+        if not free:
+            free.append(self._made(name))
+        return free[-1]
+
+    @contextmanager
+    def borrowed(self, name: str) -> Iterator[Publisher | None]:
+        """A publisher of one's own, for one send; none of a destination that is not configured."""
+        if name not in self._free:
+            yield None
+            return
+        free = self._free[name]
+        try:
+            publisher = free.pop()
+        except IndexError:
+            publisher = self._made(name)
+        try:
+            yield publisher
+        finally:
+            free.append(publisher)
+
+    def _made(self, name: str) -> Publisher:
+        limits = self._settings.limits_of(name)
+        if self.claim_check(name) is not None:
+            # Both together must end within the time limit: half is for the storage.
+            limits = limits.model_copy(update={"send_timeout": limits.send_timeout / 2})
+        return load(self._settings.destinations[name], limits)
 
     def claim_check(self, name: str) -> ClaimCheck | None:
         """The storage of a destination's large payloads, if it has one."""
@@ -55,9 +80,9 @@ class Publishers(Mapping[str, Publisher]):
 
     def close(self) -> None:
         """Close those that were made."""
-        for publisher in self._open.values():
-            publisher.close()
-        self._open.clear()
+        for free in self._free.values():
+            while free:
+                free.pop().close()
         self._checks.clear()
 
 
@@ -179,11 +204,11 @@ def _of(messages: Sequence[LeasedMessage]) -> str:
 
 def _send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
     try:
-        publisher = publishers.get(destination)
-        if publisher is None:
-            # A relay with newer settings claimed it; one of those can also send it.
-            return [Outcome.retry("unknown_destination", f"{destination!r} is not configured here")] * len(messages)
-        outcomes = publisher.publish(messages)
+        with _borrowed(publishers, destination) as publisher:
+            if publisher is None:
+                # A relay with newer settings claimed it; one of those can also send it.
+                return [Outcome.retry("unknown_destination", f"{destination!r} is not configured here")] * len(messages)
+            outcomes = publisher.publish(messages)
     except PermanentError as error:
         return [Outcome.dead(error.code, str(error))] * len(messages)
     except TransientError as error:
@@ -197,6 +222,12 @@ def _send(publishers: Mapping[str, Publisher], destination: str, messages: Seque
         told = f"the publisher of {destination!r} returned {len(outcomes)} outcomes for {len(messages)} messages"
         return _unforeseen(told, messages)
     return outcomes
+
+
+def _borrowed(publishers: Mapping[str, Publisher], destination: str) -> AbstractContextManager[Publisher | None]:
+    if isinstance(publishers, Publishers):
+        return publishers.borrowed(destination)
+    return nullcontext(publishers.get(destination))
 
 
 def _unforeseen(error: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:

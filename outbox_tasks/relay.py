@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,6 +14,7 @@ from celery import Celery
 
 from outbox_tasks.broker import Broker, joined, same_place
 from outbox_tasks.crowd import Crowd
+from outbox_tasks.destinations import kind_of
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
 from outbox_tasks.publish import Publishers
 from outbox_tasks.pulse import Pulse
@@ -18,6 +22,9 @@ from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.shown import redacted
 from outbox_tasks.store import Store
 from outbox_tasks.tallies import Tallies
+
+POOLS = ("prefork", "solo", "threads", "gevent")
+"""Not eventlet: its development has ended, and psycopg does not cooperate with it."""
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +39,10 @@ class Relay:
         self.pulse = Pulse()
         self.crowd = Crowd()
         self.tallies = Tallies(lambda: self.store)
+        self.threads = 1
+        """How many tasks run at once in this process."""
+        self._locks: dict[int, threading.Lock] = {}
+        """One for each process: what a parent held as it forked nobody would release."""
         self._pid: int | None = None
         self._store: Store | None = None
         self._publishers: Publishers | None = None
@@ -56,20 +67,37 @@ class Relay:
     @property
     def store(self) -> Store:
         """The store of this process. Raises a `Schema…` error when the tables are not of this release."""
-        self._after_fork()
-        if self._store is None:
-            store = Store.connect(self.settings)
-            store.check_version()
-            self._store = store
-        return self._store
+        with self._own():
+            if self._store is None:
+                store = Store.connect(self.settings)
+                store.check_version()
+                store.traffic.threads = self.threads
+                self._store = store
+            return self._store
 
     @property
     def publishers(self) -> Publishers:
         """The publishers of this process."""
-        self._after_fork()
-        if self._publishers is None:
-            self._publishers = Publishers(self.settings)
-        return self._publishers
+        with self._own():
+            if self._publishers is None:
+                self._publishers = Publishers(self.settings)
+            return self._publishers
+
+    def check_pool(self, pool: str, concurrency: int) -> None:
+        """At a worker's start: raises what the relay can't do in such a pool of Celery's."""
+        if pool not in POOLS:
+            rule = f"the relay's tasks run in the pools {', '.join(POOLS)}"
+            raise ConfigurationError(setting="worker_pool", value=pool, rule=rule)
+        self.threads = concurrency if pool in ("threads", "gevent") else 1
+        if pool != "gevent":
+            return
+        for name, destination in self.settings.destinations.items():
+            if not getattr(kind_of(destination), "green", False):
+                rule = (
+                    f"it would block: the client for {destination.scheme}:// (destination {name!r}) does not cooperate "
+                    "with gevent; take prefork or threads"
+                )
+                raise ConfigurationError(setting="worker_pool", value=pool, rule=rule)
 
     def check(self) -> None:
         """At a worker's start, before any fork: raises what would otherwise come up with the first message.
@@ -108,8 +136,12 @@ class Relay:
             self._store.close()
             self._store = None
 
-    def _after_fork(self) -> None:
-        if self._pid != os.getpid():
-            if self._store is not None:
-                self._store.engine.dispose(close=False)  # the connections belong to the parent
-            self._pid, self._store, self._publishers = os.getpid(), None, None
+    @contextmanager
+    def _own(self) -> Iterator[None]:
+        """What is open is this process's, and opened by one thread."""
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
+            if self._pid != os.getpid():
+                if self._store is not None:
+                    self._store.engine.dispose(close=False)  # the connections belong to the parent
+                self._pid, self._store, self._publishers = os.getpid(), None, None
+            yield

@@ -40,11 +40,12 @@ SEEN = 30.0
 
 
 def seen(t: Tables) -> Select[Any]:
-    """Say that this process publishes, and count those that do, without it. Parameter: holder."""
-    p, me = t.publishers, bindparam("holder", type_=Text)
-    add = insert(p).values(holder=me, seen_at=func.clock_timestamp())
+    """Say that this process publishes, and count those that do, without it. Parameter: holders (its names, one for each
+    of its threads)."""
+    p, me = t.publishers, bindparam("holders", type_=ARRAY(Text))
+    add = insert(p).from_select(["holder", "seen_at"], select(func.unnest(me), func.clock_timestamp()))
     here = add.on_conflict_do_update(index_elements=[p.c.holder], set_={"seen_at": add.excluded.seen_at})
-    return publishers(t).where(p.c.holder != me).add_cte(here.cte("here"))
+    return publishers(t).where(p.c.holder != func.all_(me)).add_cte(here.cte("here"))
 
 
 def publishers(t: Tables) -> Select[Any]:
@@ -54,8 +55,8 @@ def publishers(t: Tables) -> Select[Any]:
 
 
 def left(t: Tables) -> Delete:
-    """A process publishes no more. Parameter: holder."""
-    return delete(t.publishers).where(t.publishers.c.holder == bindparam("holder", type_=Text))
+    """A process publishes no more. Parameter: holders."""
+    return delete(t.publishers).where(t.publishers.c.holder == func.any_(bindparam("holders", type_=ARRAY(Text))))
 
 
 def forget_publishers(t: Tables) -> Delete:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from celery import Celery, Task, signals
+from celery.concurrency import ALIASES
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from outbox_tasks import claim, heartbeat, logs, metrics, monitor, publish, reserve, retention, settle
@@ -257,6 +258,13 @@ def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
         raise Retry(f"{verdict.code}", when=wait) from refused
 
 
+def _pool_of(worker: Any) -> str:
+    """The name by which Celery knows a worker's pool."""
+    kind = worker.pool_cls
+    path = ALIASES.get(kind, kind) if isinstance(kind, str) else f"{kind.__module__}:{kind.__qualname__}"
+    return next((name for name, known in ALIASES.items() if known == path), path)
+
+
 def _connect_signals(app: Celery, relay: Relay) -> None:
     def is_ours(sender: Any) -> bool:
         # An application's workers that have nothing to do with the relay start without it too.
@@ -266,6 +274,7 @@ def _connect_signals(app: Celery, relay: Relay) -> None:
         if is_ours(sender):
             try:
                 relay.check()
+                relay.check_pool(_pool_of(sender), sender.concurrency if isinstance(sender.concurrency, int) else 1)
                 webhook.check(relay.settings)
             except OutboxError as error:
                 raise SystemExit(f"outbox_tasks: {error}") from None

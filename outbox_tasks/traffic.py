@@ -44,6 +44,8 @@ class Traffic:
         self._database = database
         self._settings = database.settings
         self._rooms: dict[bool, tuple[float, dict[str, int | None]]] = {}
+        self.threads = 1
+        """How many tasks of this process send at once: for the others it is as many processes."""
         self.flooding: set[str] = set()
         """Those of which the last claim of this process could have had more."""
         self._tables = t = tables(database.settings.database_schema)
@@ -74,7 +76,12 @@ class Traffic:
     def _processes(self, holder: str | None) -> int:
         if holder is None:
             return int(self._database.rows(slots.publishers(self._tables), {})[0][0])
-        return int(self._database.rows(slots.seen(self._tables), {"holder": holder})[0][0]) + 1
+        others = self._database.rows(slots.seen(self._tables), {"holders": self._all_of(holder)})[0][0]
+        return int(others) + self.threads
+
+    def _all_of(self, holder: str) -> list[str]:
+        """One name for each that sends at once."""
+        return [holder, *(f"{holder}#{n}" for n in range(1, self.threads))]
 
     def admit(self, wanted: Mapping[str, int], lease: str) -> dict[str, Share]:
         """Of the messages wanted of each destination, those that may be leased now; of a probe, under this lease."""
@@ -188,7 +195,7 @@ class Traffic:
         """This process publishes no more: others need not be left a place that is not there."""
         if True in self._rooms:
             self._rooms.clear()
-            self._database.do(slots.left(self._tables), {"holder": holder})
+            self._database.do(slots.left(self._tables), {"holders": self._all_of(holder)})
 
     def forget_publishers(self) -> int:
         """Forget processes that published long ago; returns how many."""

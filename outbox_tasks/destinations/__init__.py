@@ -32,7 +32,8 @@ EXTRAS = {
 
 
 class Publisher(Protocol):
-    """Sends messages to one destination. Made in the process that uses it, after any fork."""
+    """Sends messages to one destination. Made in the process that uses it, after any fork; there, it is used by one
+    thread at a time. One whose client cooperates with gevent says so: `green = True`."""
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         """Read the URL; connect when first used. Raises `ConfigurationError` for a URL that can't work."""
@@ -51,7 +52,7 @@ class Publisher(Protocol):
 def load(destination: Destination, settings: Settings) -> Publisher:
     """The publisher for a destination. Raises `UnknownPublisher` or `PublisherNotInstalled`."""
     try:
-        kind = _kind(destination)
+        kind = kind_of(destination)
         publisher: Publisher = kind(destination, settings)
     except ValueError:
         # Not with the client's own words: they may quote a part of the URL that is a password.
@@ -61,7 +62,8 @@ def load(destination: Destination, settings: Settings) -> Publisher:
     return publisher
 
 
-def _kind(destination: Destination) -> Any:
+def kind_of(destination: Destination) -> Any:
+    """The class of a destination's publisher. Raises `UnknownPublisher` or `PublisherNotInstalled`."""
     scheme = destination.scheme
     found = entry_points(group=GROUP)
     if scheme not in found.names:

@@ -47,6 +47,8 @@ Send = Callable[[Producer], object]
 class CeleryTaskPublisher:
     """Sends tasks. Sent means that the broker has taken the message."""
 
+    green = True
+
     def __init__(self, destination: Destination, settings: Settings) -> None:
         setting = f"destinations.{destination.name}.url"
         parts = urlsplit(destination.url)

@@ -29,6 +29,8 @@ from outbox_tasks.settings import Settings
 class KombuPublisher:
     """Sends to a queue or an exchange. Sent means that RabbitMQ has confirmed, or that Redis or Azure has answered."""
 
+    green = True
+
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source = settings.source
         self._send_timeout = settings.send_timeout

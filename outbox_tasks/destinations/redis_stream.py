@@ -31,6 +31,8 @@ Fields = dict[str, str | bytes]
 class RedisStreamPublisher:
     """Appends to one stream. Sent means that Redis has answered with the entry's id."""
 
+    green = True
+
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source = settings.source
         parts = urlsplit(destination.url)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import pickle
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
 import pytest
 from celery import Celery, Task, _state, signals
+from celery.concurrency.thread import TaskPool
 from celery.exceptions import Retry
 from kombu import Exchange, Message, Queue
 from kombu.transport.memory import Channel
@@ -401,6 +403,43 @@ class TestCheck:
             signals.worker_init.send(sender=worker)
         app.amqp.queues.select("celery")
         signals.worker_init.send(sender=worker)
+
+    @pytest.mark.parametrize(
+        ("pool", "url", "reason"),
+        [
+            ("prefork", "kafka://h", None),
+            ("processes", "kafka://h", None),
+            ("celery.concurrency.solo:TaskPool", "kafka://h", None),
+            (TaskPool, "https://shop.example", None),
+            ("gevent", "redis+stream://h", None),
+            ("gevent", "celery://", None),
+            ("gevent", "kafka://h", r"kafka:// \(destination 'orders'\) does not cooperate"),
+            ("gevent", "https://shop.example", "does not cooperate"),
+            (
+                "eventlet",
+                "redis+stream://h",
+                "'eventlet' is not usable: the relay's tasks run in the pools prefork, solo,",
+            ),
+            ("some.other:Pool", "redis+stream://h", "'some.other:Pool' is not usable"),
+        ],
+    )
+    def test_a_pool_of_celery_s(
+        self,
+        new_app: Callable[..., Celery],
+        settings: MakeSettings,
+        monkeypatch: pytest.MonkeyPatch,
+        pool: Any,
+        url: str,
+        reason: str | None,
+    ) -> None:
+        app = new_app(broker_url="redis://localhost:1/0")
+        relay = install(app, settings(destinations={"orders": {"url": url}}))
+        monkeypatch.setattr(relay, "check", lambda: None)  # there is no database
+        worker = app.WorkController.__new__(app.WorkController)
+        worker.pool_cls, worker.concurrency = pool, 7
+        with nullcontext() if reason is None else pytest.raises(SystemExit, match=reason):
+            signals.worker_init.send(sender=worker)
+        assert relay.threads == (7 if pool in ("gevent", TaskPool) else 1)
 
     def test_counts_with_the_broker_s_own_visibility_timeout(
         self, new_app: Callable[..., Celery], settings: MakeSettings

@@ -1,0 +1,104 @@
+"""Publish workers in each of Celery's pools that the relay supports. Beat and the claim worker are the same for all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from tests.acceptance.conftest import settled
+from tests.acceptance.nodes import ROOT, Relay
+from tests.conftest import Rows, Stream
+from tests.contract.counterparts.rabbitmq import Counterpart
+
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def rabbit() -> Iterator[Counterpart]:
+    """Its client is one of those that two threads can't share."""
+    if reason := Counterpart.missing():
+        pytest.skip(reason)
+    made = Counterpart()
+    made.start()
+    made.new_place()
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def destinations(stream: Stream, rabbit: Counterpart) -> dict[str, Any]:
+    # Small bundles: many sends at once.
+    return {"orders": {"url": stream.url}, "rabbit": {"url": rabbit.url(rabbit.place), "bundle_size": 3}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def others(relay: Relay) -> None:
+    """What is not tested here."""
+    relay.claim()
+    relay.beat()
+
+
+@pytest.mark.parametrize(("pool", "concurrency"), [("threads", 8), ("gevent", 40), ("solo", 1), ("prefork", 2)])
+def test_every_message_that_is_archived_as_sent_has_arrived(
+    pool: str,
+    concurrency: int,
+    relay: Relay,
+    outbox: Outbox,
+    engine: Engine,
+    rows: Rows,
+    stream: Stream,
+    rabbit: Counterpart,
+) -> None:
+    worker = relay.publish(concurrency=concurrency, pool=pool)
+    relay.ready()
+    try:
+        before = set(stream.ids())
+        with Session(engine) as session, session.begin():
+            sent = {
+                name: {str(outbox.publish(session, f"{pool}.ran", {"n": n}, to=name)) for n in range(count)}
+                for name, count in (("orders", COUNT), ("rabbit", COUNT))
+            }
+        settled(rows)
+    finally:
+        worker.teardown()
+        relay.nodes.remove(worker)
+    assert not rows.hot(), worker.logs()
+    arrived = Counter(one.attributes["id"] for one in rabbit.received())
+    assert sent["rabbit"] <= arrived.keys()
+    assert sent["orders"] <= set(stream.ids()) - before
+    assert {str(row.id) for row in rows.archived() if row.attempts > 1} == set()
+    assert {id for id, count in arrived.items() if count > 1} == set()
+
+
+COOPERATING = """
+from gevent import monkey
+monkey.patch_all()
+import time
+import gevent
+from sqlalchemy import text
+from outbox_tasks import Settings
+from outbox_tasks.store import Store
+
+store = Store.connect(Settings())
+store.rows(text("select 1"), {})
+started = time.monotonic()
+gevent.joinall([gevent.spawn(store.rows, text("select pg_sleep(1)"), {}) for _ in range(5)], raise_error=True)
+print(time.monotonic() - started)
+"""
+
+
+def test_greenlets_wait_for_the_database_side_by_side(relay: Relay) -> None:
+    env = {**os.environ, **relay.env()}
+    argv = [sys.executable, "-W", "ignore", "-c", COOPERATING]
+    ended = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert float(ended.stdout) < 4
