@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy.sql import Executable
 
@@ -56,7 +57,7 @@ def over(store: Store, older_than: timedelta) -> Over:
         if row.name == statements.DEFAULT:
             default = Day(before, table, row.pages, whole=False)
             rest = [default._replace(day=day) for day in _days_of(store, default) if day < before]
-        elif (day := _day(row.name, row.since, row.until)) and day < before:
+        elif (day := day_of(row.name, row.since, row.until)) and day < before:
             days.append(Day(day, table, row.pages))
     return Over(before, sorted(days, key=lambda one: one.day) + rest)
 
@@ -64,17 +65,32 @@ def over(store: Store, older_than: timedelta) -> Over:
 def prepare(store: Store) -> int:
     """Make the partitions of today and the next days; returns how many were missing.
 
-    PostgreSQL reads the default partition to attach another. If it has filled while nobody made partitions, that would
-    take so long that there would never be one again: an empty one then takes its place, and `refill` does the rest.
+    The default partition has rows of days for which nobody made a partition in time, and no partition can be attached
+    for a day that has rows there. Nor for any, if it has so many that PostgreSQL, which reads them to attach another,
+    would never be done. An empty one then takes its place, and `refill` does the rest.
     """
     found = store.rows(statements.partitions(store.tables), {})
     today = found[0].now.astimezone(UTC).date()
-    there = {_day(row.name, row.since, row.until) for row in found if row.attached}
+    missing = {today + timedelta(days=n) for n in range(AHEAD + 1)} - attached(found)
     default = next((row for row in found if row.name == statements.DEFAULT), None)
-    missing = any(today + timedelta(days=n) not in there for n in range(AHEAD + 1))
-    if missing and default is not None and default.pages > FULL:
+    if default is not None and ((missing and default.pages > FULL) or _has_misplaced(store, default, today)):
         patiently(store, statements.renew_default(store.settings.database_schema))
-    return store.prepare_archive(AHEAD)
+    store.prepare_archive(AHEAD)
+    return len(missing & attached(store.rows(statements.partitions(store.tables), {})) if missing else ())
+
+
+def attached(found: Iterable[Any]) -> set[date | None]:
+    """The days that have a partition, of the rows of `statements.partitions`."""
+    return {day_of(row.name, row.since, row.until) for row in found if row.attached}
+
+
+def _has_misplaced(store: Store, default: Any, today: date) -> bool:
+    """Whether the default partition has rows of a day that may have a partition of its own. Those that are so old that
+    they are to go now do not count."""
+    kept = timedelta(seconds=store.settings.archive_retention) or timedelta(days=OLDEST)
+    table = statements.partition(store.tables, default.name)
+    days = _days_of(store, Day(today, table, default.pages, whole=False))
+    return any(today - kept <= day <= today + timedelta(days=AHEAD) for day in days)
 
 
 def refill(store: Store, seconds: float) -> bool:
@@ -109,7 +125,7 @@ def patiently(store: Store, statement: Executable) -> bool:
     return False
 
 
-def _day(name: str, since: datetime | None, until: datetime | None) -> date | None:
+def day_of(name: str, since: datetime | None, until: datetime | None) -> date | None:
     """The day of a partition that is one; None: somebody's own division of time, which is left alone."""
     if name.startswith(statements.GONE):
         return datetime.strptime(name.removeprefix(statements.GONE), "%Y%m%d").replace(tzinfo=UTC).date()

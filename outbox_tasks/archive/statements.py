@@ -42,6 +42,9 @@ from outbox_tasks.archive.files import COLUMNS
 from outbox_tasks.schema import Tables, function
 from outbox_tasks.sql import seconds
 
+NAME = "outbox_archive_"
+"""How the name of a day's partition begins."""
+
 DEFAULT, GONE, REST = "outbox_archive_default", "outbox_archive_gone_", "outbox_archive_rest_"
 """The partition of what has no day's; how the name begins of one that was taken out, to be dropped; and that of a
 former default one, whose rows are to be moved back."""
@@ -79,8 +82,8 @@ def partition(t: Tables, name: str) -> Table:
 
 
 def partitions(t: Tables) -> Executable:
-    """The partitions of the archive, and those taken out, by name: name, attached, since and until (none
-    where it has no such bounds), pages, bytes with indexes, and the time now."""
+    """The partitions of the archive, those taken out, and what is named like one, by name: name, attached, since and
+    until (none where it has no such bounds), pages, bytes with indexes, and the time now."""
     schema = t.archive.schema
     parent = cast(literal(f'"{schema}".{t.archive.name}' if schema else t.archive.name), REGCLASS)
     c, i, archive = CLASSES, INHERITS, CLASSES.alias("archive")
@@ -104,7 +107,10 @@ def partitions(t: Tables) -> Executable:
                 i, (i.c.inhrelid == c.c.oid) & (i.c.inhparent == archive.c.oid)
             )
         )
-        .where(archive.c.oid == parent, or_(attached, c.c.relname.regexp_match(rf"^({GONE}\d{{8}}|{REST}\d{{20}})$")))
+        .where(
+            archive.c.oid == parent,
+            or_(attached, c.c.relname.regexp_match(rf"^({NAME}\d{{8}}|{GONE}\d{{8}}|{REST}\d{{20}})$")),
+        )
         .order_by(c.c.relname)
     )
 

@@ -150,21 +150,6 @@ def triggers(t: Tables) -> Select[Any]:
     return select(g.c.tgname.label("name")).where(g.c.tgrelid == _oid(t, t.messages.name), fires)
 
 
-def partitions(t: Tables) -> Select[Any]:
-    """The names of the archive's partitions, each with the names that those of today and of tomorrow should have."""
-    c, h = CLASS, INHERITS
-    today = func.timezone("UTC", func.now())
-    names = [
-        func.to_char(today + days, f'"{t.archive.name}_"YYYYMMDD').label(label)
-        for label, days in (("today", _days(0)), ("tomorrow", _days(1)))
-    ]
-    return (
-        select(c.c.relname.label("name"), *names)
-        .select_from(h.join(c, c.c.oid == h.c.inhrelid))
-        .where(h.c.inhparent == _oid(t, t.archive.name))
-    )
-
-
 def strays(t: Tables) -> Select[Any]:
     """How many rows are in the archive's default partition; counted up to `MOST`."""
     default = table(f"{t.archive.name}_default", schema=t.archive.schema)
@@ -274,7 +259,3 @@ def _in_our_schema(t: Tables) -> ColumnElement[bool]:
 
 def _age(moment: Any) -> ColumnElement[float]:
     return cast(extract("epoch", func.clock_timestamp() - moment), Float)
-
-
-def _days(count: int) -> ColumnElement[Any]:
-    return func.make_interval(0, 0, 0, count)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from datetime import UTC, timedelta
+from typing import Any
 
 from sqlalchemy import Column, Index, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 
+from outbox_tasks.archive import statements as archive
+from outbox_tasks.archive.partitions import day_of
 from outbox_tasks.doctor import statements
 from outbox_tasks.doctor.finding import Finding, Fine, error, lasting, note, warning
 from outbox_tasks.doctor.site import Results, Site
@@ -185,13 +190,17 @@ def triggers(site: Site) -> Results:
 def partitions(site: Site) -> Results:
     """Whether the archive has a partition for today and for tomorrow, and nothing has gone into the default one."""
     t = site.store.tables
-    rows = site.rows(statements.partitions(t))
-    names = {row.name for row in rows}
-    missing = sorted({rows[0].today, rows[0].tomorrow} - names) if rows else ["of today"]
+    rows = site.rows(archive.partitions(t))
+    days = {day: row for row in rows if row.attached and (day := day_of(row.name, row.since, row.until))}
+    today = rows[0].now.astimezone(UTC).date()
+    missing = [day for day in (today, today + timedelta(days=1)) if day not in days]
+    wrong = [row for row in rows if re.fullmatch(rf"{archive.NAME}\d{{8}}", row.name) and row not in days.values()]
+    if wrong:
+        yield _wrong(t, wrong)
     if missing:
         yield warning(
             "partition_missing",
-            f"The archive has no partition {' and '.join(missing)}.",
+            f"The archive has no partition {' and '.join(f'{archive.NAME}{day:%Y%m%d}' for day in missing)}.",
             "Maintenance makes them a week ahead, and has not run. What is sent goes into the default one.",
             "outbox-tasks maintain\nThen see that beat runs, and a worker on outbox.maintain.",
         )
@@ -204,8 +213,23 @@ def partitions(site: Site) -> Results:
             "They go one by one when they are old, not as a day at once.",
             "outbox-tasks maintain\nIt makes the partitions of the days to come, and moves the rest.",
         )
-    if not missing and not strays:
-        yield Fine(f"the archive has its partitions ({len(names) - 1})")
+    if not missing and not strays and not wrong:
+        yield Fine(f"the archive has its partitions ({len(days)})")
+
+
+def _wrong(t: Tables, rows: list[Any]) -> Finding:
+    taken_out = (
+        (f"ALTER TABLE {_named(t, t.archive.name)} DETACH PARTITION {_named(t, row.name)};\n" if row.attached else "")
+        + f"ALTER TABLE {_named(t, row.name)} RENAME TO {archive.REST}{row.name[-8:]}000000000000;\n"
+        for row in rows
+    )
+    return warning(
+        "partition_wrong",
+        f"Named like the archive's partition of a day, and it is none: {', '.join(row.name for row in rows)}.",
+        "It was detached, or has other bounds than its day (UTC). No other can be made for the day, and retention "
+        "leaves it alone.",
+        f"{''.join(taken_out)}outbox-tasks maintain\nIt moves the rows to partitions of their days.",
+    )
 
 
 def vacuuming(site: Site) -> Results:

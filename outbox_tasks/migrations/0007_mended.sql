@@ -145,6 +145,27 @@ EXCEPTION WHEN lock_not_available OR invalid_object_definition THEN
 END
 $$;
 
+CREATE OR REPLACE FUNCTION :schema.outbox_archive_renew_default() RETURNS boolean LANGUAGE plpgsql AS $$
+-- Puts an empty default partition in the place of one whose rows are to go to partitions of their days, or that has so
+-- many that no partition can be attached any more: for each of them PostgreSQL would read it whole, and hold it meanwhile.
+-- Its rows are in no partition then, until they are moved back. False: somebody is in the way.
+DECLARE
+  rest text := 'outbox_archive_rest_' || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMMDDHH24MISSUS');
+BEGIN
+  PERFORM set_config('lock_timeout', '25ms', true);
+  LOCK TABLE ONLY :schema.outbox_archive_default IN ACCESS EXCLUSIVE MODE NOWAIT;
+  LOCK TABLE ONLY :schema.outbox_archive IN ACCESS EXCLUSIVE MODE;
+  ALTER TABLE :schema.outbox_archive DETACH PARTITION :schema.outbox_archive_default;
+  EXECUTE format('ALTER TABLE :schema.outbox_archive_default RENAME TO %I', rest);
+  CREATE TABLE :schema.outbox_archive_default PARTITION OF :schema.outbox_archive DEFAULT;
+  -- Today's at once: the next settle would begin to fill the default one with today again.
+  PERFORM :schema.outbox_archive_make_day(date_trunc('day', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC');
+  RETURN true;
+EXCEPTION WHEN lock_not_available THEN
+  RETURN false;
+END
+$$;
+
 -- The last section: it applies to the functions as they are above.
 -- Who may only insert can publish with an id, publish by SQL, and take messages back, without a right to read or delete.
 -- These functions do that with the rights of their owner. They were everybody's to call, and then asked for the

@@ -98,7 +98,6 @@ def current() -> dict[str, str]:
         "doctor_rights": doctor.rights(t),
         "doctor_indexes": doctor.indexes(t),
         "doctor_triggers": doctor.triggers(t),
-        "doctor_partitions": doctor.partitions(t),
         "doctor_strays": doctor.strays(t),
         "doctor_vacuuming": doctor.vacuuming(t),
         "doctor_transactions": doctor.transactions(t),

@@ -11,4 +11,4 @@ ORDER BY pg_catalog.pg_class.relname;
 -- regexp_match_1 = "^FOR VALUES FROM \\('(.*)'\\) TO \\('(.*)'\\)$"
 -- regexp_match_2 = 1
 -- regexp_match_3 = 2
--- relname_1 = '^(outbox_archive_gone_\\d{8}|outbox_archive_rest_\\d{20})$'
+-- relname_1 = '^(outbox_archive_\\d{8}|outbox_archive_gone_\\d{8}|outbox_archive_rest_\\d{20})$'

@@ -25,7 +25,7 @@ def run(rows: Rows, engine: Engine, schema: str) -> Sql:
 
 OF_TABLES = (
     "schema_missing", "schema_old", "schema_new", "rights_missing", "index_missing", "index_invalid", "trigger_missing",
-    "partition_missing", "default_partition", "autovacuum_off", "dead_rows", "table_options",
+    "partition_missing", "partition_wrong", "default_partition", "autovacuum_off", "dead_rows", "table_options",
 )  # fmt: skip
 
 
@@ -111,12 +111,55 @@ def test_a_day_without_a_partition(settings: MakeSettings, run: Sql, store: Stor
     assert found(settings(), "partition_missing") == {}
 
 
+ARCHIVED = (
+    "INSERT INTO outbox_archive (seq, id, event_type, destination, payload, content_type, headers, attempts, "
+    "created_at, state, finished_at) "
+    "SELECT 1, outbox_uuid7(), 'a', 'orders', '', '', '{}', 1, now(), 'sent', now() - interval "
+)
+
+
+def on_today(statement: str) -> str:
+    """A statement about today's partition: `{}` is the day, as its name ends."""
+    today = "to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')"
+    return f"DO $do$ BEGIN EXECUTE replace($${statement}$$, '{{}}', {today}); END $do$"
+
+
+def test_a_day_that_has_filled_the_default_partition_gets_its_own(
+    settings: MakeSettings, run: Sql, store: Store, rows: Rows
+) -> None:
+    run(on_today("DROP TABLE outbox_archive_{}"), f"{ARCHIVED} '0 days'", f"{ARCHIVED} '3 days'")
+    assert found(settings(), *OF_TABLES).keys() == {"partition_missing", "default_partition"}
+    done = maintain(store)
+    assert (done.made, done.failed) == (1, [])
+    assert found(settings(), *OF_TABLES) == {}
+    assert len(rows.archived()) == 2
+
+
+OTHER_BOUNDS = """
+ALTER TABLE outbox_archive DETACH PARTITION outbox_archive_{};
+DELETE FROM outbox_archive_{};
+ALTER TABLE outbox_archive ATTACH PARTITION outbox_archive_{} FOR VALUES FROM ('{} 00:10:00+00') TO ('{} 23:50:00+00')
+"""
+
+
+@pytest.mark.parametrize("statement", ["ALTER TABLE outbox_archive DETACH PARTITION outbox_archive_{}", OTHER_BOUNDS])
+def test_what_is_only_named_like_a_day_s_partition(
+    settings: MakeSettings, run: Sql, store: Store, rows: Rows, statement: str
+) -> None:
+    run(f"{ARCHIVED} '0 days'", on_today(statement))
+    wrong = found(settings(), *OF_TABLES)
+    assert {"partition_missing", "partition_wrong"} <= wrong.keys()
+    maintain(store)
+    *statements, then, _ = found(settings(), "partition_wrong")["partition_wrong"].remedy.splitlines()
+    assert then == "outbox-tasks maintain"
+    run(*statements)
+    assert maintain(store).failed == []
+    assert found(settings(), *OF_TABLES) == {}
+    assert len(rows.archived()) == (statement is not OTHER_BOUNDS)
+
+
 def test_rows_in_the_default_partition(settings: MakeSettings, run: Sql, store: Store) -> None:
-    run(
-        "INSERT INTO outbox_archive (seq, id, event_type, destination, payload, content_type, headers, attempts, "
-        "created_at, state, finished_at) "
-        "SELECT 1, outbox_uuid7(), 'a', 'orders', '', '', '{}', 1, now(), 'sent', now() - interval '90 days'"
-    )
+    run(f"{ARCHIVED} '90 days'")
     assert "holds 1 row," in found(settings(), "default_partition")["default_partition"].fact
     maintain(store)
     assert found(settings(), "default_partition") == {}
