@@ -69,6 +69,11 @@ class Sign:
     """Seconds since then, by the database's clock."""
     facts: Mapping[str, Any]
 
+    @property
+    def shared(self) -> bool:
+        """Whether several workers are called so: each overwrites what the other has said. See `signs.beat`."""
+        return int(self.facts.get("met") or 0) > 1
+
 
 @dataclass(frozen=True, slots=True)
 class Census:

@@ -23,7 +23,7 @@ class Finding:
     """Something that a person, or a supervisor, must see to."""
 
     code: str
-    """For programs: database, tables, stale, unknown, claim, beat, queue or worker."""
+    """For programs: database, tables, stale, unknown, claim, beat, queue, name or worker."""
     about: str
     """Which destination, queue or worker; may be empty."""
     text: str
@@ -47,8 +47,11 @@ def examine(settings: Settings, worker: str | None = None) -> list[Finding]:
 def judge(settings: Settings, seen: Census) -> Iterator[Finding]:
     """What is not in order. A destination that is paused, or left alone, is none of it: somebody knows of that."""
     served = {queue for worker in seen.workers if worker.age <= LATE for queue in worker.facts.get("queues", ())}
+    shared = [worker.name for worker in seen.workers if worker.age <= LATE and worker.shared]
+    for name in shared:
+        yield Finding("name", name, f"several workers are called {name}: start each with a name of its own (-n)")
     for queue in QUEUES:
-        if queue not in served:
+        if queue not in served and not shared:  # else nobody knows what all of them consume
             yield Finding("queue", queue, f"no worker consumes {queue}{_last_seen(seen, queue)}")
     if CLAIM_QUEUE in served:  # else nobody can run what beat sends
         beat = seen.last("beat")

@@ -16,6 +16,7 @@ from celery.app.amqp import AMQP, Queues
 from kombu.utils.imports import symbol_by_name
 
 from outbox_tasks.broker import QUEUES
+from outbox_tasks.logs import quieten_claims
 from outbox_tasks.relay import Relay
 from outbox_tasks.schedule import beat_schedule
 from outbox_tasks.settings import Settings
@@ -36,6 +37,7 @@ def install(app: Celery, settings: Settings) -> Relay:
             log.warning("%r has an outbox with other settings already, and keeps those", app)
         return relay
     relay = register(app, settings)
+    quieten_claims()
     _add_queues(app)
     _add_schedule(app, settings)
     return relay

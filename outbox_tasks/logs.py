@@ -31,6 +31,9 @@ TASKS = (CLAIM_TASK, BUNDLE_TASK, MAINTAIN_TASK, PUBLISH_TASK)
 CLIENTS = ("aiobotocore", "azure", "boto3", "botocore", "httpcore", "httpx", "s3transfer", "urllib3")
 """Loggers of the destinations' clients that tell, at INFO or DEBUG, URLs, headers and bodies."""
 
+CELERYS = ("celery.app.trace", "celery.beat", "celery.worker.strategy")
+"""Celery's loggers that have a line for each task that is sent, received or done."""
+
 ALERTS = "outbox_tasks.alerts"
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data", "task_id", "task_name"}
@@ -98,7 +101,7 @@ class RelayLogging(Logging):  # type: ignore[misc]
         for name in CLIENTS:
             client = logging.getLogger(name)
             client.setLevel(max(client.level, logging.WARNING))
-        for name in ("celery.app.trace", "celery.beat", "celery.worker.strategy"):
+        for name in CELERYS:
             logging.getLogger(name).addFilter(_quieten)
         return done
 
@@ -106,6 +109,12 @@ class RelayLogging(Logging):  # type: ignore[misc]
         """Called by Celery for each of its loggers."""
         kind = Json if _is_json(self.app) else _text(formatter)
         return super().setup_handlers(logger, *arguments, formatter=kind, **options)
+
+
+def quieten_claims() -> None:
+    """In an application's processes, whose logging is its own: none of Celery's lines on claims, three a second."""
+    for name in CELERYS:
+        logging.getLogger(name).addFilter(_quieten_claims)
 
 
 def set_up(app: Celery) -> None:
@@ -153,18 +162,26 @@ def _say(message: str, stream: TextIO | None = sys.__stderr__) -> None:
 def _quieten(record: logging.LogRecord) -> bool:
     """Celery's lines on the relay's tasks are routine where ours say the same: at DEBUG. What stays are those on a
     single message that is received, is retried, or fails."""
-    if record.levelno == logging.INFO and _is_routine(record):
-        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
-        return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
-    return True
+    return not _is_routine(record, TASKS) or _lowered(record)
 
 
-def _is_routine(record: logging.LogRecord) -> bool:
+def _quieten_claims(record: logging.LogRecord) -> bool:
+    return not _is_routine(record, (CLAIM_TASK,)) or _lowered(record)
+
+
+def _lowered(record: logging.LogRecord) -> bool:
+    record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+    return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+
+def _is_routine(record: logging.LogRecord, tasks: Sequence[str]) -> bool:
+    if record.levelno != logging.INFO:
+        return False
     if record.name == "celery.beat":
-        return isinstance(record.args, tuple) and record.args[-1:] in [(task,) for task in TASKS]
+        return isinstance(record.args, tuple) and record.args[-1:] in [(task,) for task in tasks]
     data = getattr(record, "data", {})
-    if data.get("name") != PUBLISH_TASK:
-        return data.get("name") in TASKS
+    if data.get("name") != PUBLISH_TASK or PUBLISH_TASK not in tasks:
+        return data.get("name") in tasks
     return "return_value" in data or str(data.get("exc", "")).startswith("DeadLetter")
 
 

@@ -16,16 +16,19 @@ from sqlalchemy import (
     Select,
     Text,
     bindparam,
+    case,
     cast,
     delete,
     extract,
     func,
+    literal,
     literal_column,
     select,
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql import ColumnElement
 
+from outbox_tasks.pulse import LATE
 from outbox_tasks.schema import Tables
 from outbox_tasks.sql import SECOND, commit_soon, json_rows
 
@@ -62,16 +65,29 @@ def tallied(t: Tables) -> Select[Any]:
 
 
 def beat(t: Tables) -> Insert:
-    """Say who is alive, or what has just run. Parameter: seen (JSON rows of name, kind, ago: seconds, facts)."""
+    """Say who is alive, or what has just run. Parameter: seen (JSON rows of name, kind, ago: seconds, facts).
+
+    A worker that finds a fresh row of another one under its name counts that as `met`: once after a restart, and each
+    time where two workers are called alike.
+    """
     h = t.heartbeats
     said = json_rows("seen", name=Text, kind=Text, ago=Float, facts=JSONB)
     at = func.clock_timestamp() - said.c.ago * SECOND
     rows = select(said.c.name, said.c.kind, at, said.c.facts).where(commit_soon()).order_by(said.c.name)
     add = insert(h).from_select(["name", "kind", "seen_at", "facts"], rows)
     new = add.excluded
+    other = h.c.facts["started"].astext != new.facts["started"].astext
+    times = func.coalesce(cast(h.c.facts["met"].astext, Integer), 0) + 1
+    fresh = h.c.seen_at > func.now() - literal(LATE) * SECOND
+    none: ColumnElement[Any] = literal_column("'{}'::jsonb")
+    met = case((other & fresh, func.jsonb_build_object("met", times)), else_=none)
     return add.on_conflict_do_update(
         index_elements=[h.c.name],
-        set_={"kind": new.kind, "seen_at": new.seen_at, "facts": new.facts},
+        set_={
+            "kind": new.kind,
+            "seen_at": new.seen_at,
+            "facts": new.facts.op("||")(met),
+        },
         where=h.c.seen_at <= new.seen_at,  # several processes say what has run: the last one counts
     )
 

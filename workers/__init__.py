@@ -1,8 +1,8 @@
 """The deployment: one module per kind of worker: what it consumes, in which pool, with how many processes.
 
-    celery -A workers.claim worker
-    celery -A workers.publish worker
-    celery -A workers.maintenance worker
+    celery -A workers.claim worker -n claim@%h
+    celery -A workers.publish worker -n publish1@%h
+    celery -A workers.maintenance worker -n maintenance@%h
 
 Each is the app of `outbox_tasks.celery`, narrowed. What the command line says (-Q, -c, -n) wins over what is
 said here. More throughput: more publish workers, on as many hosts as you like.

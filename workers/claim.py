@@ -1,4 +1,4 @@
-"""`celery -A workers.claim worker`: leases due messages and fans them out to the publish workers.
+"""`celery -A workers.claim worker -n claim@%h`: leases due messages and fans them out to the publish workers.
 
 One is enough, since claims are short and batched; a second one on another host is for when that host is lost.
 Solo: the statements have their own time limits, and a pool would only add a hop to every message's way.

@@ -1,4 +1,4 @@
-"""`celery -A workers.maintenance worker`: the archive's partitions and other housekeeping. One is enough.
+"""`celery -A workers.maintenance worker -n maintenance@%h`: the archive's partitions, other housekeeping. One will do.
 
 It has a worker of its own because one look at a large archive must not hold up a claim.
 """

@@ -1,4 +1,4 @@
-"""`celery -A workers.publish worker`: begins, sends and settles. Run as many as the load needs.
+"""`celery -A workers.publish worker -n publish1@%h`: begins, sends and settles. Run as many as the load needs.
 
 Processes, not threads: only the prefork pool can end a send that hangs beyond its time limits.
 """

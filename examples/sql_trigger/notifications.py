@@ -1,6 +1,6 @@
 """The consumer, a Celery task like any other: it does not know of the outbox, and may be on another host.
 
-Run it with: celery -A notifications worker -Q notifications
+Run it with: celery -A notifications worker -Q notifications -n notifications@%h
 """
 
 import os

@@ -59,7 +59,7 @@ AT_ONCE = (OF_THE_DATABASE, OF_THE_BROKER, OF_THE_DESTINATIONS)
 """Each in its order, and all of them at once: one that does not answer does not hold up the others."""
 
 AFTERWARDS = (
-    Check(WORKERS, workers.served, {"no_workers", "no_heartbeat"}, uses=("tables", "broker")),
+    Check(WORKERS, workers.served, {"no_workers", "no_heartbeat", "same_name"}, uses=("tables", "broker")),
     Check(MESSAGES, messages.clockwork, {"no_beat", "no_claims", "no_maintenance"}, needs=("tables",)),
     Check(MESSAGES, messages.stale, {"stale"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.unknown, {"destination_unknown"}, needs=("tables", "indexes")),

@@ -44,7 +44,7 @@ def clockwork(site: Site) -> Results:
                 "no_claims",
                 f"A claim {_last('ran', claim)}.",
                 "Nothing new is sent. Without beat, or a worker on outbox.claim, none is run.",
-                "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain\nIf it runs, its log says why.",
+                "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
             )
         )
     maintain = ages.get("maintain")

@@ -20,10 +20,10 @@ SCANS = 20
 CELERYS_OWN = re.compile(r"celeryev\b.*|.*\.pidbox")
 """Queues for events, for commands and for answers, which workers and dashboards have."""
 
-CLAIMS = "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain"
+CLAIMS = "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h"
 STARTED_BY = {
     CLAIM_QUEUE: CLAIMS,
-    PUBLISH_QUEUE: "celery -A outbox_tasks worker -Q outbox.publish -E",
+    PUBLISH_QUEUE: "celery -A outbox_tasks worker -Q outbox.publish -n publish1@%h -E",
     MAINTAIN_QUEUE: CLAIMS,
 }
 
@@ -44,6 +44,9 @@ def served(site: Site) -> Results:
     """Whether each queue of the relay has a worker."""
     live = site.workers if "broker" in site.reached else []
     signs = [sign for sign in site.heartbeats if sign.kind == "worker"]
+    shared = [sign.name for sign in signs if sign.age <= LATE and sign.shared]
+    known = {worker.name for worker in live if worker.answers > 1}
+    yield from (_same_name(Worker(name)) for name in shared if name not in known)
     for queue in QUEUES:
         there = [worker for worker in live if not worker.foreign and queue in worker.queues]
         seen = min((sign.age for sign in signs if queue in (sign.facts.get("queues") or ())), default=None)
@@ -52,6 +55,8 @@ def served(site: Site) -> Results:
             yield Fine(f"{queue} is served")
         elif fresh:
             yield Fine(f"{queue} is served, by workers that are too busy to answer")
+        elif shared or not known.isdisjoint(sign.name for sign in signs):
+            continue  # one of those that share a name may serve it
         elif there and "tables" in site.reached:
             yield _no_heartbeat(queue, there, seen)
         elif there:
@@ -132,8 +137,8 @@ def _limits(site: Site, worker: Worker) -> Iterator[Finding]:
 def _same_name(worker: Worker) -> Finding:
     return warning(
         "same_name",
-        f"{worker.answers} workers are called {worker.name}.",
-        "Flower, heartbeats and remote control take them for one.",
+        f"{worker.answers if worker.answers > 1 else 'Several'} workers are called {worker.name}.",
+        "Flower, heartbeats and remote control take them for one; which queues they serve is not known.",
         "Start each with a name of its own: celery … worker -n publish1@%h",
     )
 

@@ -43,10 +43,10 @@ def celery_worker_cluster(relay: Relay, broker_url: str, request: pytest.Fixture
     env = ["env", f"SHOP_BROKER_URL={broker_url}", "C_FORCE_ROOT=1"]
     celery = [*env, sys.executable, "-m", "celery", "-A", "tests.acceptance.installed_app"]
     started = [
-        relay.worker([*celery, "worker", "-l", "INFO", "--without-mingle", *options], broker_url=None)
+        relay.worker([*celery, "worker", "-l", "DEBUG", "--without-mingle", *options], broker_url=None)
         for options in WORKERS[request.param]
     ]
-    beat = relay.beat([*celery, "beat", "-l", "INFO"], broker_url=None)
+    beat = relay.beat([*celery, "beat", "-l", "DEBUG"], broker_url=None)
     try:
         yield cluster(relay, started)
     finally:

@@ -6,9 +6,16 @@ ORDER BY seen.name ON CONFLICT (name) DO
 UPDATE
 SET kind = excluded.kind,
   seen_at = excluded.seen_at,
-  facts = excluded.facts
+  facts = (excluded.facts || CASE WHEN ((outbox_heartbeats.facts ->> %(facts_1)s::TEXT) != (excluded.facts ->> %(facts_2)s::TEXT) AND outbox_heartbeats.seen_at > now() - %(param_2)s * interval '1 second') THEN jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, coalesce(CAST((outbox_heartbeats.facts ->> %(facts_3)s::TEXT) AS INTEGER), %(coalesce_1)s::INTEGER) + %(coalesce_2)s::INTEGER) ELSE '{}'::jsonb END)
 WHERE outbox_heartbeats.seen_at <= excluded.seen_at;
+-- coalesce_1 = 0
+-- coalesce_2 = 1
+-- facts_1 = 'started'
+-- facts_2 = 'started'
+-- facts_3 = 'met'
+-- jsonb_build_object_1 = 'met'
 -- param_1 = 'off'
+-- param_2 = 30.0
 -- set_config_2 = 'synchronous_commit'
 -- set_config_3 = 'off'
 -- set_config_4 = True

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import update
 
+from outbox_tasks import signs
 from outbox_tasks.cli import outbox
 from outbox_tasks.health import QUEUES, examine
 from outbox_tasks.settings import Settings
@@ -55,6 +56,27 @@ def codes(settings: Settings, worker: str | None = None) -> list[tuple[str, str]
 
 def test_an_idle_relay_is_in_order(site: Settings) -> None:
     assert examine(site) == []
+
+
+def test_workers_that_share_a_name_are_told_as_that_and_not_as_missing(
+    site: Settings, store: Store, seen: Seen
+) -> None:
+    seen(300, "claim@here", "worker")
+    seen(300, "publish@here", "worker")
+    say = signs.beat(store.tables)
+
+    def beat(number: int) -> None:
+        facts = {"queues": [QUEUES[number % 2]], "started": f"{number % 2}"}
+        store.do(say, {"seen": json.dumps([{"name": "celery@here", "kind": "worker", "ago": 0, "facts": facts}])})
+
+    beat(0), beat(0)
+    assert ("name", "celery@here") not in codes(site)
+    beat(1)  # as after a restart
+    assert ("name", "celery@here") not in codes(site)
+    beat(0)
+    assert codes(site) == [("name", "celery@here")]
+    beat(0)
+    assert ("name", "celery@here") not in codes(site)
 
 
 def test_messages_for_an_unknown_destination_are_none(site: Settings, rows: Rows) -> None:

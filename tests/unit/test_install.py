@@ -5,6 +5,7 @@ The broker is kombu's own in-memory one, so that what is sent can be seen where 
 
 from __future__ import annotations
 
+import logging
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -455,3 +456,21 @@ class TestCheck:
         self, new_app: Callable[..., Celery], settings: MakeSettings, accepted: Any
     ) -> None:
         Broker(new_app(accept_content=accepted), settings()).check()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_celery_s_lines_on_claims_are_for_debug_in_the_application_s_log_too(
+    new_app: Callable[..., Celery], settings: MakeSettings, task: str
+) -> None:
+    """A claim comes each second. All else is logged as the application has it."""
+    heard: list[logging.LogRecord] = []
+    install(new_app(), settings())
+    for name, arguments, extra in (
+        ("celery.beat", (task, task), {}),
+        ("celery.worker.strategy", (task, "an-id"), {"data": {"name": task, "id": "an-id"}}),
+        ("celery.app.trace", (task, "an-id"), {"data": {"name": task, "id": "an-id", "return_value": "'sent'"}}),
+    ):
+        log = logging.getLogger(name)
+        record = log.makeRecord(name, logging.INFO, "", 0, "%s: %s", arguments, None, extra=extra)
+        heard += [record] if log.filter(record) else []
+    assert len([record for record in heard if record.levelno >= logging.INFO]) == (0 if task == CLAIM_TASK else 3)

@@ -1,4 +1,4 @@
-"""The project's Celery app, and its outbox. Run it with: celery -A config worker -B"""
+"""The project's Celery app, and its outbox. Run it with: celery -A config worker -n shop@%h -B"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Celery as Flask's documentation has it: tasks run in an app context. Run it with: celery -A shop.worker worker -B"""
+"""Celery as Flask's documentation has it: tasks run in an app context.
+
+Run it with: celery -A shop.worker worker -n shop@%h -B
+"""
 
 from celery import Celery, Task
 from flask import Flask
