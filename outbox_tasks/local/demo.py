@@ -31,8 +31,8 @@ from outbox_tasks.schema import tables
 from outbox_tasks.shown import redacted
 
 PUBLISHERS = 2
-PATIENCE, PATIENCE_PER_ORDER = 60.0, 0.01
-"""Seconds that a demo may take from its first order on; what is missing then is lost."""
+PATIENCE = 120.0
+"""Seconds without any progress after which it is given up."""
 
 KILL_AT = 0.4
 """The share of the orders that is delivered when a publish worker is killed."""
@@ -52,7 +52,7 @@ def demo(orders: int = 5000, as_json: bool = False) -> int:
         print(json.dumps(result.json()))
     else:
         result.show(Console())
-    return 1 if result.problems else 0
+    return 1 if result.problems or result.not_finished else 0
 
 
 def _run(place: Surroundings, orders: int, messages: Console) -> Report:
@@ -84,6 +84,7 @@ class Run:
     def __init__(self, place: Surroundings, shop: Shop, relay: Relay, engine: Engine, messages: Console) -> None:
         self.books = Books(engine, place.settings.database_schema)
         self.casualty: Casualty | None = None
+        self._hold = place.hold
         self._shop = shop
         self._relay = relay
         self._engine = engine
@@ -96,13 +97,15 @@ class Run:
         """Until nothing is on its way any more, or time is up. Returns the seconds that it took."""
         task = self._bar.add_task("", total=orders, committed=0, delivered=0, retried=0, dead=0)
         start = time.monotonic()
-        deadline = start + PATIENCE + orders * PATIENCE_PER_ORDER
+        moved, last = start, None
         self._say(f"Taking {orders:,} orders, each with a message in its own transaction …")
         self._shop.open()
         with self._bar:
-            while time.monotonic() < deadline:
+            while time.monotonic() < moved + PATIENCE:
                 taken = self._shop.done  # before we look at the books, or an order might slip in between
                 now = self.books.progress()
+                if (seen := (now, len(self._shop.committed))) != last:
+                    moved, last = time.monotonic(), seen
                 self._bar.update(
                     task,
                     completed=now.delivered + now.dead,
@@ -120,6 +123,8 @@ class Run:
     def _hunt(self, seconds: float, in_the_middle: bool) -> None:
         """Spend this time, if it is time for that, on catching a publish worker while it is sending."""
         until = time.monotonic() + seconds
+        if in_the_middle and self.casualty is None:
+            self._hold()
         while in_the_middle and self.casualty is None and time.monotonic() < until:
             self.casualty = self._killed()
             time.sleep(HUNT_INTERVAL)

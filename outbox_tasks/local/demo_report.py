@@ -38,12 +38,15 @@ class Figures:
     retried: int
     dead: int
     lost: int
+    """Committed, and neither at the destination nor dead nor still on its way."""
     ghosts: int
     """Messages found at the destination that nobody committed."""
     seconds: float
     per_second: float
     p50_ms: float | None
     p99_ms: float | None
+    unfinished: int
+    """Still on their way when nothing had moved for long."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,6 @@ class Report:
     unexplained: int
     """Messages that arrived more than once without a cause on their row."""
     undeliverable_is_dead: bool
-    unfinished: int
-    """Messages that were still on their way when time was up."""
 
     @property
     def problems(self) -> list[str]:
@@ -76,12 +77,21 @@ class Report:
         found = [
             (f.lost, f"Committed, yet missing at the destination: {f.lost:,}"),
             (f.ghosts, f"Delivered, though nobody had committed them: {f.ghosts:,}"),
-            (not self.undeliverable_is_dead, dead),
+            (not self.undeliverable_is_dead and not self.figures.unfinished, dead),
             (self.unexplained, f"Arrived more than once, without a recorded cause: {self.unexplained:,}"),
-            (self.casualty is None, "No publish worker could be killed while it was sending"),
-            (self.unfinished, f"Still on their way when time was up: {self.unfinished:,}"),
         ]
         return [problem for wrong, problem in found if wrong]
+
+    @property
+    def not_finished(self) -> list[str]:
+        """What could not be shown, which says nothing against the relay; empty if all was."""
+        count = f"{self.figures.unfinished:,}"
+        busy = f"Messages that were still on their way when nothing had moved for long: {count}. Is the machine busy?"
+        found = [
+            (self.figures.unfinished, busy),
+            (self.casualty is None, "No publish worker was met while it was sending, to be killed"),
+        ]
+        return [text for missing, text in found if missing]
 
     def json(self) -> dict[str, int | float | None]:
         """The figures by name."""
@@ -99,6 +109,8 @@ class Report:
         console.print()
         for problem in self.problems:
             console.print(Text(f"✗ {problem}", style="bold red"))
+        for text in self.not_finished:
+            console.print(Text(f"! Not finished: {text}", style="yellow"))
         if not self.problems:
             verdict = "✓ Nothing was lost, and nothing that was rolled back was delivered."
             console.print(Text(verdict, style="bold green"))
@@ -151,6 +163,10 @@ class Books:
         with self._engine.connect() as connection:
             return Progress._make(connection.execute(select(*counts).select_from(self._all)).one())
 
+    def on_their_way(self) -> set[str]:
+        """The ids of those that are neither sent nor dead."""
+        return self._ids(self._all.c.state.not_in(["sent", "dead"]))
+
     def dead(self) -> set[str]:
         """The ids of the dead letters."""
         return self._ids(self._all.c.state == "dead")
@@ -172,7 +188,7 @@ def counted(place: Surroundings, shop: Shop, books: Books, casualty: Casualty | 
         first.setdefault(message_id, arrived)
         arrivals[message_id] += 1
     repeated = {message_id for message_id, times in arrivals.items() if times > 1}
-    dead, progress = books.dead(), books.progress()
+    dead, unfinished, progress = books.dead(), books.on_their_way(), books.progress()
     delivered = shop.committed.keys() & first.keys()
     waits = sorted(max(0.0, first[found] - shop.committed[found]) * 1000 for found in delivered)
     figures = Figures(
@@ -182,12 +198,13 @@ def counted(place: Surroundings, shop: Shop, books: Books, casualty: Casualty | 
         duplicates=arrivals.total() - len(first),
         retried=progress.retried,
         dead=len(dead),
-        lost=len(shop.committed.keys() - first.keys() - dead),
+        lost=len(shop.committed.keys() - first.keys() - dead - unfinished),
         ghosts=len(first.keys() - shop.committed.keys()),
         seconds=round(seconds, 2),
         per_second=round(len(delivered) / seconds, 1),
         p50_ms=_share(waits, 0.50),
         p99_ms=_share(waits, 0.99),
+        unfinished=len(unfinished),
     )
     return Report(
         figures,
@@ -195,7 +212,6 @@ def counted(place: Surroundings, shop: Shop, books: Books, casualty: Casualty | 
         mishaps=place.mishaps.total(),
         unexplained=len(repeated - books.explained()),
         undeliverable_is_dead=dead == {shop.undeliverable},
-        unfinished=progress.unsettled,
     )
 
 

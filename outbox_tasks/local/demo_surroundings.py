@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,8 @@ TIMES = {
 """Shorter than in production: what a killed worker held comes back when its lease ends, in seconds here."""
 
 IN_FLIGHT, BUNDLE = 5000, 50
+LIMITS = {"bundle_size": BUNDLE, "max_attempts": 1000}
+"""On a machine that is busy with other things, many a send takes too long: that must not make a dead letter."""
 """So little that no lease ends in the queue, also on a slow machine."""
 
 DATABASES = range(15, 0, -1)
@@ -64,6 +67,8 @@ class Surroundings:
     stream: str
     mishaps: Counter[str]
     """What the destination did to requests, and how often."""
+    hold: Callable[[], None]
+    """Have the destination be slow with the next request, so that its sender can be met at it."""
 
 
 @contextmanager
@@ -75,12 +80,12 @@ def surroundings() -> Iterator[Surroundings]:
         database_url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
         given = os.environ.get("OUTBOX_BROKER_URL") or stack.enter_context(EmbeddedValkey()).url
         broker_url = stack.enter_context(_redis_database(given, name))
-        destination = stack.enter_context(_destination(broker_url, name, mishaps))
+        destination, hold = stack.enter_context(_destination(broker_url, name, mishaps))
         variables = {f"{PREFIX}{setting}": str(value) for setting, value in TIMES.items()} | {
             "OUTBOX_DATABASE_URL": database_url,
             "OUTBOX_DATABASE_SCHEMA": name,
             "OUTBOX_BROKER_URL": broker_url,
-            "OUTBOX_DESTINATIONS": json.dumps({DESTINATION: {"url": destination, "bundle_size": BUNDLE}}),
+            "OUTBOX_DESTINATIONS": json.dumps({DESTINATION: {"url": destination, **LIMITS}}),
             "OUTBOX_BUNDLE_SIZE": str(BUNDLE),
             "OUTBOX_MAX_IN_FLIGHT": str(IN_FLIGHT),
             "OUTBOX_CONFIG": os.devnull,
@@ -89,7 +94,7 @@ def surroundings() -> Iterator[Surroundings]:
         settings = Settings()
         stack.enter_context(_tables(settings))
         client = stack.enter_context(redis.Redis.from_url(broker_url, decode_responses=True))
-        yield Surroundings(settings, client, name, mishaps)
+        yield Surroundings(settings, client, name, mishaps, hold)
 
 
 @contextmanager
@@ -163,8 +168,8 @@ def _is_taken(client: redis.Redis, marker: str, name: str) -> bool:
 
 
 @contextmanager
-def _destination(broker_url: str, stream: str, mishaps: Counter[str]) -> Iterator[str]:
-    """The URL of a Redis Stream whose connections fail sometimes."""
+def _destination(broker_url: str, stream: str, mishaps: Counter[str]) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The URL of a Redis Stream whose connections fail sometimes, and how to have it hold the next request."""
     parts = urlsplit(broker_url)
     with socket.create_server((LOOPBACK, 0)) as listening:
         argv = [sys.executable, "-I", "-S", str(Path(demo_destination.__file__)), str(listening.fileno())]
@@ -178,7 +183,8 @@ def _destination(broker_url: str, stream: str, mishaps: Counter[str]) -> Iterato
         port = listening.getsockname()[1]
     with child:
         login, at, _ = parts.netloc.rpartition("@")
-        yield f"redis+stream://{login}{at}{LOOPBACK}:{port}{parts.path}/{stream}"
+        url = f"redis+stream://{login}{at}{LOOPBACK}:{port}{parts.path}/{stream}"
+        yield url, lambda: child.send_signal(signal.SIGUSR1)
 
 
 def _with_database(url: str, number: int) -> str:

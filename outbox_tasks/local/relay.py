@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
 from types import TracebackType
 from typing import Self
 
+from outbox_tasks.local import guard
 from outbox_tasks.local.commands import (
     BEAT_READY,
     FLOWER_READY,
@@ -21,7 +25,7 @@ from outbox_tasks.local.commands import (
 from outbox_tasks.local.errors import ServiceGaveUp
 from outbox_tasks.local.processes import Child, Group, OnLine
 
-READY_TIMEOUT = 60.0
+READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 30.0
 """Above the hard time limit of a publish task: what is being sent may end."""
 
@@ -75,10 +79,15 @@ class Relay:
         self._flower = flower
         self._on_line = on_line
         self._group = Group()
+        self._temporary: Path | None = None
         self.services: list[Service] = []
 
     def start(self) -> None:
         """Start all and wait until they are ready. Raises `ChildNotReady`."""
+        # What a worker that is killed leaves behind goes with us.
+        self._temporary = Path(mkdtemp(prefix="outbox-relay-"))
+        guard.guard_directory(self._temporary)
+        self._env["TMPDIR"] = str(self._temporary)
         try:
             # The last started is stopped first: beat, then the workers, then who watches them.
             if self._flower is not None:
@@ -114,6 +123,10 @@ class Relay:
             self._group.stop_all()
         finally:  # an exception on the way, such as a second Ctrl-C, ends the rest at once
             self._group.end_all()
+            if self._temporary is not None:
+                shutil.rmtree(self._temporary, ignore_errors=True)
+                guard.release_directory(self._temporary)
+                self._temporary = None
 
     def __iter__(self) -> Iterator[Service]:
         return iter(self.services)
