@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -22,6 +23,8 @@ from outbox_tasks.model import Bundle
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.shown import redacted, without_secrets
 
+log = logging.getLogger(__name__)
+
 CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.publish", "outbox_tasks.maintain"
 """The tasks' names are a contract."""
 
@@ -33,6 +36,9 @@ BY_BEAT = "outbox_beat"
 """The header of a claim that beat has sent, and not a nudge."""
 
 QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
+
+CANARY = "outbox.canary"
+"""A key in Redis that is gone when all else is."""
 
 LAST_LANE = 3
 """Of the lanes of `Bundle.lane`."""
@@ -149,6 +155,24 @@ class Broker:
         """Messages queued for the publish workers: at most; a bundle counts as a full one."""
         with self.producer() as producer:
             return _length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
+
+    def has_forgotten(self) -> bool:
+        """Whether a Redis has lost what it knew since `remember`: it was emptied, or has started anew without its data.
+        Of other brokers, and where we may not look, nobody can say."""
+        return self._canary(lambda client: not client.exists(CANARY))
+
+    def remember(self) -> None:
+        """Leave a sign in a Redis: while that is there, so are the messages."""
+        self._canary(lambda client: client.set(CANARY, 1))
+
+    def _canary(self, ask: Callable[[Any], Any]) -> bool:
+        with self.producer() as producer:
+            client = getattr(producer.channel, "client", None)
+            try:
+                return client is not None and bool(ask(client))
+            except producer.connection.channel_errors as error:
+                log.debug("no sign of what the broker remembers: %s", error)
+                return False
 
     def lengths(self) -> dict[str, int]:
         """How many of Celery's messages wait in each of the relay's queues."""

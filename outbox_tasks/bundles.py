@@ -16,6 +16,7 @@ from urllib.parse import quote, unquote
 
 from celery import Task, signals
 from celery.app import trace
+from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker import state
 from celery.worker.request import Request
 
@@ -32,7 +33,24 @@ verdict_in_hand: ContextVar[Verdict | None] = ContextVar("verdict_in_hand", defa
 """What became of the message whose publish task is being traced. Not in the request: a retry would send it along."""
 
 
-class PublishRequest(Request):  # type: ignore[misc]
+class LeasingRequest(Request):  # type: ignore[misc]
+    """A request whose leases end with the pool's process that ran it: this one has seen it end, and nobody else may
+    be sure of that."""
+
+    def on_failure(self, exc_info: Any, *args: Any, **keywords: Any) -> Any:
+        """Called by Celery as the task has failed, or the process that ran it has ended or is about to be killed."""
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, WorkerLostError | TimeLimitExceeded) and self.worker_pid:
+            self.task.app.outbox_relay.lost(self.worker_pid, self.lease)
+        return super().on_failure(exc_info, *args, **keywords)
+
+    @property
+    def lease(self) -> str | None:
+        """The lease that it was to use."""
+        return None
+
+
+class PublishRequest(LeasingRequest):
     """A request whose id is never refused, though it has expired or somebody has revoked it.
 
     The id is the message's: the worker would refuse every later attempt of that message, for as long as it remembers.
@@ -43,13 +61,23 @@ class PublishRequest(Request):  # type: ignore[misc]
         state.revoked.discard(self.id)
         return bool(super().revoked())
 
+    @property
+    def lease(self) -> str | None:
+        """Its last argument."""
+        return str(self._args[3])
+
     def maybe_expire(self) -> bool:
         """Whether it waited for longer than its lease."""
         return self.expires is not None and datetime.now(UTC) > self.expires
 
 
-class BundleRequest(Request):  # type: ignore[misc]
+class BundleRequest(LeasingRequest):
     """Sends the events of the messages in the bundle in place of its own."""
+
+    @property
+    def lease(self) -> str | None:
+        """Its second argument."""
+        return str(self._args[1])
 
     def send_event(self, type: str, **fields: Any) -> None:
         """Called by Celery as the bundle starts, succeeds, fails or expires. Never raises: these are only for show."""

@@ -46,6 +46,8 @@ def configuration(settings: Settings) -> dict[str, Any]:
         # A stopping worker lets its sends end, and gives back what it has not started.
         "worker_soft_shutdown_timeout": settings.soft_shutdown_timeout,
         "worker_enable_soft_shutdown_on_idle": True,
+        # A process that was killed says nothing more; what it held is to be sent by others.
+        "worker_lost_wait": 1.0,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "beat_schedule": beat_schedule(settings),
         # In memory: nothing in the schedule needs remembering, and a file can be lost, locked or damaged.

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     Text,
     Uuid,
+    and_,
     bindparam,
     case,
     cast,
@@ -172,6 +173,29 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
             size(m).label("size"),
         )
     )
+
+
+def recall(t: Tables) -> Update:
+    """Let leases run out now of which it is known that nobody will use them.
+
+    Those of messages that are not begun, of one holder or of all: whoever has a task for one after all can't begin it.
+    A retry is due when its wait is over. And what this holder, which is dead, has begun under one lease. What somebody
+    is changing just now is left to its lease. Parameters: gone (the holder; null: all), token (the lease, or null),
+    hold (seconds that leases are granted for beyond a wait).
+    """
+    m = t.messages
+    gone = bindparam("gone", type_=Text)
+    unused = and_(m.c.begun == false(), or_(gone.is_(None), m.c.locked_by == gone))
+    unended = and_(m.c.begun, m.c.locked_by == gone, m.c.lease == bindparam("token", type_=Uuid))
+    found = (
+        select(m.c.id)
+        .where(pending(m), m.c.lease.is_not(None), m.c.locked_until > func.now(), or_(unused, unended))
+        .with_for_update(skip_locked=True)
+        .cte("found")
+    )
+    now = once(func.clock_timestamp())
+    until = case((m.c.begun, now), else_=func.greatest(now, m.c.locked_until - seconds("hold")))
+    return update(m).where(probe(m.c.id, found.c.id)).values(locked_until=until)
 
 
 def bury_unroutable(t: Tables) -> Update:

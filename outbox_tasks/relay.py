@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,8 +21,9 @@ from outbox_tasks.publish import Publishers
 from outbox_tasks.pulse import Pulse
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.shown import redacted
-from outbox_tasks.store import Store
+from outbox_tasks.store import Store, holder
 from outbox_tasks.tallies import Tallies
+from outbox_tasks.traffic import alive
 
 POOLS = ("prefork", "solo", "threads", "gevent")
 """Not eventlet: its development has ended, and psycopg does not cooperate with it."""
@@ -125,6 +127,26 @@ class Relay:
         finally:
             publishers.close()
             store.close()
+
+    def lost(self, pid: int, lease: str | None) -> None:
+        """A process of this worker's pool has ended in the middle of a task: so do its leases, as soon as the database
+        answers. In the background: the worker has to go on meanwhile."""
+        threading.Thread(target=self._recall, args=(pid, lease), name="outbox-recall", daemon=True).start()
+
+    def _recall(self, pid: int, lease: str | None) -> None:
+        store = Store.connect(self.settings)
+        ends = time.monotonic() + self.settings.run_lease
+        while time.monotonic() < ends:
+            # One that has met its time limit is killed a moment later. Until its parent has seen its end, its number
+            # is nobody else's.
+            if not alive(pid):
+                with suppress(DatabaseUnavailable):
+                    count = store.recall(holder(pid), lease)
+                    log.warning("the process %d was lost: %d leases end now", pid, count)
+                    ends = 0.0
+                # Nothing stays open meanwhile: a process that the pool forks must not share it.
+                store.engine.dispose()
+            time.sleep(0.5)
 
     def close(self) -> None:
         """Write what was counted, and close the connections of this process."""

@@ -60,9 +60,10 @@ GRACE = 3600.0
 """Seconds for which due messages wait for an unknown destination: writers may know of it before the relay does."""
 
 
-def holder() -> str:
-    """Who we are, on the rows that we hold: host/space:pid. Whoever shares host and space can see our process."""
-    return f"{socket.gethostname()}/{_space()}:{os.getpid()}"
+def holder(pid: int | None = None) -> str:
+    """Who we are, or another process of ours, on the rows that it holds: host/space:pid. Whoever shares host and space
+    can see our process."""
+    return f"{socket.gethostname()}/{_space()}:{pid or os.getpid()}"
 
 
 @cache
@@ -92,6 +93,7 @@ class Store(Database):
         self._claim = leasing.claim(t)
         self._horizon = order.horizon(t)
         self._claim_keys = order.claim_keys(t)
+        self._recall = leasing.recall(t)
         self._bury_unroutable = leasing.bury_unroutable(t)
         self._begin = statements.begin(t)
         self._settle_done = statements.settle_done(t, archive=settings.archive == "move")
@@ -178,6 +180,12 @@ class Store(Database):
         ]
         hold = self.settings.queue_lease
         return {"share": json.dumps(share), "token": UUID(lease), "holder": holder(), "hold": hold}
+
+    def recall(self, gone: str | None = None, lease: str | None = None) -> int:
+        """Let leases run out now that nobody will use; returns how many. Not begun: all, or those of a process that is
+        `gone`. Begun: those that this process had under `lease`."""
+        token = lease and UUID(lease)
+        return self.do(self._recall, {"gone": gone, "token": token, "hold": self.settings.queue_lease})
 
     def blocked_keys(self, size: int) -> list[Any]:
         """The keys that are held up by a dead message: see `order.blocked_keys`."""

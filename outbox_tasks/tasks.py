@@ -64,12 +64,18 @@ def register(app: Celery, settings: Settings) -> Relay:
     # Every statement of it, and every word with the broker, has a limit of its own: one that runs for so long hangs.
     limits = {"soft_time_limit": CLAIM_LIMIT, "time_limit": CLAIM_LIMIT + settings.statement_timeout + 10}
 
-    @app.task(name=CLAIM_TASK, home=CLAIM_QUEUE, bind=True, **limits, **common)
+    @app.task(
+        name=CLAIM_TASK, home=CLAIM_QUEUE, bind=True, Request="outbox_tasks.bundles:LeasingRequest", **limits, **common
+    )
     def outbox_claim(self: Task) -> str:
         began = time.monotonic()
         if (self.request.headers or {}).get(BY_BEAT):
             relay.tallies.saw("beat")
         try:
+            if relay.broker.has_forgotten():
+                # What is leased and not begun would wait for the end of its lease.
+                log.warning("the broker was emptied, or is new: %d leases end now", relay.store.recall())
+                relay.broker.remember()
             tally = claim.claim(relay.store, relay.broker.send, relay.broker.waiting)
         except (DatabaseUnavailable, BrokerUnreachable) as error:
             log.warning("nothing is claimed while this is unavailable: %s", error)

@@ -65,9 +65,13 @@ class Proxy:
         while True:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection((LOOPBACK, self._target))
             except OSError:
                 return
+            try:
+                far = socket.create_connection((LOOPBACK, self._target))
+            except OSError:  # nobody is there just now
+                near.close()
+                continue
             self._open += [near, far]
             for source, target in ((near, far), (far, near)):
                 threading.Thread(target=self._forward, args=(source, target, self._flowing), daemon=True).start()

@@ -44,6 +44,9 @@ SHORT = {
 }
 """What a killed process held comes back after five seconds."""
 
+LONG = {"queue_lease": 100, "run_lease": 100, "visibility_timeout": 600}
+"""Leases whose end no test waits for."""
+
 MakeRelay = Callable[..., Relay]
 
 

@@ -9,7 +9,7 @@ import pytest
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import Here, check, drained, queued
+from tests.fault.conftest import LONG, Here, check, drained, queued
 
 MANY = 5000
 
@@ -31,6 +31,23 @@ def test_what_was_claimed_before_a_flush_is_claimed_again_and_costs_no_attempt(
     relay.beat()
     relay.ready()
     drained(rows)
+    assert check(rows, stream, ids) == 0
+    assert {(row.attempts, row.last_error_code) for row in rows.archived()} == {(1, "lease_expired")}
+
+
+def test_what_a_broker_forgot_does_not_wait_for_its_lease(
+    relay: Relay, rows: Rows, stream: Stream, own_redis: EmbeddedValkey
+) -> None:
+    relay.claim(**LONG)
+    relay.beat(**LONG)
+    relay.ready()
+    ids = rows.insert(200)
+    eventually(lambda: all(row.lease for row in rows.hot()))
+    eventually(lambda: queued(own_redis))
+    flush(own_redis)
+    relay.publish(**LONG)
+    relay.ready()
+    drained(rows, 40)
     assert check(rows, stream, ids) == 0
     assert {(row.attempts, row.last_error_code) for row in rows.archived()} == {(1, "lease_expired")}
 

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import archive_locked, check, drained, waiting_for_locks
+from tests.fault.conftest import LONG, archive_locked, check, drained, waiting_for_locks
 
 
 @pytest.mark.parametrize("victim", ["pool child", "worker"])
@@ -45,6 +45,29 @@ def test_what_was_sent_and_not_settled_is_sent_again_with_the_cause_and_alone(
     archived = {row.id: row for row in rows.archived()}
     assert {(archived[row.id].attempts, archived[row.id].last_error_code) for row in unsettled} == {(2, "unsettled")}
     assert not {id for id, count in delivered.items() if count > 1} - {str(row.id) for row in unsettled}
+
+
+@pytest.mark.parametrize("by", ["somebody", "the time limit"])
+def test_what_a_killed_process_of_a_pool_held_does_not_wait_for_its_lease(
+    relay: Relay, rows: Rows, stream: Stream, engine: Engine, schema: str, by: str
+) -> None:
+    limits = {"soft_time_limit": 30, "hard_time_limit": 31, "soft_shutdown_timeout": 31} if by == "somebody" else {}
+    worker = relay.publish(**LONG, **limits)
+    relay.claim(**LONG)
+    relay.beat(**LONG)
+    relay.ready()
+    with archive_locked(engine, schema):
+        ids = rows.insert(12)
+        eventually(lambda: waiting_for_locks(engine, schema))
+        [child] = worker.container.pool()
+        if by == "somebody":
+            child.kill()
+        else:
+            child.suspend()
+        eventually(lambda: not waiting_for_locks(engine, schema))  # the server has given up its settle
+    drained(rows, 40)
+    assert check(rows, stream, ids) == 3
+    assert Counter(row.last_error_code for row in rows.archived()) == {None: 9, "unsettled": 3}
 
 
 def test_a_worker_that_is_stopped_in_order_repeats_nothing(relay: Relay, rows: Rows, stream: Stream) -> None:

@@ -46,6 +46,7 @@ def current() -> dict[str, str]:
         "bury_unroutable": leasing.bury_unroutable(t),
         "begin": statements.begin(t),
         "settle_done": statements.settle_done(t, archive=True),
+        "recall": leasing.recall(t),
         "sent_in_vain": statements.sent_in_vain(t, archive=True),
         "settle_done_delete": statements.settle_done(t, archive=False),
         "settle_failed": statements.settle_failed(t),

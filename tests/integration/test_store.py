@@ -476,6 +476,46 @@ class TestRelease:
         assert store.begin(bundle) == {}
 
 
+class TestRecall:
+    def test_ends_all_leases_that_are_not_begun(self, store: Store, rows: Rows, lease: Lease) -> None:
+        bundle = lease(3)
+        begun = Bundle("orders", bundle.lease, bundle.tickets[:1])
+        store.begin(begun)
+        later = rows.insert(1, locked_until=seconds_from_now(60))
+        assert store.recall() == 2
+        assert {str(row.id) for row in rows.hot() if due_in(rows, str(row.id)) <= 0} == {
+            t.id for t in bundle.tickets[1:]
+        }
+        assert store.begin(bundle) == {}
+        again = store.claim({"orders": 10}, str(uuid4()))
+        assert {(row.id, row.cause) for row in again} == {(t.id, "lease_expired") for t in bundle.tickets[1:]}
+        assert store.recall("elsewhere:1") == 0
+        assert rows.one(later[0]).lease is None
+
+    def test_a_retry_still_waits_for_its_time(self, store: Store, rows: Rows, lease: Lease) -> None:
+        bundle = lease()
+        [ticket] = after(store.begin(bundle))
+        store.settle(bundle.lease, "orders", [Verdict(ticket, Step.RETRY, 30.0, "busy", "later")])
+        assert store.recall() == 1
+        assert 20 < due_in(rows, ticket.id) <= 30
+
+    def test_ends_what_a_dead_process_has_begun_under_its_lease(self, store: Store, rows: Rows, lease: Lease) -> None:
+        bundle, other = lease(2), lease(1)
+        store.begin(bundle)
+        store.begin(other)
+        assert store.recall(holder(), str(uuid4())) == 0
+        assert store.recall("elsewhere:1", bundle.lease) == 0
+        assert store.recall(holder(), bundle.lease) == 2
+        again = store.claim({"orders": 10}, str(uuid4()))
+        assert {(row.id, row.cause, row.alone) for row in again} == {(t.id, "unsettled", True) for t in bundle.tickets}
+
+    def test_leaves_what_somebody_is_changing(self, store: Store, rows: Rows, lease: Lease, engine: Engine) -> None:
+        lease()
+        with engine.begin() as connection:
+            connection.execute(rows.tables.messages.update().values(key="touched"))
+            assert store.recall() == 0
+
+
 class TestBuryUnroutable:
     def test_makes_dead_letters_of_rows_for_destinations_that_are_not_configured(
         self, store: Store, rows: Rows
