@@ -108,7 +108,7 @@ class Destination(BaseModel):
     """Where, and by its scheme how: see destinations.md."""
     max_bytes: Bytes = 1_048_576
     """Larger payloads are refused at the write, or go by `claim_check`."""
-    claim_check: StorageUrl | None = Field(None, repr=False)
+    claim_check: StorageUrl | None = Field(default=None, repr=False)
     """A storage that fsspec knows, such as s3://bucket/prefix: where payloads over `max_bytes`, up to 64 MiB, are put;
     the message tells where."""
     max_attempts: Count = 20

@@ -70,13 +70,13 @@ class Settings(Upkeep, BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
 
-    database_url: Url | None = Field(None, repr=False)
+    database_url: Url | None = Field(default=None, repr=False)
     """Where the outbox tables are: postgresql://…"""
-    database_schema: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
+    database_schema: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
     """The schema of the outbox tables; none: the first one of the connection's search_path."""
-    broker_url: Url | None = Field(None, repr=False)
+    broker_url: Url | None = Field(default=None, repr=False)
     """Celery's broker. Give it a Redis database of its own."""
-    source: str = Field("/outbox_tasks", min_length=1, max_length=255)
+    source: str = Field(default="/outbox_tasks", min_length=1, max_length=255)
     """The CloudEvents `source` of every message: which system speaks."""
     destinations: dict[str, Destination] = Field(default_factory=dict)
     """Where messages can go, by name."""

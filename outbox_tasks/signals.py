@@ -9,7 +9,33 @@ def tell(sender, destination, message_id, event_type, code, **_): ...
 
 from __future__ import annotations
 
-from celery.utils.dispatch import Signal
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from celery.utils import dispatch
+
+Receiver = TypeVar("Receiver", bound=Callable[..., Any])
+
+
+class Signal(dispatch.Signal):  # type: ignore[misc]
+    """Celery's, with types: a decorated function keeps its own."""
+
+    @overload
+    def connect(self, receiver: Receiver, sender: Any = None, **options: Any) -> Receiver: ...
+    @overload
+    def connect(self, *, sender: Any = None, **options: Any) -> Callable[[Receiver], Receiver]: ...
+    def connect(self, *arguments: Any, **options: Any) -> Any:
+        """Call `receiver` with each signal (from `sender`, if given), or decorate it. With `weak=False` it is kept."""
+        return super().connect(*arguments, **options)
+
+    def disconnect(self, receiver: Callable[..., Any], sender: Any = None) -> bool:
+        """Call it no more. Returns whether it was connected."""
+        return bool(super().disconnect(receiver, sender=sender))
+
+    def send(self, sender: Any, **facts: Any) -> list[tuple[Callable[..., Any], Any]]:
+        """Call all receivers; returns each with what it returned or raised."""
+        return list(super().send(sender, **facts))
+
 
 claimed = Signal(name="claimed", providing_args={"tally", "seconds"})
 """A claim has run: a `claim.Tally`, and how long it took."""

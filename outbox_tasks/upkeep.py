@@ -21,7 +21,7 @@ class Upkeep(BaseModel):
     archive_retention: SpanOrZero = 7 * DAY
     """How long the archive keeps what was sent or discarded: a day's partition goes when all of it is older; 0: for
     good."""
-    archive_export: StorageUrl | None = Field(None, repr=False)
+    archive_export: StorageUrl | None = Field(default=None, repr=False)
     """Where a day of the archive is written before it is dropped: a URL of fsspec, such as s3://bucket/outbox or
     file:///var/backups/outbox. None: it is dropped without."""
     archive_format: Literal["parquet", "jsonl"] = "parquet"
@@ -29,7 +29,7 @@ class Upkeep(BaseModel):
 
     stale_after: Span = 300.0
     """Messages due for this long without being sent are stale: an alert, and not healthy."""
-    alert_webhook: Url | None = Field(None, repr=False)
+    alert_webhook: Url | None = Field(default=None, repr=False)
     """Where alerts are posted as JSON. None: they are logged, and sent as signals."""
     alert_repeat: Span = 3600.0
     """How long after an alert the same one is not told again."""

@@ -12,6 +12,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -26,7 +27,7 @@ from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, WebhookFaile
 from outbox_tasks.relay import Relay
 from outbox_tasks.settings import Settings
 from outbox_tasks.shown import logger
-from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, stale
+from outbox_tasks.signals import Signal, breaker_opened, dead_letter, key_blocked, stale
 
 log = logger(__package__)
 
@@ -40,7 +41,7 @@ BROKEN_PAUSE = 1.0
 def connect(relay: Relay) -> Alerts:
     """Have what happens in this process told, and its workers look out for the rest."""
     alerts = Alerts(relay)
-    told = {
+    told: dict[Signal, Callable[..., None]] = {
         dead_letter: alerts.dead_letter,
         key_blocked: alerts.key_blocked,
         breaker_opened: alerts.breaker_opened,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import Counter as Count
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -101,12 +101,13 @@ class Counting:
 
     def listen(self, app: Celery) -> None:
         """Count what happens in this app."""
-        for signal, receiver in {
+        receivers: dict[signals.Signal, Callable[..., None]] = {
             signals.claimed: self._claimed,
             signals.settled: self._settled,
             signals.breaker_opened: self._opened,
             signals.key_blocked: self._blocked,
-        }.items():
+        }
+        for signal, receiver in receivers.items():
             signal.connect(receiver, sender=app, weak=False)
 
     def _settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
