@@ -13,9 +13,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache, wraps
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from celery import Celery, current_task
 from celery.app import amqp
@@ -25,14 +26,15 @@ from celery.utils.time import maybe_iso8601
 from kombu import Producer
 
 from outbox_tasks.compose import is_text
-from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, UncapturableTask
+from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, ResultNotThereYet, UncapturableTask
 from outbox_tasks.events import TRACE
 from outbox_tasks.model import Message, TaskHeaders
 from outbox_tasks.policy import Destination
 from outbox_tasks.task_message import ENVELOPE, TaskMessage, accepted, describe
 
 Store = Callable[[Message], object]
-"""Takes a finished message, whose destination is still open."""
+"""Takes a finished message, whose destination is still open; returns what says by `is_active`, for as long as it lives,
+whether the transaction that it is stored in is still open."""
 
 _store: ContextVar[Store | None] = ContextVar("outbox_capture", default=None)
 """Where the calls of this context go; None: `_app_wide` decides."""
@@ -110,6 +112,50 @@ def _wrap() -> None:
         return then(self, *args, **options)
 
     AsyncResult.then = then_later
+    get = AsyncResult.get
+
+    @wraps(get)
+    def get_once_sent(self: AsyncResult, *args: Any, **options: Any) -> Any:
+        _refuse_to_wait(self)
+        return get(self, *args, **options)
+
+    AsyncResult.get = AsyncResult.wait = get_once_sent
+
+
+class _Unsent:
+    """The stored tasks of one transaction."""
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = ref(opened)
+        self._thread = get_ident()
+
+    def is_waited_for_in_vain(self) -> bool:
+        """Whether the transaction is open, and whoever could commit it is who asks."""
+        opened = self._opened()
+        return opened is not None and opened.is_active and self._thread == get_ident()
+
+
+_unsent: WeakKeyDictionary[Any, _Unsent] = WeakKeyDictionary()
+"""By the transaction: they go with it."""
+
+_unsent_by_id: WeakValueDictionary[str, _Unsent] = WeakValueDictionary()
+
+
+def _remember(task_id: str | None, opened: Any) -> None:
+    if task_id is not None and opened is not None:
+        if opened not in _unsent:
+            _unsent[opened] = _Unsent(opened)
+        _unsent_by_id[task_id] = _unsent[opened]
+
+
+def _refuse_to_wait(result: Any) -> None:
+    """Raises `ResultNotThereYet` if the task, or one that it follows, is stored in a transaction that is still open."""
+    while result is not None:
+        for each in (result, *(getattr(result, "results", None) or ())):
+            unsent = _unsent_by_id.get(each.id)
+            if unsent is not None and unsent.is_waited_for_in_vain():
+                raise ResultNotThereYet(task=each.id)
+        result = result.parent
 
 
 def _chosen(app: Celery) -> Store | None:
@@ -233,7 +279,7 @@ class _Recorder(Producer):
             text = envelope.dumps()
         except (TypeError, ValueError) as error:
             raise PayloadNotSerializable(event_type=self._name, reason=f"in a header: {error}") from error
-        self._store(
+        opened = self._store(
             Message(
                 self._name,
                 body.encode() if isinstance(body, str) else bytes(body),
@@ -244,6 +290,7 @@ class _Recorder(Producer):
                 content_type=content_type,
             )
         )
+        _remember(properties.get("correlation_id"), opened)
 
 
 def _trace(headers: Mapping[str, Any]) -> dict[str, str]:

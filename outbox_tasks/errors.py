@@ -123,6 +123,11 @@ class ReusedId(OutboxError):
     message that says something else needs an id of its own. The transaction can only be rolled back."""
 
 
+class ResultNotThereYet(OutboxError):
+    """The result of task {task} was asked for inside the transaction that stores the task. The task is sent after the
+    commit, so this would wait in vain. Commit first, then call get()."""
+
+
 class PayloadNotSerializable(MessageRefused):
     """The payload of {event_type!r} was refused: it can't be serialised ({reason}). Pass JSON values with texts as
     keys, a dataclass or model of them, str or bytes with a content_type, or set a serializer of your own."""

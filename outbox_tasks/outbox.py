@@ -203,7 +203,8 @@ class Outbox:
         session = current(capture)
         return None if session is None else partial(self._store, session)
 
-    def _store(self, session: AnySession, message: Message) -> None:
+    def _store(self, session: AnySession, message: Message) -> object:
         destination = self.settings.task_destination(message.event_type)
         refuse_unaccepted(message, self.settings.destinations[destination])
         self._writer.write(session, [replace(message, to=destination)])
+        return transaction(session, message.event_type).opened()

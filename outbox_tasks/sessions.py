@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -54,6 +54,9 @@ class Transaction(Protocol):
 
     def wake(self, nudge: Callable[..., object]) -> None:
         """Call `nudge` once it has committed."""
+
+    def opened(self) -> object:
+        """Something that lives, and is `is_active`, while it is open."""
 
 
 def transaction(session: object, event_type: str) -> Transaction:
@@ -149,6 +152,9 @@ class _OfConnection:
                 event.listen(connection, name, _connection_rolled_back)
         _owing[connection] = nudge
 
+    def opened(self) -> object:
+        return self._connection.get_transaction()
+
 
 class _OfSession:
     def __init__(self, session: Session, event_type: str) -> None:
@@ -176,6 +182,9 @@ class _OfSession:
     def wake(self, nudge: Callable[..., object]) -> None:
         self._session.info[WAKE] = nudge
 
+    def opened(self) -> object:
+        return self._session.get_transaction()
+
 
 class _OfAsyncSession(_OfSession):
     """It can't be awaited here: what is written waits for the commit, which can. In the session's own greenlet, as in
@@ -189,6 +198,10 @@ class _OfAsyncSession(_OfSession):
             super().write(into, insert, rows)
         else:
             defer(self._session, into, insert, self._run, rows)
+
+
+class _Opened:
+    is_active = True
 
 
 class _OfDjango:
@@ -209,6 +222,11 @@ class _OfDjango:
 
     def wake(self, nudge: Callable[..., object]) -> None:
         self._connection.on_commit(nudge)
+
+    def opened(self) -> object:
+        found = _Opened()
+        self._connection.on_commit(partial(id, found))  # Django drops it as the transaction ends, either way
+        return found
 
 
 def _in_greenlet() -> bool:

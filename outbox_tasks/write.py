@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +16,9 @@ from outbox_tasks.model import Message
 from outbox_tasks.schema import LOST_TABLE, NO_RIGHTS, tables, where
 from outbox_tasks.sessions import AnySession, sqlstate, transaction
 from outbox_tasks.settings import Settings
+
+CHUNK = 16 * 1024 * 1024
+"""Characters that are written in one statement: PostgreSQL takes no parameter of a gigabyte."""
 
 UNIQUE_VIOLATION = "23505"
 
@@ -75,10 +78,24 @@ class Writer:
 
     def _execute(self, execute: Execute, statement: Any, made: list[Row]) -> None:
         try:
-            execute(statement, {"row": json.dumps(made)}, self._publish)
+            for text in _chunks(made):
+                execute(statement, {"row": text}, self._publish)
         except Exception as error:  # each driver and framework has errors of its own
             state = sqlstate(error)
             self._explain(state, error)
             if state == UNIQUE_VIOLATION and (reused := re.search(r"outbox_publish: id ([0-9a-f-]{36})", str(error))):
                 raise ReusedId(id=reused[1]) from error
             raise
+
+
+def _chunks(made: Iterable[Row]) -> Iterator[str]:
+    """The rows as JSON, in their order, in as many texts as it takes."""
+    texts: list[str] = []
+    size = 0
+    for text in map(json.dumps, made):
+        if texts and size + len(text) > CHUNK:
+            yield f"[{','.join(texts)}]"
+            texts, size = [], 0
+        texts.append(text)
+        size += len(text)
+    yield f"[{','.join(texts)}]"

@@ -18,6 +18,7 @@ import pytest
 import redis
 from celery import Celery, chain, chord, group, signals
 from celery.app.trace import build_tracer
+from celery.exceptions import TimeoutError
 from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
 from sqlalchemy import Engine, text
@@ -31,6 +32,7 @@ from outbox_tasks.errors import (
     NoTaskDestination,
     NotInTransaction,
     PayloadNotSerializable,
+    ResultNotThereYet,
     UncapturableTask,
     UnsupportedSession,
 )
@@ -41,6 +43,7 @@ from outbox_tasks.store import Store
 from outbox_tasks.task_message import ENVELOPE, TaskMessage
 from tests.acceptance.shapes import calls, make_app
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
+from tests.integration.sessions import driver
 
 DEAD = "redis://127.0.0.1:1/0"
 """Nobody listens there."""
@@ -91,6 +94,12 @@ def envelope(row: Any) -> TaskMessage:
 def stored(rows: Rows) -> list[str]:
     """The ids of the stored tasks, in order."""
     return [row.aggregate_id for row in rows.hot()]
+
+
+def failure(call: Any, **options: Any) -> Exception:
+    with pytest.raises(Exception) as failed:  # noqa: PT011 - it is looked at by the caller
+        call(**options)
+    return failed.value
 
 
 class TestWhatIsCaught:
@@ -165,6 +174,42 @@ class TestWhatIsCaught:
         later.start()
         assert result.get(timeout=10) == [0, 1, 2]
         later.join()
+
+    def test_a_result_is_not_waited_for_while_the_task_can_not_be_sent(
+        self, outbox: Outbox, app: Celery, session: Session, own_redis: Any
+    ) -> None:
+        app.conf.result_backend = own_redis.url
+        task = app.tasks["shapes.note"]
+        with session.begin():
+            single = outbox.delay(session, task, 1)
+            many = outbox.delay(session, group(task.si(n) for n in range(2)))
+            last = outbox.delay(session, chain(task.si(1), task.si(2), task.si(3)))
+            with outbox.capture(session):
+                body = chord([task.si(1), task.si(2)], task.si(3))()
+            for result in (single, many, last, body):
+                with pytest.raises(ResultNotThereYet, match="after the commit, so this would wait in vain"):
+                    result.get(timeout=30)
+            with pytest.raises(ResultNotThereYet):
+                AsyncResult(single.id, app=app).get(timeout=30)
+            elsewhere: list[Exception] = []
+            other = threading.Thread(target=lambda: elsewhere.append(failure(single.get, timeout=0.01)))
+            other.start()
+            other.join()
+        with pytest.raises(TimeoutError):  # it may be waited for now, and by another thread at any time
+            single.get(timeout=0.01)
+        assert [type(error) for error in elsewhere] == [TimeoutError]
+
+    @pytest.mark.parametrize("kind", ["AsyncSession asyncpg", "Django", "Connection"])
+    def test_nor_with_another_kind_of_session(
+        self, outbox: Outbox, app: Celery, engine: Engine, rows: Rows, kind: str
+    ) -> None:
+        with driver(kind, outbox, engine) as driven:
+            driven.begin()
+            result = outbox.delay(driven.session, app.tasks["shapes.note"], 1)
+            with pytest.raises(ResultNotThereYet):
+                result.get()
+            driven.commit()
+            assert not isinstance(failure(result.get, timeout=0.01), ResultNotThereYet)
 
     def test_every_app_of_the_process(self, outbox: Outbox, session: Session, rows: Rows) -> None:
         other = Celery("other", broker=DEAD, set_as_current=False)

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 import redis
 from pydantic import BaseModel
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox_tasks.compose import sibling
@@ -216,6 +216,25 @@ class TestMessages:
             ids = outbox.publish_many(session, messages)
         assert [row.id for row in rows.hot()] == ids
         assert [row.payload for row in rows.hot()] == [b'{"n":%d}' % n for n in range(500)]
+
+    @pytest.mark.parametrize("own_ids", [False, True], ids=["", "own ids"])
+    def test_too_many_for_one_statement_are_inserted_in_several(
+        self, outbox: Outbox, rows: Rows, engine: Engine, monkeypatch: pytest.MonkeyPatch, own_ids: bool
+    ) -> None:
+        """Past a gigabyte the connection would die. Of one transaction: all or none."""
+        monkeypatch.setattr("outbox_tasks.write.CHUNK", 5000)
+        statements: list[int] = []
+        messages = [
+            Message("a", "é" * size, to="mail", id=uuid7() if own_ids else None) for size in (9000, *[100] * 200)
+        ]
+        with Session(engine) as session, session.begin():
+            connection = session.connection()
+            event.listen(connection, "before_cursor_execute", lambda *args: statements.append(len(str(args[3]))))
+            ids = outbox.publish_many(session, messages)
+            assert rows.hot() == []
+        assert [row.id for row in rows.hot()] == ids
+        assert len(statements) > 10
+        assert max(statements[1:]) < 6000  # the first has one message, which alone is larger
 
     def test_many_may_be_due_at_different_times(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         soon = datetime(2030, 1, 1, tzinfo=UTC)
