@@ -30,7 +30,8 @@ from outbox_tasks.shown import redacted
 DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OUTBOX_DESTINATIONS"
 FLOWER_PASSWORD = "OUTBOX_FLOWER_PASSWORD"
 FLOWER_PORT = 5555
-EXAMPLE = "events"
+EXAMPLE = "orders"
+"""As in the first steps that README shows."""
 INIT_TIMEOUT = 120.0
 LOOK_INTERVAL = 0.2
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")

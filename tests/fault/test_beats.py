@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -15,6 +17,7 @@ from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import Here, check, drained, messages_locked, waiting_for_locks
 
 MANY = 4000
+README = Path(__file__).parents[2] / "README.md"
 
 CALM = {
     "statement_timeout": 10,
@@ -48,6 +51,16 @@ def test_two_beats_and_four_claim_workers_deliver_each_message_once(
     assert {row.attempts for row in rows.archived()} == {1}
     at_work = [claimer for claimer in claimers if re.search(r"claimed [1-9]\d* messages", claimer.logs())]
     assert len(at_work) > 1
+
+
+def test_the_single_worker_of_readme_delivers_what_was_written_by_sql(relay: Relay, rows: Rows, stream: Stream) -> None:
+    """Nobody nudges it: without its beat the row waits for ever."""
+    [command] = re.findall(r"`celery (-A outbox_tasks worker [^`]*-n all@%h)`", README.read_text(encoding="utf-8"))
+    relay.worker([sys.executable, "-m", "celery", *command.split(), "-l", "INFO"])
+    relay.ready()
+    ids = rows.insert(3)
+    drained(rows)
+    assert sorted(stream.ids()) == sorted(ids)
 
 
 def test_without_beat_the_next_commit_wakes_the_claim_for_all_that_is_due(

@@ -36,6 +36,10 @@ from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, Embedde
 from tests.conftest import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
+README_SQL = next(
+    line for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if "SELECT outbox_publish(" in line
+)
+"""What people try first."""
 NOBODY = 65534
 AS_NOBODY: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM INT; echo ready; while :; do sleep 0.1; done"]
@@ -581,10 +585,10 @@ def exported(process: subprocess.Popen[str]) -> dict[str, str]:
 
 def publish_one(exports: dict[str, str]) -> None:
     with psycopg.connect(exports["OUTBOX_DATABASE_URL"]) as connection:
-        connection.execute("""SELECT outbox_publish('hello', '{"n": 1}', destination => 'events')""")
+        connection.execute(README_SQL)
 
 
 def stream_length(exports: dict[str, str]) -> int:
     url = exports["OUTBOX_BROKER_URL"].removesuffix("/0") + "/1"
     with redis.Redis.from_url(url) as client:
-        return int(client.xlen("events"))
+        return int(client.xlen("orders"))
