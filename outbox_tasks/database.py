@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import psycopg
 from psycopg.types.datetime import TimestamptzLoader
-from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_engine, event, make_url, select
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -40,6 +40,9 @@ READ_ONLY = "25006"
 
 ON_ITS_WAY = 2.0
 """Seconds that an answer may take beyond `statement_timeout`, within which the server gives one."""
+
+SLOW_TRIP = 0.25
+"""Seconds for a question and its answer, from which on the database counts as slow: a claim asks half a dozen."""
 
 UNLIMITED = 10.0
 """Seconds for which an answer is awaited where `statement_timeout` is 0."""
@@ -151,6 +154,7 @@ class Database:
             pool_size=2,
             max_overflow=8,
             pool_timeout=5,
+            use_native_hstore=False,  # nothing here is one, and to ask for it takes its time
             hide_parameters=True,  # no error may quote what is in a row
             connect_args={
                 "connect_timeout": 5,
@@ -191,6 +195,18 @@ class Database:
                 return connection.execute(statement, parameters).all()
             with _unhurried(connection, limit) as transaction:
                 return transaction.execute(statement, parameters).all()
+
+    def round_trip(self) -> float:
+        """Seconds from a question to its answer, where there is nothing to be found out."""
+
+        def once(connection: Connection) -> float:
+            began = time.monotonic()
+            connection.execute(select(1))
+            return time.monotonic() - began
+
+        with self.connection() as connection:
+            first = once(connection)
+            return first if first < SLOW_TRIP else min(first, once(connection))
 
     @contextmanager
     def alone(self, what: str) -> Iterator[bool]:

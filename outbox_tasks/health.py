@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from outbox_tasks import census
 from outbox_tasks.census import Census, Sign
+from outbox_tasks.database import SLOW_TRIP
 from outbox_tasks.errors import DatabaseUnavailable, OutboxError
 from outbox_tasks.pulse import LATE
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
@@ -23,7 +24,7 @@ class Finding:
     """Something that a person, or a supervisor, must see to."""
 
     code: str
-    """For programs: database, tables, stale, unknown, claim, beat, queue, name or worker."""
+    """For programs: database, slow, tables, stale, unknown, claim, beat, queue, name or worker."""
     about: str
     """Which destination, queue or worker; may be empty."""
     text: str
@@ -35,6 +36,8 @@ def examine(settings: Settings, worker: str | None = None) -> list[Finding]:
     store = Store.connect(settings)
     try:
         store.check_version()
+        if trip := slow(store):
+            return [trip]
         seen = census.take(store, BOUND, estimate=False)
     except OutboxError as error:
         code = "database" if isinstance(error, DatabaseUnavailable) else "tables"
@@ -42,6 +45,14 @@ def examine(settings: Settings, worker: str | None = None) -> list[Finding]:
     finally:
         store.close()
     return list(judge(settings, seen) if worker is None else judge_worker(seen, worker))
+
+
+def slow(store: Store) -> Finding | None:
+    """Whether the database takes so long for anything that nothing else is worth waiting for."""
+    seconds = store.round_trip()
+    if seconds < SLOW_TRIP:
+        return None
+    return Finding("slow", "", f"the database is slow: a round trip takes {seconds:.1f} s")
 
 
 def judge(settings: Settings, seen: Census) -> Iterator[Finding]:
@@ -53,9 +64,11 @@ def judge(settings: Settings, seen: Census) -> Iterator[Finding]:
     for queue in QUEUES:
         if queue not in served and not shared:  # else nobody knows what all of them consume
             yield Finding("queue", queue, f"no worker consumes {queue}{_last_seen(seen, queue)}")
-    if CLAIM_QUEUE in served:  # else nobody can run what beat sends
+    if CLAIM_QUEUE in served:
         beat = seen.last("beat")
-        if beat is None or beat.age > max(LATE, 10 * settings.claim_interval):
+        # As long as there was a worker that would have run what it sends.
+        alive = min(worker.age for worker in seen.workers if CLAIM_QUEUE in worker.facts.get("queues", ()))
+        if beat is None or beat.age - alive > max(LATE, 10 * settings.claim_interval):
             yield Finding("beat", "", f"beat's claim {_ran(beat)}: is beat running? Retries wait for it")
     waiting = {name: one for name, one in seen.standings.items() if name in settings.destinations}
     waiting = {name: one for name, one in waiting.items() if seen.state(name) == "closed" and one.oldest is not None}

@@ -92,6 +92,11 @@ def end_alerts(t: Tables) -> ReturningUpdate[Any]:
             m.c.destination == a.c.destination,
             m.c.status == literal_column("'dead'"),
             m.c.dead_at > a.c.first_at - MINUTE,
+            # That others are there, for another reason, is another alert's.
+            case(
+                (a.c.kind == "dead_letter", m.c.last_error_code.is_not_distinct_from(a.c.facts["code"].astext)),
+                else_=m.c.key.is_not(None),
+            ),
         )
     )
     # What is stale is counted at each look, so nothing of it has come.

@@ -58,6 +58,7 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
     from outbox_tasks.schema import VERSION
 
     queued = queues.ask()
+    trip = health.slow(store)
     seen = census.take(store)
     archived, estimated = census.archived(store)
     closed = {"state": "closed", "failures": 0}
@@ -74,7 +75,7 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
     ]
     ran = {kind: seen.last(kind) for kind in ("claim", "beat", "maintain")}
     return {
-        "findings": [asdict(finding) for finding in health.judge(store.settings, seen)],
+        "findings": [asdict(finding) for finding in (*([trip] if trip else []), *health.judge(store.settings, seen))],
         "destinations": destinations,
         "workers": [
             {"name": worker.name, "seen_at": worker.seen_at, "age": worker.age, **worker.facts}

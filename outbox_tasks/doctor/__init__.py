@@ -84,7 +84,7 @@ def refused(reason: OutboxError) -> Examination:
 
 
 def _look(site: Site, check: Check, part: Part, only: Collection[str]) -> None:
-    if not site.reached.issuperset(check.needs):
+    if not site.reached.issuperset(check.needs) or (check.needs and site.over):
         part.skipped = True
         return
     try:

@@ -14,7 +14,7 @@ SETTINGS, CHECK_FAILED = "settings", "check_failed"
 OF_THE_DATABASE = (
     Check(
         DATABASE, database.reach,
-        {SETTINGS, "database_away", "pooler_refuses_options", "database_read_only"}, gives=("server",),
+        {SETTINGS, "database_away", "database_slow", "pooler_refuses_options", "database_read_only"}, gives=("server",),
     ),
     Check(DATABASE, database.pooler, {"pooler_prepared"}, needs=("server",)),
     Check(DATABASE, database.session, {"session_settings"}, needs=("server",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from outbox_tasks.database import PIPE, Database
+from outbox_tasks.database import PIPE, SLOW_TRIP, Database
 from outbox_tasks.doctor import statements
 from outbox_tasks.doctor.clocks import compared
 from outbox_tasks.doctor.finding import Finding, Fine, error, warning
@@ -35,6 +35,7 @@ def reach(site: Site) -> Results:
         return
     site.reached.add("server")
     yield Fine(f"PostgreSQL {row.version.split()[0]} answers")
+    yield from _slow(site)
     if row.standby or row.read_only:
         yield error(
             "database_read_only",
@@ -44,6 +45,21 @@ def reach(site: Site) -> Results:
             if row.standby
             else f"If only the default says so: ALTER ROLE {quoted(row.role)} SET default_transaction_read_only = off;",
         )
+
+
+def _slow(site: Site) -> Results:
+    seconds = site.store.round_trip()
+    if seconds < SLOW_TRIP:
+        return
+    site.slow = True
+    yield error(
+        "database_slow",
+        f"The database is slow: a round trip takes {seconds:.1f} s.",
+        "A claim takes several, and so do begin and settle: messages arrive late, or not at all where they pass "
+        "statement_timeout.",
+        "See what lies between: the network, a proxy or pooler, and how busy the server is "
+        "(SELECT state, wait_event_type, count(*) FROM pg_stat_activity GROUP BY 1, 2).",
+    )
 
 
 def _away(site: Site, away: DatabaseUnavailable) -> Finding:
@@ -66,6 +82,8 @@ def _away(site: Site, away: DatabaseUnavailable) -> Finding:
 
 def pooler(site: Site) -> Results:
     """Whether somebody stands between us and the server, who gives each transaction another process of it."""
+    if site.slow:  # this asks much, and tells little
+        return
     with closing(Database.connect(site.settings)) as one, closing(Database.connect(site.settings)) as other:
         # A pooler makes up the number of the process that it tells when a client connects.
         if _pid(one) == _told(one):

@@ -11,6 +11,7 @@ from outbox_tasks.doctor import statements
 from outbox_tasks.doctor.finding import Finding, Fine, error, lasting, note, warning
 from outbox_tasks.doctor.site import COUNTED, Results, Site
 from outbox_tasks.pulse import LATE
+from outbox_tasks.settings import CLAIM_QUEUE
 from outbox_tasks.store import GRACE
 
 UNMAINTAINED = 3 * 3600.0
@@ -28,7 +29,14 @@ def clockwork(site: Site) -> Results:
     ages = {sign.kind: sign.age for sign in site.heartbeats if sign.kind != "worker"}
     late = max(LATE, 10 * site.settings.claim_interval)
     found: list[Finding] = []
-    if (beat := ages.get("beat")) is None or beat > late:
+    takers = [
+        sign.age
+        for sign in site.heartbeats
+        if sign.kind == "worker" and CLAIM_QUEUE in (sign.facts.get("queues") or ())
+    ]
+    beat = ages.get("beat")
+    # Its ticks are known by the claims that they cause: while no worker takes those, nobody knows.
+    if beat is None or (beat > late and takers and beat - min(takers) > late):
         found.append(
             error(
                 "no_beat",
@@ -38,12 +46,13 @@ def clockwork(site: Site) -> Results:
                 "celery -A outbox_tasks beat",
             )
         )
-    if (claim := ages.get("claim")) is None or claim > late:
+    claim = ages.get("claim")
+    if claim is None or claim > late:
         found.append(
             error(
                 "no_claims",
                 f"A claim {_last('ran', claim)}.",
-                "Nothing new is sent. Without beat, or a worker on outbox.claim, none is run.",
+                "Nothing new is sent. Without beat, or a worker on outbox.claim that takes what it sends, none is run.",
                 "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,9 @@ from outbox_tasks.store import Store
 PATIENCE = 2.0
 """Seconds that the broker, or a destination, has to answer."""
 
+ENOUGH = 8.0
+"""Seconds after which nothing more is looked at: whoever looks for a fault wants to hear of what was found."""
+
 COUNTED = 1_000
 """Messages of a destination and a state are counted up to this: enough to tell that there are many."""
 
@@ -33,8 +37,16 @@ class Site:
     def __init__(self, settings: Settings, app: Celery | None = None) -> None:
         self.settings = settings
         self.installed = app
+        self._began = time.monotonic()
+        self.slow = False
+        """The database has been found to be so slow that much can't be asked of it."""
         self.reached: set[Reached] = set()
         """What has been found to answer."""
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is to be looked at."""
+        return time.monotonic() - self._began > ENOUGH
 
     @property
     def long(self) -> float:

@@ -27,13 +27,19 @@ WHERE outbox_alerts.over_at IS NULL
   WHERE outbox_messages.destination = outbox_alerts.destination
     AND outbox_messages.status = 'dead'
     AND outbox_messages.dead_at > outbox_alerts.first_at - interval '1 minute'
+    AND CASE
+      WHEN (outbox_alerts.kind = %(kind_6)s::VARCHAR) THEN outbox_messages.last_error_code IS NOT DISTINCT
+  FROM (outbox_alerts.facts ->> %(facts_1)s::TEXT)
+      ELSE outbox_messages.key IS NOT NULL END
 )
     ELSE false END
 RETURNING outbox_alerts.name, outbox_alerts.kind, outbox_alerts.destination, outbox_alerts.first_at, outbox_alerts.last_at, outbox_alerts.told_at, outbox_alerts.over_at, outbox_alerts.count, outbox_alerts.told, outbox_alerts.facts, outbox_alerts.kind = %(kind_1)s::VARCHAR OR outbox_alerts.kind = %(kind_2)s::VARCHAR AS now;
+-- facts_1 = 'code'
 -- kind_1 = 'breaker'
 -- kind_2 = 'stale'
 -- kind_3 = 'breaker'
 -- kind_4 = 'dead_letter'
 -- kind_5 = 'key_blocked'
+-- kind_6 = 'dead_letter'
 -- param_1 = 0
 -- param_2 = 0

@@ -110,7 +110,7 @@ class TestTelling:
         assert board.record(dead(1)) == []
 
     def test_a_while_without_news_is_not_told(self, board: Board, later: Callable[[float], None], rows: Rows) -> None:
-        rows.insert(status="dead", dead_at=seconds_from_now(0))
+        rows.insert(status="dead", dead_at=seconds_from_now(0), last_error_code="http_400")
         board.record(dead())
         later(REPEAT)
         assert board.end() == []
@@ -153,8 +153,9 @@ class TestTheEnd:
     def test_of_dead_letters_comes_when_none_is_left_and_is_not_told(
         self, board: Board, later: Callable[[float], None], rows: Rows
     ) -> None:
-        [id] = rows.insert(status="dead", dead_at=seconds_from_now(0))
+        [id] = rows.insert(status="dead", dead_at=seconds_from_now(0), last_error_code="http_400")
         rows.insert(status="dead", dead_at=seconds_from_now(-86_400))  # one that has long been there
+        rows.insert(status="dead", dead_at=seconds_from_now(0), last_error_code="http_401")  # of another alert
         board.record(dead())
         later(REPEAT * QUIET + 1)
         assert board.end() == []

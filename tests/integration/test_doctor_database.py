@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
 
+from outbox_tasks import health
 from outbox_tasks.doctor import Finding, Severity, clocks, examine
 from outbox_tasks.doctor.checks import DATABASE
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows
 from tests.integration import pgbouncer
 from tests.integration.doctoring import found
+from tests.proxy import Proxy
 
 
 def of_the_database(settings: Settings) -> tuple[list[Finding], list[str]]:
@@ -124,3 +126,19 @@ class TestPgBouncer:
         with pgbouncer.pooled(bare.database_url or "", **on) as url:
             _, in_order = of_the_database(bare.replace(database_url=url))
         assert "a pooler in transaction mode, which keeps track of prepared statements" in in_order
+
+
+def test_a_slow_database_is_found_and_said_to_be_so_in_some_seconds(settings: MakeSettings, rows: Rows) -> None:
+    url = make_url(settings().database_url or "")
+    with Proxy(url.port or 0) as proxy:
+        far = url.set(port=proxy.port).render_as_string(hide_password=False)
+        slow = settings(database_url=far, broker_url=None)
+        assert "database_slow" not in found(slow)
+        proxy.delay = 0.15  # each way
+        began = time.monotonic()
+        [finding] = [one for one in examine(slow).findings if one.code == "database_slow"]
+        assert time.monotonic() - began < 25
+        assert "a round trip takes 0." in finding.fact
+        began = time.monotonic()
+        assert [one.code for one in health.examine(slow)] == ["slow"]
+        assert time.monotonic() - began < 15

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, func, insert, update
 
 from outbox_tasks.broker import PinnedCelery
 from outbox_tasks.doctor import Severity
-from outbox_tasks.settings import PUBLISH_QUEUE, Settings
+from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration.doctoring import NOBODY, Sql, found, sql
@@ -38,11 +38,19 @@ def test_what_must_run_all_the_time(settings: MakeSettings, rows: Rows, kind: st
     assert never.severity is Severity.ERROR
     assert "never" in never.fact
     beats(rows, kind, 600.0)
+    beats(rows, "worker", queues=[CLAIM_QUEUE])
     assert "10 minutes ago" in found(settings(), code)[code].fact
     assert "10 minutes" not in found(settings(claim_interval=120.0, claim_expires=121.0, queue_lease=122.0), code)
     with rows.engine.begin() as connection:
         connection.execute(update(rows.tables.heartbeats).values(seen_at=func.now()))
     assert found(settings(), code) == {}
+
+
+def test_beat_is_not_blamed_for_a_claim_worker_that_is_gone(settings: MakeSettings, rows: Rows) -> None:
+    for kind in ("beat", "claim"):
+        beats(rows, kind, 601.0)
+    beats(rows, "worker", 600.0, queues=[CLAIM_QUEUE])
+    assert found(settings(), "no_beat", "no_claims", "no_workers").keys() == {"no_claims", "no_workers"}
 
 
 def test_maintenance_is_due_some_hours_after_the_start(settings: MakeSettings, rows: Rows, run: Sql) -> None:

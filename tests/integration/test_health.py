@@ -132,6 +132,15 @@ def test_no_beat_is_not(site: Settings, seen: Seen) -> None:
     assert "last ran 10 min ago" in finding.text
 
 
+def test_beat_is_not_blamed_for_a_claim_worker_that_is_gone(site: Settings, seen: Seen) -> None:
+    seen(28, "claim@here", "worker", ("outbox.claim", "outbox.maintain"))
+    seen(32, "beat")
+    assert codes(site) == []
+    seen(48, "claim@here", "worker", ("outbox.claim", "outbox.maintain"))
+    seen(52, "beat")
+    assert codes(site) == [("queue", "outbox.claim"), ("queue", "outbox.maintain")]
+
+
 def test_no_claim_is_not_if_something_is_due(site: Settings, seen: Seen, rows: Rows, store: Store) -> None:
     seen(90, "claim")
     assert examine(site) == []
