@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import UTC, datetime, timedelta
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +35,9 @@ BUNDLE_TASK = "outbox_tasks.bundle"
 BY_BEAT = "outbox_beat"
 """The header of a claim that beat has sent, and not a nudge."""
 
+WAIT = "outbox_wait"
+"""The header of a retry: for how many seconds it waits, from its arrival at a worker on. See `arrivals`."""
+
 QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
 
 CANARY = "outbox.canary"
@@ -46,11 +49,14 @@ LAST_LANE = 3
 REDIS, DEFAULTS = ("redis", "rediss", "valkey", "valkeys"), {"redis": ("6379", "0"), "amqp": ("5672", "")}
 """Schemes that mean a Redis, and what port and database a URL means that names none."""
 
-SEND_RETRIES = {"max_retries": 2, "interval_start": 0.1, "interval_step": 0.4, "interval_max": 0.5}
-"""A refused message goes back to the table soon; longer retries would only hold up the worker."""
+PATIENCE = 3.0
+"""Seconds that Redis has to answer. Of connections that died silently, each is waited for, one after another."""
+
+AT_ONCE = 1.0
+"""Seconds. What failed sooner may have met a connection that was closed meanwhile: a new one is worth trying."""
 
 
-def transport_options(broker_url: str, settings: Settings, *, timeout: float = 5.0) -> dict[str, Any]:
+def transport_options(broker_url: str, settings: Settings, *, timeout: float = PATIENCE) -> dict[str, Any]:
     """kombu's transport options for a broker. With the defaults a half-open connection hangs a worker for good."""
     # kombu would wait for two seconds before it connects again: what is refused goes back to the table instead.
     connecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
@@ -59,9 +65,12 @@ def transport_options(broker_url: str, settings: Settings, *, timeout: float = 5
     return connecting | {
         "visibility_timeout": settings.visibility_timeout,
         "socket_timeout": timeout,
-        "socket_connect_timeout": min(timeout, 5.0),
+        "socket_connect_timeout": min(timeout, PATIENCE),
         "socket_keepalive": True,
-        "health_check_interval": 5,
+        "health_check_interval": 3,
+        # Not noted in Redis as unacknowledged: the lease brings a lost task back, long before the visibility timeout
+        # would. And a Redis that is full, or hangs, refused the notes: that ended workers, or used up their prefetch.
+        "ack_emulation": False,
     }
 
 
@@ -71,7 +80,7 @@ class PinnedCelery(Celery):  # type: ignore[misc]
     Others prefer CELERY_BROKER_URL, which in an application's environment names the application's broker.
     """
 
-    def __init__(self, name: str, *, broker: str, settings: Settings, timeout: float = 5.0) -> None:
+    def __init__(self, name: str, *, broker: str, settings: Settings, timeout: float = PATIENCE) -> None:
         super().__init__(name, broker=broker, set_as_current=False)
         self.pinned_broker = broker
         self.conf.update(
@@ -114,6 +123,9 @@ class Broker:
         self.app = app
         self.settings = settings
         self._timeout = timeout
+        self._slow = 0
+        """Calls in a row for whose failure we had to wait."""
+        self._spared = 0.0
 
     def check(self) -> None:
         """Raises `ConfigurationError` if what the app says of its messages and its broker rules out the relay's."""
@@ -133,22 +145,42 @@ class Broker:
 
     @contextmanager
     def producer(self) -> Iterator[Producer]:
-        """A producer on one of the relay's connections. Trouble with the broker is raised as `BrokerUnreachable`."""
+        """A producer on one of the relay's connections. Trouble with the broker is raised as `BrokerUnreachable`.
+
+        One that has let us wait twice in a row is then spared for as long: many calls, one after another, would hold up
+        a worker beyond its time limit.
+        """
+        began = time.monotonic()
+        if began < self._spared:
+            raise self._unreachable("it did not answer a moment ago")
         try:
             wait = getattr(self.app.conf, "broker_pool_acquire_timeout", None)  # Celery has it since 5.7
             with self._producers.acquire(block=True, timeout=wait) as producer:
-                yield producer
+                try:
+                    yield producer
+                except self._trouble:
+                    # Its other sockets may be as dead, and each would have to be waited for.
+                    with suppress(Exception):
+                        producer.connection.collect(socket_timeout=AT_ONCE)
+                    raise
         except self._trouble as error:
-            url = joined(self.app.conf.broker_write_url)
-            reason = without_secrets(str(error).rstrip("."), url)
-            raise BrokerUnreachable(url=redacted(url), reason=reason) from error
+            took = time.monotonic() - began
+            self._slow = self._slow + 1 if took > AT_ONCE else 0
+            if self._slow > 1:
+                self._spared = time.monotonic() + min(took, PATIENCE)
+            raise self._unreachable(str(error).rstrip(".")) from error
+        self._slow = 0
+
+    def _unreachable(self, reason: str) -> BrokerUnreachable:
+        url = joined(self.app.conf.broker_write_url)
+        return BrokerUnreachable(url=redacted(url), reason=without_secrets(reason, url))
 
     def wake_claim(self) -> bool:
         """Send a claim task, unless one is waiting already: that one will see what we have committed."""
         with self.producer() as producer:
             if _length(producer, CLAIM_QUEUE):
                 return False
-            self._enqueue(producer, CLAIM_QUEUE, CLAIM_TASK, str(uuid4()), expires=self.settings.claim_expires)
+            self._enqueue(producer, CLAIM_QUEUE, CLAIM_TASK, str(uuid4()))
         return True
 
     def waiting(self) -> int:
@@ -181,13 +213,12 @@ class Broker:
 
     def send(self, bundles: Sequence[Bundle]) -> None:
         """Enqueue bundles, all in one batch where the transport has batches."""
-        # As text: Celery would work it out for each message anew, time zones and all.
-        expires = (datetime.now(UTC) + timedelta(seconds=self.settings.queue_lease)).isoformat()
         with self.producer() as producer, batch(producer, 500):
             for bundle in bundles:
-                self._publish(producer, bundle, expires)
+                self._publish(producer, bundle)
 
-    def _publish(self, producer: Producer, bundle: Bundle, expires: str) -> None:
+    def _publish(self, producer: Producer, bundle: Bundle) -> None:
+        # Without `expires`, which Celery compares with the clock of another host: begin finds out what is stale.
         if len(bundle.tickets) == 1:
             ticket = bundle.tickets[0]
             name, task_id = PUBLISH_TASK, ticket.id
@@ -203,7 +234,6 @@ class Broker:
             task_id,
             arguments,
             {name: True for name in ("more", "gather") if getattr(bundle, name)},
-            expires=expires,
             retries=retries,
             lane=bundle.lane,
             argsrepr=repr(arguments) if name == PUBLISH_TASK else f"{bundle.destination}: {len(bundle.tickets)}",
@@ -242,7 +272,7 @@ class Broker:
         """A connection as the relay's are, not yet open, and not one of its pool."""
         conf = self.app.conf
         given, timeout = conf.broker_transport_options, self._timeout
-        ours = transport_options(joined(conf.broker_write_url), self.settings, timeout=timeout or 5.0)
+        ours = transport_options(joined(conf.broker_write_url), self.settings, timeout=timeout or PATIENCE)
         options = {**ours, **given} if timeout is None else {**given, **ours}
         made: Connection = self.app.connection_for_write(transport_options=options, connect_timeout=timeout)
         return made
@@ -269,6 +299,8 @@ class RelayTask(Task):  # type: ignore[misc]
     broker: Broker
     home: str
     """Its queue. Celery's own attribute for it is deprecated, and loses against routes."""
+    once = False
+    """It is not sent while one of it waits in its queue: that one will do."""
 
     # Acknowledged before it runs: the lease brings a lost task back, an unacknowledged one only comes twice.
     acks_late = reject_on_worker_lost = retry_on_worker_lost = False
@@ -302,14 +334,31 @@ class RelayTask(Task):  # type: ignore[misc]
     ) -> Any:
         """Send it to its own queue, whatever the app's routes, default exchange or `task_always_eager` say.
 
-        So do `self.retry` and beat. Raises `BrokerUnreachable`, unless with a producer of the caller's.
+        So do `self.retry` and beat. Raises `BrokerUnreachable`. It never expires: Celery would compare the clocks of
+        two hosts. A producer of the caller's is not used: beat's own does not recover from every loss of its channel.
         """
-        amqp, task_id = self.app.amqp, task_id or str(uuid4())
+        task_id = task_id or str(uuid4())
         options["ignore_result"] = True
-        message = amqp.as_task_v2(task_id, self.name, args, kwargs, expires=expires, **options)
-        with nullcontext(producer) if producer else self.broker.producer() as sending:
+        message = self.app.amqp.as_task_v2(task_id, self.name, args, kwargs, **options)
+        headers = {name: value for name, value in (headers or {}).items() if name != WAIT}
+        if options.get("countdown") is not None:
+            headers[WAIT] = options["countdown"]
+        began = time.monotonic()
+        try:
+            self._send(message, headers)
+        except BrokerUnreachable:
+            if time.monotonic() - began > AT_ONCE:
+                raise
+            self._send(message, headers)
+        return self.AsyncResult(task_id)
+
+    def _send(self, message: Any, headers: dict[str, Any]) -> None:
+        amqp = self.app.amqp
+        with self.broker.producer() as producer:
+            if self.once and _length(producer, self.home):
+                return
             amqp.send_task_message(
-                sending,
+                producer,
                 self.name,
                 message,
                 # By the queue's name: see `Broker`.
@@ -320,11 +369,8 @@ class RelayTask(Task):  # type: ignore[misc]
                 serializer=self.serializer,
                 priority=self.priority,
                 delivery_mode=Exchange.PERSISTENT_DELIVERY_MODE,
-                expiration=expires if isinstance(expires, int | float) else None,
-                retry=True,
-                retry_policy=SEND_RETRIES,
+                retry=False,
             )
-        return self.AsyncResult(task_id)
 
 
 def batch(producer: Producer, size: int) -> AbstractContextManager[Any]:
@@ -380,6 +426,8 @@ def _length(producer: Producer, queue: str) -> int:
     if hasattr(producer.channel, "client"):  # Redis: one round trip instead of the two that kombu's public way takes
         return int(producer.channel._size(queue))
     try:
-        return int(producer.channel.queue_declare(queue=queue, passive=True).message_count)
+        # On a channel of its own, which RabbitMQ closes if there is no such queue.
+        with producer.connection.channel() as channel:
+            return int(channel.queue_declare(queue=queue, passive=True).message_count)
     except ChannelError:  # an empty queue does not exist
         return 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -51,13 +50,13 @@ class LeasingRequest(Request):  # type: ignore[misc]
 
 
 class PublishRequest(LeasingRequest):
-    """A request whose id is never refused, though it has expired or somebody has revoked it.
+    """A request whose id is never refused, though somebody has revoked it.
 
     The id is the message's: the worker would refuse every later attempt of that message, for as long as it remembers.
     """
 
     def revoked(self) -> bool:
-        """Whether it has expired. What has been said of its id is forgotten first."""
+        """What has been said of its id is forgotten first."""
         state.revoked.discard(self.id)
         return bool(super().revoked())
 
@@ -65,10 +64,6 @@ class PublishRequest(LeasingRequest):
     def lease(self) -> str | None:
         """Its last argument."""
         return str(self._args[3])
-
-    def maybe_expire(self) -> bool:
-        """Whether it waited for longer than its lease."""
-        return self.expires is not None and datetime.now(UTC) > self.expires
 
 
 class BundleRequest(LeasingRequest):

@@ -25,6 +25,8 @@ def configuration(settings: Settings) -> dict[str, Any]:
         # A worker outlives any outage of its broker.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
+        # And whatever it refuses meanwhile: while it has no memory, or no disk, or became a replica.
+        "broker_channel_error_retry": True,
         "task_queues": [Queue(name, routing_key=name) for name in QUEUES],
         # Claims must not stand behind sends, so each has its queue, and may have its own workers.
         "task_routes": {

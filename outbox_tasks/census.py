@@ -93,7 +93,7 @@ class Census:
         return [sign for sign in self.signs if sign.kind == "worker"]
 
     def last(self, kind: str) -> Sign | None:
-        """When `claim`, `beat` or `maintain` ran last."""
+        """When `claim`, `publish`, `beat` or `maintain` ran last."""
         return next((sign for sign in self.signs if sign.kind == kind), None)
 
     def state(self, destination: str) -> str:
@@ -182,7 +182,7 @@ def tallies(store: Store, minutes: int = MINUTES) -> dict[str, dict[str, float]]
 
 
 def heartbeats(store: Store) -> list[Sign]:
-    """The workers (kind `worker`), and what ran last: `claim`, `beat` and `maintain`."""
+    """The workers (kind `worker`), and what ran last: `claim`, `publish`, `beat` and `maintain`."""
     return [Sign(*row) for row in store.rows(signs.heartbeats(store.tables), {})]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from outbox_tasks import census
-from outbox_tasks.census import Census, Sign
+from outbox_tasks.census import Census, Sign, Standing
 from outbox_tasks.database import SLOW_TRIP
 from outbox_tasks.errors import DatabaseUnavailable, OutboxError
 from outbox_tasks.pulse import LATE
@@ -16,6 +17,12 @@ from outbox_tasks.store import GRACE, Store
 BOUND = 100
 """Of each destination and state so many messages are looked at: enough for the one that has waited longest."""
 
+NAMED = 3
+"""Workers that are named; the others are counted."""
+
+SILENT = 60.0
+"""Seconds for which messages are due and none is sent, before that counts: one that is being sent takes less."""
+
 QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
 
 
@@ -24,7 +31,7 @@ class Finding:
     """Something that a person, or a supervisor, must see to."""
 
     code: str
-    """For programs: database, slow, tables, stale, unknown, claim, beat, queue, name or worker."""
+    """For programs: database, slow, tables, stale, silent, unknown, claim, beat, queue, name or worker."""
     about: str
     """Which destination, queue or worker; may be empty."""
     text: str
@@ -75,6 +82,8 @@ def judge(settings: Settings, seen: Census) -> Iterator[Finding]:
     claim, overdue = seen.last("claim"), max((one.oldest or 0.0 for one in waiting.values()), default=0.0)
     if overdue > LATE and (claim is None or claim.age > LATE):
         yield Finding("claim", "", f"messages are due, and a claim {_ran(claim)}")
+    elif (silence := nobody_sends(settings, seen.standings, seen.troubled, seen.signs)) is not None:
+        yield Finding("silent", "", silence)
     for name, one in waiting.items():
         if one.oldest is not None and one.oldest > settings.stale_after:
             yield Finding("stale", name, f"{name}: the oldest message has been due for {span(one.oldest)}")
@@ -82,6 +91,35 @@ def judge(settings: Settings, seen: Census) -> Iterator[Finding]:
         if name not in settings.destinations and one.oldest is not None:
             waits = f"messages have been due for {span(one.oldest)}, and no such destination is configured here"
             yield Finding("unknown", name, f"{name}: {waits}; after {span(GRACE)} they are dead letters")
+
+
+def nobody_sends(
+    settings: Settings,
+    standings: Mapping[str, Standing],
+    troubled: Mapping[str, Mapping[str, Any]],
+    signs: Sequence[Sign],
+) -> str | None:
+    """Messages are claimed and due, workers are there to send them, and nobody does; None if that is not so.
+
+    Nothing is due of a destination that is paused or left alone.
+    """
+    open = [
+        name
+        for name in standings.keys() & settings.destinations.keys()
+        if name not in troubled or troubled[name]["state"] == "closed"
+    ]
+    due = max((standings[name].oldest or 0.0 for name in open), default=0.0)
+    ages = {sign.kind: sign.age for sign in signs if sign.kind != "worker"}
+    sent, there = ages.get("publish"), [
+        sign.name
+        for sign in signs
+        if sign.kind == "worker" and sign.age <= LATE and PUBLISH_QUEUE in sign.facts.get("queues", ())
+    ]  # fmt: skip
+    if due <= SILENT or (sent is not None and sent <= SILENT) or not there or ages.get("claim", SILENT + 1) > SILENT:
+        return None
+    last = "nothing has ever been sent" if sent is None else f"nothing has been sent for {span(sent)}"
+    who = ", ".join(sorted(there)[:NAMED]) + (f" and {len(there) - NAMED} more" if len(there) > NAMED else "")
+    return f"messages have been due for {span(due)}, and {last}, though there is {who} to do it"
 
 
 def judge_worker(seen: Census, name: str) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import threading
+import time
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -89,7 +90,8 @@ class Heartbeat:
         self._pulse = pulse
         t = tables(settings.database_schema)
         self._beat, self._stopped = signs.beat(t), signs.stopped(t)
-        self._row = {"seen": json.dumps([{"name": node, "kind": "worker", "ago": 0.0, "facts": facts}])}
+        self._sign = {"name": node, "kind": "worker", "ago": 0.0}
+        self._facts = facts
         self._name = {"name": node, "started": facts["started"]}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outbox-heartbeat", daemon=True)
@@ -111,7 +113,9 @@ class Heartbeat:
         while not self._ended.wait(wait):
             wait = EVERY
             if self._pulse.trouble(EVERY) is None:
-                self._do(self._beat, self._row)
+                # With this host's time, by which the doctor compares the hosts.
+                sign = {**self._sign, "facts": {**self._facts, "clock": round(time.time(), 3)}}
+                self._do(self._beat, {"seen": json.dumps([sign])})
         self._do(self._stopped, self._name)
 
     def _do(self, statement: Executable, parameters: dict[str, Any]) -> None:

@@ -20,14 +20,13 @@ def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         CLAIM_TASK: {
             "task": CLAIM_TASK,
             "schedule": settings.claim_interval,
-            # A claim that did not start in time is of no use: the next one stands behind it.
-            "options": {"queue": CLAIM_QUEUE, "expires": settings.claim_expires, "headers": {BY_BEAT: True}},
+            "options": {"queue": CLAIM_QUEUE, "headers": {BY_BEAT: True}},
         },
         MAINTAIN_TASK: {
             "task": MAINTAIN_TASK,
             "schedule": MAINTAIN_INTERVAL,
             # Due as beat starts: one that is restarted more often than hourly would else never come to it.
             "last_run_at": LONG_AGO,
-            "options": {"queue": MAINTAIN_QUEUE, "expires": MAINTAIN_INTERVAL},
+            "options": {"queue": MAINTAIN_QUEUE},
         },
     }

@@ -89,7 +89,7 @@ class Settings(Upkeep, BaseSettings):
     claim_interval: Seconds = 1.0
     """How often beat wakes the claim; what the nudge missed waits this long at most."""
     claim_expires: Seconds = 5.0
-    """A claim task not started within this time is dropped: a newer one stands behind it."""
+    """How long one run of the claim goes on at most; then the next one takes over."""
     claim_batch: BatchSize = 1000
     """Rows leased by one statement, shared among the destinations."""
     bundle_size: BundleSize = 100
@@ -262,7 +262,7 @@ class Settings(Upkeep, BaseSettings):
         least = self.least_visibility_timeout
         rules = [
             ("claim_interval", self.claim_interval < self.claim_expires,
-             f"it must be below claim_expires ({self.claim_expires:g}), or claims expire before they start"),
+             f"it must be below claim_expires ({self.claim_expires:g}), after which the next claim takes over"),
             ("claim_expires", self.claim_expires < self.queue_lease,
              f"it must be below queue_lease ({self.queue_lease:g})"),
             ("soft_time_limit", self.soft_time_limit < self.hard_time_limit,

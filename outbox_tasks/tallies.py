@@ -19,7 +19,7 @@ from celery import Celery
 from outbox_tasks import signs
 from outbox_tasks.claim import Tally
 from outbox_tasks.errors import OutboxError
-from outbox_tasks.model import Bundle, Verdict
+from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.shown import logger
 from outbox_tasks.signals import claimed, settled
 from outbox_tasks.store import Store, holder
@@ -71,7 +71,7 @@ class Tallies:
         self._note(Counter((now, destination, outcome) for outcome in outcomes), {})
 
     def saw(self, what: str, **facts: Any) -> None:
-        """`what` has run: `claim`, `beat` or `maintain`."""
+        """`what` has run: `claim`, `publish` (something was sent, or tried), `beat` or `maintain`."""
         self._note(Counter(), {what: (time.monotonic(), {"by": holder(), **facts})})
 
     def flush(self) -> bool:
@@ -102,6 +102,8 @@ class Tallies:
 
     def _settled(self, bundle: Bundle, verdicts: Sequence[Verdict], **_: Any) -> None:
         self.count(bundle.destination, (verdict.step.value for verdict in verdicts))
+        if any(verdict.step is not Step.STALE for verdict in verdicts):
+            self.saw("publish")
 
     def _claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
         for row in tally.buried:

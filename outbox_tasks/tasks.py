@@ -11,7 +11,7 @@ from celery import Celery, Task, signals
 from celery.concurrency import ALIASES
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from outbox_tasks import claim, heartbeat, logs, metrics, monitor, publish, reserve, retention, settle
+from outbox_tasks import arrivals, claim, heartbeat, logs, metrics, monitor, publish, reserve, retention, settle
 from outbox_tasks.alerts import teller, webhook
 from outbox_tasks.broker import (
     BUNDLE_TASK,
@@ -64,9 +64,9 @@ def register(app: Celery, settings: Settings) -> Relay:
     # Every statement of it, and every word with the broker, has a limit of its own: one that runs for so long hangs.
     limits = {"soft_time_limit": CLAIM_LIMIT, "time_limit": CLAIM_LIMIT + settings.statement_timeout + 10}
 
-    @app.task(
-        name=CLAIM_TASK, home=CLAIM_QUEUE, bind=True, Request="outbox_tasks.bundles:LeasingRequest", **limits, **common
-    )
+    claiming = {"once": True, "bind": True, "Request": "outbox_tasks.bundles:LeasingRequest"}
+
+    @app.task(name=CLAIM_TASK, home=CLAIM_QUEUE, **claiming, **limits, **common)
     def outbox_claim(self: Task) -> str:
         began = time.monotonic()
         if (self.request.headers or {}).get(BY_BEAT):
@@ -122,7 +122,7 @@ def register(app: Celery, settings: Settings) -> Relay:
         _wake_claim(relay, bundle)
         return report(verdicts)
 
-    @app.task(name=MAINTAIN_TASK, home=MAINTAIN_QUEUE, **common)
+    @app.task(name=MAINTAIN_TASK, home=MAINTAIN_QUEUE, once=True, **common)
     def outbox_maintain() -> str:
         try:
             done = retention.maintain(relay.store)
@@ -146,6 +146,7 @@ def register(app: Celery, settings: Settings) -> Relay:
     metrics.connect(relay)
     monitor.connect(relay)
     reserve.connect(relay)
+    arrivals.connect(relay)
     return relay
 
 
@@ -160,7 +161,6 @@ def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
     except DatabaseUnavailable as error:
         wait = backoff(relay.settings, task.request.retries + 1)
         smaller = _halved(relay, bundle) if isinstance(error, DatabaseTooSlow) else None
-        # It still expires when it would have: with its lease.
         raise task.retry(args=smaller, exc=error, countdown=wait) from error
     try:
         verdicts = settle.settle(store, bundle, outcomes, partial(_tell_open, relay, bundle.destination))
@@ -253,7 +253,6 @@ def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
             kwargs={},
             exc=AttemptFailed(code=verdict.code, error=verdict.error),
             countdown=wait,
-            expires=wait + relay.settings.queue_lease,
         )
     except Reject as refused:
         # The broker did not take the retry: give the row back, due when the retry would have been.

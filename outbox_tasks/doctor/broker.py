@@ -131,7 +131,7 @@ def clock(site: Site) -> Results:
             whole, millionths = client.time()
             return float(whole) + float(millionths) / 1e6
 
-        yield compared(site.settings, "broker", ask)
+        yield compared("broker", ask)
 
 
 def _size(number: int) -> str:

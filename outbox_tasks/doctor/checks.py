@@ -60,9 +60,11 @@ AT_ONCE = (OF_THE_DATABASE, OF_THE_BROKER, OF_THE_DESTINATIONS)
 
 AFTERWARDS = (
     Check(WORKERS, workers.served, {"no_workers", "no_heartbeat", "same_name"}, uses=("tables", "broker")),
+    Check(WORKERS, workers.clocks, {"clock_skew"}, needs=("tables",)),
     Check(MESSAGES, messages.clockwork, {"no_beat", "no_claims", "no_maintenance"}, needs=("tables",)),
     Check(MESSAGES, messages.stale, {"stale"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.unknown, {"destination_unknown"}, needs=("tables", "indexes")),
+    Check(MESSAGES, messages.silent, {"silent"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.dead_letters, {"dead_letters"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.keys, {"keys_blocked"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.traffic, {"paused", "breaker_open"}, needs=("tables",)),

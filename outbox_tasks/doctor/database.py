@@ -141,4 +141,4 @@ def session(site: Site) -> Results:
 
 def clock(site: Site) -> Results:
     """How far this host's clock is from the database's."""
-    yield compared(site.settings, "database", lambda: float(site.rows(statements.clock())[0].now))
+    yield compared("database", lambda: float(site.rows(statements.clock())[0].now))

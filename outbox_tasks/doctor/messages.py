@@ -10,6 +10,7 @@ from outbox_tasks.census import MINUTES, tallies
 from outbox_tasks.doctor import statements
 from outbox_tasks.doctor.finding import Finding, Fine, error, lasting, note, warning
 from outbox_tasks.doctor.site import COUNTED, Results, Site
+from outbox_tasks.health import nobody_sends
 from outbox_tasks.pulse import LATE
 from outbox_tasks.settings import CLAIM_QUEUE
 from outbox_tasks.store import GRACE
@@ -109,6 +110,22 @@ def unknown(site: Site) -> Results:
                 "them knows more destinations than the relay does, or the relay reads another file than this one.",
                 f"Add [destinations.{name}] to the relay's settings and restart its workers.",
             )
+
+
+def silent(site: Site) -> Results:
+    """Whether messages are claimed, and nobody sends them."""
+    troubled = {row.name: row._mapping for row in site.store.traffic.states()}
+    silence = nobody_sends(site.settings, site.standings, troubled, site.heartbeats)
+    if silence is None:
+        yield Fine("what is claimed is sent")
+        return
+    yield error(
+        "silent",
+        f"{silence[0].upper()}{silence[1:]}.",
+        "They are claimed, and their leases run out. The publish workers hang, or have lost the broker, or take from "
+        "another one.",
+        "See their logs, and start them anew. Compare OUTBOX_BROKER_URL there and on the claim worker.",
+    )
 
 
 def dead_letters(site: Site) -> Results:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from outbox_tasks.broker import PUBLISH_TASK, QUEUES
+from outbox_tasks.doctor.clocks import of_hosts
 from outbox_tasks.doctor.finding import Finding, Fine, error, lasting, warning
 from outbox_tasks.doctor.roll_call import Worker
 from outbox_tasks.doctor.site import Results, Site
@@ -150,6 +151,16 @@ def _wrong(worker: Worker) -> Finding:
         "It throws away what it takes ('Received unregistered task'); the messages wait for their leases to end.",
         "Start it without the queues outbox.*, or with an app that has outbox.install(app).",
     )
+
+
+def clocks(site: Site) -> Results:
+    """How far the clocks of the workers' hosts are from the database's, by what they wrote with their heartbeats."""
+    apart: dict[str, float] = {}
+    for sign in site.heartbeats:
+        if sign.kind == "worker" and sign.age <= LATE and isinstance(told := sign.facts.get("clock"), int | float):
+            apart[str(sign.facts.get("host", sign.name))] = told - sign.seen_at.timestamp()
+    if apart:
+        yield of_hosts(apart)
 
 
 def others(site: Site) -> Results:

@@ -87,7 +87,9 @@ def _destinations(taken: Census, configured: Sequence[str]) -> Metric:
 def _processes(taken: Census) -> list[Metric]:
     workers = GaugeMetricFamily("outbox_workers", f"Workers seen within {LATE:g} seconds.")
     seen = GaugeMetricFamily("outbox_worker_seen_seconds", "Since a worker was last seen.", labels=["worker"])
-    ran = GaugeMetricFamily("outbox_ran_seconds", "Since a claim, beat's tick or maintenance ran.", labels=["what"])
+    ran = GaugeMetricFamily(
+        "outbox_ran_seconds", "Since a claim, a send, beat's tick or maintenance ran.", labels=["what"]
+    )
     publishing = GaugeMetricFamily("outbox_publish_processes", "Processes that publish.")
     for sign in taken.signs:
         (seen if sign.kind == "worker" else ran).add_metric([sign.name], max(0.0, sign.age))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -156,3 +158,12 @@ def test_workers_are_known_by_their_heartbeats_if_the_broker_is_away(settings: M
 def test_an_app_of_no_queue_is_no_worker(settings: MakeSettings, broker_url: str, rows: Rows) -> None:
     with PinnedCelery("mine", broker=broker_url, settings=settings()):
         assert "none answers" in found(settings(broker_url=broker_url), "no_workers")["no_workers"].fact
+
+
+def test_the_clock_of_a_worker_s_host(settings: MakeSettings, rows: Rows) -> None:
+    beats(rows, "worker", name="claim@a", host="a", clock=time.time())
+    assert found(settings(), "clock_skew") == {}
+    beats(rows, "worker", name="publish@b", host="b", clock=time.time() + 400)
+    skewed = found(settings(), "clock_skew")["clock_skew"]
+    assert re.search(r"b is (399|400)\.\d s ahead of it\.$", skewed.fact)
+    assert skewed.severity is Severity.ERROR

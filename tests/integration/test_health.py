@@ -19,6 +19,7 @@ from outbox_tasks.health import QUEUES, examine
 from outbox_tasks.settings import Settings
 from outbox_tasks.store import Store
 from tests.conftest import Rows, seconds_from_now
+from tests.integration.doctoring import found
 
 STARTED = "2026-01-01T00:00:00.000+00:00"
 
@@ -46,6 +47,7 @@ def site(store: Store, seen: Seen) -> Settings:
     seen(1, "claim@here", "worker", ("outbox.claim", "outbox.maintain"))
     seen(1, "publish@here", "worker", ("outbox.publish",))
     seen(1, "claim")
+    seen(1, "publish")
     seen(1, "beat")
     return store.settings
 
@@ -150,6 +152,31 @@ def test_no_claim_is_not_if_something_is_due(site: Settings, seen: Seen, rows: R
     assert examine(site) == []
 
 
+def test_messages_that_are_claimed_and_nobody_sends_are_not(
+    site: Settings, seen: Seen, rows: Rows, store: Store
+) -> None:
+    """Their leases run out, and they are claimed again and again."""
+    seen(300, "publish")
+    assert examine(site) == []
+    rows.insert(3)
+    rows.change(
+        created_at=seconds_from_now(-90),
+        locked_until=seconds_from_now(40),
+        lease=uuid4(),
+        last_error_code="lease_expired",
+    )
+    assert codes(site) == [("silent", "")]
+    [finding] = examine(site)
+    assert "messages have been due for 90 s, and nothing has been sent for 5 min" in finding.text
+    assert "there is publish@here to do it" in finding.text
+    assert found(site, "silent")["silent"].fact.startswith("Messages have been due for 9")
+    store.traffic.pause("orders", "alice", None)
+    assert examine(site) == []
+    store.traffic.resume("orders", "alice")
+    seen(5, "publish")
+    assert examine(site) == []
+
+
 def test_a_worker_that_is_not_seen_any_more_is_not(site: Settings, seen: Seen) -> None:
     assert examine(site, "publish@here") == []
     seen(600, "publish@here", "worker")
@@ -189,8 +216,8 @@ class TestCommand:
         seen(99, "beat")
         wrong = run()
         assert (wrong.exit_code, wrong.stdout.count("\n")) == (1, 1)
-        found: dict[str, Any] = json.loads(run("--json").stdout)
-        assert (found["ok"], found["findings"][0]["code"]) == (False, "beat")
+        told: dict[str, Any] = json.loads(run("--json").stdout)
+        assert (told["ok"], told["findings"][0]["code"]) == (False, "beat")
 
     def test_knows_the_name_of_this_host(self, run: Callable[..., Result], seen: Seen) -> None:
         assert run("--worker", "own@%h").exit_code == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -17,12 +17,12 @@ from celery.worker import state as worker_state
 from kombu import Message as Arrived
 from sqlalchemy import text
 
-from outbox_tasks.broker import PinnedCelery
+from outbox_tasks.broker import QUEUES, PinnedCelery
 from outbox_tasks.bundles import PublishRequest, trace_each
 from outbox_tasks.celery import make_app
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
-from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import key_blocked
 from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
@@ -42,10 +42,10 @@ def publish(app: Celery) -> Any:
     return app.tasks["outbox_tasks.publish"]
 
 
-def waiting(own_redis: EmbeddedValkey) -> list[dict[str, Any]]:
-    """The Celery messages in the publish queue."""
+def waiting(own_redis: EmbeddedValkey, queue: str = PUBLISH_QUEUE) -> list[dict[str, Any]]:
+    """The Celery messages in a queue."""
     with redis.Redis.from_url(own_redis.url) as client:
-        found: list[bytes] = client.lrange(PUBLISH_QUEUE, 0, -1)  # type: ignore[assignment]
+        found: list[bytes] = client.lrange(queue, 0, -1)  # type: ignore[assignment]
     return [json.loads(message) for message in found]
 
 
@@ -74,6 +74,7 @@ def test_a_message_that_fails_in_a_bundle_is_retried_by_celery_as_a_publish_task
     headers = message["headers"]
     assert (headers["task"], headers["id"], headers["retries"]) == ("outbox_tasks.publish", second.id, 1)
     assert datetime.fromisoformat(headers["eta"]) > datetime.now(UTC)
+    assert headers["outbox_wait"] == 2.0
     arguments, _, _ = json.loads(base64.b64decode(message["body"]))
     assert arguments == ["order.created", "orders", 1, bundle.lease]
 
@@ -214,21 +215,32 @@ def test_maintenance_makes_partitions_ahead(app: Celery) -> None:
     assert app.tasks["outbox_tasks.maintain"].apply().get() == "made 0 partitions, forgot 0 marks, dropped 0 days"
 
 
-def test_a_message_that_expired_or_was_revoked_is_not_refused_for_good(app: Celery, publish: Any) -> None:
+def test_a_message_that_was_revoked_is_not_refused_for_good(app: Celery, publish: Any) -> None:
     """Celery remembers the id of such a task as revoked; ours is the message's, which will come again."""
-
-    def request(expires: datetime) -> PublishRequest:
-        task = app.amqp.create_task_message("an-id", publish.name, (), {}, expires=expires)
-        arrived = Arrived(body="[[], {}, {}]", content_type="application/json", content_encoding="utf-8")
-        arrived.headers, arrived.properties, arrived.delivery_info = task.headers, {}, {}
-        return PublishRequest(arrived, app=app, task=publish)
-
-    now = datetime.now(UTC)
-    assert request(now - timedelta(seconds=1)).revoked()
-    assert not request(now + timedelta(seconds=60)).revoked()
+    task = app.amqp.create_task_message("an-id", publish.name, (), {})
+    arrived = Arrived(body="[[], {}, {}]", content_type="application/json", content_encoding="utf-8")
+    arrived.headers, arrived.properties, arrived.delivery_info = task.headers, {}, {}
     worker_state.revoked.add("an-id")  # as when somebody revokes it in Flower
-    assert not request(now + timedelta(seconds=60)).revoked()
-    assert request(now - timedelta(seconds=1)).revoked()
+    assert not PublishRequest(arrived, app=app, task=publish).revoked()
+
+
+def test_what_is_sent_has_no_time_that_another_host_would_compare_with_its_clock(
+    app: Celery, rows: Rows, own_redis: EmbeddedValkey
+) -> None:
+    rows.insert(1)
+    app.tasks["outbox_tasks.claim"].apply()
+    for task in ("outbox_tasks.claim", "outbox_tasks.maintain"):
+        app.tasks[task].apply_async(expires=5)
+    sent = [message for queue in QUEUES for message in waiting(own_redis, queue)]
+    assert len(sent) == 3
+    assert {(message["headers"]["expires"], message["headers"]["eta"]) for message in sent} == {(None, None)}
+    assert not [message for message in sent if "expiration" in message["properties"]]
+
+
+def test_a_claim_is_sent_only_if_none_waits(app: Celery, own_redis: EmbeddedValkey) -> None:
+    for _ in range(3):
+        app.tasks["outbox_tasks.claim"].apply_async()
+    assert len(waiting(own_redis, CLAIM_QUEUE)) == 1
 
 
 def test_the_application_s_broker_does_not_become_the_relay_s(

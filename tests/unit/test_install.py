@@ -215,7 +215,7 @@ def test_the_schedule_gets_our_entries_beside_the_app_s_own_however_it_is_set(
     assert schedule[CLAIM_TASK] == {
         "task": CLAIM_TASK,
         "schedule": 0.5,
-        "options": {"queue": CLAIM_QUEUE, "expires": 5.0, "headers": {"outbox_beat": True}},
+        "options": {"queue": CLAIM_QUEUE, "headers": {"outbox_beat": True}},
     }
     app.add_periodic_task(9.0, app.signature("shop.ping"), name="shop.later")
     assert {"shop.later", CLAIM_TASK} <= set(app.conf.beat_schedule)
