@@ -76,6 +76,8 @@ class Settings(Upkeep, BaseSettings):
     """The schema of the outbox tables; none: the first one of the connection's search_path."""
     broker_url: Url | None = Field(default=None, repr=False)
     """Celery's broker. Give it a Redis database of its own."""
+    broker_transport_options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """kombu's transport options for it, over the relay's own: `master_name` for Redis Sentinel, for example."""
     source: str = Field(default="/outbox_tasks", min_length=1, max_length=255)
     """The CloudEvents `source` of every message: which system speaks."""
     destinations: dict[str, Destination] = Field(default_factory=dict)

@@ -11,7 +11,19 @@ from celery import Celery, Task, signals
 from celery.concurrency import ALIASES
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from outbox_tasks import arrivals, claim, heartbeat, logs, metrics, monitor, publish, reserve, retention, settle
+from outbox_tasks import (
+    arrivals,
+    claim,
+    heartbeat,
+    logs,
+    metrics,
+    monitor,
+    publish,
+    reconnect,
+    reserve,
+    retention,
+    settle,
+)
 from outbox_tasks.alerts import teller, webhook
 from outbox_tasks.broker import (
     BUNDLE_TASK,
@@ -147,6 +159,7 @@ def register(app: Celery, settings: Settings) -> Relay:
     monitor.connect(relay)
     reserve.connect(relay)
     arrivals.connect(relay)
+    reconnect.connect(relay)
     return relay
 
 
