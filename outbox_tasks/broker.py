@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -56,11 +57,16 @@ AT_ONCE = 1.0
 """Seconds. What failed sooner may have met a connection that was closed meanwhile: a new one is worth trying."""
 
 
+def is_redis(broker_url: str) -> bool:
+    """Whether kombu's Redis transport, or that for its sentinels, takes this URL."""
+    return broker_url.startswith(("redis", "sentinel", "valkey"))
+
+
 def transport_options(broker_url: str, settings: Settings, *, timeout: float = PATIENCE) -> dict[str, Any]:
     """kombu's transport options for a broker. With the defaults a half-open connection hangs a worker for good."""
     # kombu would wait for two seconds before it connects again: what is refused goes back to the table instead.
     connecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
-    if not broker_url.startswith(("redis", "sentinel", "valkey")):
+    if not is_redis(broker_url):
         return connecting | ({"confirm_publish": True} if broker_url.startswith(("amqp", "pyamqp")) else {})
     return connecting | {
         "visibility_timeout": settings.visibility_timeout,
@@ -162,7 +168,7 @@ class Broker:
                 except self._trouble:
                     # Its other sockets may be as dead, and each would have to be waited for.
                     with suppress(Exception):
-                        producer.connection.collect(socket_timeout=AT_ONCE)
+                        producer.connection.collect(socket_timeout=socket.getdefaulttimeout())
                     raise
         except self._trouble as error:
             took = time.monotonic() - began

@@ -11,7 +11,7 @@ from celery.app.defaults import SETTING_KEYS
 from kombu import Queue
 
 from outbox_tasks import logs
-from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, PinnedCelery
+from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, PinnedCelery, is_redis
 from outbox_tasks.errors import ConfigurationError, OutboxError
 from outbox_tasks.gather import LIMIT
 from outbox_tasks.schedule import beat_schedule
@@ -21,6 +21,7 @@ from outbox_tasks.tasks import register
 
 def configuration(settings: Settings) -> dict[str, Any]:
     """Celery's configuration for the relay's own app."""
+    has_setting = "worker_disable_prefetch" in SETTING_KEYS
     return {
         # A worker outlives any outage of its broker.
         "broker_connection_max_retries": None,
@@ -42,9 +43,10 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "accept_content": ["json"],
         "enable_utc": True,
         # A worker takes only what it can start now, so that no lease runs out in a busy worker's memory;
-        # while it is free it may take several single messages, to run them together. Celery 5.5 has no such setting.
+        # while it is free it may take several single messages, to run them together. Celery has such a setting since
+        # 5.6, and only for Redis.
         "worker_disable_prefetch": True,
-        "worker_prefetch_multiplier": LIMIT if "worker_disable_prefetch" in SETTING_KEYS else 1,
+        "worker_prefetch_multiplier": LIMIT if has_setting and is_redis(settings.broker_url or "") else 1,
         # A stopping worker lets its sends end, and gives back what it has not started.
         "worker_soft_shutdown_timeout": settings.soft_shutdown_timeout,
         "worker_enable_soft_shutdown_on_idle": True,

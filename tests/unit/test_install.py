@@ -342,7 +342,7 @@ class TestBroker:
         with Broker(app, settings()).producer() as producer:
             connection = producer.connection
         assert options.items() <= connection.transport_options.items()
-        assert connection.transport_options["health_check_interval"] == 5
+        assert connection.transport_options["health_check_interval"] == 3
         assert (connection.hostname, connection.alt[1:], connection.connect_timeout) == ("one", ["redis://two:1/0"], 9)
         assert app.conf.broker_transport_options == options
         with Broker(app, settings(), timeout=1.0).producer() as producer:

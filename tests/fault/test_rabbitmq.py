@@ -1,0 +1,86 @@
+"""The relay on RabbitMQ, beside two Celery apps of one application on the same server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.local.servers import EmbeddedValkey
+from tests.acceptance.nodes import Relay
+from tests.conftest import Rows, Stream, eventually
+from tests.contract.counterparts.rabbitmq import Counterpart
+from tests.fault import several_apps
+from tests.fault.conftest import destinations, drained
+
+APPS = ("shop", "mail")
+
+
+@pytest.fixture
+def rabbit() -> Iterator[Counterpart]:
+    if missing := Counterpart.missing():
+        pytest.skip(missing)
+    made = Counterpart()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def values(values: dict[str, Any], rabbit: Counterpart, stream: Stream) -> dict[str, Any]:
+    apps = {name: {"url": f"celery://?queue={name}"} for name in APPS}
+    routes = {f"{name}.*": [name] for name in APPS}
+    return {
+        **values,
+        "broker_url": rabbit.broker,
+        "destinations": {**destinations(stream), **apps},
+        "routes": routes,
+    }
+
+
+def test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks(
+    relay: Relay, rows: Rows, stream: Stream, engine: Engine, rabbit: Counterpart, own_redis: EmbeddedValkey
+) -> None:
+    outbox = Outbox(relay.settings)
+    with Session(engine) as session, session.begin():  # before there is any queue
+        first = str(outbox.publish(session, "order.created", {}, to="orders"))
+    beat = relay.beat()
+    workers = [relay.claim(), relay.publish()]
+    env = ["env", f"APPS_BROKER_URL={rabbit.broker}", f"APPS_CALLS_URL={own_redis.url}"]
+    for name in APPS:
+        app = [*env, sys.executable, "-m", "celery", "-A", f"tests.fault.several_apps:{name}"]
+        workers.append(relay.worker([*app, "worker", "-P", "solo", "-l", "INFO", "-n", f"{name}@%h"]))
+    relay.ready()
+    ids = [first, *rows.insert(100)]
+    retried = [
+        id for _ in range(5) for id in rows.insert(2, destination="told", payload=json.dumps({"fail": 1}).encode())
+    ]
+    with Session(engine) as session, session.begin():
+        for value in range(10):
+            outbox.delay(session, several_apps.pay, value)
+            outbox.delay(session, several_apps.send, value)
+    drained(rows)
+    with redis.Redis.from_url(own_redis.url) as client:
+        for name in APPS:
+            expected = sorted(f"{name} {value}".encode() for value in range(10))
+            eventually(lambda n=name, e=expected: sorted(client.lrange(f"calls.{n}", 0, -1)) == e, 30)  # type: ignore[type-var]
+    ours = {str(row.id): row for row in rows.archived() if row.destination not in APPS}
+    assert sorted(stream.ids()) == sorted([*ids, *retried])
+    ends = {(row.destination, row.attempts, row.last_error_code) for row in ours.values()}
+    assert ends == {("orders", 1, None), ("told", 2, "told")}
+
+    beat.teardown()  # the nudge alone wakes the claim
+    for _ in range(3):
+        with Session(engine) as session, session.begin():
+            last = str(outbox.publish(session, "order.created", {}, to="orders"))
+        eventually(lambda last=last: last in stream.ids(), 20)
+    assert {worker.container.status for worker in workers} == {"running"}
