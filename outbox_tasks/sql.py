@@ -25,6 +25,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    table,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB, array
@@ -168,8 +169,13 @@ def alone(schema: str | None, what: str) -> Select[Any]:
     settings = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
     place = literal(schema) if schema else func.current_schema()
     lock = func.pg_try_advisory_xact_lock(func.hashtextextended(literal(f"outbox {what} ") + place, 0))
-    said = (func.set_config(name, value, literal_column("true")) for name, value in settings.items())
-    return select(lock, *said)
+    said = [func.set_config(name, value, literal_column("true")) for name, value in settings.items()]
+    # From PostgreSQL 17 on a role may have a limit for transactions; this one is to stay.
+    limits = table("pg_settings", column("name", Text), schema="pg_catalog")
+    unlimited = select(func.set_config(limits.c.name, literal("0"), literal_column("true"))).where(
+        limits.c.name == literal("transaction_timeout")
+    )
+    return select(lock, *said, unlimited.scalar_subquery())
 
 
 def unhurried() -> Select[Any]:

@@ -113,8 +113,8 @@ def upgraded(t: Tables) -> Select[Any]:
 
 
 def rights(t: Tables) -> Select[Any]:
-    """The rights that our role lacks. Parameter: needed (JSON rows of relation and privilege; `owner` stands for those
-    of the relation's owner, `create` for making another one beside it)."""
+    """The rights that our role lacks, and who owns the relation. Parameter: needed (JSON rows of relation and
+    privilege; `owner` stands for those of the relation's owner, `create` for making another one beside it)."""
     c, needed = CLASS, json_rows("needed", relation=Text, privilege=Text)
     granted = case(
         (needed.c.privilege == "owner", func.pg_has_role(c.c.relowner, "USAGE")),
@@ -122,7 +122,8 @@ def rights(t: Tables) -> Select[Any]:
         else_=func.has_table_privilege(c.c.oid, needed.c.privilege),
     )
     found = needed.join(c, c.c.relname == needed.c.relation)
-    return select(needed.c.relation, needed.c.privilege).select_from(found).where(_in_our_schema(t), ~granted)
+    owner = func.pg_get_userbyid(c.c.relowner).label("owner")
+    return select(needed.c.relation, needed.c.privilege, owner).select_from(found).where(_in_our_schema(t), ~granted)
 
 
 def indexes(t: Tables) -> Select[Any]:

@@ -74,9 +74,11 @@ def rights(site: Site) -> Results:
     """Whether the relay's role may do what the relay does."""
     lacking: dict[str, list[str]] = {}
     t = site.store.tables
-    for row in site.rows(statements.rights(t), needed=json.dumps(list(_needed(t)))):
+    found = site.rows(statements.rights(t), needed=json.dumps(list(_needed(t))))
+    for row in found:
         lacking.setdefault(row.relation, []).append(row.privilege)
     owned = {"owner", "create"}
+    owners = {row.owner for row in found if row.privilege == "owner"}
     lists = {name: ", ".join(sorted({*privileges} - owned)) for name, privileges in lacking.items()}
     rights = {name: privileges for name, privileges in lists.items() if privileges}
     [row] = site.rows(statements.server())
@@ -92,9 +94,10 @@ def rights(site: Site) -> Results:
             "rights_missing",
             f"The role {row.role} can't make partitions of {t.archive.name}: it is not its owner.",
             "When the prepared days are over, the archive fills its default partition, and nothing drops old days.",
-            f"ALTER TABLE {_named(t, t.archive.name)} OWNER TO {quoted(row.role)};  -- and its partitions\n"
-            f"GRANT CREATE ON SCHEMA {quoted(t.archive.schema or 'public')} TO {quoted(row.role)};\n"
-            f"Or let maintenance run as the owner's role.",
+            # Not ALTER TABLE … OWNER: functions that work with the archive have the rights of its owner.
+            "".join(f"GRANT {quoted(owner)} TO {quoted(row.role)};  -- the archive's owner\n" for owner in owners)
+            + f"GRANT CREATE ON SCHEMA {quoted(t.archive.schema or 'public')} TO {quoted(row.role)};\n"
+            "Or let maintenance run as the owner's role.",
         )
     else:
         yield Fine(f"the role {row.role} has all rights that it needs")

@@ -174,14 +174,20 @@ DO $$
 DECLARE
   called text;
   writer text;
+  owner name;
 BEGIN
-  FOR called IN
-    SELECT p.oid::regprocedure FROM pg_proc p
+  FOR called, owner IN
+    SELECT p.oid::regprocedure, pg_get_userbyid(p.proowner) FROM pg_proc p
     WHERE p.pronamespace = ':schema'::regnamespace
       AND (p.proname = 'outbox_publish' AND p.proargtypes[1] = 'bytea'::regtype OR p.proname = 'outbox_cancel')
   LOOP
     EXECUTE 'ALTER FUNCTION ' || called || ' SECURITY DEFINER SET search_path = pg_catalog, pg_temp';
     EXECUTE 'REVOKE EXECUTE ON FUNCTION ' || called || ' FROM PUBLIC';
+    IF NOT has_table_privilege(owner, ':schema.outbox_archive', 'SELECT')
+       OR NOT has_table_privilege(owner, ':schema.outbox_archive', 'INSERT') THEN
+      -- Somebody has given the archive to another owner.
+      EXECUTE format('GRANT SELECT, INSERT ON :schema.outbox_archive TO %I', owner);
+    END IF;
     FOR writer IN
       SELECT DISTINCT CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
       FROM pg_class c, aclexplode(c.relacl) a

@@ -1,4 +1,4 @@
-SELECT needed.relation, needed.privilege
+SELECT needed.relation, needed.privilege, pg_get_userbyid(pg_catalog.pg_class.relowner) AS owner
 FROM json_to_recordset(CAST(%(needed)s::VARCHAR AS JSON)) AS needed(relation TEXT, privilege TEXT)
 JOIN pg_catalog.pg_class ON pg_catalog.pg_class.relname = needed.relation
 WHERE pg_table_is_visible(pg_catalog.pg_class.oid)

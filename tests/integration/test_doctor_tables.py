@@ -226,6 +226,8 @@ class TestRights:
         left = found(as_role, "rights_missing")["rights_missing"]
         assert left.severity is Severity.WARNING
         assert "partitions" in left.fact
+        run(*left.remedy.splitlines()[:2])
+        assert found(as_role, "rights_missing") == {}
 
     def test_of_the_owner_are_all_there(self, as_role: Settings, run: Sql, engine: Engine, role: str) -> None:
         run(f"GRANT {engine.url.username} TO {role}")

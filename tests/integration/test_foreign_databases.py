@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, time, timedelta
+from time import sleep
 
 import pytest
 from sqlalchemy import Engine, text
@@ -93,6 +94,21 @@ def test_partitions_are_made_and_dropped_by_days_of_utc(place: Place, peculiar: 
         assert found.pop(day) == day + timedelta(days=1)
         assert {since.astimezone(UTC).time() for since in found} == {time()}
         assert maintain(store).trimmed.dropped == [day.date()]
+
+
+def test_maintenance_may_take_longer_than_other_transactions(place: Place, peculiar: Settings) -> None:
+    if not place.ask("SELECT count(*) FROM pg_settings WHERE name = 'transaction_timeout'"):
+        pytest.skip("this PostgreSQL has no limit for transactions")
+    limited = peculiar.replace(database_url=f"{place.url}?options=-c%20transaction_timeout%3D1s")
+    with (
+        closing(Store.connect(limited)) as store,
+        closing(Store.connect(peculiar)) as other,
+        store.alone("maintain") as ours,
+    ):
+        assert ours
+        sleep(1.2)
+        with other.alone("maintain") as too:
+            assert not too
 
 
 def test_a_session_without_our_settings_is_told_what_to_set(place: Place, peculiar: Settings) -> None:

@@ -126,3 +126,15 @@ def test_the_functions_are_not_everybody_s_but_of_those_who_could_insert_before(
             upgrade(connection, "older")
         assert place.ask(ask) is granted
         place.run("DROP SCHEMA older CASCADE")
+
+
+def test_an_upgrade_gives_the_functions_what_they_need_of_an_archive_with_another_owner(place: Place) -> None:
+    place.run(f'CREATE SCHEMA shared AUTHORIZATION "{place.role}"')
+    with as_role(place) as owner, owner.begin():
+        upgrade(owner, "shared", to=6)
+    place.run(f'ALTER TABLE shared.outbox_archive OWNER TO "{place.engine.url.username}"')
+    with place.engine.begin() as connection:
+        upgrade(connection, "shared")
+    publish = "SELECT shared.outbox_publish('a', '{}'::text, destination => 'orders', id => gen_random_uuid())"
+    with as_role(place) as owner, owner.begin():
+        assert owner.scalar(text(publish))
