@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, parse_qs
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -136,6 +136,11 @@ class Destination(BaseModel):
     @property
     def scheme(self) -> str:
         return split(self.url).scheme
+
+    @property
+    def takes_the_relays_broker(self) -> bool:
+        """Whether it sends tasks to the relay's own broker, for the want of one that it names."""
+        return self.scheme == "celery" and "broker" not in parse_qs(self.url.partition("?")[2])
 
     @property
     def largest(self) -> int:

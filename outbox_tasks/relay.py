@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery
 
@@ -61,7 +60,7 @@ class Relay:
             return given
         destinations = dict(given.destinations)
         for name, destination in given.destinations.items():
-            if destination.scheme == "celery" and "broker" not in parse_qs(urlsplit(destination.url).query):
+            if destination.takes_the_relays_broker:
                 options = {**conf.broker_transport_options, **destination.transport_options}
                 destinations[name] = destination.model_copy(update={"transport_options": options})
         return given.replace(broker_url=url, destinations=destinations)

@@ -16,6 +16,7 @@ from outbox_tasks.errors import OutboxError
 from outbox_tasks.shown import printable
 
 if TYPE_CHECKING:
+    from celery import Celery
     from rich.console import Console
 
     from outbox_tasks.settings import Settings
@@ -75,6 +76,13 @@ def outbox() -> None:
     Settings come from OUTBOX_<NAME> variables and outbox.toml; OUTBOX_DATABASE_URL and OUTBOX_BROKER_URL
     say where the database and Celery's broker are.
     """
+
+
+def installed() -> tuple[Celery, Settings] | None:
+    """The app that the relay is installed in, with the relay's settings, under `celery -A <app> outbox`."""
+    app = getattr(click.get_current_context().obj, "app", None)
+    relay = None if app is None else vars(app).get("outbox_relay")
+    return None if relay is None else (app, relay.settings)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outbox_tasks.cli.common import console, echo_json, json_option
+from outbox_tasks.cli.common import console, echo_json, installed, json_option
 
 if TYPE_CHECKING:
     from outbox_tasks.doctor import Examination
@@ -31,7 +31,7 @@ def doctor(context: click.Context, only: tuple[str, ...], as_json: bool) -> None
     for code in only:
         if code not in CODES:
             raise click.BadParameter(f"there is no finding {code!r}; there are: {', '.join(sorted(CODES))}")
-    found = _examined(context, only)
+    found = _examined(only)
     if as_json:
         echo_json(_plain(found))
     else:
@@ -39,16 +39,14 @@ def doctor(context: click.Context, only: tuple[str, ...], as_json: bool) -> None
     raise SystemExit(not found.healthy)
 
 
-def _examined(context: click.Context, only: tuple[str, ...]) -> Examination:
+def _examined(only: tuple[str, ...]) -> Examination:
     from outbox_tasks.doctor import examine, refused
     from outbox_tasks.errors import ConfigurationError, SettingsFileError
     from outbox_tasks.settings import Settings
 
-    # Under `celery -A <app> outbox`: the app that the relay may be installed in.
-    app = getattr(context.obj, "app", None)
-    relay = None if app is None else vars(app).get("outbox_relay")
     try:
-        return examine(Settings() if relay is None else relay.settings, None if relay is None else app, only)
+        app, settings = installed() or (None, Settings())
+        return examine(settings, app, only)
     except (ConfigurationError, SettingsFileError) as reason:
         return refused(reason)
 

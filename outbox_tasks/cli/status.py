@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from outbox_tasks.cli.common import console, echo_json, json_option, open_store
+from outbox_tasks.cli.common import console, echo_json, installed, json_option, open_store
 
 if TYPE_CHECKING:
+    from celery import Celery
+
     from outbox_tasks.broker import Broker
     from outbox_tasks.settings import Settings
     from outbox_tasks.store import Store
@@ -35,8 +37,9 @@ def status(watch: float | None, as_json: bool) -> None:
     Counts are exact up to 10,000; "~" marks an estimate. Rates are those of the last few minutes. Exit code 0, whatever
     is found: see `health`.
     """
-    with open_store() as store:
-        queues = Queues(store.settings)
+    app, settings = installed() or (None, None)
+    with open_store(settings=settings) as store:
+        queues = Queues(store.settings, app)
         if watch is None:
             found = snapshot(store, queues)
             if as_json:
@@ -73,6 +76,7 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
         }
         for name, one in sorted(seen.standings.items())
     ]
+    lengths = queued()
     ran = {kind: seen.last(kind) for kind in ("claim", "beat", "maintain")}
     return {
         "findings": [asdict(finding) for finding in (*([trip] if trip else []), *health.judge(store.settings, seen))],
@@ -83,7 +87,8 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
         ],
         "publishers": seen.publishers,
         **{kind: sign and {"seen_at": sign.seen_at, "age": sign.age, **sign.facts} for kind, sign in ran.items()},
-        "queues": queued(),
+        "queues": lengths if isinstance(lengths, dict) else None,
+        "queues_unknown": None if isinstance(lengths, dict) else lengths,
         "archived": {"count": archived, "estimated": estimated},
         "stale_after": store.settings.stale_after,
         "version": __version__,
@@ -115,24 +120,25 @@ def _watch(look: Callable[[], dict[str, Any]], every: float, as_json: bool) -> N
 class Queues:
     """How much is queued, asked in threads that nobody has to wait for."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, app: Celery | None = None) -> None:
         self._settings = settings
+        self._app = app
 
-    def ask(self) -> Callable[[], dict[str, int] | None]:
-        """Ask the broker. What is returned gives the answer, or None if there is none in time."""
+    def ask(self) -> Callable[[], dict[str, int] | str]:
+        """Ask the broker. What is returned gives the answer, or why there is none."""
+        if self._app is None and self._settings.broker_url is None:
+            return lambda: "not asked: OUTBOX_BROKER_URL is not set"
         found: dict[str, int] = {}
         thread = threading.Thread(target=self._ask, args=(found,), name="outbox-queues", daemon=True)
         thread.start()
 
-        def answer() -> dict[str, int] | None:
+        def answer() -> dict[str, int] | str:
             thread.join(PATIENCE)
-            return None if thread.is_alive() else found or None
+            return f"the broker did not answer within {PATIENCE:g} s" if thread.is_alive() or not found else found
 
         return answer
 
     def _ask(self, found: dict[str, int]) -> None:
-        if self._settings.broker_url is None:
-            return
         from outbox_tasks.errors import BrokerUnreachable
 
         with suppress(BrokerUnreachable):
@@ -143,5 +149,5 @@ class Queues:
         from outbox_tasks.broker import Broker, PinnedCelery
 
         url = str(self._settings.broker_url)
-        app = PinnedCelery("outbox_tasks.status", broker=url, settings=self._settings, timeout=PATIENCE)
+        app = self._app or PinnedCelery("outbox_tasks.status", broker=url, settings=self._settings, timeout=PATIENCE)
         return Broker(app, self._settings, timeout=PATIENCE)

@@ -62,6 +62,9 @@ def number(count: float, *, estimated: bool = False) -> str:
 
 def _headline(found: Found) -> RenderableType:
     lines = [cell(f"✗ {finding['text']}", "bold red") for finding in found["findings"]]
+    alone = [one["name"] for one in found["destinations"] if one["state"] in ("open", "trying")]
+    if alone:
+        lines.append(Text(f"! out of reach, and left alone: {', '.join(alone)}", style="yellow"))
     lines = lines or [Text("✓ in order", style="bold green")]
     if dead := sum(one["states"]["dead"] for one in found["destinations"]):
         about = any("dead" in one["estimated"] for one in found["destinations"])
@@ -131,7 +134,7 @@ def _footer(found: Found) -> Text:
         held_back = ", held back" if claim["held_back"] else ""
         ran[0] += f" ({claim['claimed']:,} in {claim['seconds']:.2g} s{held_back})"
     queues = {name.rpartition(".")[2]: count for name, count in (found["queues"] or {}).items()}
-    queued = " · ".join(f"{name} {number(count)}" for name, count in queues.items()) or "the broker does not answer"
+    queued = " · ".join(f"{name} {number(count)}" for name, count in queues.items()) or found["queues_unknown"]
     archived = number(found["archived"]["count"], estimated=found["archived"]["estimated"])
     lines = [
         "last: " + " · ".join(ran),
@@ -139,7 +142,7 @@ def _footer(found: Found) -> Text:
         f"archived: {archived}; outbox-tasks {found['version']}, tables of version {found['tables']}",
     ]
     text = Text("\n".join(lines), style="dim")
-    text.highlight_words(["the broker does not answer", "held back", "never"], "not dim bold yellow")
+    text.highlight_words([*filter(None, [found["queues_unknown"]]), "held back", "never"], "not dim bold yellow")
     return text
 
 

@@ -35,6 +35,8 @@ class Address:
     """A file with the certificates to trust; none: those of the system."""
     verified: bool = True
     """Whether the server's certificate matters."""
+    public: bool = False
+    """Whether its publisher connects to nothing but the public internet."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -58,6 +60,9 @@ def addresses(destination: Destination, broker_url: str | None) -> Sequence[Addr
         return _google(urlsplit(url))
     if scheme == "azureservicebus":
         return _service_bus(urlsplit(url))
+    if scheme in ("http", "https"):
+        public = parse_qs(split(url).query).get("outbox_private") != ["allow"]
+        return [replace(one, public=public) for one in _of_url(url)]
     return _of_url(url)
 
 

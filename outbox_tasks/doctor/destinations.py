@@ -43,6 +43,13 @@ def publishers(site: Site) -> Results:
 
 def _publisher(site: Site, name: str) -> Iterable[Finding]:
     settings = site.settings
+    if settings.broker_url is None and settings.destinations[name].takes_the_relays_broker:
+        yield note(
+            "destination_unchecked", f"{name} (celery://) was not looked at: it sends to the relay's broker, and "
+            "OUTBOX_BROKER_URL is not set.", "Where an application's workers run the relay, that broker is theirs.",
+            "Set OUTBOX_BROKER_URL; or ask through the application: celery -A <your app> outbox doctor",
+        )  # fmt: skip
+        return
     cause = "Workers do not start, or the messages of this destination are not sent."
     try:
         load(settings.destinations[name], settings.limits_of(name)).close()
@@ -71,6 +78,8 @@ def reachable(site: Site) -> Results:
     for name, found in by_name.items():
         failed = {address: why for address in found if (why := answers[address]) is not None}
         where = redacted(site.settings.destinations[name].url)
+        if not found and site.settings.destinations[name].takes_the_relays_broker:
+            continue  # the other check says so
         if not found:
             yield _unchecked(name, where)
         elif len(failed) == len(found):
@@ -130,6 +139,8 @@ def knock(wanted: Iterable[Address], patience: float = PATIENCE) -> Mapping[Addr
 
 def _tried(address: Address, patience: float) -> str | None:
     try:
+        if address.public and (why := _not_public(address)):
+            return why
         with socket.create_connection((address.host, address.port), timeout=patience) as plain:
             if address.tls:
                 with _context(address).wrap_socket(plain, server_hostname=address.host):
@@ -141,6 +152,18 @@ def _tried(address: Address, patience: float) -> str | None:
     except (OSError, UnicodeError) as failed:
         return getattr(failed, "strerror", None) or str(failed)
     return None
+
+
+def _not_public(address: Address) -> str | None:
+    """As its publisher judges it, before it connects."""
+    try:
+        from outbox_tasks.destinations.http_network import is_public
+    except ImportError:  # without the client there is no publisher, of which another check tells
+        return None
+    found = {str(one[4][0]) for one in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)}
+    if any(is_public(one) for one in found):
+        return None
+    return f"it is in a private network ({', '.join(sorted(found))}), and outbox_private=allow is not set"
 
 
 def _context(address: Address) -> ssl.SSLContext:

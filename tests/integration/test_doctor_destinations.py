@@ -48,6 +48,24 @@ def listening(context: ssl.SSLContext | None = None) -> Iterator[int]:
         thread.join(5)
 
 
+def test_one_that_takes_the_broker_of_an_application_that_is_not_known_here(settings: MakeSettings) -> None:
+    """Its settings are right: where the relay is installed, they need no broker."""
+    tasks = {"tasks": {"url": "celery://?queue=shop"}}
+    seen = found(settings(broker_url=None, destinations=tasks), *OF_DESTINATIONS)
+    assert seen.keys() == {"destination_unchecked"}
+    assert seen["destination_unchecked"].severity is Severity.NOTE
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_webhook_in_a_private_network_is_judged_as_its_publisher_judges_it(settings: MakeSettings, host: str) -> None:
+    with listening() as port:
+        url = f"http://{host}:{port}/hooks"
+        away = found(settings(destinations={"hooks": {"url": url}}), *OF_DESTINATIONS)["destination_away"]
+        assert "outbox_private=allow is not set" in away.fact
+        allowed = {"hooks": {"url": f"{url}?outbox_private=allow"}}
+        assert found(settings(destinations=allowed), *OF_DESTINATIONS) == {}
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
     """Signed by nobody but itself, for this host's address."""

@@ -12,7 +12,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -21,8 +23,10 @@ from click.testing import CliRunner, Result
 from outbox_tasks.claim import Tally
 from outbox_tasks.cli import outbox
 from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.install import install
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.settings import Settings
 from outbox_tasks.signals import claimed, settled
 from outbox_tasks.store import Store
 from outbox_tasks.tallies import MOST, Tallies
@@ -113,7 +117,33 @@ def test_without_a_broker_the_rest_is_shown(run: Run, rows: Rows, broker: str, s
     found = shown(run, OUTBOX_BROKER_URL=url)
     assert found["queues"] is None
     assert found["destinations"][1]["due"] == 3
-    assert "the broker does not answer" in run("status", OUTBOX_BROKER_URL=url).stdout
+    assert "queued: the broker did not answer within 0.5 s" in run("status", OUTBOX_BROKER_URL=url).stdout
+
+
+def test_a_broker_that_nobody_named_is_not_said_to_be_silent(run: Run, rows: Rows) -> None:
+    """Where the relay is installed in an application, the broker is that one's."""
+    assert "queued: not asked: OUTBOX_BROKER_URL is not set" in run("status", OUTBOX_BROKER_URL="").stdout
+
+
+def test_of_an_installed_relay_the_application_s_broker_is_asked(
+    env: dict[str, str], broker_url: str, rows: Rows
+) -> None:
+    with Celery("shop", broker=broker_url, set_as_current=False) as shop:
+        values = {name.removeprefix("OUTBOX_").lower(): value for name, value in env.items()}
+        install(shop, Settings(database_url=values["database_url"], database_schema=values["database_schema"]))
+        bare = {"OUTBOX_DATABASE_URL": "", "OUTBOX_BROKER_URL": "", "OUTBOX_CONFIG": os.devnull}
+        asked = CliRunner().invoke(outbox, ["status", "--json"], obj=SimpleNamespace(app=shop), env=bare)
+        assert json.loads(asked.stdout)["queues"] == {"outbox.claim": 0, "outbox.publish": 0, "outbox.maintain": 0}
+
+
+def test_nothing_is_in_order_above_a_destination_that_is_left_alone(
+    run: Run, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox_tasks.health.judge", lambda settings, seen: iter(()))
+    assert run("status").stdout.splitlines()[0] == "✓ in order"
+    for _ in range(5):
+        store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
+    assert run("status").stdout.splitlines()[0] == "! out of reach, and left alone: orders"
 
 
 @pytest.fixture
