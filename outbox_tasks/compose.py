@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, PayloadTooLarge
 from outbox_tasks.model import (
+    EVENT_ID,
     FIRST,
     LAST,
     MAX_EVENT_TYPE,
@@ -63,6 +64,9 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_TRA
         if (value := getattr(message, field)) is not None:
             common[field] = value
     headers = {**_untold(message, trace), **(message.headers or {})}
+    first = message.id or uuid7()
+    if len(names) > 1:
+        headers[EVENT_ID] = str(first)
     if headers:
         common["headers"] = headers
     route = settings.route(message.event_type)
@@ -70,7 +74,6 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_TRA
         common["latest"] = True
     if message.priority != "normal":
         common["priority"] = message.priority
-    first = message.id or uuid7()
     made = []
     for position, name in enumerate(names):
         limit = settings.destination(name, message.event_type).largest

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from outbox_tasks.errors import PermanentError
-from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.model import EVENT_ID, LeasedMessage, Outcome
 
 T = TypeVar("T")
 
 TRACE = ("traceparent", "tracestate")
 """Headers that travel as attributes of the trace context extension."""
+
+AS_ATTRIBUTES = (EVENT_ID, *TRACE)
+"""All headers that travel as attributes."""
 
 MALFORMED = (PermanentError, OverflowError, RecursionError, ValueError, struct.error)
 """What is raised for a message that can't be expressed on the wire: the same each time."""
@@ -69,7 +72,7 @@ def attributes(message: LeasedMessage, source: str) -> dict[str, str]:
         result["dataref"] = message.dataref
     if message.headers != {}:
         headers = checked_headers(message)
-        result.update({name: headers[name] for name in TRACE if name in headers})
+        result.update({name: headers[name] for name in AS_ATTRIBUTES if name in headers})
     return result
 
 
@@ -80,7 +83,7 @@ def trace_headers(message: LeasedMessage) -> dict[str, str]:
 
 def own_headers(message: LeasedMessage) -> dict[str, str]:
     """The message's own headers: all but those that travel as attributes. Raises `PermanentError`."""
-    return {name: value for name, value in checked_headers(message).items() if name not in TRACE}
+    return {name: value for name, value in checked_headers(message).items() if name not in AS_ATTRIBUTES}
 
 
 def checked_headers(message: LeasedMessage) -> Mapping[str, str]:

@@ -30,6 +30,9 @@ class TaskHeaders(dict[str, str]):
 
 Priority = Literal["high", "normal", "low"]
 
+EVENT_ID = "eventid"
+"""The header, and the CloudEvents attribute, of messages that are the same event at several destinations."""
+
 
 def uuid7() -> UUID:
     """A time-ordered UUID, version 7 of RFC 9562: 48 bits of Unix milliseconds, then 74 random bits."""

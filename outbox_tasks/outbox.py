@@ -101,8 +101,9 @@ class Outbox:
         choose: a second call with the same id and content changes nothing. `priority` (high, normal or low) says which
         messages without a key go first while there are more than can be sent at once.
 
-        Returns the message's id, by which consumers recognise a repeated delivery. When it goes to several
-        destinations, this is the id at the first; at the others it is derived from it and their name.
+        Returns the id of the event. To one destination it is the message's id, by which consumers recognise a repeated
+        delivery. To several, each gets a message with an id of its own, derived from this one, which is that of the
+        first; and all of them carry this one as the CloudEvents attribute `eventid`.
         Raises `NotInTransaction`, or a `MessageRefused` before anything is written, or `ReusedId`.
         """
         message = Message(

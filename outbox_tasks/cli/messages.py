@@ -122,6 +122,8 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "destination", one["destination"]
     if one["aggregate_type"] or one["aggregate_id"]:
         yield "aggregate", " ".join(filter(None, (one["aggregate_type"], one["aggregate_id"])))
+    for other in one["elsewhere"]:
+        yield "also at", f"{other['destination']}: {other['id']} ({other['state']})"
     if one["key"] is not None:
         yield "key", one["key"]
     if (ahead := one["ahead"]) is not None:

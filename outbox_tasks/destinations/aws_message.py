@@ -7,7 +7,7 @@ import json
 import re
 
 from outbox_tasks.errors import PermanentError
-from outbox_tasks.events import attributes, own_headers
+from outbox_tasks.events import AS_ATTRIBUTES, attributes, own_headers
 from outbox_tasks.model import LeasedMessage
 
 ATTRIBUTES = 10
@@ -36,7 +36,7 @@ def attributes_of(message: LeasedMessage, source: str, encoding: str | None) -> 
     own = own_headers(message) if message.headers != {} else {}
     if encoding is not None:
         values["body_encoding"] = encoding
-    for name in ("tracestate", "traceparent"):  # the headers that they came from
+    for name in reversed(AS_ATTRIBUTES):  # the headers that they came from
         if len(values) + bool(own) > ATTRIBUTES and f"ce_{name}" in values:
             own[name] = values.pop(f"ce_{name}")
     if own:

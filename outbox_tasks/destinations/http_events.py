@@ -27,7 +27,7 @@ from outbox_tasks.destinations.http_network import Background, Connections
 from outbox_tasks.destinations.http_options import Headers
 from outbox_tasks.errors import OutageError, PermanentError
 from outbox_tasks.events import attributes, checked_headers, encoded
-from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.model import EVENT_ID, LeasedMessage, Outcome, Result
 from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
 
@@ -135,7 +135,7 @@ class HttpPublisher:
             headers.append((b"content-length", b"%d" % len(message.payload)))
             # Not only own_headers: the trace context has headers of its own in HTTP, which every tracer reads.
             for name, value in checked_headers(message).items():
-                if not RESERVED.fullmatch(name):
+                if name != EVENT_ID and not RESERVED.fullmatch(name):
                     headers.append(_field(name, value))
         except UnicodeEncodeError as error:
             raise PermanentError(f"the headers can't be encoded: {error.reason}", code="bad_headers") from error

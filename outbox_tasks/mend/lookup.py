@@ -10,8 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from outbox_tasks import audit
+from outbox_tasks.compose import sibling
 from outbox_tasks.database import Database
 from outbox_tasks.mend import search
+from outbox_tasks.model import EVENT_ID
 from outbox_tasks.schema import tables
 
 COUNTED = search.COUNTED
@@ -145,7 +147,8 @@ class Lookup:
             yield search.newest_archived(t), True
 
     def one(self, id: UUID) -> dict[str, Any] | None:
-        """All that is known of a message: also `ahead`, what it waits for, and `audit`, what people did to it."""
+        """All that is known of a message: also `ahead`, what it waits for, `audit`, what people did to it, and
+        `elsewhere`, the messages of the same event to other destinations."""
         rows = self._database.rows(search.everything(self._tables), {"id": id})
         if not rows:
             return None
@@ -160,7 +163,18 @@ class Lookup:
         named = [entry["entry"] for entry in message["history"] or () if "entry" in entry]
         acts = self._database.rows(audit.about(self._tables), {"target": str(id), "named": named})
         message["audit"] = [dict(row._mapping) for row in acts]
+        message["elsewhere"] = self._elsewhere(message)
         return message
+
+    def _elsewhere(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        headers = message["headers"]
+        try:
+            event = UUID(headers[EVENT_ID])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return []
+        ids = {event, *(sibling(event, name) for name in self._database.settings.destinations)} - {message["id"]}
+        rows = self._database.rows(search.states(self._tables), {"ids": list(ids)})
+        return sorted((dict(row._mapping) for row in rows), key=lambda row: str(row["destination"]))
 
     def states(self, ids: list[UUID]) -> dict[str, str]:
         """What these messages are, by id; what is not there is missing."""

@@ -204,8 +204,8 @@ def states(t: Tables) -> CompoundSelect[Any]:
     """What these messages are; no row for one that is not there. Parameter: ids (array)."""
     m, a = t.messages, t.archive
     asked = func.unnest(bindparam("ids", type_=ARRAY(Uuid))).table_valued("id", name="asked").render_derived()
-    hot = select(cast(m.c.id, Text).label("id"), state_of(m).label("state"))
-    done = select(cast(a.c.id, Text), a.c.state)
+    hot = select(cast(m.c.id, Text).label("id"), state_of(m).label("state"), m.c.destination)
+    done = select(cast(a.c.id, Text), a.c.state, a.c.destination)
     return union_all(
         hot.select_from(asked.join(m, probe(m.c.id, asked.c.id))),
         done.select_from(asked.join(a, probe(a.c.id, asked.c.id))),

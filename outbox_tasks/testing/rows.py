@@ -38,6 +38,7 @@ from outbox_tasks import statements
 from outbox_tasks.database import migrating
 from outbox_tasks.errors import SchemaMissing, SchemaTooOld
 from outbox_tasks.migrations import upgrade
+from outbox_tasks.model import EVENT_ID
 from outbox_tasks.schema import DEAD, PENDING, Tables
 from outbox_tasks.sessions import is_django, unwrapped
 from outbox_tasks.settings import Settings
@@ -226,8 +227,9 @@ def _epoch(time: ColumnElement[Any]) -> ColumnElement[Any]:
 
 def _seen(id: str, *row: Any) -> SeenMessage:
     event_type, destination, key, payload, content_type, headers, kind, of, created_at, state, attempts, due, *why = row
+    own = {name: value for name, value in json.loads(headers).items() if name != EVENT_ID}
     return SeenMessage(
-        UUID(id), event_type, destination, key, bytes(payload), content_type, json.loads(headers), kind, of,
+        UUID(id), event_type, destination, key, bytes(payload), content_type, own, kind, of,
         _time(created_at), state, attempts, None if due is None else _time(due), *why,
     )  # fmt: skip
 

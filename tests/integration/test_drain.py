@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
@@ -23,11 +24,12 @@ from outbox_tasks import Outbox, Settings
 from outbox_tasks.cli import outbox
 from outbox_tasks.drain import Drained, drain, settings_for
 from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.mend.lookup import Lookup
 from outbox_tasks.model import Step
 from outbox_tasks.publish import Publishers
 from outbox_tasks.store import GRACE, Store
 from tests.acceptance.publishers import SCHEME, distribution
-from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, seconds_from_now
+from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, own_stream, seconds_from_now
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
@@ -111,6 +113,33 @@ def test_a_publisher_that_fails_over_some_messages_kills_only_those(
     assert {str(row.id): (row.attempts, row.last_error_code) for row in rows.hot()} == dict.fromkeys(
         bad, (1, "failed_alone")
     )
+
+
+def test_an_event_has_one_id_at_all_its_destinations(
+    drained: Callable[..., Drained], engine: Engine, rows: Rows, stream: Stream, redis_url: str, settings: MakeSettings
+) -> None:
+    """And at each a message id of its own, by which a repetition is recognised."""
+    with own_stream(redis_url) as second:
+        both = {"orders": {"url": stream.url}, "audit": {"url": second.url}}
+        writer = Outbox(settings(nudge=False, destinations=both))
+        with Session(engine) as session, session.begin():
+            event = writer.publish(session, "order.created", {}, to=["orders", "audit"], headers={"tenant": "t1"})
+            single = writer.publish(session, "order.created", {}, to="audit")
+        drained(destinations=both)
+        [here], [there, alone] = stream.entries(), second.entries()
+    assert [entry["ce_eventid"].decode() for entry in (here, there)] == [str(event)] * 2
+    assert (here["ce_id"].decode(), alone["ce_id"].decode()) == (str(event), str(single))
+    assert there["ce_id"] != here["ce_id"]
+    assert here["h_tenant"] == b"t1"
+    assert "h_eventid" not in here
+    assert "ce_eventid" not in alone
+    lookup = Lookup(Store(engine, writer.settings))
+    shown = lookup.one(event)
+    assert shown is not None
+    assert [(other["id"], other["destination"]) for other in shown["elsewhere"]] == [(there["ce_id"].decode(), "audit")]
+    other = lookup.one(UUID(there["ce_id"].decode()))
+    assert other is not None
+    assert [one["id"] for one in other["elsewhere"]] == [str(event)]
 
 
 def test_everything_that_is_due_is_sent(start: Start, rows: Rows, stream: Stream) -> None:

@@ -153,6 +153,21 @@ class TestMessages:
             ("orders", id),
             ("audit", sibling(id, "audit")),
         ]
+        assert [row.headers for row in rows.hot()] == [{"eventid": str(id)}] * 2
+
+    def test_of_one_destination_carry_no_other_id(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+        with Session(engine) as session, session.begin():
+            outbox.publish(session, "order.created", {}, to="mail")
+        assert [row.headers for row in rows.hot()] == [{}]
+
+    def test_with_an_own_id_are_the_same_at_each_destination(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+        """Also where an earlier release, which gave them no event id, has written the first copy."""
+        for earlier in (True, False):
+            with Session(engine) as session, session.begin():
+                assert outbox.publish(session, "order.created", {}, id=UUID(int=5)) == UUID(int=5)
+            assert len(rows.hot()) == 2
+            if earlier:
+                rows.change(headers={})
 
     def test_can_name_their_destinations(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         with Session(engine) as session, session.begin():
