@@ -44,6 +44,8 @@ class Relay:
         """How many tasks run at once in this process."""
         self._locks: dict[int, threading.Lock] = {}
         """One for each process: what a parent held as it forked nobody would release."""
+        self.shaken: float | None = time.monotonic()
+        """When the database was last away, as this process's claims found it; None: since then all is in order."""
         self._pid: int | None = None
         self._store: Store | None = None
         self._publishers: Publishers | None = None

@@ -181,11 +181,12 @@ class Store(Database):
         hold = self.settings.queue_lease
         return {"share": json.dumps(share), "token": UUID(lease), "holder": holder(), "hold": hold}
 
-    def recall(self, gone: str | None = None, lease: str | None = None) -> int:
+    def recall(self, gone: str | None = None, lease: str | None = None, *, crashed: bool = False) -> int:
         """Let leases run out now that nobody will use; returns how many. Not begun: all, or those of a process that is
-        `gone`. Begun: those that this process had under `lease`."""
+        `gone`, or that were granted before the server `crashed`. Begun: those that this process had under `lease`."""
         token = lease and UUID(lease)
-        return self.do(self._recall, {"gone": gone, "token": token, "hold": self.settings.queue_lease})
+        parameters = {"gone": gone, "token": token, "crashed": crashed, "hold": self.settings.queue_lease}
+        return self.do(self._recall, parameters)
 
     def blocked_keys(self, size: int) -> list[Any]:
         """The keys that are held up by a dead message: see `order.blocked_keys`."""

@@ -53,6 +53,10 @@ from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_block
 
 log = logging.getLogger(__name__)
 
+CALM = 5.0
+"""Seconds for which the database must have been there before what it has forgotten is looked for. Those who have sent
+something in the meantime can still settle it."""
+
 CLAIM_LIMIT = 60.0
 """Seconds that a claim may run: many times what one takes when everything is slow."""
 
@@ -84,12 +88,11 @@ def register(app: Celery, settings: Settings) -> Relay:
         if (self.request.headers or {}).get(BY_BEAT):
             relay.tallies.saw("beat")
         try:
-            if relay.broker.has_forgotten():
-                # What is leased and not begun would wait for the end of its lease.
-                log.warning("the broker was emptied, or is new: %d leases end now", relay.store.recall())
-                relay.broker.remember()
+            _recall(relay)
             tally = claim.claim(relay.store, relay.broker.send, relay.broker.waiting)
         except (DatabaseUnavailable, BrokerUnreachable) as error:
+            if isinstance(error, DatabaseUnavailable):
+                relay.shaken = time.monotonic()
             log.warning("nothing is claimed while this is unavailable: %s", error)
             return "unavailable"
         for row in tally.buried:
@@ -161,6 +164,17 @@ def register(app: Celery, settings: Settings) -> Relay:
     arrivals.connect(relay)
     reconnect.connect(relay)
     return relay
+
+
+def _recall(relay: Relay) -> None:
+    """End the leases of what is not begun, as far as the database knows, and is in no queue any more."""
+    if relay.broker.has_forgotten():
+        log.warning("the broker was emptied, or is new: %d leases end now", relay.store.recall())
+        relay.broker.remember()
+    if relay.shaken is not None and time.monotonic() - relay.shaken > CALM:
+        if count := relay.store.recall(crashed=True):
+            log.warning("the database has crashed, and may have forgotten begins: %d leases end now", count)
+        relay.shaken = None
 
 
 def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:

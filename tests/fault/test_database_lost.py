@@ -6,7 +6,7 @@ import pytest
 
 from tests.acceptance.nodes import Relay
 from tests.conftest import Stream, eventually
-from tests.fault.conftest import OwnDatabase, archive_locked, check, drained, waiting_for_locks
+from tests.fault.conftest import LONG, Here, OwnDatabase, archive_locked, check, drained, waiting_for_locks
 
 MANY = 5000
 
@@ -32,6 +32,24 @@ def test_what_was_sent_when_the_database_died_is_sent_again_with_the_cause(
     assert check(database.rows, stream, [id]) == 1
     [row] = database.rows.archived()
     assert (row.attempts, row.last_error_code) == (2, "unsettled")
+
+
+def test_what_a_crash_may_have_forgotten_does_not_wait_for_its_lease(
+    relay_on_own: Relay, database: OwnDatabase
+) -> None:
+    """It looks as if it were queued, whether its begin and its settle were undone or it is queued in truth."""
+    relay_on_own.settings = relay_on_own.settings.replace(**LONG)
+    here = Here(relay_on_own)
+    here.broker.remember()
+    database.rows.insert(3)
+    assert here.claim().claimed == 3
+    here.store.engine.dispose()
+    database.server.kill()
+    database.server.start()
+    relay_on_own.claim(**LONG)
+    relay_on_own.beat(**LONG)
+    relay_on_own.ready()
+    eventually(lambda: {row.last_error_code for row in database.rows.hot()} == {"lease_expired"}, 40)
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])

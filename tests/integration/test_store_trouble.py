@@ -217,6 +217,20 @@ class TestServerGone:
             4 - second.count
         )
 
+    def test_leases_whose_begin_may_be_forgotten_are_told_from_newer_ones(
+        self, server: EmbeddedPostgres, store: Store, rows: Rows, lease: Lease
+    ) -> None:
+        bundle = lease(3)
+        sent = after(store.begin(bundle))
+        store.settle(bundle.lease, "orders", [Verdict(ticket, Step.SENT) for ticket in sent])
+        assert store.recall(crashed=True) == 0
+        forget(server, store)
+        forgotten = {str(row.id) for row in rows.hot() if not row.begun}
+        lease(2)
+        assert store.recall(crashed=True) == len(forgotten)
+        again = store.claim({"orders": 10}, str(UUID(int=9)))
+        assert {(row.id, row.cause) for row in again} == {(id, "lease_expired") for id in forgotten}
+
     def test_a_connection_that_the_server_closed_is_replaced(
         self, store: Store, rows: Rows, admin: psycopg.Connection[Any]
     ) -> None:
