@@ -161,8 +161,9 @@ class Outcome:
 
     @classmethod
     def unforeseen(cls, error: str, *, together: bool) -> Outcome:
-        """The publisher failed in a way that nobody foresaw, and any of those that it was to send `together` may be the
-        cause: from now on each of them travels alone, and only what fails then counts."""
+        """The send failed in a way that nobody foresaw, or that does not tell of which message: any of those that were
+        sent `together` may be the cause, and may have arrived. From now on each of them travels alone, and only what
+        fails then counts. No publisher sends them once more by itself: their rows would not tell why."""
         return cls(Result.RETRY, FAILED_TOGETHER if together else FAILED_ALONE, error)
 
     @classmethod

@@ -25,6 +25,7 @@ class Proxy:
         """Seconds that each packet takes longer."""
         self._flowing = threading.Event()
         self._flowing.set()
+        self._muted: set[socket.socket] = set()
         self._open: list[socket.socket] = []
         self._listener = socket.create_server((LOOPBACK, 0))
         self.port: int = self._listener.getsockname()[1]
@@ -33,6 +34,10 @@ class Proxy:
     def silence(self) -> None:
         """Nothing passes any more, on old connections and new ones, and none is closed."""
         self._flowing.clear()
+
+    def mute(self) -> None:
+        """On what is connected now no answer passes any more; what is asked does. New connections are as usual."""
+        self._muted = set(self._open)
 
     def resume(self) -> None:
         """What has been held back goes on."""
@@ -82,7 +87,8 @@ class Proxy:
                 flowing.wait()
                 if self.delay:
                     time.sleep(self.delay)
-                target.sendall(data)
+                if source not in self._muted or source.getpeername()[1] != self._target:
+                    target.sendall(data)
         for one in (source, target):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

@@ -28,11 +28,10 @@ from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.policy import HIDDEN, Destination
 from outbox_tasks.settings import Settings
 
-ONES_FAULT = {
-    StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.OUT_OF_RANGE, StatusCode.DATA_LOSS,
-    StatusCode.INTERNAL, StatusCode.UNKNOWN,
-}  # fmt: skip
-"""Statuses that a single message can bring upon its call: UNKNOWN is an exception in the receiver."""
+ONES_FAULT = {StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.OUT_OF_RANGE}
+"""Statuses that a single message can bring upon its call, of which the receiver has then taken nothing."""
+IN_THE_MIDDLE = {StatusCode.DATA_LOSS, StatusCode.INTERNAL, StatusCode.UNKNOWN}
+"""The same, but it may have taken some: UNKNOWN is an exception in the receiver."""
 
 TAKEN = {StatusCode.OK, StatusCode.ALREADY_EXISTS}
 NUMBERED: dict[int, StatusCode] = {code.value[0]: code for code in StatusCode}
@@ -86,9 +85,12 @@ class GrpcPublisher:
                 if halves and len(call) > 1:
                     calls.extendleft((call[len(call) // 2 :], call[: len(call) // 2]))
                     continue
+                spoilt = code in IN_THE_MIDDLE and not halves
                 failed = _outcome(code, details)
+                if spoilt and len(call) > 1:
+                    failed = Outcome.unforeseen(f"{code.name.lower()}: {details}", together=True)
                 outcomes.update((entry.place, failed) for entry in call)
-                if not halves:
+                if not (halves or spoilt):
                     if code in LOST:
                         self.close()
                     outcomes.update((entry.place, failed) for rest in calls for entry in rest)
@@ -143,6 +145,7 @@ class GrpcPublisher:
         options: list[tuple[str, str | int]] = [
             ("grpc.use_local_subchannel_pool", 1),  # or a closed channel's connection may be found again
             ("grpc.max_receive_message_length", -1),
+            ("grpc.service_config_disable_resolution", 1),  # a name server can't say that calls are to be repeated
         ]
         authority = self._options.get("authority")
         if authority is not None:

@@ -58,7 +58,8 @@ class KafkaPublisher:
         ready = list(records.values())
         outcomes, refused = self._sent(ready, deadline)
         if refused and len(ready) > 1:
-            left = [number for number, outcome in enumerate(outcomes) if outcome.result is not Result.SENT]
+            # Nothing of a refused batch was taken. What else was not sent may have been: its next send says why.
+            left = [number for number, outcome in enumerate(outcomes) if outcome.result is Result.DEAD]
             again = self._one_by_one([ready[number] for number in left], deadline)
             for number, outcome in zip(left, again, strict=True):
                 outcomes[number] = outcome

@@ -129,7 +129,8 @@ class RabbitLine:
         events["basic_return"] = {self._came_back}
 
     def _confirmed(self, numbers: Sequence[int], deadline: float) -> None:
-        """Send these together. If the broker closes the channel over one of them, send the rest one by one."""
+        """Send these together. If the broker closes the channel over one of them, it does not tell over which, nor
+        which it has taken."""
         try:
             self._write(numbers, deadline)
             while self._pending:
@@ -139,11 +140,10 @@ class RabbitLine:
             left = [number for number in numbers if number not in self._outcomes]
             self._link.patience(deadline)
             self._listen()  # py-amqp has opened the channel again
-            if len(left) == 1 or isinstance(error, amqp.NotFound):
-                self._outcomes.update(dict.fromkeys(left, outcome_of(error)))
-            else:
-                for number in left:
-                    self._confirmed([number], deadline)
+            alone = len(left) == 1 or isinstance(error, amqp.NotFound)
+            told = f"the broker closed the channel over one of several, which it may have taken: {error}"
+            outcome = outcome_of(error) if alone else Outcome.unforeseen(told, together=True)
+            self._outcomes.update(dict.fromkeys(left, outcome))
 
     def _write(self, numbers: Sequence[int], deadline: float) -> None:
         self._returned.clear()

@@ -65,7 +65,8 @@ class MqttPublisher:
         """In order, with as many unacknowledged at a time as the server allows.
 
         A server may close the connection over a message that it has refused, even before we have read the refusal. So
-        after a loss the rest goes on over a new connection, one by one, and only a second loss ends it.
+        after a loss what was not published yet goes on over a new connection, one by one, and only a second loss ends
+        it. What was, and has no answer, is not published again here: its row tells why.
         """
         deadline = time.monotonic() + self._timeout
         entries, outcomes = encoded(messages, lambda message: (message.payload, self._properties(message)))

@@ -19,7 +19,7 @@ from paho.mqtt.properties import Properties, VariableByteIntegers
 from paho.mqtt.reasoncodes import ReasonCode
 
 from outbox_tasks.errors import OutageError
-from outbox_tasks.model import Outcome
+from outbox_tasks.model import Outcome, Result
 
 Verdict = tuple[Callable[[str, str], Outcome], str, str]
 
@@ -155,7 +155,7 @@ class Link:
         window: int = 1 if one_by_one else getattr(self._greeting, "ReceiveMaximum", LONGEST)
         largest: int = getattr(self._greeting, "MaximumPacketSize", sys.maxsize)
         waiting: dict[int, int] = {}
-        alone = False
+        alone, before = False, -1
 
         def settle() -> None:
             for number in list(self.client.answers):
@@ -171,9 +171,16 @@ class Link:
                 while len(waiting) >= limit:
                     self._work(lambda: bool(self.client.answers), deadline, several=len(waiting) > 1)
                     settle()
-                alone = size > ALONE
+                if alone and outcomes[before].result is Result.DEAD:
+                    # The server may be about to close the connection over it: nothing else is to be in doubt.
+                    raise OutageError("the server refused a large message", code="connection")
+                alone, before = size > ALONE, index
                 waiting[self.client.publish(topic, payload, 1, retain, properties).mid] = index
             self._work(lambda: len(self.client.answers) == len(waiting), deadline, several=len(waiting) > 1)
+        except (OutageError, OSError) as error:
+            settle()
+            outcomes.update(dict.fromkeys(waiting.values(), _unanswered(error, len(waiting))))
+            raise
         finally:
             settle()
         self._used = time.monotonic()
@@ -241,6 +248,14 @@ def _outcome(reason: int) -> Outcome:
         return Outcome.sent()
     make, code, text = ANSWERS.get(reason, (Outcome.retry, "refused", "unknown reason"))
     return make(code, f"{text} (0x{reason:02x})")
+
+
+def _unanswered(error: Exception, count: int) -> Outcome:
+    """What was published and not acknowledged: the server may have taken it, or ended the connection over it."""
+    text = f"{str(error) or type(error).__name__}; it may have been taken"
+    if count > 1 and not isinstance(error, TimeoutError):
+        return Outcome.unforeseen(text, together=True)
+    return Outcome.outage(code_of(error), text)
 
 
 def code_of(error: Exception) -> str:

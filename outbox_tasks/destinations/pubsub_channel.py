@@ -23,6 +23,7 @@ SCOPES = ("https://www.googleapis.com/auth/pubsub",)
 OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),  # or a closed channel's connection may be found again
     ("grpc.max_receive_message_length", -1),
+    ("grpc.service_config_disable_resolution", 1),  # a name server can't say that calls are to be repeated
 ]
 
 

@@ -151,6 +151,11 @@ class ServiceBusPublisher:
             for entry in members:
                 sending.settle(entry, outcome)
             return
+        if outcome.code == "detached":  # the service may have taken it
+            together = Outcome.unforeseen(f"{outcome.code}: {outcome.error}", together=True)
+            for entry in members:
+                sending.settle(entry, together)
+            return
         self._send_each(link, members, sending)
         taken = all(sending.outcomes.get(entry.nth) == Outcome.sent() for entry in members)
         if taken and outcome.code not in TRANSIENT and len({entry.partition for entry in members}) > 1:

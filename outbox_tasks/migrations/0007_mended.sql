@@ -33,6 +33,9 @@ BEGIN
     RAISE EXCEPTION 'outbox_publish: deliver_at must be a time in the years 1 to 9999' USING ERRCODE = '22023';
   ELSIF jsonb_typeof(headers) IS DISTINCT FROM 'object' THEN
     RAISE EXCEPTION 'outbox_publish: headers must be a JSON object' USING ERRCODE = '22023';
+  ELSIF jsonb_exists(headers, 'celery-message') THEN
+    RAISE EXCEPTION 'outbox_publish: the header celery-message is for stored tasks only' USING ERRCODE = '22023',
+      HINT = 'Tasks are stored by outbox.delay, apply_async and capture, from Python.';
   END IF;
   IF id IS NOT NULL THEN
     INSERT INTO :schema.outbox_inbox (consumer, message_id) VALUES ('', message_id::text) ON CONFLICT DO NOTHING;

@@ -145,9 +145,7 @@ class TestTheStatusOfACall:
         ("event_type", "expected"),
         [
             ("abort.INVALID_ARGUMENT", (Result.DEAD, "invalid_argument")),
-            ("abort.INTERNAL", (Result.RETRY, "internal")),
             ("abort.FAILED_PRECONDITION", (Result.RETRY, "failed_precondition")),
-            ("raise", (Result.RETRY, "unknown")),
         ],
     )
     def test_that_one_message_may_have_caused_is_for_that_one(
@@ -157,6 +155,15 @@ class TestTheStatusOfACall:
         assert outcomes(target, *types) == [(Result.SENT, None)] * 7 + [expected] + [(Result.SENT, None)] * 8
         assert target.told()["calls"] == [16, 8, 4, 4, 2, 2, 1, 1, 8]
         assert numbers(target) == [*range(7), *range(8, 16)]
+
+    @pytest.mark.parametrize(("event_type", "code"), [("abort.INTERNAL", "internal"), ("raise", "unknown")])
+    def test_that_may_have_come_in_the_middle_of_it_repeats_nothing(
+        self, target: Counterpart, event_type: str, code: str
+    ) -> None:
+        """The receiver may have taken some of the call's messages: they are sent again one by one, by the relay."""
+        assert outcomes(target, "a", event_type, "b") == [(Result.RETRY, "failed_together")] * 3
+        assert target.told()["calls"] == [3]
+        assert outcomes(target, event_type) == [(Result.RETRY, code)]
 
     def test_a_call_that_was_refused_leaves_the_connection(self, target: Counterpart) -> None:
         publisher: Any = loaded(target.url(target.place))

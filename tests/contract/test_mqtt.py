@@ -69,19 +69,22 @@ def test_every_character_that_is_not_forbidden_arrives(target: Counterpart) -> N
 
 @pytest.mark.parametrize("size", [Mosquitto.largest + 1, Mosquitto.packet], ids=["refused", "not even sent"])
 def test_what_the_server_refuses_for_its_size_does_no_harm(target: Counterpart, size: int) -> None:
-    """mosquitto closes the connection over a message that it refuses: the neighbours go again."""
+    """mosquitto closes the connection over a message that it refuses, and we may not come to read the refusal. What it
+    has not acknowledged is not published again by ourselves."""
     with closing(loaded(target.url(target.place))) as publisher:
         for _ in range(5):
             outcomes = publisher.publish([*map(message, range(30)), message(payload=b"x" * size), message(30)])
-            assert results(outcomes) == [*[Result.SENT] * 30, Result.DEAD, Result.SENT]
-            assert outcomes[30].code == "too_large"
+            assert [*outcomes[:30], outcomes[31]] == [SENT] * 31
+            lost = (Result.OUTAGE, "connection")
+            assert (outcomes[30].result, outcomes[30].code) in ((Result.DEAD, "too_large"), lost)
     assert numbers(target) == [*range(31)] * 5
 
 
 def test_a_topic_that_we_may_not_write_to_is_an_outage(target: Counterpart) -> None:
     with closing(loaded(f"{target.server.url}/private/orders")) as publisher:
         outcomes = publisher.publish([message(0), message(1)])
-    assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "unauthorized")}
+    assert set(results(outcomes)) == {Result.OUTAGE}
+    assert "unauthorized" in {outcome.code for outcome in outcomes}
 
 
 def test_a_topic_that_nobody_has_subscribed_to_is_none_the_worse(target: Counterpart) -> None:

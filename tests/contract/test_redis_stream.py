@@ -10,8 +10,11 @@ import redis
 
 from outbox_tasks.destinations import load
 from outbox_tasks.model import Result
+from tests.contract.conftest import Running
+from tests.contract.counterparts import celery_task, redis_queue
 from tests.contract.counterparts.redis_stream import Counterpart
-from tests.contract.messages import SENT, configured, loaded, message
+from tests.contract.messages import SENT, configured, loaded, message, numbers
+from tests.proxy import Proxy
 
 
 def client(target: Counterpart) -> redis.Redis:
@@ -56,6 +59,23 @@ def test_a_key_that_is_no_stream_is_an_outage(target: Counterpart) -> None:
     with closing(loaded(target.url(target.place))) as publisher:
         outcomes = publisher.publish([message(0), message(1)])
     assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "wrong_type")}
+
+
+@pytest.mark.parametrize("kind", [Counterpart, redis_queue.Counterpart, celery_task.Counterpart])
+def test_a_command_whose_answer_is_lost_is_not_given_again(kind: Any, running: Running) -> None:
+    """The client would, by itself, if it were let: then the message arrives twice, and its row does not say why."""
+    target = running(kind)
+    target.new_place()
+    options = {} if kind is Counterpart else {"transport_options": {"retry_on_timeout": True}}
+    with (
+        Proxy(int(target.server.url.rpartition(":")[2].partition("/")[0])) as proxy,
+        closing(loaded(target.url_at(proxy.port), send_timeout=1, destination=options)) as publisher,
+    ):
+        assert publisher.publish([message(0)]) == [SENT]
+        proxy.mute()
+        [outcome] = publisher.publish([message(1)])
+    assert outcome.result is Result.OUTAGE
+    assert numbers(target).count(1) == 1
 
 
 def test_a_server_that_is_full_is_out_of_order(target: Counterpart) -> None:

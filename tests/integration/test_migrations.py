@@ -374,6 +374,10 @@ class TestOutboxPublish:
             ("'a', NULL::jsonb, destination => 'orders'", "payload is null"),
             ("'a', NULL::bytea, destination => 'orders'", "payload is null"),
             ("'a', '{}', destination => 'orders', headers => '[]'", "headers must be a JSON object"),
+            (
+                "'a', '{}', destination => 'orders', headers => '{\"celery-message\": \"{}\"}'",
+                "is for stored tasks only",
+            ),
             ("'a', '{}', destination => 'orders', headers => NULL", "headers must be a JSON object"),
             ("'a', '{oops', destination => 'orders'", "invalid input syntax for type json"),
         ],
