@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import make_url
+import psycopg
+import pytest
+from sqlalchemy import create_engine, make_url
 
+from outbox_tasks.database import engine_url
+from outbox_tasks.local.servers import EmbeddedPostgres
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import distribution
-from tests.conftest import Stream, eventually
+from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import OwnDatabase, check, drained
 from tests.proxy import Proxy, frozen
 
@@ -61,3 +68,66 @@ def test_connections_that_are_lost_in_silence_are_replaced(
             eventually(lambda: last[0] in stream.ids(), 20)
         finally:
             relay.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
+    """A primary, and a standby that has all that is committed there."""
+    places = [tmp_path / "primary", tmp_path / "standby"]
+    with EmbeddedPostgres(places[0]):
+        """Made, and stopped again."""
+    subprocess.run(["cp", "-a", *map(str, places)], check=True)
+    (places[1] / "postgres" / "data" / "standby.signal").touch()
+    with EmbeddedPostgres(places[0]) as primary:
+        url = make_url(primary.url)
+        source = f"host={url.host} port={url.port} user={url.username} password={url.password} application_name=other"
+        with EmbeddedPostgres(places[1], settings={"primary_conninfo": source}) as standby:
+            with psycopg.connect(primary.url, autocommit=True) as connection:
+                connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'other'")
+                connection.execute("SELECT pg_reload_conf()")
+                in_step = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync'"
+                eventually(lambda: connection.execute(in_step).rowcount, 30)
+            yield primary, standby
+
+
+@pytest.mark.parametrize("end", ["killed", "frozen"])
+def test_a_failover_to_a_synchronous_standby_loses_nothing(
+    pair: tuple[EmbeddedPostgres, EmbeddedPostgres], values: dict[str, Any], stream: Stream, tmp_path: Path, end: str
+) -> None:
+    primary, standby = pair
+    database = OwnDatabase(primary)
+    hosts = "&".join(f"host={make_url(server.url).host}:{server.port}" for server in pair)
+    login = make_url(primary.url)
+    url = f"postgresql://{login.username}:{login.password}@/outbox?{hosts}&target_session_attrs=read-write"
+    relay = Relay(
+        tmp_path,
+        {**values, "database_url": url, "database_schema": database.schema},
+        distribution(tmp_path / "plugins"),
+    )
+    other = create_engine(engine_url(standby.url))
+    rows = Rows(other, database.schema)
+    with ExitStack() as undone:
+        undone.callback(other.dispose)
+        undone.callback(relay.close)
+        # A host that does not answer is passed over after five seconds, within the soft time limit.
+        relay.publish(concurrency=2, max_in_flight=500, **LONG, soft_time_limit=9)
+        relay.claim(max_in_flight=500)
+        relay.beat()
+        relay.ready()
+        ids = database.rows.insert(MANY)
+        database.engine.dispose()
+        eventually(lambda: len(stream) > MANY / 20)
+        if end == "killed":
+            primary.kill()
+        else:
+            undone.enter_context(frozen(primary))
+        with psycopg.connect(standby.url, autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
+        assert len(stream) < MANY
+        last = rows.insert()
+        began = time.monotonic()
+        eventually(lambda: last[0] in stream.ids(), 60)
+        print(f"first new message after {time.monotonic() - began:.1f} s")
+        drained(rows)
+        check(rows, stream, [*ids, *last])
+        relay.close()
