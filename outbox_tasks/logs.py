@@ -6,6 +6,7 @@ answered, and that what it was sent. The text is on the row, for `outbox-tasks s
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -22,7 +23,7 @@ from celery.utils.log import ColorFormatter
 
 from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK
 from outbox_tasks.model import Bundle, Step, Verdict
-from outbox_tasks.shown import without_secrets
+from outbox_tasks.shown import printable, without_secrets
 
 log = logging.getLogger("outbox_tasks.publish")
 
@@ -219,6 +220,9 @@ def _text(kind: Any) -> Any:
         def format(self, record: logging.LogRecord) -> str:
             if record.name == ALERTS and hasattr(record, "alert"):
                 return record.getMessage()
-            return without_secrets(str(super().format(record)))
+            # Event types are what others have written. The copy is ours: other handlers see the record as it is.
+            safe = copy.copy(record)
+            safe.msg, safe.args = printable(record.getMessage()), None
+            return without_secrets(str(super().format(safe)))
 
     return Text

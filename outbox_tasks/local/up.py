@@ -25,7 +25,7 @@ from outbox_tasks.local.processes import Child
 from outbox_tasks.local.relay import MONITOR_PORT, Flower, Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
 from outbox_tasks.settings import Settings
-from outbox_tasks.shown import redacted
+from outbox_tasks.shown import printable, redacted
 
 DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OUTBOX_DESTINATIONS"
 FLOWER_PASSWORD = "OUTBOX_FLOWER_PASSWORD"
@@ -149,7 +149,7 @@ class Log:
     def __call__(self, name: str, line: str) -> None:
         if self.shown and line:
             colour = self._colours.setdefault(name, COLOURS[len(self._colours) % len(COLOURS)])
-            text = Text.assemble((f"{name:<9}", colour), ("│ ", "dim"), line)
+            text = Text.assemble((f"{name:<9}", colour), ("│ ", "dim"), printable(line))
             self._console.print(text, soft_wrap=True, highlight=False)
 
     def say(self, text: str) -> None:

@@ -118,11 +118,14 @@ def test_on_given_servers_it_keeps_to_a_corner_of_its_own_and_clears_it(
     given = {"OUTBOX_DATABASE_URL": postgres_url, "OUTBOX_BROKER_URL": redis_url}
     # Settings that are not meant for the demo, and a broker that Celery would prefer.
     others = {"OUTBOX_BUNDLE_SIZE": "7", "OUTBOX_DATABASE_SCHEMA": "nowhere", "CELERY_BROKER_URL": "redis://nowhere"}
-    with running(tmp_path, "--orders", str(ORDERS), **given, **others) as demo:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with running(tmp_path, "--orders", str(ORDERS), **given, **others, TMPDIR=str(temporary)) as demo:
         eventually(lambda: schemas(engine) - schemas_before, 60)
         eventually(lambda: keys(redis_url).keys() - keys_before.keys(), 60)
         assert demo.wait() == 0, demo.errors
         assert "Nothing was lost" in demo.output
+    assert list(temporary.iterdir()) == [], "of a worker that is killed, too"
     assert schemas(engine) == schemas_before
     assert keys(redis_url) == keys_before
 

@@ -22,7 +22,7 @@ from outbox_tasks.migrations import upgrade
 from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import SCHEME
-from tests.conftest import Rows, Stream, eventually, own_schema
+from tests.conftest import Rows, Stream, eventually, own_schema, seconds_from_now
 from tests.receiver import Receiver, receiver
 
 SECRET, PRIVATE = "pa55-s3cr3t", "payl0ad-5ecret"
@@ -137,7 +137,7 @@ def logs(
     endpoint.status = 500
     write("hook", 3)
     write("away", 2)
-    rows.insert(destination="unknown", payload=PRIVATE.encode())
+    rows.insert(destination="unknown", payload=PRIVATE.encode(), locked_until=seconds_from_now(-7200))
     eventually(lambda: not [row for row in rows.hot() if row.status != "dead" and row.destination != "away"], 60)
     eventually(lambda: [alert for alert in web.of("breaker") if alert["destination"] == "away"], 60)
     assert PRIVATE in " ".join(str(row.last_error) for row in rows.hot())  # the endpoint repeats what it gets

@@ -11,7 +11,7 @@ import pytest
 
 from outbox_tasks.doctor.finding import error
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, WebhookFailed
-from outbox_tasks.logs import Json
+from outbox_tasks.logs import Json, _text
 from outbox_tasks.model import Outcome, Ticket
 from outbox_tasks.publish import send
 from outbox_tasks.retry import judge
@@ -127,6 +127,13 @@ def test_no_line_of_the_relays_own_processes_does() -> None:
     line = Json().format(record)
     assert SECRET not in line
     assert json.loads(line)["message"] == "can't reach redis://***@h"
+
+
+def test_no_line_that_a_worker_logs_for_people_is_obeyed_by_their_terminal() -> None:
+    kind = _text(logging.Formatter)
+    record = logging.LogRecord("celery", logging.INFO, "", 0, "message of %s", ("\x1b]0;owned\x07",), None)
+    assert kind("%(message)s").format(record) == "message of \\x1b]0;owned\\x07"
+    assert record.args == ("\x1b]0;owned\x07",)
 
 
 @pytest.mark.parametrize(
