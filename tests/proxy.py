@@ -20,7 +20,8 @@ class Proxy:
     """Forwards connections to a port of this host, until it is silenced."""
 
     def __init__(self, target: int) -> None:
-        self._target = target
+        self.target = target
+        """The port that new connections are led to."""
         self.delay = 0.0
         """Seconds that each packet takes longer."""
         self._flowing = threading.Event()
@@ -73,7 +74,7 @@ class Proxy:
             except OSError:
                 return
             try:
-                far = socket.create_connection((LOOPBACK, self._target))
+                far = socket.create_connection((LOOPBACK, self.target))
             except OSError:  # nobody is there just now
                 near.close()
                 continue
@@ -87,7 +88,7 @@ class Proxy:
                 flowing.wait()
                 if self.delay:
                     time.sleep(self.delay)
-                if source not in self._muted or source.getpeername()[1] != self._target:
+                if source not in self._muted or source.getpeername()[1] != self.target:
                     target.sendall(data)
         for one in (source, target):
             with suppress(OSError):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+import psutil
 import psycopg
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
@@ -31,7 +36,8 @@ from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Ver
 from outbox_tasks.publish import publish
 from outbox_tasks.settle import settle
 from outbox_tasks.store import Store
-from tests.conftest import MakeSettings, MakeStore, Rows, eventually
+from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
+from tests.integration import pgbouncer
 from tests.integration.conftest import Lease, after
 from tests.proxy import Proxy, frozen
 
@@ -382,6 +388,76 @@ def works(call: Callable[[], Any]) -> bool:
     except DatabaseUnavailable:
         return False
     return True
+
+
+@pgbouncer.needed
+def test_a_pooler_that_is_killed_costs_one_try(postgres_url: str, new_store: MakeStore, rows: Rows) -> None:
+    rows.insert(3)
+    with pgbouncer.pooled(postgres_url, pool_mode="session") as first, Proxy(make_url(first).port or 0) as proxy:
+        url = make_url(first).set(port=proxy.port).render_as_string(hide_password=False)
+        store = new_store(database_url=url, statement_timeout=0)
+        assert len(store.claim({"orders": 1}, LEASE)) == 1
+        [pooler] = [one for one in psutil.Process().children(recursive=True) if one.name() == "pgbouncer"]
+        pooler.kill()
+        with pytest.raises(DatabaseUnavailable):
+            store.claim({"orders": 1}, LEASE)
+        with pgbouncer.pooled(postgres_url, pool_mode="session") as second:
+            proxy.target = make_url(second).port or 0
+            assert len(store.claim({"orders": 10}, LEASE)) == 2
+            store.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A directory on a file system of its own, where one may be made."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", place], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("no file system may be mounted here")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_a_full_disk_loses_nothing(small_disk: Path, settings: MakeSettings, schema: str) -> None:
+    with EmbeddedPostgres(small_disk / "postgres", settings={"max_wal_size": "64MB"}) as server:
+        engine = create_engine(engine_url(server.url), pool_pre_ping=True)
+        with engine.begin() as connection:
+            upgrade(connection, schema)
+        rows, store = Rows(engine, schema), Store.connect(settings(database_url=server.url))
+        ids = rows.insert(30, payload=os.urandom(200_000))
+        filler = small_disk / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(b"0" * 65_536):
+                """Until there is no more room."""
+
+        def work() -> int:
+            """Claim, begin and settle as much as can be."""
+            lease = str(uuid4())
+            found = store.claim({"orders": 10}, lease)
+            tickets = tuple(Ticket(one.id, one.attempts, one.event_type) for one in found)
+            begun = after(store.begin(Bundle("orders", lease, tickets)))
+            return len(store.settle(lease, "orders", [Verdict(ticket, Step.SENT) for ticket in begun]))
+
+        refused = 0
+        for _ in range(10):
+            try:
+                work()
+            except DatabaseUnavailable:
+                refused += 1
+        assert refused  # 6 MB can't be archived where there is no room
+        filler.unlink()
+        if not server.alive:  # it could not write its log of changes either
+            server.start()
+        eventually(lambda: works(store.check_version))
+        assert {str(row.id) for row in (*rows.hot(), *rows.archived())} == set(ids)
+        rows.change(locked_until=seconds_from_now(-1))
+        while rows.hot():
+            work()
+            rows.change(locked_until=seconds_from_now(-1))
+        assert sorted(str(row.id) for row in rows.archived()) == sorted(ids)
+        store.close()
+        engine.dispose()
 
 
 class TestLimits:
