@@ -48,18 +48,26 @@ def refused(target: Counterpart, number: int) -> LeasedMessage:
 class TestWhatArrives:
     def test_a_message_with_all_that_belongs_to_it(self, target: Counterpart) -> None:
         trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": "v=1"}
-        also = {**trace, "eventid": "01a2023d-ccc4-7708-9c92-89eb02d828b6"}
-        full = message(7, key="order:42", aggregate_id="42", headers={"tenant": "t1", **also})
+        full = message(7, key="order:42", aggregate_id="42", headers={"tenant": "t1", **trace})
         with open_publisher(target) as publisher:
             assert publisher.publish([full]) == [SENT]
         [arrived] = eventually(target.received, 30)
         assert arrived.attributes == {
             "id": full.id, "type": "order.created", "source": "/shop", "time": "2030-01-02T03:04:05.000678+00:00",
-            "subject": "42", "partitionkey": "order:42", **also,
+            "subject": "42", "partitionkey": "order:42", **trace,
         }  # fmt: skip
         assert arrived.headers == {"tenant": "t1"}
         assert arrived.payload == full.payload
         assert arrived.content_type in ("application/json", None)
+
+    def test_the_id_of_an_event_that_goes_to_other_destinations_too(self, target: Counterpart) -> None:
+        event = {"eventid": "01a2023d-ccc4-7708-9c92-89eb02d828b6"}
+        sent = message(headers={"tenant": "t1", **event})
+        with open_publisher(target) as publisher:
+            assert publisher.publish([sent]) == [SENT]
+        [arrived] = eventually(target.received, 30)
+        assert arrived.attributes.items() >= event.items()
+        assert (arrived.attributes["id"], arrived.headers) == (sent.id, {"tenant": "t1"})
 
     def test_nothing_that_a_message_does_not_have(self, target: Counterpart) -> None:
         with open_publisher(target) as publisher:

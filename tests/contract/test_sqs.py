@@ -56,14 +56,15 @@ def test_never_has_more_than_ten_attributes(target: Counterpart) -> None:
 
 @pytest.mark.parametrize("own", [{}, {"tenant": "t1"}])
 def test_nor_with_a_reference_to_the_payload(target: Counterpart, own: dict[str, str]) -> None:
-    sent = message(key="k", aggregate_id="a", payload=b"", dataref="s3://bucket/1", headers={**own, **TRACE})
+    also = {**TRACE, "eventid": "e"}
+    sent = message(key="k", aggregate_id="a", payload=b"", dataref="s3://bucket/1", headers={**own, **also})
     with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([sent]) == [SENT]
     [arrived] = target.raw()
     found = values(arrived)
     assert len(found) == 10
     assert (found["ce_dataref"], found["body_encoding"]) == ("s3://bucket/1", "empty")
-    assert json.loads(found["headers"]) == {**own, **TRACE}
+    assert json.loads(found["headers"]) == {**own, **also}
 
 
 @pytest.mark.parametrize(
