@@ -64,7 +64,7 @@ def _headline(found: Found) -> RenderableType:
     lines = [cell(f"✗ {finding['text']}", "bold red") for finding in found["findings"]]
     alone = [one["name"] for one in found["destinations"] if one["state"] in ("open", "trying")]
     if alone:
-        lines.append(Text(f"! out of reach, and left alone: {', '.join(alone)}", style="yellow"))
+        lines.append(cell(f"! out of reach, and left alone: {', '.join(alone)}", "yellow"))
     lines = lines or [Text("✓ in order", style="bold green")]
     if dead := sum(one["states"]["dead"] for one in found["destinations"]):
         about = any("dead" in one["estimated"] for one in found["destinations"])
