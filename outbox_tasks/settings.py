@@ -141,7 +141,7 @@ class Settings(Upkeep, BaseSettings):
     """The longest that a destination is left alone between two tries."""
 
     _file: Path = PrivateAttr(default_factory=lambda: _file_path().absolute())
-    _found: bool = PrivateAttr(default_factory=lambda: _file_path().is_file())
+    _found: bool = PrivateAttr(default_factory=lambda: _file_path().exists())
 
     def __init__(self, **values: Any) -> None:
         try:
