@@ -124,7 +124,7 @@ class Settings(Upkeep, BaseSettings):
     soft_shutdown_timeout: Seconds = 25.0
     """How long a stopping worker lets running tasks end."""
     visibility_timeout: Span = 3600.0
-    """When Redis hands an unacknowledged task to another worker."""
+    """When an application's workers that run the relay on Redis take an unacknowledged task for lost."""
 
     backoff_base: Seconds = 1.0
     """The wait after the first failed attempt."""
