@@ -44,6 +44,9 @@ SHORT = {
 }
 """What a killed process held comes back after five seconds."""
 
+PATIENT = {"queue_lease": 60, "visibility_timeout": 600}
+"""No lease runs out in the queue, though the machine be busy."""
+
 LONG = {"queue_lease": 100, "run_lease": 100, "visibility_timeout": 600}
 """Leases whose end no test waits for."""
 

@@ -80,7 +80,7 @@ def test_workers_are_back_soon_after_dead_connections_a_full_memory_and_a_hang(
     server = psutil.Process(own_redis.pid)
     freeze(server)
     rows.insert(50)
-    time.sleep(9)  # longer than it is waited for
+    time.sleep(7)  # longer than it is waited for
     server.resume()
     arrives(rows, stream, SOON)
     for worker in workers:

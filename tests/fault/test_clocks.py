@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from outbox_tasks.local.commands import beat_argv, claim_worker_argv, publish_worker_argv
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream
-from tests.fault.conftest import check, drained
+from tests.fault.conftest import PATIENT, check, drained
 
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 
 MANY = 300
+
+
+@pytest.fixture
+def values(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, **PATIENT}
 
 
 SLEEP = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
@@ -43,7 +49,7 @@ def test_hosts_whose_clocks_are_minutes_apart_deliver_without_a_lease_that_runs_
     fail_once = json.dumps({"fail": 1}).encode()
     for _ in range(20):  # in small bundles: more of one than a few go back to the table
         ids += rows.insert(2, destination="told", payload=fail_once)
-    drained(rows)
+    drained(rows, 90)
     assert check(rows, stream, ids) == 0
     ends = {(row.destination, row.attempts, row.last_error_code) for row in rows.archived()}
     assert ends == {("orders", 1, None), ("told", 2, "told")}

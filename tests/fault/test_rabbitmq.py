@@ -18,7 +18,7 @@ from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 from tests.contract.counterparts.rabbitmq import Counterpart
 from tests.fault import several_apps
-from tests.fault.conftest import destinations, drained
+from tests.fault.conftest import PATIENT, destinations, drained
 
 APPS = ("shop", "mail")
 
@@ -41,6 +41,7 @@ def values(values: dict[str, Any], rabbit: Counterpart, stream: Stream) -> dict[
     routes = {f"{name}.*": [name] for name in APPS}
     return {
         **values,
+        **PATIENT,
         "broker_url": rabbit.broker,
         "destinations": {**destinations(stream), **apps},
         "routes": routes,

@@ -6,6 +6,7 @@ import json
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from kombu import Connection, Producer
 
 from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, PUBLISH_TASK
@@ -13,7 +14,7 @@ from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import check, drained
+from tests.fault.conftest import PATIENT, check, drained
 
 ID = str(uuid4())
 PLAIN: dict[str, Any] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -55,6 +56,11 @@ RUBBISH: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 NO_MESSAGES = [b"rubbish", b"5", b"[]", b"null", b'{"a": 1}', b'{"body": "", "properties": {}, "headers": null}']
+
+
+@pytest.fixture
+def values(values: dict[str, Any]) -> dict[str, Any]:
+    return {**values, **PATIENT}
 
 
 def test_rubbish_in_the_queues_is_refused_in_a_line_each_and_ends_no_worker(
