@@ -133,8 +133,9 @@ def _footer(found: Found) -> Text:
     if claim and "seconds" in claim:  # a drain, which may take long, says nothing of it
         held_back = ", held back" if claim["held_back"] else ""
         ran[0] += f" ({claim['claimed']:,} in {claim['seconds']:.2g} s{held_back})"
-    queues = {name.rpartition(".")[2]: count for name, count in (found["queues"] or {}).items()}
-    queued = " · ".join(f"{name} {number(count)}" for name, count in queues.items()) or found["queues_unknown"]
+    queues, unknown = found["queues"] or {}, one_line(found["queues_unknown"] or "")
+    queues = {name.rpartition(".")[2]: count for name, count in queues.items()}
+    queued = " · ".join(f"{name} {number(count)}" for name, count in queues.items()) or unknown
     archived = number(found["archived"]["count"], estimated=found["archived"]["estimated"])
     lines = [
         "last: " + " · ".join(ran),
@@ -142,7 +143,7 @@ def _footer(found: Found) -> Text:
         f"archived: {archived}; outbox-tasks {found['version']}, tables of version {found['tables']}",
     ]
     text = Text("\n".join(lines), style="dim")
-    text.highlight_words([*filter(None, [found["queues_unknown"]]), "held back", "never"], "not dim bold yellow")
+    text.highlight_words([*filter(None, [unknown]), "held back", "never"], "not dim bold yellow")
     return text
 
 
