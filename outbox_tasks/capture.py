@@ -323,7 +323,7 @@ def refuse_unaccepted(message: Message, destination: Destination) -> None:
         reason = (
             f"its content type is {message.content_type}, and destination {destination.name!r} accepts "
             f"{', '.join(sorted(types))}; call it with serializer='json', or let the destination accept more, "
-            "as in celery://?accept=json,pickle"
+            "by the option accept=json,pickle of its URL"
         )
         raise UncapturableTask(task=message.event_type, reason=reason)
 
