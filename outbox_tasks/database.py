@@ -137,6 +137,9 @@ def migrating(settings: Settings) -> Iterator[Connection]:
 class Database:
     """Runs statements, each its own short transaction. Raises `DatabaseUnavailable` or `SchemaMissing`."""
 
+    application_name = "outbox_tasks"
+    """As what its connections are known to the database."""
+
     def __init__(self, engine: Engine, settings: Settings) -> None:
         check_dialect(engine.dialect.name)
         self.engine = engine
@@ -159,7 +162,7 @@ class Database:
             connect_args={
                 "connect_timeout": 5,
                 "client_encoding": "utf8",
-                "application_name": "outbox_tasks",
+                "application_name": cls.application_name,
                 # A dead peer is noticed by the system when the statement could not have been running any more.
                 "tcp_user_timeout": 10_000,
                 "keepalives_idle": 10,

@@ -19,7 +19,6 @@ from sqlalchemy import (
     case,
     cast,
     column,
-    event,
     extract,
     func,
     literal,
@@ -47,9 +46,6 @@ from outbox_tasks.store import Claimed, Store
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
 from outbox_tasks.testing.messages import SeenMessage
 
-RELAY, PROBE = "outbox_tasks", "outbox_tasks.testing"
-"""As what a relay's connections, and ours, are known to the database."""
-
 
 def _alone(settings: Settings) -> Settings:
     """Without what shares a cluster among destinations: a drain sends one bundle after the other, as fast as it can,
@@ -62,11 +58,12 @@ def _alone(settings: Settings) -> Settings:
 class ProbeStore(Store):
     """A real store that sees, claims and changes only what was written since it was opened."""
 
+    application_name = "outbox_tasks.testing"
+
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         # What was sent is to be looked at, whatever the application does with it.
         self._settle_done = statements.settle_done(self.tables, archive=True)
-        event.listen(engine, "do_connect", _introduce)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -94,7 +91,7 @@ class ProbeStore(Store):
         )
         relays = self.rows(
             select(activity.c.pid, cast(activity.c.client_addr, Text))
-            .where(activity.c.datname == func.current_database(), activity.c.application_name == RELAY)
+            .where(activity.c.datname == func.current_database(), activity.c.application_name == Store.application_name)
             .limit(1),
             {},
         )
@@ -160,10 +157,6 @@ class ProbeStore(Store):
         with migrating(self.settings) as connection:
             connection.execute(others.with_for_update(skip_locked=True)).all()
             yield
-
-
-def _introduce(dialect: object, record: object, arguments: object, parameters: dict[str, Any]) -> None:
-    parameters["application_name"] = PROBE
 
 
 def seen_within(session: Any, t: Tables, since: int) -> list[SeenMessage]:
