@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import Any
@@ -196,19 +196,12 @@ class Broker:
             return _length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
 
     def has_forgotten(self) -> bool:
-        """Whether a Redis has lost what it knew since `remember`: it was emptied, or has started anew without its data.
-        Of other brokers, and where we may not look, nobody can say."""
-        return self._canary(lambda client: not client.exists(CANARY))
-
-    def remember(self) -> None:
-        """Leave a sign in a Redis: while that is there, so are the messages."""
-        self._canary(lambda client: client.set(CANARY, 1))
-
-    def _canary(self, ask: Callable[[Any], Any]) -> bool:
+        """Whether a Redis has lost what it knew: it was emptied, or has started anew without its data. It says so once,
+        to whoever asks first. Other brokers never say so, nor does a Redis where we may not write our key."""
         with self.producer() as producer:
             client = getattr(producer.channel, "client", None)
             try:
-                return client is not None and bool(ask(client))
+                return client is not None and bool(client.set(CANARY, 1, nx=True))
             except producer.connection.channel_errors as error:
                 log.debug("no sign of what the broker remembers: %s", error)
                 return False

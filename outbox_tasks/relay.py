@@ -137,17 +137,20 @@ class Relay:
     def _recall(self, pid: int, lease: str | None) -> None:
         store = Store.connect(self.settings)
         ends = time.monotonic() + self.settings.run_lease
-        while time.monotonic() < ends:
+        # Twice: the server may still run the last statement of that process, and its rows are locked meanwhile.
+        waits = [0.5, self.settings.statement_timeout + 1]
+        while waits and time.monotonic() < ends:
+            time.sleep(waits[0])
             # One that has met its time limit is killed a moment later. Until its parent has seen its end, its number
             # is nobody else's.
-            if not alive(pid):
-                with suppress(DatabaseUnavailable):
-                    count = store.recall(holder(pid), lease)
-                    log.warning("the process %d was lost: %d leases end now", pid, count)
-                    ends = 0.0
-                # Nothing stays open meanwhile: a process that the pool forks must not share it.
-                store.engine.dispose()
-            time.sleep(0.5)
+            if alive(pid):
+                continue
+            with suppress(DatabaseUnavailable):
+                count = store.recall(holder(pid), lease)
+                log.warning("the process %d was lost: %d leases end now", pid, count)
+                waits.pop(0)
+            # Nothing stays open meanwhile: a process that the pool forks must not share it.
+            store.engine.dispose()
 
     def close(self) -> None:
         """Write what was counted, and close the connections of this process."""

@@ -167,14 +167,17 @@ def register(app: Celery, settings: Settings) -> Relay:
 
 
 def _recall(relay: Relay) -> None:
-    """End the leases of what is not begun, as far as the database knows, and is in no queue any more."""
-    if relay.broker.has_forgotten():
-        log.warning("the broker was emptied, or is new: %d leases end now", relay.store.recall())
-        relay.broker.remember()
-    if relay.shaken is not None and time.monotonic() - relay.shaken > CALM:
-        if count := relay.store.recall(crashed=True):
-            log.warning("the database has crashed, and may have forgotten begins: %d leases end now", count)
-        relay.shaken = None
+    """End the leases of what is not begun, as far as the database knows, and is in no queue any more. It is tried once:
+    with very many rows it may take too long, and then the leases run out by themselves."""
+    try:
+        if relay.broker.has_forgotten():
+            log.warning("the broker was emptied, or is new: %d leases end now", relay.store.recall())
+        if relay.shaken is not None and time.monotonic() - relay.shaken > CALM:
+            relay.shaken = None
+            if count := relay.store.recall(crashed=True):
+                log.warning("the database has crashed, and may have forgotten begins: %d leases end now", count)
+    except DatabaseTooSlow as error:
+        log.warning("leases that nobody will use were not ended: %s", error)
 
 
 def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:

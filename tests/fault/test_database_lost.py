@@ -40,7 +40,7 @@ def test_what_a_crash_may_have_forgotten_does_not_wait_for_its_lease(
     """It looks as if it were queued, whether its begin and its settle were undone or it is queued in truth."""
     relay_on_own.settings = relay_on_own.settings.replace(**LONG)
     here = Here(relay_on_own)
-    here.broker.remember()
+    here.broker.has_forgotten()
     database.rows.insert(3)
     assert here.claim().claimed == 3
     here.store.engine.dispose()
