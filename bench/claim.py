@@ -17,9 +17,9 @@ import click
 from fresh import outbox
 from sqlalchemy import text
 
-from outbox_tasks.database import migrating
+from outbox_tasks.database.connection import migrating
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store
 
 BATCH, CLAIMS = 100, 60
 

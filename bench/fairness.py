@@ -32,10 +32,10 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox, Settings
-from outbox_tasks.database import engine_url, migrating
+from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local.ports import free_port
-from outbox_tasks.local.relay import Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.local.supervised import Relay
 from outbox_tasks.migrations import upgrade
 
 LOADED = "loaded machine"

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
-from outbox_tasks.database import migrating
+from outbox_tasks.database.connection import migrating
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store
 
 
 class OnAnOutbox(Protocol):

@@ -31,7 +31,7 @@ from rich.table import Table
 from sqlalchemy import create_engine, text
 
 from outbox_tasks.cli import outbox
-from outbox_tasks.database import engine_url, migrating
+from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings

@@ -30,14 +30,14 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Connection, text
 
-from outbox_tasks.database import migrating
+from outbox_tasks.database.connection import migrating
 from outbox_tasks.local import bench
 from outbox_tasks.local.processes import Group
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.nudge import broker_nudge
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store
+from outbox_tasks.writing.nudge import broker_nudge
 
 KEYS = 10_000
 NONE, HOT, SKEWED = "NULL", "'hot'", f"'order:' || floor({KEYS} * random() ^ 3)"

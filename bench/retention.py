@@ -25,11 +25,11 @@ import click
 from fresh import outbox
 from sqlalchemy import create_engine, text
 
-from outbox_tasks.database import migrating
+from outbox_tasks.database.connection import migrating
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
-from outbox_tasks.retention import drop_days, export_days
+from outbox_tasks.operating.retention import drop_days, export_days
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store
 
 BATCH, DUE = 100, 4000
 

@@ -29,12 +29,12 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox, Settings
-from outbox_tasks.database import engine_url, migrating
+from outbox_tasks.database.connection import engine_url, migrating
+from outbox_tasks.database.schema import tables
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import uuid7
-from outbox_tasks.schema import tables
 
 PAYLOAD = {"id": 42, "customer": "Zoë", "items": [{"sku": "apple", "count": 3}, {"sku": "pear", "count": 1}]}
 BODY = json.dumps(PAYLOAD, ensure_ascii=False, separators=(",", ":")).encode()

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from outbox_tasks.inbox import Inbox
     from outbox_tasks.model import LeasedMessage, Message, Outcome
     from outbox_tasks.outbox import Outbox
-    from outbox_tasks.policy import Destination
     from outbox_tasks.settings import Settings
+    from outbox_tasks.settings.destination import Destination
 
 __version__ = "0.1.0"
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Destination": "policy",
+    "Destination": "settings.destination",
     "Inbox": "inbox",
     "LeasedMessage": "model",
     "Message": "model",

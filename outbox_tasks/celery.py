@@ -10,13 +10,15 @@ from celery import signals
 from celery.app.defaults import SETTING_KEYS
 from kombu import Queue
 
-from outbox_tasks import logs
-from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, PinnedCelery, is_redis
+from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES
+from outbox_tasks.broker.pinned import PinnedCelery, is_redis
 from outbox_tasks.errors import ConfigurationError, OutboxError
-from outbox_tasks.gather import LIMIT
-from outbox_tasks.schedule import beat_schedule
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
-from outbox_tasks.tasks import register
+from outbox_tasks.telemetry import logs
+from outbox_tasks.telemetry.connect import connect
+from outbox_tasks.worker.gather import LIMIT
+from outbox_tasks.worker.schedule import beat_schedule
+from outbox_tasks.worker.tasks import register
 
 
 def configuration(settings: Settings) -> dict[str, Any]:
@@ -69,6 +71,7 @@ def make_app(settings: Settings | None = None) -> PinnedCelery:
     made = PinnedCelery("outbox_tasks", broker=settings.broker_url, settings=settings)
     made.conf.update(configuration(settings))
     made.relay = register(made, settings)
+    connect(made.relay)
     logs.set_up(made)
 
     def freeze(sender: Any = None, **_: Any) -> None:

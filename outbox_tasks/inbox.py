@@ -17,11 +17,11 @@ from celery import current_task
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox_tasks import statements
-from outbox_tasks.compose import is_text, short
+from outbox_tasks.database import inbox
+from outbox_tasks.database.schema import LOST_TABLE, tables, where
 from outbox_tasks.errors import InboxMisused, InvalidMessageId, NotInTransaction, NoTransaction, SchemaMissing
-from outbox_tasks.schema import LOST_TABLE, tables, where
-from outbox_tasks.sessions import (
+from outbox_tasks.text import is_text, short
+from outbox_tasks.writing.transactions import (
     AnyAsync,
     DjangoConnection,
     SyncSession,
@@ -71,7 +71,7 @@ class Inbox:
             raise InboxMisused(consumer=short(consumer), reason=reason)
         self.consumer = consumer
         self._schema = schema
-        self._statement = statements.mark(tables(schema))
+        self._statement = inbox.mark(tables(schema))
 
     @overload
     def first(self, session: AnyAsync, message_id: MessageId) -> Awaitable[bool]: ...

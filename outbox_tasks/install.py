@@ -15,12 +15,13 @@ from celery import Celery, signals
 from celery.app.amqp import AMQP, Queues
 from kombu.utils.imports import symbol_by_name
 
-from outbox_tasks.broker import QUEUES
-from outbox_tasks.logs import quieten_claims
-from outbox_tasks.relay import Relay
-from outbox_tasks.schedule import beat_schedule
+from outbox_tasks.broker.names import QUEUES
 from outbox_tasks.settings import Settings
-from outbox_tasks.tasks import register
+from outbox_tasks.telemetry.connect import connect
+from outbox_tasks.telemetry.logs import quieten_claims
+from outbox_tasks.worker.process import Relay
+from outbox_tasks.worker.schedule import beat_schedule
+from outbox_tasks.worker.tasks import register
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ def install(app: Celery, settings: Settings) -> Relay:
             log.warning("%r has an outbox with other settings already, and keeps those", app)
         return relay
     relay = register(app, settings)
+    connect(relay)
     quieten_claims()
     _add_queues(app)
     _add_schedule(app, settings)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID, uuid4, uuid5
 
 MAX_EVENT_TYPE = 255
 MAX_KEY = 255
@@ -213,3 +213,13 @@ class Verdict:
     wait: float = 0.0
     code: str | None = None
     error: str | None = None
+
+
+TIME = 0xFFFFFFFF_FFFF_F000 << 64
+"""The bits of an id that are its time, in version 7, and its version."""
+
+
+def sibling(id: UUID, destination: str) -> UUID:
+    """The id of a message's row for another destination than its first one: of the same time and version, so that those
+    that tell the time all do."""
+    return UUID(int=id.int & TIME | uuid5(id, destination).int & ~TIME)

@@ -14,10 +14,11 @@ from celery import Celery, Task, chord, current_app
 from celery.canvas import Signature
 from celery.result import AsyncResult
 
-from outbox_tasks.capture import capture_app, capturing, direct, refuse_chords, refuse_unaccepted
 from outbox_tasks.model import Message, Priority
-from outbox_tasks.nudge import broker_nudge
-from outbox_tasks.sessions import (
+from outbox_tasks.settings import Settings
+from outbox_tasks.writing.capture import capture_app, capturing, direct, refuse_chords, refuse_unaccepted
+from outbox_tasks.writing.nudge import broker_nudge
+from outbox_tasks.writing.transactions import (
     AnyAsync,
     AnySession,
     Capturing,
@@ -28,8 +29,7 @@ from outbox_tasks.sessions import (
     transaction,
     unwrapped,
 )
-from outbox_tasks.settings import Settings
-from outbox_tasks.write import Writer
+from outbox_tasks.writing.write import Writer
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection

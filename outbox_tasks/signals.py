@@ -40,6 +40,9 @@ class Signal(dispatch.Signal):  # type: ignore[misc]
 claimed = Signal(name="claimed", providing_args={"tally", "seconds"})
 """A claim has run: a `claim.Tally`, and how long it took."""
 
+ran = Signal(name="ran", providing_args={"what"})
+"""`beat` has woken a claim, or `maintain` has run."""
+
 settled = Signal(name="settled", providing_args={"bundle", "verdicts", "seconds"})
 """A bundle's sends have been recorded: a `model.Verdict` for each of its messages; `seconds` from begin to settle."""
 

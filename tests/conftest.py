@@ -20,14 +20,14 @@ import redis
 from sqlalchemy import Connection, Engine, Row, create_engine, func, insert, literal, select, text, update
 from sqlalchemy.sql import ColumnElement
 
-from outbox_tasks.database import engine_url
+from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.pieces import SECOND
+from outbox_tasks.database.schema import tables
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage
-from outbox_tasks.schema import tables
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.sql import SECOND
-from outbox_tasks.store import Store
 
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
 """The settings of whoever runs the tests; no test may see them but through the fixtures."""

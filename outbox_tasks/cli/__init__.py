@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from outbox_tasks.cli import (
-    acting,
-    alerts,
-    doctor,
-    editing,
-    exposing,
-    find,
-    keep,
-    look,
-    mend,
-    probe,
-    purging,
-    run,
-    status,
-)
+from outbox_tasks.cli import acts, alerts, archive, doctor, edit, find, health, keys, metrics, pause, purge, run, status
 from outbox_tasks.cli.common import Group, outbox
 
 assert isinstance(outbox, Group)
@@ -25,23 +11,23 @@ outbox.show(
         "Run it": [run.init, run.up, run.drain, run.demo, run.bench],
         "See what is going on": [
             status.status,
-            probe.health,
+            health.health,
             doctor.doctor,
-            look.keys,
+            keys.keys,
             alerts.alerts,
-            exposing.metrics,
-            probe.monitor,
+            metrics.metrics,
+            health.monitor,
         ],
-        "Keep it small": [keep.maintain, keep.export, purging.purge],
+        "Keep it small": [archive.maintain, archive.export, purge.purge],
         "Find and mend messages": [
             find.list_messages,
             find.show,
             find.errors,
-            acting.redrive,
-            acting.discard,
-            editing.edit,
+            acts.redrive,
+            acts.discard,
+            edit.edit,
         ],
-        "Steer it": [mend.pause, mend.resume, find.audit],
+        "Steer it": [pause.pause, pause.resume, find.audit],
     }
 )
 

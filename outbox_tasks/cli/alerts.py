@@ -18,8 +18,8 @@ def alerts(test: bool, limit: int, as_json: bool) -> None:
     if test:
         _test(as_json)
         return
-    from outbox_tasks.alerts import webhook
-    from outbox_tasks.alerts.board import Board
+    from outbox_tasks.telemetry.alerts import webhook
+    from outbox_tasks.telemetry.alerts.board import Board
 
     with open_store() as store:
         rows = Board(store).known(limit)
@@ -35,10 +35,10 @@ def alerts(test: bool, limit: int, as_json: bool) -> None:
 
 
 def _test(as_json: bool) -> None:
-    from outbox_tasks.alerts import webhook
     from outbox_tasks.errors import ConfigurationError
+    from outbox_tasks.redaction import redacted
     from outbox_tasks.settings import Settings
-    from outbox_tasks.shown import redacted
+    from outbox_tasks.telemetry.alerts import webhook
 
     settings = Settings()
     if settings.alert_webhook is None:
@@ -55,8 +55,8 @@ def _test(as_json: bool) -> None:
 def _table(rows: list[Any]) -> Any:
     from rich.table import Table
 
-    from outbox_tasks.alerts import webhook
     from outbox_tasks.cli.texts import cell
+    from outbox_tasks.telemetry.alerts import webhook
 
     table = Table("state", "kind", "since", "last", "times", "what")
     for row in rows:

@@ -13,14 +13,14 @@ import click
 
 from outbox_tasks import __version__
 from outbox_tasks.errors import OutboxError
-from outbox_tasks.shown import printable
+from outbox_tasks.text import printable
 
 if TYPE_CHECKING:
     from celery import Celery
     from rich.console import Console
 
+    from outbox_tasks.relay.store import Store
     from outbox_tasks.settings import Settings
-    from outbox_tasks.store import Store
 
 JSON = f"{__name__}.json"
 
@@ -88,8 +88,8 @@ def installed() -> tuple[Celery, Settings] | None:
 @contextmanager
 def open_store(destination: str | None = None, settings: Settings | None = None) -> Iterator[Store]:
     """The store of the settings, whose tables are of this release and which know the destination."""
+    from outbox_tasks.relay.store import Store
     from outbox_tasks.settings import Settings
-    from outbox_tasks.store import Store
 
     settings = settings or Settings()
     if destination is not None and destination not in settings.destinations:

@@ -11,7 +11,7 @@ import click
 from outbox_tasks.cli.common import console, echo_json, installed, json_option
 
 if TYPE_CHECKING:
-    from outbox_tasks.doctor import Examination
+    from outbox_tasks.operating.doctor import Examination
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
@@ -26,7 +26,7 @@ def doctor(context: click.Context, only: tuple[str, ...], as_json: bool) -> None
     Looks at the database, its tables, open transactions, the broker, the workers, the messages and the destinations;
     changes nothing, and takes some seconds at most. docs/doctor.md explains each finding by its code.
     """
-    from outbox_tasks.doctor import CODES
+    from outbox_tasks.operating.doctor import CODES
 
     for code in only:
         if code not in CODES:
@@ -40,8 +40,8 @@ def doctor(context: click.Context, only: tuple[str, ...], as_json: bool) -> None
 
 
 def _examined(only: tuple[str, ...]) -> Examination:
-    from outbox_tasks.doctor import examine, refused
     from outbox_tasks.errors import ConfigurationError, SettingsFileError
+    from outbox_tasks.operating.doctor import examine, refused
     from outbox_tasks.settings import Settings
 
     try:
@@ -66,7 +66,7 @@ def _show(found: Examination) -> None:
     from rich.text import Text
 
     from outbox_tasks.cli.texts import cell
-    from outbox_tasks.shown import printable
+    from outbox_tasks.text import printable
 
     out = console()
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import click
 
 if TYPE_CHECKING:
-    from outbox_tasks.mend.lookup import Filter
+    from outbox_tasks.operating.messages.find import Filter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,7 +67,7 @@ def filters(command: F) -> F:
 
 def as_filter(states: tuple[str, ...], error: str | None, group: str | None = None, **given: Any) -> Filter:
     """The filter that the options make."""
-    from outbox_tasks.mend.lookup import Filter
+    from outbox_tasks.operating.messages.find import Filter
 
     if error is not None and group is None and GROUP.fullmatch(error):
         error, group = None, error

@@ -12,7 +12,7 @@ from outbox_tasks.cli.common import console, echo_json, json_option, open_store,
 from outbox_tasks.cli.filters import STATES, MessageId, as_filter, filters
 
 if TYPE_CHECKING:
-    from outbox_tasks.mend.lookup import Found
+    from outbox_tasks.operating.messages.find import Found
 
 
 @click.command("list")
@@ -26,7 +26,7 @@ def list_messages(states: tuple[str, ...], error: str | None, limit: int, as_jso
     It looks at the newest messages, at the oldest that are not yet sent, and at what the filters lead to; not at
     millions of rows. It says if there may be more. Dead letters alone are listed the last to die first.
     """
-    from outbox_tasks.mend.lookup import Lookup
+    from outbox_tasks.operating.messages.find import Lookup
 
     wanted = as_filter(states, error, **given)
     with open_store() as store:
@@ -69,7 +69,7 @@ def show(id: UUID, only_payload: bool, as_json: bool) -> None:
     Exit code 1 if there is no such message.
     """
     from outbox_tasks.errors import UnknownMessage
-    from outbox_tasks.mend.lookup import Lookup
+    from outbox_tasks.operating.messages.find import Lookup
 
     with open_store() as store:
         found = Lookup(store).one(id)
@@ -103,7 +103,7 @@ def errors(destination: str | None, limit: int, as_json: bool) -> None:
 
     One group is one destination, event type and error, whatever numbers and names the error has in it.
     """
-    from outbox_tasks.mend.lookup import COUNTED, MOST_GROUPS, Lookup
+    from outbox_tasks.operating.messages.find import COUNTED, MOST_GROUPS, Lookup
 
     with open_store() as store:
         found, complete = Lookup(store).groups(destination)
@@ -135,7 +135,7 @@ def errors(destination: str | None, limit: int, as_json: bool) -> None:
 @json_option
 def audit(limit: int, entry: int | None, as_json: bool) -> None:
     """List who did what, and why, the last one first: redrives, discards, edits, purges, pauses."""
-    from outbox_tasks.mend.lookup import Lookup
+    from outbox_tasks.operating.messages.find import Lookup
 
     with open_store() as store:
         if entry is not None:

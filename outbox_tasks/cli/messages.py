@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from outbox_tasks.cli.texts import ago, cell, clock, many, shown_payload
-from outbox_tasks.shown import one_line, printable
+from outbox_tasks.text import one_line, printable
 
 if TYPE_CHECKING:
-    from outbox_tasks.mend.redrive import Kind
+    from outbox_tasks.operating.messages.acts import Kind
 
 STYLES = {
     "pending": "", "scheduled": "cyan", "leased": "blue", "retrying": "yellow", "dead": "red", "sent": "green",

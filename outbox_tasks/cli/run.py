@@ -18,9 +18,9 @@ def init(writers: tuple[str, ...], as_json: bool) -> None:
 
     Safe to run twice, and on many hosts at once.
     """
-    from outbox_tasks.database import migrating
+    from outbox_tasks.database.connection import migrating
+    from outbox_tasks.database.schema import VERSION
     from outbox_tasks.migrations import grant_writer, upgrade
-    from outbox_tasks.schema import VERSION
     from outbox_tasks.settings import Settings
 
     settings = Settings()
@@ -66,7 +66,7 @@ def drain(seconds: float | None, as_json: bool) -> None:
     in hand. Exit code 1 if a message is dead, or while something due could not be sent: it says which destination is
     left alone, and why.
     """
-    from outbox_tasks.cli.draining import run
+    from outbox_tasks.cli.drain import run
 
     raise SystemExit(run(seconds, as_json=as_json))
 

@@ -17,9 +17,9 @@ from outbox_tasks.cli.common import console, echo_json, installed, json_option, 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from outbox_tasks.broker import Broker
+    from outbox_tasks.broker.broker import Broker
+    from outbox_tasks.relay.store import Store
     from outbox_tasks.settings import Settings
-    from outbox_tasks.store import Store
 
 PATIENCE = 0.5
 """Seconds that the broker has to tell how much is queued. All else comes from the database."""
@@ -57,13 +57,14 @@ def status(watch: float | None, as_json: bool) -> None:
 
 def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
     """All that is shown, for programs."""
-    from outbox_tasks import __version__, census, health
-    from outbox_tasks.schema import VERSION
+    from outbox_tasks import __version__
+    from outbox_tasks.database.schema import VERSION
+    from outbox_tasks.operating import health, overview
 
     queued = queues.ask()
     trip = health.slow(store)
-    seen = census.take(store)
-    archived, estimated = census.archived(store)
+    seen = overview.take(store)
+    archived, estimated = overview.archived(store)
     closed = {"state": "closed", "failures": 0}
     destinations = [
         {
@@ -146,7 +147,8 @@ class Queues:
 
     @cached_property
     def _broker(self) -> Broker:
-        from outbox_tasks.broker import Broker, PinnedCelery
+        from outbox_tasks.broker.broker import Broker
+        from outbox_tasks.broker.pinned import PinnedCelery
 
         url = str(self._settings.broker_url)
         app = self._app or PinnedCelery("outbox_tasks.status", broker=url, settings=self._settings, timeout=PATIENCE)

@@ -10,10 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from outbox_tasks.cli.texts import cell, many
-from outbox_tasks.health import span
-from outbox_tasks.pulse import LATE
+from outbox_tasks.database.activity import LATE
 from outbox_tasks.settings import PUBLISH_QUEUE
-from outbox_tasks.shown import one_line
+from outbox_tasks.text import one_line, span
 
 STYLES = {"closed": "green", "open": "red", "trying": "yellow", "paused": "yellow"}
 """The breaker's states, as `breaker.states` names them."""
@@ -24,7 +23,7 @@ NARROW = 100
 """Columns of a terminal below which queues are named by their last word."""
 
 COUNTED = 10_000
-"""What waits for a key is counted up to here: see `order.blocked_keys`."""
+"""What waits for a key is counted up to here: see `claim_keys.blocked_keys`."""
 
 Found = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from outbox_tasks.shown import one_line, printable
+from outbox_tasks.text import one_line, printable
 
 if TYPE_CHECKING:
     from rich.text import Text

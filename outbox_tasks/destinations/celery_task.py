@@ -19,9 +19,15 @@ from urllib.parse import parse_qs, urlsplit
 
 from kombu import Producer
 
-from outbox_tasks.broker import PinnedCelery, batch
+from outbox_tasks.broker.broker import batch
+from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.errors import ConfigurationError, PermanentError
-from outbox_tasks.events import (
+from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.redaction import without_secrets
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
+from outbox_tasks.wire.cloudevents import (
     UNEXPRESSED,
     attributes,
     checked_headers,
@@ -30,11 +36,6 @@ from outbox_tasks.events import (
     trace_headers,
     unexpressed,
 )
-from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.policy import HIDDEN, Destination
-from outbox_tasks.settings import Settings
-from outbox_tasks.shown import without_secrets
-from outbox_tasks.task_message import ENVELOPE, TaskMessage, accepted
 
 OPTIONS = ("task", "queue", "broker", "accept")
 

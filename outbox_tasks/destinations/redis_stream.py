@@ -20,10 +20,10 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from redis.retry import Retry
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.events import attributes, encoded, own_headers
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.policy import HIDDEN, Destination
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
 Fields = dict[str, str | bytes]
 

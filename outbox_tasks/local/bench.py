@@ -28,15 +28,15 @@ from rich.table import Table
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from outbox_tasks.broker import batch
-from outbox_tasks.database import engine_url, migrating
+from outbox_tasks.broker.broker import batch
+from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local import commands
 from outbox_tasks.local.processes import Child, Group
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.nudge import broker_nudge
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings
+from outbox_tasks.writing.nudge import broker_nudge
 
 WORKERS = 2
 PATIENCE = 120.0

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from outbox_tasks.local.binaries import PostgresInstall
 from outbox_tasks.local.errors import ClusterNotMade, DirectoryInUse
-from outbox_tasks.local.install import PostgresInstall
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 

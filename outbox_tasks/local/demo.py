@@ -21,14 +21,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from outbox_tasks.database import engine_url
+from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable
 from outbox_tasks.local.demo_app import Shop
 from outbox_tasks.local.demo_report import Books, Casualty, Report, counted
 from outbox_tasks.local.demo_surroundings import Surroundings, surroundings
-from outbox_tasks.local.relay import Relay, Service
-from outbox_tasks.schema import tables
-from outbox_tasks.shown import redacted
+from outbox_tasks.local.supervised import Relay, Service
+from outbox_tasks.redaction import redacted
 
 PUBLISHERS = 2
 PATIENCE = 120.0

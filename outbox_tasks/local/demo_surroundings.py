@@ -19,7 +19,7 @@ import redis
 from redis.exceptions import ResponseError
 from sqlalchemy.schema import DropSchema
 
-from outbox_tasks.database import migrating
+from outbox_tasks.database.connection import migrating
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.local import demo_destination
 from outbox_tasks.local.demo_app import DESTINATION
@@ -27,8 +27,8 @@ from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
+from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import PREFIX, Settings
-from outbox_tasks.shown import redacted
 
 FAILING_SHARE = 0.06
 """Of the requests with messages to the destination."""

@@ -21,9 +21,9 @@ import redis
 from psycopg import sql
 
 from outbox_tasks.local import guard
+from outbox_tasks.local.binaries import valkey_server
 from outbox_tasks.local.cluster import Cluster
 from outbox_tasks.local.errors import ServerNotReady, ServerNotStarted
-from outbox_tasks.local.install import valkey_server
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 

@@ -22,10 +22,11 @@ from outbox_tasks.local.commands import outbox_tasks_argv
 from outbox_tasks.local.errors import LocalError, ServerLost, TablesNotMade
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.relay import MONITOR_PORT, Flower, Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
+from outbox_tasks.local.supervised import MONITOR_PORT, Flower, Relay
+from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
-from outbox_tasks.shown import printable, redacted
+from outbox_tasks.text import printable
 
 DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OUTBOX_DESTINATIONS"
 FLOWER_PASSWORD = "OUTBOX_FLOWER_PASSWORD"

@@ -23,10 +23,10 @@ from sqlalchemy import Connection, text
 from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.util import await_only
 
+from outbox_tasks.database.pieces import check_dialect
+from outbox_tasks.database.schema import VERSION, quoted, tables
 from outbox_tasks.errors import SchemaTooNew, UnknownRole
-from outbox_tasks.schema import VERSION, quoted, tables
 from outbox_tasks.settings import Settings
-from outbox_tasks.sql import check_dialect
 
 STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on"}
 """What the scripts rely on, whatever the session or its role prefers."""

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from outbox_tasks.relay.send import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing.messages import SeenMessage, StoredTask
 from outbox_tasks.testing.pipe import Drained, SimulatedCrash
 from outbox_tasks.testing.probe import OutboxProbe, Published
 
-__all__ = ["Drained", "OutboxProbe", "Published", "SeenMessage", "SimulatedCrash", "StoredTask"]
+__all__ = ["Drained", "OutboxProbe", "Published", "Publishers", "SeenMessage", "SimulatedCrash", "StoredTask"]
 
 
 @pytest.fixture(scope="session")

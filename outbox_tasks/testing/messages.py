@@ -14,8 +14,8 @@ from kombu.compression import decompress
 from kombu.serialization import loads
 
 from outbox_tasks.model import LeasedMessage
-from outbox_tasks.task_message import ENVELOPE, TaskMessage
 from outbox_tasks.testing.errors import NotATask, NotJson
+from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 
 SHORT = 200
 """Characters of a payload that are shown in a list."""

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias, get_args
 
-from outbox_tasks.claim import claim
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import PermanentError, TransientError
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Step
-from outbox_tasks.publish import publish, send
-from outbox_tasks.settle import settle
+from outbox_tasks.relay.claim import claim
+from outbox_tasks.relay.send import publish, send
+from outbox_tasks.relay.settle import settle
 from outbox_tasks.testing.errors import ConsumerNotPlain, DrainEndless, NotADestination, NotAPoint
 from outbox_tasks.testing.messages import SeenMessage
 from outbox_tasks.testing.rows import ProbeStore

@@ -33,18 +33,18 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.orm import Session
 from sqlalchemy.sql import ColumnElement, Executable
 
-from outbox_tasks import statements
-from outbox_tasks.database import migrating
+from outbox_tasks.database import settle
+from outbox_tasks.database.connection import migrating
+from outbox_tasks.database.pieces import SECOND
+from outbox_tasks.database.schema import DEAD, PENDING, Tables
 from outbox_tasks.errors import SchemaMissing, SchemaTooOld
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import EVENT_ID
-from outbox_tasks.schema import DEAD, PENDING, Tables
-from outbox_tasks.sessions import is_django, unwrapped
+from outbox_tasks.relay.store import Claimed, Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.sql import SECOND
-from outbox_tasks.store import Claimed, Store
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
 from outbox_tasks.testing.messages import SeenMessage
+from outbox_tasks.writing.transactions import is_django, unwrapped
 
 
 def _alone(settings: Settings) -> Settings:
@@ -63,7 +63,7 @@ class ProbeStore(Store):
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         # What was sent is to be looked at, whatever the application does with it.
-        self._settle_done = statements.settle_done(self.tables, archive=True)
+        self._settle_done = settle.settle_done(self.tables, archive=True)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:

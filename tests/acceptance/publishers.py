@@ -14,8 +14,8 @@ from pathlib import Path
 
 from outbox_tasks.destinations.redis_stream import RedisStreamPublisher
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
 
 SCHEME = "obedient"
 

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.local.install import PostgresInstall
+from outbox_tasks.local.binaries import PostgresInstall
 from tests.acceptance.conftest import cluster, settled
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import Engine
 
 from outbox_tasks.cli import outbox
-from outbox_tasks.doctor import Finding, Severity, examine
+from outbox_tasks.operating.doctor import Finding, Severity, examine
 from tests.acceptance.nodes import Relay, Worker
 from tests.conftest import Rows, Stream, eventually
 

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.broker import PUBLISH_TASK
+from outbox_tasks.broker.names import PUBLISH_TASK
 from tests.acceptance.conftest import cluster, settled
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually

@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.broker import PUBLISH_TASK
+from outbox_tasks.broker.names import PUBLISH_TASK
 from outbox_tasks.local.commands import CELERY, FLOWER_READY, flower_argv, flower_env
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child

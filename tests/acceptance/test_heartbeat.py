@@ -11,11 +11,12 @@ import psutil
 import pytest
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 
-from outbox_tasks.broker import Broker, PinnedCelery
-from outbox_tasks.census import Census, Sign, heartbeats, take
-from outbox_tasks.health import examine
-from outbox_tasks.store import Store
-from outbox_tasks.tallies import EVERY
+from outbox_tasks.broker.broker import Broker
+from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.operating.health import examine
+from outbox_tasks.operating.overview import Census, Sign, heartbeats, take
+from outbox_tasks.relay.store import Store
+from outbox_tasks.telemetry.counters import EVERY
 from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay
 from tests.conftest import eventually

@@ -15,12 +15,13 @@ import psutil
 import pytest
 from sqlalchemy import Engine
 
-from outbox_tasks.health import examine
+from outbox_tasks.database.activity import LATE
 from outbox_tasks.local.commands import outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from outbox_tasks.pulse import LATE
-from outbox_tasks.store import Store
+from outbox_tasks.operating import pauses
+from outbox_tasks.operating.health import examine
+from outbox_tasks.relay.store import Store
 from tests.acceptance.nodes import Relay, Worker
 from tests.conftest import Rows, eventually, seconds_from_now
 from tests.proxy import Proxy
@@ -76,7 +77,7 @@ def test_a_worker_that_does_nothing_is_told_from_one_that_has_nothing_to_do(
         assert ask(worker, "livez").json() == {"ok": True, "findings": []}
         eventually(lambda worker=worker: not examine(relay.settings, node(worker)))
     store = Store.connect(relay.settings)
-    store.traffic.pause("orders", "alice", None)
+    pauses.pause(store, "orders", "alice", None)
     store.close()
     Rows(engine, schema).insert(1, locked_until=seconds_from_now(-9999))
 

@@ -86,7 +86,7 @@ import time
 import gevent
 from sqlalchemy import text
 from outbox_tasks import Settings
-from outbox_tasks.store import Store
+from outbox_tasks.relay.store import Store
 
 store = Store.connect(Settings())
 store.rows(text("select 1"), {})

@@ -12,11 +12,11 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.database import engine_url
+from outbox_tasks.database.connection import engine_url
+from outbox_tasks.database.schema import VERSION
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.schema import VERSION
 from tests.acceptance.nodes import Relay
 from tests.conftest import Stream, eventually
 

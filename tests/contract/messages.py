@@ -8,9 +8,9 @@ from typing import Any
 
 from outbox_tasks.destinations import Publisher, load
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.policy import Destination
-from outbox_tasks.publish import send
+from outbox_tasks.relay.send import send
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
 from tests.contract.counterparts import Counterpart
 
 SENT = Outcome.sent()

@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.descriptor_pool import Default
 
-from outbox_tasks.destinations import grpc_events, load, proto
+from outbox_tasks.destinations import load, proto
+from outbox_tasks.destinations.grpc import publisher as grpc_events
 from outbox_tasks.destinations.proto import CloudEvent, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Result

@@ -26,9 +26,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from outbox_tasks.destinations import http_network, load
-from outbox_tasks.destinations.http_network import is_public
-from outbox_tasks.destinations.http_options import read
+from outbox_tasks.destinations import load
+from outbox_tasks.destinations.http import network
+from outbox_tasks.destinations.http.network import is_public
+from outbox_tasks.destinations.http.options import read
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.model import LeasedMessage, Outcome, Result
@@ -396,7 +397,7 @@ class TestAddresses:
     def test_that_are_private_for_a_moment_are_an_outage(
         self, target: Counterpart, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(http_network, "is_public", lambda address: address == "127.0.0.1")
+        monkeypatch.setattr(network, "is_public", lambda address: address == "127.0.0.1")
         names["shop.example"] = ["10.1.2.3"]
         url = f"http://shop.example:{target.port}/hooks/{target.place}"
         with closing(loaded(url, send_timeout=2)) as publisher:
@@ -409,7 +410,7 @@ class TestAddresses:
         self, target: Counterpart, names: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A name server that gives another address at the second question (DNS rebinding) is not asked twice."""
-        monkeypatch.setattr(http_network, "is_public", lambda address: address == "127.0.0.1")
+        monkeypatch.setattr(network, "is_public", lambda address: address == "127.0.0.1")
         answers = iter([["169.254.169.254", "127.0.0.1"]])
         names["shop.example"] = lambda: next(answers)
         url = f"http://shop.example:{target.port}/hooks/{target.place}"

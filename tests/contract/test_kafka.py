@@ -177,7 +177,7 @@ class TestTime:
     def test_a_time_limit_leaves_nothing_to_be_sent(self, target: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
         """It strikes while librdkafka is still connecting."""
         with closing(loaded(target.url(target.place))) as publisher:
-            monkeypatch.setattr("outbox_tasks.destinations.kafka_session.Session._wait", interrupted)
+            monkeypatch.setattr("outbox_tasks.destinations.kafka.session.Session._wait", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 publisher.publish([message(0)])
             monkeypatch.undo()

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from outbox_tasks.destinations import load
-from outbox_tasks.doctor.addresses import addresses
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
+from outbox_tasks.operating.doctor.addresses import addresses
 from tests.contract.messages import configured
 
 

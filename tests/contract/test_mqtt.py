@@ -10,7 +10,7 @@ from paho.mqtt import subscribe
 from paho.mqtt.enums import MQTTProtocolVersion
 
 from outbox_tasks.destinations import load
-from outbox_tasks.destinations.mqtt import FORBIDDEN
+from outbox_tasks.destinations.mqtt.publisher import FORBIDDEN
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Result
 from tests.contract.counterparts.mqtt import Counterpart, Mosquitto

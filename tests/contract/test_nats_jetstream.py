@@ -136,7 +136,7 @@ def test_a_server_that_closed_the_idle_connection_is_found_again_at_once(
     target: Counterpart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing counts as a failure."""
-    monkeypatch.setattr("outbox_tasks.destinations.nats_link.IDLE", 0.0)
+    monkeypatch.setattr("outbox_tasks.destinations.nats.link.IDLE", 0.0)
     with closing(loaded(target.url(target.place))) as publisher:
         assert publisher.publish([message(0)]) == [SENT]
         target.stop()

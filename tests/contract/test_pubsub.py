@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from grpc import StatusCode
 
-from outbox_tasks.destinations import load, pubsub
-from outbox_tasks.destinations.pubsub_answers import trouble
+from outbox_tasks.destinations import load
+from outbox_tasks.destinations.pubsub import publisher as pubsub
+from outbox_tasks.destinations.pubsub.answers import trouble
 from outbox_tasks.errors import PublisherNotInstalled
 from outbox_tasks.model import Outcome, Result
 from tests.contract.counterparts.pubsub import PROJECT, Counterpart

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from outbox_tasks.destinations import load, pubsub_message
+from outbox_tasks.destinations import load
+from outbox_tasks.destinations.pubsub import message as pubsub_message
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from tests.contract.counterparts.pubsub import PROJECT, Counterpart

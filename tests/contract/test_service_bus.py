@@ -18,7 +18,8 @@ from urllib.parse import quote
 import pytest
 from azure.core.exceptions import ClientAuthenticationError
 
-from outbox_tasks.destinations import load, service_bus_url
+from outbox_tasks.destinations import load
+from outbox_tasks.destinations.service_bus import url as service_bus_url
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled
 from outbox_tasks.model import Result
 from tests.contract.counterparts.azure_service_bus import Counterpart

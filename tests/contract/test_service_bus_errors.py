@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from azure.servicebus import exceptions as azure
 
-from outbox_tasks.destinations import service_bus, service_bus_answers
+from outbox_tasks.destinations.service_bus import answers
+from outbox_tasks.destinations.service_bus import publisher as service_bus
 from outbox_tasks.model import Result
 from tests.conftest import eventually
 from tests.contract.counterparts.azure_service_bus import Counterpart
@@ -161,5 +162,5 @@ def test_a_timeout_is_an_outage_only_if_nothing_was_answered(answered: bool, res
 
 
 def test_an_error_that_nobody_knows_is_worth_another_attempt() -> None:
-    outcome = service_bus_answers.outcome_of(azure.ServiceBusError("odd"))
+    outcome = answers.outcome_of(azure.ServiceBusError("odd"))
     assert (outcome.result, outcome.code, outcome.error) == (Result.RETRY, "ServiceBusError", "odd")

@@ -16,13 +16,13 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from outbox_tasks.broker import Broker
-from outbox_tasks.claim import Tally, claim
-from outbox_tasks.database import engine_url
+from outbox_tasks.broker.broker import Broker
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
+from outbox_tasks.relay.claim import Tally, claim
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import PUBLISH_QUEUE
-from outbox_tasks.store import Store
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import SCHEME, distribution
 from tests.conftest import Rows, Stream, eventually

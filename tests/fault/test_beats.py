@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.broker import CLAIM_TASK
+from outbox_tasks.broker.names import CLAIM_TASK
 from outbox_tasks.settings import CLAIM_QUEUE
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually

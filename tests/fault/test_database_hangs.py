@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url
 
-from outbox_tasks.database import engine_url
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import distribution

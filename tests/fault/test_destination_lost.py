@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.store import Store
+from outbox_tasks.relay.store import Store
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import drained

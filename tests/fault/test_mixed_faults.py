@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
-from outbox_tasks.database import engine_url
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from tests.acceptance.nodes import Beat, Relay, Worker
 from tests.conftest import Stream, eventually

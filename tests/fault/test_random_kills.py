@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.database import engine_url
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Beat, Relay, Worker
 from tests.conftest import Stream, eventually

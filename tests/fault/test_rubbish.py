@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from kombu import Connection, Producer
 
-from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, PUBLISH_TASK
+from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, PUBLISH_TASK
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
 from tests.acceptance.nodes import Relay

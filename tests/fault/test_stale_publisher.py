@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Engine
 
 from outbox_tasks.model import Bundle, Outcome, Ticket
-from outbox_tasks.publish import Publishers, publish
-from outbox_tasks.settle import settle
+from outbox_tasks.relay.send import Publishers, publish
+from outbox_tasks.relay.settle import settle
 from tests.acceptance.nodes import Relay, Worker, freeze
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
 from tests.fault.conftest import Here, archive_locked, waiting_for_locks

@@ -13,13 +13,27 @@ from sqlalchemy import make_url
 from sqlalchemy.sql import ClauseElement, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from outbox_tasks import audit, breaker, counts, leasing, order, signs, slots, sql, statements
-from outbox_tasks.alerts import statements as telling
-from outbox_tasks.archive import statements as archive
-from outbox_tasks.doctor import statements as doctor
-from outbox_tasks.mend import search
-from outbox_tasks.mend import statements as mending
-from outbox_tasks.schema import tables
+from outbox_tasks.database import (
+    activity,
+    begin,
+    breaker,
+    claim,
+    claim_keys,
+    inbox,
+    pieces,
+    schema,
+    settle,
+    slots,
+    write,
+)
+from outbox_tasks.database.schema import tables
+from outbox_tasks.operating import audit, counts, pauses
+from outbox_tasks.operating.archive import statements
+from outbox_tasks.operating.archive import statements as archive
+from outbox_tasks.operating.doctor import statements as doctor
+from outbox_tasks.operating.messages import act_statements as mending
+from outbox_tasks.operating.messages import find_statements
+from outbox_tasks.telemetry.alerts import statements as telling
 
 DIRECTORY = Path(__file__).parent
 DIALECT = make_url("postgresql+psycopg://").get_dialect()()
@@ -35,22 +49,22 @@ def current() -> dict[str, str]:
     t = tables()
     past = archive.partition(t, "outbox_archive_20261120")
     made: dict[str, Executable] = {
-        "publish": statements.publish(t),
-        "publish_once": statements.publish_once("some_schema"),
-        "cancel": statements.cancel("some_schema"),
-        "claim": leasing.claim(t),
-        "horizon": order.horizon(t),
-        "claim_keys": order.claim_keys(t),
-        "blocked_keys": order.blocked_keys(t),
-        "count_blocked_keys": order.count_blocked_keys(t),
-        "bury_unroutable": leasing.bury_unroutable(t),
-        "begin": statements.begin(t),
-        "settle_done": statements.settle_done(t, archive=True),
-        "recall": leasing.recall(t),
-        "sent_in_vain": statements.sent_in_vain(t, archive=True),
-        "settle_done_delete": statements.settle_done(t, archive=False),
-        "settle_failed": statements.settle_failed(t),
-        "release": statements.release(t),
+        "publish": write.publish(t),
+        "publish_once": write.publish_once("some_schema"),
+        "cancel": write.cancel("some_schema"),
+        "claim": claim.claim(t),
+        "horizon": claim_keys.horizon(t),
+        "claim_keys": claim_keys.claim_keys(t),
+        "blocked_keys": claim_keys.blocked_keys(t),
+        "count_blocked_keys": claim_keys.count_blocked_keys(t),
+        "bury_unroutable": claim.bury_unroutable(t),
+        "begin": begin.begin(t),
+        "settle_done": settle.settle_done(t, archive=True),
+        "recall": claim.recall(t),
+        "sent_in_vain": settle.sent_in_vain(t, archive=True),
+        "settle_done_delete": settle.settle_done(t, archive=False),
+        "settle_failed": settle.settle_failed(t),
+        "release": begin.release(t),
         "admit": breaker.admit(t),
         "seen": slots.seen(t),
         "left": slots.left(t),
@@ -66,12 +80,12 @@ def current() -> dict[str, str]:
         "untried": breaker.untried(t),
         "tripped": breaker.tripped(t),
         "recovered": breaker.recovered(t),
-        "give_back": breaker.give_back(t),
-        "pause": breaker.pause(t),
-        "resume": breaker.resume(t),
+        "give_back": begin.give_back(t),
+        "pause": pauses.paused(t),
+        "resume": pauses.resumed(t),
         "states": breaker.states(t),
-        "mark": statements.mark(t),
-        "forget": statements.forget(t),
+        "mark": inbox.mark(t),
+        "forget": inbox.forget(t),
         "record_alerts": telling.record_alerts(t),
         "end_alerts": telling.end_alerts(t),
         "take_posts": telling.take_posts(t),
@@ -86,11 +100,11 @@ def current() -> dict[str, str]:
         "pages": counts.pages(t),
         "sample": counts.sample(t),
         "archived": counts.archived(t),
-        "tally": signs.tally(t),
-        "tallied": signs.tallied(t),
-        "beat": signs.beat(t),
-        "heartbeats": signs.heartbeats(t),
-        "stopped": signs.stopped(t),
+        "tally": activity.tally(t),
+        "tallied": activity.tallied(t),
+        "beat": activity.beat(t),
+        "heartbeats": activity.heartbeats(t),
+        "stopped": activity.stopped(t),
         "doctor_server": doctor.server(),
         "doctor_clock": doctor.clock(),
         "doctor_backend": doctor.backend(),
@@ -105,7 +119,7 @@ def current() -> dict[str, str]:
         "doctor_prepared": doctor.prepared(t),
         "doctor_slots": doctor.slots(),
         "doctor_hidden": doctor.hidden(),
-        "version": statements.version(t),
+        "version": schema.version(t),
         "prepare_archive": statements.prepare_archive("some_schema", 7),
         "archive_partitions": archive.partitions(t),
         "archive_days": archive.days(past),
@@ -121,19 +135,19 @@ def current() -> dict[str, str]:
         "forget_counts": archive.forget_counts(t),
         "forget_workers": archive.forget_workers(t),
         "forget_acts": archive.forget_acts(t),
-        "alone": sql.alone("some_schema", "maintain"),
-        "idle": sql.idle(),
-        "unhurried": sql.unhurried(),
-        "newest": search.newest(t),
-        "newest_archived": search.newest_archived(t),
-        "waiting": search.waiting(t),
-        "of_key": search.of_key(t),
-        "dead_of_destinations": search.dead_of_destinations(t),
-        "dead_of_group": search.dead_of_group(t),
-        "groups": search.groups(t),
-        "everything": search.everything(t),
-        "ahead": search.ahead(t),
-        "states_of": search.states(t),
+        "alone": pieces.alone("some_schema", "maintain"),
+        "idle": pieces.idle(),
+        "unhurried": pieces.unhurried(),
+        "newest": find_statements.newest(t),
+        "newest_archived": find_statements.newest_archived(t),
+        "waiting": find_statements.waiting(t),
+        "of_key": find_statements.of_key(t),
+        "dead_of_destinations": find_statements.dead_of_destinations(t),
+        "dead_of_group": find_statements.dead_of_group(t),
+        "groups": find_statements.groups(t),
+        "everything": find_statements.everything(t),
+        "ahead": find_statements.ahead(t),
+        "states_of": find_statements.states(t),
         "places_of_dead": mending.places_of_dead(t),
         "next_dead": mending.next_dead(t, "destination"),
         "next_dead_of_group": mending.next_dead(t, "group"),

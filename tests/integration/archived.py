@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Engine, func, insert, inspect, literal, select, text
 from sqlalchemy.sql import ColumnElement
 
-from outbox_tasks.archive import statements as archive
-from outbox_tasks.schema import tables
+from outbox_tasks.database.schema import tables
+from outbox_tasks.operating.archive import statements as archive
 
 MONTH = 30
 """Days ago: longer than anything is kept here."""

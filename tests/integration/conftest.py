@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from outbox_tasks.model import Bundle, LeasedMessage, Ticket
-from outbox_tasks.store import Claimed, Store
+from outbox_tasks.relay.store import Claimed, Store
 from tests.conftest import Rows
 
 Lease = Callable[..., Bundle]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
-from outbox_tasks.doctor import Finding, examine
+from outbox_tasks.operating.doctor import Finding, examine
 from outbox_tasks.settings import Settings
 
 NOBODY = "redis://127.0.0.1:1/0"

@@ -14,8 +14,8 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from outbox_tasks import Outbox, Settings
 from outbox_tasks.cli import outbox as commands
 from outbox_tasks.model import Step, Verdict
-from outbox_tasks.retention import maintain
-from outbox_tasks.store import Store
+from outbox_tasks.operating.retention import maintain
+from outbox_tasks.relay.store import Store
 from tests.conftest import Rows
 from tests.integration.conftest import after, bundle_of
 

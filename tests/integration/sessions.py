@@ -24,7 +24,7 @@ from sqlmodel import Session as SQLModelSession
 from sqlmodel.ext.asyncio.session import AsyncSession as SQLModelAsyncSession
 
 from outbox_tasks import Message, Outbox
-from outbox_tasks.schema import tables
+from outbox_tasks.database.schema import tables
 
 TOUCH = text("SELECT 1")
 

@@ -11,8 +11,9 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, inspect
 
-from outbox_tasks.schema import VERSION
-from outbox_tasks.store import Store
+from outbox_tasks.database.schema import VERSION
+from outbox_tasks.operating.archive import partitions
+from outbox_tasks.relay.store import Store
 from tests.integration.own_database import Place, own_database
 
 ENV = """
@@ -105,7 +106,7 @@ def test_a_script_makes_the_same_tables_and_may_run_twice(
     store = Store.connect(place.settings(database_schema=schema))
     try:
         store.check_version()
-        assert store.prepare_archive(8) == 1
+        assert partitions.prepare_days(store, 8) == 1
     finally:
         store.close()
     ours = script[script.index("DO $outbox_tasks$") : script.rindex("$outbox_tasks$;") + len("$outbox_tasks$;")]

@@ -14,17 +14,18 @@ from celery import Celery
 from click.testing import CliRunner, Result
 from sqlalchemy import Engine, event, text
 
-from outbox_tasks.alerts import statements as telling
-from outbox_tasks.alerts import webhook
-from outbox_tasks.alerts.board import KEPT, KEYS, QUIET, Board, News
-from outbox_tasks.alerts.teller import connect
 from outbox_tasks.cli import outbox
-from outbox_tasks.database import Database
+from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ConfigurationError, WebhookFailed
-from outbox_tasks.relay import Relay
+from outbox_tasks.operating import pauses
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import dead_letter, key_blocked
-from outbox_tasks.store import Store
+from outbox_tasks.telemetry.alerts import statements as telling
+from outbox_tasks.telemetry.alerts import webhook
+from outbox_tasks.telemetry.alerts.board import KEPT, KEYS, QUIET, Board, News
+from outbox_tasks.telemetry.alerts.teller import connect
+from outbox_tasks.worker.process import Relay
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.test_plans import explained, pages
 from tests.receiver import Receiver, receiver
@@ -210,7 +211,7 @@ class TestLooking:
         rows.insert(locked_until=seconds_from_now(-1000))
         assert new_board().overdue() != {}
         if why == "paused":
-            store.traffic.pause("orders", "me", None)
+            pauses.pause(store, "orders", "me", None)
         else:
             for _ in range(5):
                 store.traffic.tripped("orders", str(uuid4()), "connection", "refused")

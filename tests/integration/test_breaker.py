@@ -9,11 +9,12 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import update
 
-from outbox_tasks.claim import claim
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Verdict
-from outbox_tasks.publish import publish
-from outbox_tasks.settle import settle
-from outbox_tasks.store import Store
+from outbox_tasks.operating import pauses
+from outbox_tasks.relay.claim import claim
+from outbox_tasks.relay.send import publish
+from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 OUT = Outcome.outage("connection", "refused")
@@ -241,27 +242,27 @@ class TestAMessageThatIsTheCause:
 class TestByHand:
     def test_a_paused_destination_is_left_alone_until_it_is_resumed(self, store: Store, rows: Rows) -> None:
         rows.insert(5)
-        store.traffic.pause("orders", "ada", "maintenance")
+        pauses.pause(store, "orders", "ada", "maintenance")
         assert claimed(store) == []
         assert state(store) == "paused"
         [row] = store.traffic.states()
         assert (row.paused_by, row.paused_why) == ("ada", "maintenance")
         elapse(rows)
         assert claimed(store) == []
-        assert store.traffic.resume("orders", "ada")
-        assert not store.traffic.resume("orders", "ada")
+        assert pauses.resume(store, "orders", "ada")
+        assert not pauses.resume(store, "orders", "ada")
         assert len(run(store, Destination(Outcome.sent()))) == 5
 
     def test_to_resume_closes_the_breaker_too(self, store: Store, rows: Rows) -> None:
         rows.insert(1)
         open_it(store, rows)
-        assert store.traffic.resume("orders", "ada")
+        assert pauses.resume(store, "orders", "ada")
         assert len(claimed(store)) == 1
 
     def test_to_pause_stops_what_is_queued(self, store: Store, rows: Rows) -> None:
         rows.insert(5)
         bundles = claimed(store)
-        store.traffic.pause("orders", "ada", None)
+        pauses.pause(store, "orders", "ada", None)
         destination = Destination(Outcome.sent())
         assert {verdict.step for verdict in run(store, destination, bundles)} == {Step.STALE}
         assert destination.sent == []

@@ -37,10 +37,10 @@ from outbox_tasks.errors import (
     UnsupportedSession,
 )
 from outbox_tasks.model import Bundle, Step, Ticket
-from outbox_tasks.publish import publish
-from outbox_tasks.settle import settle
-from outbox_tasks.store import Store
-from outbox_tasks.task_message import ENVELOPE, TaskMessage
+from outbox_tasks.relay.send import publish
+from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.store import Store
+from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.acceptance.shapes import calls, make_app
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.sessions import driver

@@ -17,9 +17,9 @@ from outbox_tasks.errors import PayloadTooLarge
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Bundle
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.publish import Publishers, publish
+from outbox_tasks.relay.send import Publishers, publish
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, seconds_from_now
 from tests.integration.conftest import bundle_of
 
@@ -136,7 +136,7 @@ def test_while_the_storage_is_down_small_messages_are_sent_and_large_ones_are_tr
 def test_there_is_a_limit_at_the_write(
     outbox: Outbox, rows: Rows, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.policy.CLAIM_CHECK_LARGEST", 5000)
+    monkeypatch.setattr("outbox_tasks.settings.destination.CLAIM_CHECK_LARGEST", 5000)
     with Session(engine) as session, session.begin(), pytest.raises(PayloadTooLarge):
         outbox.publish(session, "page.made", LARGE)
     assert rows.hot() == []

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 from sqlalchemy import Connection, literal_column, text
 
-from outbox_tasks import counts
-from outbox_tasks.census import STATES, Standing, archived, standings
 from outbox_tasks.model import Step, Verdict
-from outbox_tasks.store import Store
+from outbox_tasks.operating import counts
+from outbox_tasks.operating.overview import STATES, Standing, archived, standings
+from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.conftest import Lease, after
 from tests.integration.test_plans import explained, pages, scans

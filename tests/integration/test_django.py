@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
+from outbox_tasks.database.schema import VERSION
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.schema import VERSION
 
 SETTINGS = """
 import json, os

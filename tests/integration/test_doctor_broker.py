@@ -8,8 +8,8 @@ import pytest
 import redis
 from celery import Celery
 
-from outbox_tasks.doctor import Severity, examine
 from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.operating.doctor import Severity, examine
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows
 from tests.integration.doctoring import NOBODY, found

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from sqlalchemy import Engine
 
 from outbox_tasks.cli import outbox
-from outbox_tasks.doctor import CODES, checks, examine
-from outbox_tasks.doctor.site import Site
+from outbox_tasks.operating.doctor import CODES, checks, examine
+from outbox_tasks.operating.doctor.site import Site
 from tests.conftest import MakeSettings, Rows, Stream
 from tests.integration.doctoring import NOBODY
 

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from outbox_tasks import health
-from outbox_tasks.doctor import Finding, Severity, clocks, examine
-from outbox_tasks.doctor.checks import DATABASE
+from outbox_tasks.operating import health
+from outbox_tasks.operating.doctor import Finding, Severity, clocks, examine
+from outbox_tasks.operating.doctor.checks import DATABASE
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows
 from tests.integration import pgbouncer

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from outbox_tasks.doctor import Severity, examine
-from outbox_tasks.doctor.addresses import Address
-from outbox_tasks.doctor.destinations import knock
 from outbox_tasks.local.ports import LOOPBACK
+from outbox_tasks.operating.doctor import Severity, examine
+from outbox_tasks.operating.doctor.addresses import Address
+from outbox_tasks.operating.doctor.destinations import knock
 from tests.conftest import MakeSettings, Stream
 from tests.integration.doctoring import found
 

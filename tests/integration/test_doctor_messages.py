@@ -12,10 +12,11 @@ import pytest
 import redis
 from sqlalchemy import Engine, func, insert, update
 
-from outbox_tasks.broker import PinnedCelery
-from outbox_tasks.doctor import Severity
+from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.operating import pauses
+from outbox_tasks.operating.doctor import Severity
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
-from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration.doctoring import NOBODY, Sql, found, sql
 
@@ -95,7 +96,7 @@ def test_dead_letters_and_the_keys_that_they_hold_up(settings: MakeSettings, row
 
 
 def test_a_destination_that_is_paused(settings: MakeSettings, store: Store, rows: Rows) -> None:
-    store.traffic.pause("orders", "jo", "moving house")
+    pauses.pause(store, "orders", "jo", "moving house")
     fresh = found(settings(), "paused")["paused"]
     assert fresh.severity is Severity.NOTE
     assert "by jo: moving house" in fresh.fact

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from outbox_tasks.doctor import Severity
-from outbox_tasks.retention import maintain
-from outbox_tasks.schema import VERSION
+from outbox_tasks.database.schema import VERSION
+from outbox_tasks.operating.doctor import Severity
+from outbox_tasks.operating.retention import maintain
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
 from tests.integration.doctoring import Sql, found, sql
 

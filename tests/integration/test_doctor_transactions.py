@@ -13,10 +13,10 @@ from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, Engine, text
 
 from outbox_tasks import Outbox
-from outbox_tasks.database import migrating
-from outbox_tasks.doctor import Finding, Severity, transactions
+from outbox_tasks.database.connection import migrating
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
+from outbox_tasks.operating.doctor import Finding, Severity, transactions
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, eventually
 from tests.integration.doctoring import found

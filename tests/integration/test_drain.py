@@ -22,12 +22,13 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox, Settings
 from outbox_tasks.cli import outbox
-from outbox_tasks.drain import Drained, drain, settings_for
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.mend.lookup import Lookup
 from outbox_tasks.model import Step
-from outbox_tasks.publish import Publishers
-from outbox_tasks.store import GRACE, Store
+from outbox_tasks.operating import pauses
+from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.relay.drain import Drained, drain, settings_for
+from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.store import GRACE, Store
 from tests.acceptance.publishers import SCHEME, distribution
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, own_stream, seconds_from_now
 
@@ -248,13 +249,13 @@ def test_a_destination_that_is_left_alone_is_told_by_each_drain_until_it_takes_w
 def test_a_destination_that_is_paused_is_told_while_something_is_due(
     told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream, store: Store
 ) -> None:
-    store.traffic.pause("orders", "ada", "moving house")
+    pauses.pause(store, "orders", "ada", "moving house")
     here = {"orders": {"url": stream.url}}
     assert told(here) == (0, "Sent 0. Nothing more is due.")
     rows.insert(1)
     said = "Sent 0. orders is left alone with 1 message, because it is paused by ada: moving house."
     assert told(here) == (1, said)
-    store.traffic.resume("orders", "ada")
+    pauses.resume(store, "orders", "ada")
     assert told(here) == (0, "Sent 1. Nothing more is due.")
 
 

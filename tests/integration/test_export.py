@@ -18,13 +18,13 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import Engine, Text, cast, func, literal, select
 
-from outbox_tasks.archive import export as exporting
-from outbox_tasks.archive import files as archive_files
-from outbox_tasks.archive import statements as archive
-from outbox_tasks.archive.storage import DayStorage
 from outbox_tasks.cli import outbox
-from outbox_tasks.retention import drop_days, export_days, maintain
-from outbox_tasks.store import Store
+from outbox_tasks.operating.archive import export as exporting
+from outbox_tasks.operating.archive import files as archive_files
+from outbox_tasks.operating.archive import statements as archive
+from outbox_tasks.operating.archive.storage import DayStorage
+from outbox_tasks.operating.retention import drop_days, export_days, maintain
+from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, eventually
 from tests.integration.archived import Archived
 

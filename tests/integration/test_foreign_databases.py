@@ -10,11 +10,11 @@ from time import sleep
 import pytest
 from sqlalchemy import Engine, text
 
-from outbox_tasks.archive import statements
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.retention import maintain
+from outbox_tasks.operating.archive import statements
+from outbox_tasks.operating.retention import maintain
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store
 from tests.conftest import Rows
 from tests.integration.doctoring import found
 from tests.integration.own_database import Place, own_database, through_the_pipe

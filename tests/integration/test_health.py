@@ -13,11 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import update
 
-from outbox_tasks import signs
 from outbox_tasks.cli import outbox
-from outbox_tasks.health import QUEUES, examine
+from outbox_tasks.database import activity
+from outbox_tasks.operating import pauses
+from outbox_tasks.operating.health import QUEUES, examine
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store
 from tests.conftest import Rows, seconds_from_now
 from tests.integration.doctoring import found
 
@@ -65,7 +66,7 @@ def test_workers_that_share_a_name_are_told_as_that_and_not_as_missing(
 ) -> None:
     seen(300, "claim@here", "worker")
     seen(300, "publish@here", "worker")
-    say = signs.beat(store.tables)
+    say = activity.beat(store.tables)
 
     def beat(number: int) -> None:
         facts = {"queues": [QUEUES[number % 2]], "started": f"{number % 2}"}
@@ -107,9 +108,9 @@ def test_messages_that_nobody_sends_are_not(site: Settings, rows: Rows, key: str
 
 def test_those_of_a_destination_that_is_paused_or_left_alone_are(site: Settings, store: Store, rows: Rows) -> None:
     rows.insert(5, locked_until=seconds_from_now(-9999))
-    store.traffic.pause("orders", "alice", None)
+    pauses.pause(store, "orders", "alice", None)
     assert examine(site) == []
-    store.traffic.resume("orders", "alice")
+    pauses.resume(store, "orders", "alice")
     assert codes(site) == [("stale", "orders")]
     for _ in range(site.breaker_failures):
         store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
@@ -148,7 +149,7 @@ def test_no_claim_is_not_if_something_is_due(site: Settings, seen: Seen, rows: R
     assert examine(site) == []
     rows.insert(1, locked_until=seconds_from_now(-60))
     assert codes(site) == [("claim", "")]
-    store.traffic.pause("orders", "alice", None)
+    pauses.pause(store, "orders", "alice", None)
     assert examine(site) == []
 
 
@@ -170,9 +171,9 @@ def test_messages_that_are_claimed_and_nobody_sends_are_not(
     assert "messages have been due for 4 min, and nothing has been sent for 5 min" in finding.text
     assert "there is publish@here to do it" in finding.text
     assert found(site, "silent")["silent"].fact.startswith("Messages have been due for 4 min")
-    store.traffic.pause("orders", "alice", None)
+    pauses.pause(store, "orders", "alice", None)
     assert examine(site) == []
-    store.traffic.resume("orders", "alice")
+    pauses.resume(store, "orders", "alice")
     seen(5, "publish")
     assert examine(site) == []
 

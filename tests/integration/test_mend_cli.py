@@ -22,7 +22,7 @@ from sqlalchemy import text
 from outbox_tasks.cli import outbox
 from outbox_tasks.cli.filters import Duration
 from outbox_tasks.cli.texts import lossless, printable, shown_payload
-from outbox_tasks.store import Store
+from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, eventually, seconds_from_now
 from tests.integration.test_redrive import acts, bury
 

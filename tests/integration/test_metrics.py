@@ -15,11 +15,12 @@ from click.testing import CliRunner, Result
 from prometheus_client.metrics import MetricWrapperBase
 from sqlalchemy import insert
 
-from outbox_tasks.claim import claim
 from outbox_tasks.cli import outbox
-from outbox_tasks.metrics import database_exposition, exposition
-from outbox_tasks.metrics.workers import Counting
-from outbox_tasks.store import Store
+from outbox_tasks.operating import pauses
+from outbox_tasks.relay.claim import claim
+from outbox_tasks.relay.store import Store
+from outbox_tasks.telemetry.metrics import database_exposition, exposition
+from outbox_tasks.telemetry.metrics.workers import Counting
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.exposed import ROOT, Described, Samples, described, documented, samples
 
@@ -49,7 +50,7 @@ def busy(store: Store, rows: Rows) -> Store:
     rows.insert(4, destination="mails", status="dead", dead_at=seconds_from_now(-5))
     rows.insert(1, destination="mails", key="k", status="dead", dead_at=seconds_from_now(-5))
     rows.insert(1, destination="mails", key="k")
-    store.traffic.pause("mails", "me", None)
+    pauses.pause(store, "mails", "me", None)
     now, t = datetime.now(UTC), rows.tables
     with rows.engine.begin() as connection:
         for name, kind, ago in (("a@host", "worker", 5), ("b@host", "worker", 500), ("claim", "claim", 2)):

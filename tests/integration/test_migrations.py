@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -19,13 +20,14 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from outbox_tasks.database import engine_url, migrating
+from outbox_tasks.database.connection import engine_url, migrating
+from outbox_tasks.database.schema import VERSION, tables
 from outbox_tasks.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 from outbox_tasks.migrations import migrations, upgrade
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
-from outbox_tasks.schema import VERSION, tables
+from outbox_tasks.operating.archive import partitions
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Store
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
 
 ALL = list(range(1, VERSION + 1))
@@ -112,7 +114,7 @@ class TestUpgrade:
         assert "outbox_messages" in table_names(engine, schema)
         default.check_version()
         assert default.claim({"orders": 1}, str(UUID(int=1))) == []
-        assert default.prepare_archive(8) == 1
+        assert partitions.prepare_days(default, 8) == 1
         default.close()
 
     def test_takes_a_schema_name_that_needs_quotes(
@@ -266,14 +268,14 @@ class TestArchive:
         assert self.partitions(rows, schema) == [*days, "outbox_archive_default"]
 
     def test_prepared_again_makes_only_what_is_missing(self, rows: Rows, store: Store, schema: str) -> None:
-        assert store.prepare_archive() == 0
-        assert store.prepare_archive(9) == 2
-        assert store.prepare_archive(9) == 0
+        assert partitions.prepare_days(store) == 0
+        assert partitions.prepare_days(store, 9) == 2
+        assert partitions.prepare_days(store, 9) == 0
         assert len(self.partitions(rows, schema)) == 11
 
     def test_prepared_by_many_at_once_is_prepared_once(self, rows: Rows, store: Store) -> None:
         with ThreadPoolExecutor(4) as pool:
-            assert sum(pool.map(store.prepare_archive, [12] * 4)) == 5
+            assert sum(pool.map(partial(partitions.prepare_days, store), [12] * 4)) == 5
 
     def archive_row(self, rows: Rows, day: int) -> str:
         with rows.engine.begin() as connection:
@@ -295,7 +297,7 @@ class TestArchive:
 
     def test_a_day_that_began_in_the_default_partition_stays_there(self, rows: Rows, store: Store, schema: str) -> None:
         self.archive_row(rows, 8)
-        assert store.prepare_archive(9) == 1
+        assert partitions.prepare_days(store, 9) == 1
         assert len(self.partitions(rows, schema)) == 10
         assert len(rows.archived()) == 1
 

@@ -11,11 +11,12 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, insert, text
 
-from outbox_tasks.claim import claim
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
-from outbox_tasks.publish import publish
-from outbox_tasks.settle import settle
-from outbox_tasks.store import Store
+from outbox_tasks.operating import overview
+from outbox_tasks.relay.claim import claim
+from outbox_tasks.relay.send import publish
+from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 
@@ -533,21 +534,21 @@ class TestBlocked:
         rows.insert(3, key="a")
         rows.insert(1, key="b")
         rows.insert(1, status="dead", dead_at=seconds_from_now(-10))
-        [found] = store.blocked_keys(10)
+        [found] = overview.blocked_keys(store, 10)
         assert (found.destination, found.key, found.id, found.waiting) == ("orders", "a", dead, 3)
         assert found.last_error_code == "no"
 
     def test_lists_no_key_for_which_nothing_waits(self, store: Store, rows: Rows) -> None:
         rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
         rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-50))
-        assert (store.blocked_keys(10), store.count_blocked_keys(10)) == ([], 0)
+        assert (overview.blocked_keys(store, 10), overview.count_blocked_keys(store, 10)) == ([], 0)
         rows.insert(1, key="a")
-        assert (len(store.blocked_keys(10)), store.count_blocked_keys(10)) == (1, 1)
+        assert (len(overview.blocked_keys(store, 10)), overview.count_blocked_keys(store, 10)) == (1, 1)
 
     def test_only_where_the_dead_block(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
         rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
-        assert store.blocked_keys(10) == []
+        assert overview.blocked_keys(store, 10) == []
 
 
 def test_a_run_of_large_messages_is_cut_and_goes_on_where_it_was_cut(store: Store, rows: Rows) -> None:

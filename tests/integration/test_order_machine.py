@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from sqlalchemy import Connection, delete, insert, select, update
 
-from outbox_tasks.claim import claim
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Verdict
-from outbox_tasks.publish import publish
-from outbox_tasks.settle import settle
-from outbox_tasks.store import Store
+from outbox_tasks.relay.claim import claim
+from outbox_tasks.relay.send import publish
+from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 KEYS = ("a", "b", None)
@@ -246,7 +246,7 @@ def test_no_message_is_ever_overtaken_by_one_of_its_key(
 ) -> None:
     store = Forgetful.connect(new_store(bundle_size=3, max_in_flight=100, breaker_failures=20).settings)
     store.rows_of_test = rows
-    monkeypatch.setattr("outbox_tasks.store.holder", lambda: f"here:{store.worker}")
+    monkeypatch.setattr("outbox_tasks.relay.store.holder", lambda: f"here:{store.worker}")
 
     class Here(Relay):
         pass

@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import Connection, func, insert, literal, select, text
 from sqlalchemy.sql import ClauseElement, Executable
 
-from outbox_tasks import leasing, order, statements
+from outbox_tasks.database import begin, claim, claim_keys, settle
 from outbox_tasks.model import Step, Verdict
-from outbox_tasks.store import Store
+from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
 from tests.integration.conftest import after, bundle_of
 
@@ -62,7 +62,7 @@ def claim_100(store: Store) -> list[dict[str, Any]]:
         "holder": "me",
         "hold": 60.0,
     }
-    return explained(store, leasing.claim(store.tables), parameters)
+    return explained(store, claim.claim(store.tables), parameters)
 
 
 FEW = {"outbox_destinations_pkey", "outbox_slots_pkey"}
@@ -151,11 +151,11 @@ def test_begin_and_settle_look_each_message_up_by_its_id(
     parameters = {"ticket": rows_of, "token": lease, "holder": "me", "hold": 40.0, "target": "orders", "patience": 5}
     parameters |= {"sender": UUID(int=2), "room": None, "keep": 18.0}
     for statement in (
-        statements.begin(store.tables),
-        statements.settle_done(store.tables, archive=True),
-        statements.settle_done(store.tables, archive=False),
-        statements.settle_failed(store.tables),
-        statements.release(store.tables),
+        begin.begin(store.tables),
+        settle.settle_done(store.tables, archive=True),
+        settle.settle_done(store.tables, archive=False),
+        settle.settle_failed(store.tables),
+        begin.release(store.tables),
     ):
         plan = explained(store, statement, parameters)
         assert scans(plan).keys() - FEW == {BY_ID}, statement
@@ -165,7 +165,7 @@ def test_begin_and_settle_look_each_message_up_by_its_id(
 
 @pytest.mark.usefixtures("flood")
 def test_looking_for_unknown_destinations_reads_next_to_nothing(store: Store) -> None:
-    plan = explained(store, leasing.bury_unroutable(store.tables), {"known": ["orders"], "grace": 3600.0})
+    plan = explained(store, claim.bury_unroutable(store.tables), {"known": ["orders"], "grace": 3600.0})
     assert set(scans(plan)) <= {DUE, KEYS, BY_ID}
     assert pages(plan) < 50
 
@@ -184,5 +184,7 @@ def test_looking_for_keys_reads_next_to_nothing(
     keys = select(literal("orders"), func.concat("k", func.generate_series(1, PENDING)), literal("e"), literal(b"{}"))
     with rows.engine.begin() as writing:
         writing.execute(insert(m).from_select(["destination", "key", "event_type", "payload"], keys))
-    plan = explained(store, order.horizon(store.tables), {"asked": '[{"destination": "orders"}, {"destination": "b"}]'})
+    plan = explained(
+        store, claim_keys.horizon(store.tables), {"asked": '[{"destination": "orders"}, {"destination": "b"}]'}
+    )
     assert pages(plan) < 50

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge, UnknownMessage
-from outbox_tasks.mend.lookup import Filter, Lookup
-from outbox_tasks.mend.redrive import Mending
 from outbox_tasks.model import Step, Verdict
-from outbox_tasks.store import Store
+from outbox_tasks.operating.messages.acts import Mending
+from outbox_tasks.operating.messages.find import Filter, Lookup
+from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease, after, bundle_of
 
@@ -127,7 +127,7 @@ class TestRedrive:
     def test_pages_miss_nothing_also_of_one_moment(
         self, rows: Rows, mending: Mending, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("outbox_tasks.mend.redrive.LOOK", 7)
+        monkeypatch.setattr("outbox_tasks.operating.messages.acts.LOOK", 7)
         moment = text("timestamptz '2026-01-01'")
         ids = bury(rows, 20, dead_at=seconds_from_now(-5))
         rows.change(ids, dead_at=moment)
@@ -142,7 +142,7 @@ class TestRedrive:
 
 class TestRaces:
     def test_two_at_once_take_each_message_once(self, new_store: MakeStore, rows: Rows, monkeypatch: Any) -> None:
-        monkeypatch.setattr("outbox_tasks.mend.redrive.BATCH", 20)
+        monkeypatch.setattr("outbox_tasks.operating.messages.acts.BATCH", 20)
         ids = [UUID(id) for id in bury(rows, 600)]
         barrier = threading.Barrier(2)
 
@@ -185,7 +185,8 @@ class TestRaces:
     def test_killed_in_the_middle_the_audit_says_what_was_done(self, store: Store, rows: Rows) -> None:
         ids = bury(rows, 200)
         code = (
-            "import sys, uuid; from outbox_tasks.mend.redrive import Mending; from outbox_tasks.store import Store;"
+            "import sys, uuid; from outbox_tasks.operating.messages.acts import Mending;"
+            "from outbox_tasks.relay.store import Store;"
             "from outbox_tasks.settings import Settings; store = Store.connect(Settings());"
             "Mending(store, 'ann').act('redrive', [uuid.UUID(id) for id in sys.argv[1:]], rate=40)"
         )

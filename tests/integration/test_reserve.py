@@ -13,10 +13,10 @@ from celery.worker import state
 from kombu import Connection, Queue
 
 from outbox_tasks.celery import make_app
-from outbox_tasks.crowd import HOLDS, Crowd
 from outbox_tasks.model import Bundle, Ticket
-from outbox_tasks.reserve import Reserving
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
+from outbox_tasks.worker.reserve import Reserving
+from outbox_tasks.worker.slots_full import HOLDS, Crowd
 
 LITTLE, MUCH = "little", "much"
 

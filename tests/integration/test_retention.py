@@ -18,15 +18,15 @@ from click.testing import CliRunner
 from sqlalchemy import Engine, Text, cast, func, insert, literal_column, select, text
 from sqlalchemy.dialects.postgresql import REGCLASS
 
-from outbox_tasks import retention
-from outbox_tasks.archive import partitions
-from outbox_tasks.archive import statements as archive
 from outbox_tasks.cli import outbox
-from outbox_tasks.database import engine_url
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.errors import DatabaseUnavailable, MaintainedElsewhere
 from outbox_tasks.model import Step, Verdict
-from outbox_tasks.retention import Trimmed, drop_days, maintain
-from outbox_tasks.store import Store
+from outbox_tasks.operating import retention
+from outbox_tasks.operating.archive import partitions
+from outbox_tasks.operating.archive import statements as archive
+from outbox_tasks.operating.retention import Trimmed, drop_days, maintain
+from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.archived import Archived
 from tests.integration.conftest import Lease, after

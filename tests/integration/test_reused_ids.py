@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.errors import ReusedId
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
-from outbox_tasks.sessions import sqlstate
-from outbox_tasks.store import Store
+from outbox_tasks.relay.store import Store
+from outbox_tasks.writing.transactions import sqlstate
 from tests.conftest import MakeSettings, Rows, eventually
 
 ID = UUID(int=5)

@@ -9,13 +9,12 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Connection, func, insert, literal, select, text
 
-from outbox_tasks.compose import sibling
-from outbox_tasks.mend import search
-from outbox_tasks.mend import statements as mending
-from outbox_tasks.mend.lookup import STATES, Filter, Lookup, _bounds
-from outbox_tasks.mend.redrive import Mending
-from outbox_tasks.model import Step, Verdict, uuid7
-from outbox_tasks.store import Store
+from outbox_tasks.model import Step, Verdict, sibling, uuid7
+from outbox_tasks.operating.messages import act_statements as mending
+from outbox_tasks.operating.messages import find_statements
+from outbox_tasks.operating.messages.acts import Mending
+from outbox_tasks.operating.messages.find import STATES, Filter, Lookup, _bounds
+from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
 from tests.integration.conftest import Lease, after
 from tests.integration.test_plans import explained, pages, scans
@@ -110,7 +109,7 @@ class TestList:
         self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In the middle of the backlog: neither among the newest nor among the oldest."""
-        monkeypatch.setattr("outbox_tasks.mend.lookup.LOOK", 50)
+        monkeypatch.setattr("outbox_tasks.operating.messages.find.LOOK", 50)
         rows.insert(100)
         [leased] = rows.insert(lease=uuid4(), locked_until=seconds_from_now(30))
         [mail] = rows.insert(destination="mails")
@@ -126,7 +125,7 @@ class TestList:
     def test_says_when_it_has_not_looked_at_all(
         self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("outbox_tasks.mend.lookup.LOOK", 50)
+        monkeypatch.setattr("outbox_tasks.operating.messages.find.LOOK", 50)
         rows.insert(40, event_type="other")
         seen = lookup.find(Filter(event_type="order.*"), 20)
         assert (seen.messages, seen.complete) == ([], True)
@@ -189,13 +188,13 @@ class TestGroups:
         assert found(lookup, group=groups[1]["group"]) == found(lookup, destination="mails")
 
     def test_are_read_a_page_at_a_time(self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("outbox_tasks.mend.lookup.GROUPS", 3)
+        monkeypatch.setattr("outbox_tasks.operating.messages.find.GROUPS", 3)
         for n in range(10):
             bury(rows, event_type=f"order.{n}")
         groups, complete = lookup.groups()
         assert {g["event_type"] for g in groups} == {f"order.{n}" for n in range(10)}
         assert complete
-        monkeypatch.setattr("outbox_tasks.mend.lookup.MOST_GROUPS", 6)
+        monkeypatch.setattr("outbox_tasks.operating.messages.find.MOST_GROUPS", 6)
         groups, complete = lookup.groups()
         assert (len(groups), complete) == (6, False)
 
@@ -228,12 +227,12 @@ class TestPlans:
     @pytest.mark.parametrize(
         ("make", "given"),
         [
-            (search.newest, {}),
-            (search.newest_archived, {}),
-            (search.waiting, {"destination": "orders"}),
-            (search.of_key, {"key": "k"}),
-            (search.dead_of_destinations, {}),
-            (search.dead_of_group, {"group": "0123456789ab"}),
+            (find_statements.newest, {}),
+            (find_statements.newest_archived, {}),
+            (find_statements.waiting, {"destination": "orders"}),
+            (find_statements.of_key, {"key": "k"}),
+            (find_statements.dead_of_destinations, {}),
+            (find_statements.dead_of_group, {"group": "0123456789ab"}),
         ],
     )
     def test_a_search_looks_at_no_more_than_it_may(self, store: Store, make: Any, given: dict[str, Any]) -> None:
@@ -245,10 +244,10 @@ class TestPlans:
     def test_the_groups_are_found_with_a_probe_each(self, store: Store) -> None:
         """And only the groups of the destination are counted."""
         parameters = {"past": "", "most": 500}
-        plan = explained(store, search.groups(store.tables), {**parameters, "destination": "nowhere"})
+        plan = explained(store, find_statements.groups(store.tables), {**parameters, "destination": "nowhere"})
         assert scans(plan).keys() == {"outbox_messages_groups"}
         assert pages(plan) < 100
-        plan = explained(store, search.groups(store.tables), {**parameters, "destination": None})
+        plan = explained(store, find_statements.groups(store.tables), {**parameters, "destination": None})
         assert scans(plan).keys() == {"outbox_messages_groups"}
         assert pages(plan) < 2 * BACKLOG
 

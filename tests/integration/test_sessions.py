@@ -16,7 +16,7 @@ from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
-from outbox_tasks.database import engine_url
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.errors import InvalidMessage, NotInTransaction, ReusedId, SchemaMissing
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade

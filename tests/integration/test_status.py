@@ -20,16 +20,17 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner, Result
 
-from outbox_tasks.claim import Tally
 from outbox_tasks.cli import outbox
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.install import install
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.operating import pauses
+from outbox_tasks.relay.claim import Tally
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import claimed, settled
-from outbox_tasks.store import Store
-from outbox_tasks.tallies import MOST, Tallies
+from outbox_tasks.telemetry.counters import MOST, Tallies
 from tests.conftest import Rows, eventually, seconds_from_now
 
 Run = Callable[..., Result]
@@ -75,7 +76,7 @@ def test_what_is_wrong_comes_first_and_nothing_is_wider_than_the_terminal(run: R
     rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
     rows.insert(2, key="a")
     beat(rows, ago=600)
-    store.traffic.pause("orders", "alice", "moving house")
+    pauses.pause(store, "orders", "alice", "moving house")
     lines = run("status").stdout.splitlines()
     assert lines[0] == "✗ no worker consumes outbox.claim"
     assert lines[1] == "✗ no worker consumes outbox.publish: publish@here was last seen 10 min ago"
@@ -139,7 +140,7 @@ def test_of_an_installed_relay_the_application_s_broker_is_asked(
 def test_nothing_is_in_order_above_a_destination_that_is_left_alone(
     run: Run, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.health.judge", lambda settings, seen: iter(()))
+    monkeypatch.setattr("outbox_tasks.operating.health.judge", lambda settings, seen: iter(()))
     assert run("status").stdout.splitlines()[0] == "✓ in order"
     for _ in range(5):
         store.traffic.tripped("orders", str(uuid4()), "connection", "refused")

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select, text
 
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
-from outbox_tasks.policy import CENTURY, WEEK
-from outbox_tasks.store import GRACE, Claimed, Store, holder
+from outbox_tasks.operating import retention
+from outbox_tasks.relay.store import GRACE, Claimed, Store, holder
+from outbox_tasks.settings.destination import CENTURY, WEEK
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease, after, bundle_of
 
@@ -92,7 +93,7 @@ class TestClaim:
             lease, "orders", [Verdict(ticket, Step.RETRY, 1.25 * WEEK, "busy", "later") for ticket in after(begun)]
         )
         assert due_in(rows, ids[0]) == pytest.approx(2.25 * WEEK, abs=60)
-        assert store.forget(10) == 0
+        assert retention.forget(store, 10) == 0
 
     @pytest.mark.parametrize(
         "columns",

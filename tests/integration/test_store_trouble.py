@@ -20,7 +20,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from outbox_tasks.database import Patient, engine_url, migrating
+from outbox_tasks.database.connection import Patient, engine_url, migrating
 from outbox_tasks.errors import (
     ConfigurationError,
     DatabaseTooSlow,
@@ -33,9 +33,10 @@ from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
-from outbox_tasks.publish import publish
-from outbox_tasks.settle import settle
-from outbox_tasks.store import Store
+from outbox_tasks.operating.archive import partitions
+from outbox_tasks.relay.send import publish
+from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration import pgbouncer
 from tests.integration.conftest import Lease, after
@@ -53,7 +54,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "settle failed": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.DEAD)]),
     "sent_in_vain": lambda store: store.sent_in_vain([TICKET]),
     "release": lambda store: store.release(LEASE, [TICKET]),
-    "prepare_archive": lambda store: store.prepare_archive(8),
+    "prepare_archive": lambda store: partitions.prepare_days(store, 8),
 }
 every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
@@ -213,7 +214,7 @@ class TestServerGone:
         arrived = publish(store, {"orders": first}, bundle)
         forget(server, store)
         with monkeypatch.context() as elsewhere:
-            elsewhere.setattr("outbox_tasks.store.holder", lambda: "elsewhere:1")
+            elsewhere.setattr("outbox_tasks.relay.store.holder", lambda: "elsewhere:1")
             again = publish(store, {"orders": second}, bundle)
             settle(store, bundle, again[:2])
         settle(store, bundle, arrived)

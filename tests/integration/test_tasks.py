@@ -17,14 +17,15 @@ from celery.worker import state as worker_state
 from kombu import Message as Arrived
 from sqlalchemy import text
 
-from outbox_tasks.broker import QUEUES, PinnedCelery
-from outbox_tasks.bundles import PublishRequest, trace_each
+from outbox_tasks.broker.names import QUEUES
+from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.celery import make_app
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import key_blocked
-from outbox_tasks.store import Store
+from outbox_tasks.worker.bundles import PublishRequest, trace_each
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from outbox_tasks.store import Store
+from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
 
 OVERLINE = "\x1b[53m"

@@ -16,14 +16,14 @@ from sqlalchemy import URL, Engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox_tasks.database import engine_url
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.errors import PermanentError, TransientError
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage, Outcome, TaskHeaders
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.publish import Publishers
+from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.store import GRACE, Store, holder
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import GRACE, Store, holder
 from outbox_tasks.testing import OutboxProbe, SeenMessage, SimulatedCrash
 from outbox_tasks.testing.errors import (
     ConsumerNotPlain,

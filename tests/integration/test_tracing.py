@@ -22,8 +22,8 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
 from outbox_tasks.model import Bundle, Outcome, Ticket
-from outbox_tasks.publish import Publishers, publish
-from outbox_tasks.store import Store
+from outbox_tasks.relay.send import Publishers, publish
+from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

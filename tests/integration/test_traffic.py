@@ -12,14 +12,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import func, select, update
 
-from outbox_tasks import slots
-from outbox_tasks.claim import claim
+from outbox_tasks.database import slots
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket
-from outbox_tasks.publish import publish
+from outbox_tasks.relay.claim import claim
+from outbox_tasks.relay.send import publish
+from outbox_tasks.relay.settle import NATIVE_RETRIES, settle
+from outbox_tasks.relay.store import Store, holder
+from outbox_tasks.relay.traffic import Share
 from outbox_tasks.settings import SLOW
-from outbox_tasks.settle import NATIVE_RETRIES, settle
-from outbox_tasks.store import Store, holder
-from outbox_tasks.traffic import Share
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 TWO = {name: {"url": "a://b"} for name in ("orders", "mails")}

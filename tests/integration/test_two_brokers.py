@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.broker import same_place
+from outbox_tasks.broker.broker import same_place
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.install import install
 from outbox_tasks.local.servers import EmbeddedValkey

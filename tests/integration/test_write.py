@@ -18,8 +18,7 @@ from pydantic import BaseModel
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox_tasks.compose import sibling
-from outbox_tasks.database import engine_url
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.errors import (
     InvalidMessage,
     NotInTransaction,
@@ -30,10 +29,10 @@ from outbox_tasks.errors import (
 )
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.model import Message, uuid7
-from outbox_tasks.nudge import PAUSE, Nudge
+from outbox_tasks.model import Message, sibling, uuid7
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import CLAIM_QUEUE
+from outbox_tasks.writing.nudge import PAUSE, Nudge
 from tests.conftest import MakeSettings, Rows, eventually
 
 AnySession = Session | Connection
@@ -237,7 +236,7 @@ class TestMessages:
         self, outbox: Outbox, rows: Rows, engine: Engine, monkeypatch: pytest.MonkeyPatch, own_ids: bool
     ) -> None:
         """Past a gigabyte the connection would die. Of one transaction: all or none."""
-        monkeypatch.setattr("outbox_tasks.write.CHUNK", 5000)
+        monkeypatch.setattr("outbox_tasks.writing.write.CHUNK", 5000)
         statements: list[int] = []
         messages = [
             Message("a", "é" * size, to="mail", id=uuid7() if own_ids else None) for size in (9000, *[100] * 200)

@@ -13,8 +13,8 @@ from pydantic.fields import FieldInfo
 
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
 
 INT32 = 2**31 - 1
 AGES = {"max_age", "inbox_retention", "archive_retention", "stale_after", "alert_repeat", "visibility_timeout"}

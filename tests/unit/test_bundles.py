@@ -6,8 +6,8 @@ from celery.utils.saferepr import saferepr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox_tasks.bundles import outcome_events, report
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.worker.bundles import outcome_events, report
 
 EVENT = {
     Step.SENT: "task-succeeded",

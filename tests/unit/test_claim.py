@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox_tasks.claim import SPREAD, bundled
 from outbox_tasks.model import Bundle, Ticket
+from outbox_tasks.relay.claim import SPREAD, bundled
+from outbox_tasks.relay.store import Claimed
 from outbox_tasks.settings import Settings
-from outbox_tasks.store import Claimed
 
 SETTINGS = Settings(
     bundle_size=10, destinations={"orders": {"url": "a://b"}, "single": {"url": "a://b", "bundle_size": 1}}

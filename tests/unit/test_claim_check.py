@@ -14,14 +14,15 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from outbox_tasks import claim_check, publish
-from outbox_tasks.claim_check import ClaimCheck
 from outbox_tasks.errors import ClaimCheckNotInstalled, OutageError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.policy import Destination
-from outbox_tasks.publish import Publishers, send
+from outbox_tasks.redaction import without_secrets
+from outbox_tasks.relay import claim_check
+from outbox_tasks.relay import send as publish
+from outbox_tasks.relay.claim_check import ClaimCheck
+from outbox_tasks.relay.send import Publishers, send
 from outbox_tasks.settings import Settings
-from outbox_tasks.shown import without_secrets
+from outbox_tasks.settings.destination import Destination
 from tests.conftest import MakeSettings, eventually
 
 LARGE = b"x" * 11

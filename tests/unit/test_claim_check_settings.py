@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from outbox_tasks.claim_check import ClaimCheck
-from outbox_tasks.compose import rows
 from outbox_tasks.errors import ClaimCheckNotInstalled, ConfigurationError, PayloadTooLarge
 from outbox_tasks.model import Message
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.policy import CLAIM_CHECK_LARGEST, Destination
+from outbox_tasks.relay.claim_check import ClaimCheck
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import CLAIM_CHECK_LARGEST, Destination
+from outbox_tasks.writing.rows import rows
 from tests.conftest import MakeSettings
 
 
@@ -70,7 +70,7 @@ class TestAtTheWrite:
     def test_with_a_claim_check_more_is_taken_up_to_its_limit(
         self, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("outbox_tasks.policy.CLAIM_CHECK_LARGEST", 100)
+        monkeypatch.setattr("outbox_tasks.settings.destination.CLAIM_CHECK_LARGEST", 100)
         small = {"url": "a://b", "max_bytes": 10}
         made = settings(destinations={"orders": small, "files": {**small, "claim_check": "s3://bucket"}})
         rows(Message("order.created", b"x" * 100, to="files"), made)

@@ -15,9 +15,9 @@ import pytest
 from pydantic import BaseModel
 
 from outbox_tasks import Message
-from outbox_tasks.compose import rows
 from outbox_tasks.errors import ConfigurationError, InvalidMessage, PayloadNotSerializable
 from outbox_tasks.settings import Settings
+from outbox_tasks.writing.rows import rows
 
 ORDERS = {"orders": {"url": "a://b"}, "audit": {"url": "a://b"}}
 

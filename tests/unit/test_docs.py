@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from outbox_tasks.policy import Destination
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from outbox_tasks.doctor import CODES, broker
-from outbox_tasks.doctor.addresses import Address, addresses
-from outbox_tasks.doctor.finding import lasting
-from outbox_tasks.policy import Destination
+from outbox_tasks.operating.doctor import CODES, broker
+from outbox_tasks.operating.doctor.addresses import Address, addresses
+from outbox_tasks.operating.doctor.finding import lasting
+from outbox_tasks.settings.destination import Destination
 
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 

@@ -16,8 +16,8 @@ from celery.utils.serialization import get_pickleable_exception
 
 import outbox_tasks
 import outbox_tasks.local.errors
-import outbox_tasks.tasks
 import outbox_tasks.testing.errors
+import outbox_tasks.worker.tasks
 from outbox_tasks.errors import (
     ConfigurationError,
     InvalidMessage,

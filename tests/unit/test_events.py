@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from outbox_tasks.errors import PermanentError
-from outbox_tasks.events import attributes, own_headers
 from outbox_tasks.model import LeasedMessage
+from outbox_tasks.wire.cloudevents import attributes, own_headers
 
 PLAIN: dict[str, Any] = {
     "id": "0190a5d2-7c4e-7000-8000-000000000001",

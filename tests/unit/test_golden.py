@@ -6,9 +6,9 @@ import inspect
 
 import pytest
 
-from outbox_tasks import breaker, statements
+from outbox_tasks.database import breaker, settle
+from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.errors import UnsupportedDialect
-from outbox_tasks.sql import check_dialect
 from tests import golden
 
 CURRENT = golden.current()
@@ -24,7 +24,7 @@ def test_no_file_is_left_over() -> None:
 
 
 def test_every_statement_is_recorded() -> None:
-    for module in (statements, breaker):
+    for module in (settle, breaker):
         public = {
             name
             for name, made in inspect.getmembers(module, inspect.isfunction)

@@ -20,12 +20,13 @@ from celery.exceptions import Retry
 from kombu import Exchange, Message, Queue
 from kombu.transport.memory import Channel
 
-from outbox_tasks.broker import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, Broker
+from outbox_tasks.broker.broker import Broker
+from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES
 from outbox_tasks.celery import make_app
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.install import install
-from outbox_tasks.nudge import broker_nudge
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.writing.nudge import broker_nudge
 from tests.conftest import MakeSettings, eventually
 
 TASKS = (CLAIM_TASK, PUBLISH_TASK, BUNDLE_TASK, MAINTAIN_TASK)

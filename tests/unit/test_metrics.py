@@ -18,10 +18,10 @@ import pytest
 from celery import Celery
 
 from outbox_tasks import signals
-from outbox_tasks.claim import Tally
-from outbox_tasks.metrics import VARIABLE, exposition
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
-from outbox_tasks.store import Claimed
+from outbox_tasks.relay.claim import Tally
+from outbox_tasks.relay.store import Claimed
+from outbox_tasks.telemetry.metrics import VARIABLE, exposition
 from tests.exposed import Samples, samples
 
 APP = Celery("counted", set_as_current=False)
@@ -46,8 +46,8 @@ def fresh(directory: Path) -> Iterator[Fresh]:
 
 def listening() -> Any:
     """A worker's main process, ready to count."""
-    from outbox_tasks.metrics import directory
-    from outbox_tasks.metrics.workers import Counting
+    from outbox_tasks.telemetry.metrics import directory
+    from outbox_tasks.telemetry.metrics.workers import Counting
 
     directory.prepare()
     counting = Counting(["orders"])
@@ -219,7 +219,7 @@ def test_it_counts_although_the_application_has_imported_the_client_before(fresh
 
 
 def begin_and_leave() -> tuple[list[str], list[str]]:
-    from outbox_tasks.metrics import directory
+    from outbox_tasks.telemetry.metrics import directory
 
     listening()
     during = os.listdir(tempfile.gettempdir())  # noqa: PTH208
@@ -253,7 +253,7 @@ def test_a_given_directory_is_used_and_left(fresh: Fresh, directory: Path, monke
 
 
 def begin_and_be_killed() -> str:
-    from outbox_tasks.metrics import directory
+    from outbox_tasks.telemetry.metrics import directory
 
     reading, writing = os.pipe()
     if not (pid := os.fork()):
@@ -281,8 +281,8 @@ def test_the_directory_of_a_killed_worker_is_removed_by_the_next_and_never_that_
 SILENT = """
 import sys
 from celery import Celery, signals
-from outbox_tasks import metrics
-from outbox_tasks.relay import Relay
+from outbox_tasks.telemetry import metrics
+from outbox_tasks.worker.process import Relay
 from outbox_tasks.settings import Settings
 
 app = Celery("counted")
@@ -302,9 +302,9 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 from celery import Celery, signals
-from outbox_tasks import metrics
+from outbox_tasks.telemetry import metrics
 from outbox_tasks.errors import MetricsNotInstalled
-from outbox_tasks.relay import Relay
+from outbox_tasks.worker.process import Relay
 from outbox_tasks.settings import Settings
 
 app = Celery("counted")

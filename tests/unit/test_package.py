@@ -11,7 +11,7 @@ import outbox_tasks
 
 LOADED = """
 import sys
-import outbox_tasks.cli, outbox_tasks.store
+import outbox_tasks.cli, outbox_tasks.relay.store
 print(*sorted({"celery", "kombu", "sqlalchemy.orm"} & sys.modules.keys()))
 """
 

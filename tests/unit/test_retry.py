@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox_tasks import retry
 from outbox_tasks.model import Outcome, Step, Ticket
-from outbox_tasks.retry import JITTER, LONGEST_ASKED, MAX_ERROR, backoff, judge
+from outbox_tasks.relay import retry
+from outbox_tasks.relay.retry import JITTER, LONGEST_ASKED, MAX_ERROR, backoff, judge
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings
 

@@ -8,8 +8,8 @@ import pytest
 from celery.beat import Scheduler
 
 from outbox_tasks.celery import make_app
-from outbox_tasks.schedule import CLAIM_TASK, MAINTAIN_TASK
 from outbox_tasks.settings import Settings
+from outbox_tasks.worker.schedule import CLAIM_TASK, MAINTAIN_TASK
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from outbox_tasks.errors import (
     SettingsFileError,
     UnknownDestination,
 )
-from outbox_tasks.policy import Destination
+from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings, _Environment
-from outbox_tasks.shown import redacted
+from outbox_tasks.settings.destination import Destination
 from tests.conftest import MakeSettings
 
 SECRET = "hunter2"

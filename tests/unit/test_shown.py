@@ -9,14 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_tasks.doctor.finding import error
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, WebhookFailed
-from outbox_tasks.logs import Json, _text
 from outbox_tasks.model import Outcome, Ticket
-from outbox_tasks.publish import send
-from outbox_tasks.retry import judge
+from outbox_tasks.operating.doctor.finding import error
+from outbox_tasks.redaction import redacted, without_secrets
+from outbox_tasks.relay.retry import judge
+from outbox_tasks.relay.send import send
 from outbox_tasks.settings import Settings
-from outbox_tasks.shown import one_line, printable, redacted, without_secrets
+from outbox_tasks.telemetry.logs import Json, _text
+from outbox_tasks.text import one_line, printable
 
 SECRET = "hunter2hunter"
 

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from outbox_tasks import tracing
 from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.wire import tracing
 from tests.contract.messages import message
 
 WRITER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -192,13 +192,13 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 
-from outbox_tasks import tracing
-from outbox_tasks.compose import rows
+from outbox_tasks.wire import tracing
+from outbox_tasks.writing.rows import rows
 from outbox_tasks.model import Message
-from outbox_tasks.publish import Publishers, publish
+from outbox_tasks.relay.send import Publishers, publish
 from outbox_tasks.settings import Settings
-from outbox_tasks.write import Writer
-import outbox_tasks.celery, outbox_tasks.tasks
+from outbox_tasks.writing.write import Writer
+import outbox_tasks.celery, outbox_tasks.worker.tasks
 
 assert tracing.current() == {}
 [row] = rows(Message("a", {}), Settings(destinations={"orders": {"url": "http://x"}}), tracing.current())[1]

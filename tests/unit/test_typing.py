@@ -11,7 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from outbox_tasks import policy, settings, upkeep
+from outbox_tasks import settings
+from outbox_tasks.settings import destination, operation
 
 SAMPLE = """
 from datetime import timedelta
@@ -19,7 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from outbox_tasks import Inbox, Message, Outbox
-from outbox_tasks.policy import Destination, Route
+from outbox_tasks.settings.destination import Destination, Route
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_blocked, settled, stale
 from sqlalchemy.orm import Session
@@ -71,5 +72,5 @@ def test_what_applications_write_passes_strict_mypy(tmp_path: Path) -> None:
 
 
 def test_every_default_is_given_by_its_keyword() -> None:
-    for module in (policy, settings, upkeep):
+    for module in (destination, settings, operation):
         assert not re.findall(r": .* = Field\((?!default|\w+=|\))", inspect.getsource(module))

@@ -1,0 +1,252 @@
+"""What the relay asks of Celery's broker: waking the claim, handing on bundles, how much is queued, retries."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from celery import Celery
+from kombu import Connection, Producer
+from kombu.exceptions import ChannelError
+from kombu.pools import ProducerPool
+from kombu.serialization import prepare_accept_content
+
+from outbox_tasks.broker.names import BUNDLE_TASK, CANARY, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, QUEUES
+from outbox_tasks.broker.pinned import PATIENCE, joined, transport_options, trouble
+from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
+from outbox_tasks.model import Bundle
+from outbox_tasks.redaction import redacted, without_secrets
+from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
+
+log = logging.getLogger(__name__)
+
+
+REDIS, DEFAULTS = ("redis", "rediss", "valkey", "valkeys"), {"redis": ("6379", "0"), "amqp": ("5672", "")}
+"""Schemes that mean a Redis, and what port and database a URL means that names none."""
+
+
+AT_ONCE = 1.0
+"""Seconds. What failed sooner may have met a connection that was closed meanwhile: a new one is worth trying."""
+
+
+class Broker:
+    """The relay's side of a Celery app's broker. Every method that talks to it raises `BrokerUnreachable`.
+
+    It has connections of its own, by the app's configuration, with our timeouts where that sets none. `timeout` is for
+    callers in a hurry, and goes before the app's. The configuration is not looked at before the first use: it may not
+    be complete when the app gets its relay.
+    """
+
+    def __init__(self, app: Celery, settings: Settings, *, timeout: float | None = None) -> None:
+        self.app = app
+        self.settings = settings
+        self._timeout = timeout
+        self._slow = 0
+        """Calls in a row for whose failure we had to wait."""
+        self._spared = 0.0
+
+    def check(self) -> None:
+        """Raises `ConfigurationError` if what the app says of its messages and its broker rules out the relay's."""
+        accepted = self.app.conf.accept_content
+        if accepted is not None and "application/json" not in prepare_accept_content(accepted):
+            rule = "the relay's messages are JSON; add 'json' to it, the application's own may stay as they are"
+            raise ConfigurationError(setting="accept_content", value=sorted(accepted), rule=rule)
+        connection = self.app.connection_for_read()
+        channel = getattr(connection.transport, "Channel", None)
+        timeout = connection.transport_options.get("visibility_timeout", getattr(channel, "visibility_timeout", None))
+        if timeout is not None:
+            try:
+                self.settings.replace(visibility_timeout=timeout)
+            except ConfigurationError as error:
+                setting = "broker_transport_options['visibility_timeout']"
+                raise ConfigurationError(setting=setting, value=timeout, rule=error.rule) from None
+
+    @contextmanager
+    def producer(self) -> Iterator[Producer]:
+        """A producer on one of the relay's connections. Trouble with the broker is raised as `BrokerUnreachable`.
+
+        One that has let us wait twice in a row is then spared for as long: many calls, one after another, would hold up
+        a worker beyond its time limit.
+        """
+        began = time.monotonic()
+        if began < self._spared:
+            raise self._unreachable("it did not answer a moment ago")
+        try:
+            wait = getattr(self.app.conf, "broker_pool_acquire_timeout", None)  # Celery has it since 5.7
+            with self._producers.acquire(block=True, timeout=wait) as producer:
+                try:
+                    yield producer
+                except self._trouble:
+                    # Its other sockets may be as dead, and each would have to be waited for.
+                    with suppress(Exception):
+                        producer.connection.collect(socket_timeout=socket.getdefaulttimeout())
+                    raise
+        except self._trouble as error:
+            took = time.monotonic() - began
+            self._slow = self._slow + 1 if took > AT_ONCE else 0
+            if self._slow > 1:
+                self._spared = time.monotonic() + min(took, PATIENCE)
+            raise self._unreachable(str(error).rstrip(".")) from error
+        self._slow = 0
+
+    def _unreachable(self, reason: str) -> BrokerUnreachable:
+        url = joined(self.app.conf.broker_write_url)
+        return BrokerUnreachable(url=redacted(url), reason=without_secrets(reason, url))
+
+    def wake_claim(self) -> bool:
+        """Send a claim task, unless one is waiting already: that one will see what we have committed."""
+        with self.producer() as producer:
+            if _length(producer, CLAIM_QUEUE):
+                return False
+            self._enqueue(producer, CLAIM_QUEUE, CLAIM_TASK, str(uuid4()))
+        return True
+
+    def waiting(self) -> int:
+        """Messages queued for the publish workers: at most; a bundle counts as a full one."""
+        with self.producer() as producer:
+            return _length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
+
+    def has_forgotten(self) -> bool:
+        """Whether a Redis has lost what it knew: it was emptied, or has started anew without its data. It says so once,
+        to whoever asks first. Other brokers never say so, nor does a Redis where we may not write our key."""
+        with self.producer() as producer:
+            client = getattr(producer.channel, "client", None)
+            try:
+                return client is not None and bool(client.set(CANARY, 1, nx=True))
+            except producer.connection.channel_errors as error:
+                log.debug("no sign of what the broker remembers: %s", error)
+                return False
+
+    def lengths(self) -> dict[str, int]:
+        """How many of Celery's messages wait in each of the relay's queues."""
+        with self.producer() as producer:
+            return {queue: _length(producer, queue) for queue in QUEUES}
+
+    def send(self, bundles: Sequence[Bundle]) -> None:
+        """Enqueue bundles, all in one batch where the transport has batches."""
+        with self.producer() as producer, batch(producer, 500):
+            for bundle in bundles:
+                self._publish(producer, bundle)
+
+    def _publish(self, producer: Producer, bundle: Bundle) -> None:
+        # Without `expires`, which Celery compares with the clock of another host: begin finds out what is stale.
+        if len(bundle.tickets) == 1:
+            ticket = bundle.tickets[0]
+            name, task_id = PUBLISH_TASK, ticket.id
+            arguments: tuple[Any, ...] = publish_arguments(bundle, ticket.event_type, ticket.attempt)
+            retries = ticket.attempt
+        else:
+            name, task_id, retries = BUNDLE_TASK, str(uuid4()), 0
+            arguments = (bundle.destination, bundle.lease, [ticket[:3] for ticket in bundle.tickets])
+        self._enqueue(
+            producer,
+            PUBLISH_QUEUE,
+            name,
+            task_id,
+            arguments,
+            {name: True for name in ("more", "gather") if getattr(bundle, name)},
+            retries=retries,
+            lane=bundle.lane,
+            argsrepr=repr(arguments) if name == PUBLISH_TASK else f"{bundle.destination}: {len(bundle.tickets)}",
+            kwargsrepr="{}",
+        )
+
+    def _enqueue(
+        self,
+        producer: Producer,
+        queue: str,
+        name: str,
+        task_id: str,
+        arguments: tuple[Any, ...] = (),
+        keywords: dict[str, Any] | None = None,
+        *,
+        lane: int = 0,
+        **headers: Any,
+    ) -> None:
+        """What `apply_async` does in the end, without its detours: it is called for every message.
+
+        Nor do the app's `task_routes`, `task_protocol` and the like have a say.
+        """
+        message = self.app.amqp.as_task_v2(task_id, name, arguments, keywords, ignore_result=True, **headers)
+        producer.publish(
+            message.body,
+            # By the queue's name: a named exchange loses its bindings, and then messages silently, in a flush.
+            exchange="",
+            routing_key=queue,
+            serializer="json",
+            headers=message.headers,
+            priority=_priority(producer, lane),
+            **message.properties,
+        )
+
+    def connection(self) -> Connection:
+        """A connection as the relay's are, not yet open, and not one of its pool."""
+        conf = self.app.conf
+        given, timeout = conf.broker_transport_options, self._timeout
+        ours = transport_options(joined(conf.broker_write_url), self.settings, timeout=timeout or PATIENCE)
+        options = {**ours, **given} if timeout is None else {**given, **ours}
+        made: Connection = self.app.connection_for_write(transport_options=options, connect_timeout=timeout)
+        return made
+
+    @cached_property
+    def _producers(self) -> ProducerPool:
+        limit = self.app.conf.broker_pool_limit if self._timeout is None else 1
+        return ProducerPool(self.connection().Pool(limit=limit), limit=limit)
+
+    @cached_property
+    def _trouble(self) -> tuple[type[BaseException], ...]:
+        return trouble(self.app.connection_for_write())
+
+
+def batch(producer: Producer, size: int) -> AbstractContextManager[Any]:
+    """Inside, up to `size` messages are sent together, where kombu (since 5.7) and the transport have batches."""
+    return producer.batch(max_size=size) if hasattr(producer, "batch") else nullcontext()
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two broker URLs lead to the same place, whoever logs in there."""
+    return one == other or not _places(one).isdisjoint(_places(other))
+
+
+def _places(broker_url: str) -> set[tuple[str, ...]]:
+    found: set[tuple[str, ...]] = set()
+    for url in broker_url.split(";"):
+        parts = urlsplit(url)
+        kind = "amqp" if "amqp" in parts.scheme else "redis" if parts.scheme in REDIS else parts.scheme
+        port, place = DEFAULTS.get(kind, ("", ""))
+        address = parts.netloc.rpartition("@")[2].lower()
+        host, colon, given = address.rpartition(":")
+        if not colon or not given.isdecimal():
+            host, given = address, port
+        found.add((kind, host, given, parts.path.strip("/") or place))
+    return found
+
+
+def publish_arguments(bundle: Bundle, event_type: str, attempt: int) -> tuple[str, str, int, str]:
+    """The arguments of a publish task, whose id is the message's id; people read them in Flower."""
+    return event_type, bundle.destination, attempt, bundle.lease
+
+
+def _priority(producer: Producer, lane: int) -> int:
+    """Redis counts from the front, and keeps each step in a list of its own; AMQP counts from the back, and only where
+    the queue was made for priorities."""
+    steps = getattr(producer.channel, "priority_steps", None)
+    return int(steps[min(lane, len(steps) - 1)]) if steps else LAST_LANE - lane
+
+
+def _length(producer: Producer, queue: str) -> int:
+    if hasattr(producer.channel, "client"):  # Redis: one round trip instead of the two that kombu's public way takes
+        return int(producer.channel._size(queue))
+    try:
+        # On a channel of its own, which RabbitMQ closes if there is no such queue.
+        with producer.connection.channel() as channel:
+            return int(channel.queue_declare(queue=queue, passive=True).message_count)
+    except ChannelError:  # an empty queue does not exist
+        return 0

@@ -1,0 +1,28 @@
+"""The names on the broker: tasks, queues, headers and keys. People's routes and dashboards rely on the first two."""
+
+from __future__ import annotations
+
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+
+WAIT = "outbox_wait"
+"""The header of a retry: for how many seconds it waits, from its arrival at a worker on. See `arrivals`."""
+
+CANARY = "outbox.canary"
+"""A key in Redis that is gone when all else is."""
+
+LAST_LANE = 3
+"""Of the lanes of `Bundle.lane`."""
+
+CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.publish", "outbox_tasks.maintain"
+"""The tasks' names are a contract."""
+
+
+BUNDLE_TASK = "outbox_tasks.bundle"
+"""Carries several publish tasks in one broker message; on its arrival it counts as those, not as itself."""
+
+
+BY_BEAT = "outbox_beat"
+"""The header of a claim that beat has sent, and not a nudge."""
+
+
+QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)

@@ -1,0 +1,103 @@
+"""`outbox-tasks drain`, as people and programs see it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from outbox_tasks.cli.common import echo_json, open_store, progress_console, say
+from outbox_tasks.cli.texts import many
+from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.operating.left import COUNTED, Left, left_alone
+from outbox_tasks.relay.drain import Drained, drain, settings_for
+from outbox_tasks.relay.send import Publishers
+from outbox_tasks.settings import Settings
+from outbox_tasks.telemetry.counters import Tallies
+from outbox_tasks.text import one_line
+
+
+def run(seconds: float | None, *, as_json: bool) -> int:
+    """Drain, and tell what came of it. Returns the exit code."""
+    settings = settings_for(Settings())
+    settings.check_destinations()
+    with open_store(settings=settings) as store, _asked_to_stop() as stopped, _progress() as progress:
+        publishers, tallies = Publishers(settings), Tallies(lambda: store)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        task = progress.add_task("sent 0")
+        sent = 0
+
+        def stop() -> bool:
+            return bool(stopped) or (deadline is not None and time.monotonic() > deadline)
+
+        def settled(bundle: Bundle, verdicts: Sequence[Verdict], _: float) -> None:
+            nonlocal sent
+            sent += sum(verdict.step is Step.SENT for verdict in verdicts)
+            tallies.count(bundle.destination, (verdict.step.value for verdict in verdicts))
+            progress.update(task, description=one_line(f"sent {sent:,}, now {bundle.destination}"))
+
+        try:
+            drained = drain(store, publishers, stop=stop, settled=settled)
+            tallies.saw("claim", claimed=sent)
+        finally:
+            tallies.close()
+            publishers.close()
+        left = left_alone(store) if drained.ended else []
+    _tell(drained, left, as_json=as_json)
+    return int(bool(drained.dead or drained.steps[Step.OUTAGE] or left))
+
+
+def _tell(drained: Drained, left: Sequence[Left], *, as_json: bool) -> None:
+    counts = {"sent": drained.sent, "later": drained.later, "dead": drained.dead}
+    if as_json:
+        echo_json(
+            {
+                **counts,
+                "ended": drained.ended,
+                "outages": drained.steps[Step.OUTAGE],
+                "left": [asdict(one) for one in left],
+            }
+        )
+        return
+    said = f"Sent {drained.sent:,}"
+    if drained.later:
+        said += f", {drained.later:,} failed and will be tried again"
+    if drained.dead:
+        said += f", {drained.dead:,} {'is' if drained.dead == 1 else 'are'} dead (outbox-tasks errors tells of what)"
+    if not left:
+        say(said + (". Nothing more is due." if drained.ended else ". Stopped before the end."))
+        return
+    say(f"{said}.")
+    for one in left:
+        waiting = many(one.waiting, "message", f"{one.waiting:,} or more" if one.waiting >= COUNTED else None)
+        say(one_line(f"{one.destination} is left alone with {waiting}, because {one.why}."))
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """The signals that have come: the first ends the drain after the bundle in hand, a second one at once."""
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+
+
+def _progress() -> Progress:
+    """On a terminal only."""
+    console = progress_console()
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

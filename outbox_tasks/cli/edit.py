@@ -1,0 +1,102 @@
+"""The command that mends the payload of a dead letter."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import Any, BinaryIO
+from uuid import UUID
+
+import click
+
+from outbox_tasks.cli.acts import Options, act_on_named, careful
+from outbox_tasks.cli.common import console, echo_json, open_store, say
+from outbox_tasks.cli.filters import MessageId
+
+
+@click.command()
+@click.argument("id", type=MessageId())
+@click.option("--payload", "source", type=click.File("rb"), metavar="FILE", help="The new payload; -: standard input.")
+@click.option("--content-type", metavar="TYPE", help="Its content type, if it is another one.")
+@click.option("--redrive", is_flag=True, help="Then send it.")
+@careful
+def edit(
+    id: UUID, source: BinaryIO | None, content_type: str | None, redrive: bool, *,
+    yes: bool, dry_run: bool, as_json: bool, who: str, why: str | None,
+) -> None:  # fmt: skip
+    """Mend the payload of a dead letter, in $EDITOR or from a file.
+
+    The former one is kept in the audit: `outbox-tasks audit --payload NO` prints it. The message keeps its id: who has
+    taken it before, in spite of the error, takes it for a repetition.
+    """
+    from outbox_tasks.errors import NotDead, UnknownMessage
+    from outbox_tasks.operating.messages.acts import Mending
+    from outbox_tasks.operating.messages.find import Lookup
+
+    options = Options(yes, dry_run, as_json, who, why)
+    options.check()
+    with open_store() as store:
+        found = Lookup(store).one(id)
+        if found is None:
+            raise UnknownMessage(id=id)
+        if found["state"] != "dead":
+            raise NotDead(id=id, state=found["state"])
+        former = found["payload"]
+        payload = source.read() if source is not None else _edited(former)
+        kind = content_type or found["content_type"]
+        mending = Mending(store, who, why)
+        mending.check(found, payload, kind)
+        if (payload, kind) == (former, found["content_type"]):
+            raise click.ClickException("Nothing was changed.")
+        if not as_json:
+            console().print(difference(former, payload, found["content_type"], kind))
+        if dry_run:
+            if as_json:
+                echo_json({"dry_run": True, "size": len(payload), "former_size": len(former)})
+            return
+        if not yes:
+            click.confirm("Keep this payload" + (" and send it?" if redrive else "?"), abort=True)
+        entry = mending.edit(id, former, payload, kind)
+        if not as_json:
+            say(f"Edited. The former payload: outbox-tasks audit --payload {entry}")
+        elif not redrive:
+            echo_json({"edited": id, "audit": entry})
+        if redrive:
+            act_on_named(store, "redrive", ("dead",), [id], Options(True, False, as_json, who, why))
+
+
+def _edited(former: bytes) -> bytes:
+    """As a person left it in the editor. JSON is laid out for it, and written as it was before."""
+    from outbox_tasks.cli.texts import laid_out, lossless
+
+    text = laid_out(former)
+    if text is None:
+        raise click.UsageError("the payload is no text: give the new one with --payload FILE")
+    found = lossless(former)
+    written = click.edit(text, extension=".txt" if found is None else ".json", require_save=True)
+    if written is None:
+        raise click.ClickException("Nothing was changed.")
+    if found is None:
+        # An editor ends a text with a line's end.
+        return (written if text.endswith("\n") else written.removesuffix("\n")).encode()
+    try:
+        return json.dumps(json.loads(written), ensure_ascii=False, separators=found[1]).encode()
+    except ValueError:
+        return written.encode()  # which is refused, where it must be JSON
+
+
+def difference(former: bytes, payload: bytes, former_kind: str, kind: str) -> Any:
+    """What is changed, line by line; of what is no text the sizes."""
+    from rich.text import Text
+
+    from outbox_tasks.cli.texts import laid_out
+    from outbox_tasks.text import printable
+
+    styles = {"+": "green", "-": "red", "@": "cyan"}
+    before, after = laid_out(former), laid_out(payload)
+    lines = [f"-{former_kind}", f"+{kind}"] if former_kind != kind else []
+    if before is None or after is None:
+        lines += [f"-{len(former):,} bytes", f"+{len(payload):,} bytes"]
+    else:
+        lines += list(difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", lineterm=""))
+    return Text("\n").join(Text(printable(line), styles.get(line[:1], "")) for line in lines)

@@ -1,0 +1,78 @@
+"""The command that deletes for good what is old."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from outbox_tasks.cli.acts import Options, act_on_chosen, careful
+from outbox_tasks.cli.common import echo_json, open_store, say
+from outbox_tasks.cli.filters import Duration, as_filter
+from outbox_tasks.cli.texts import many
+
+if TYPE_CHECKING:
+    from outbox_tasks.relay.store import Store
+
+
+@click.command(short_help="Delete for good what is old.")
+@click.option("--older-than", type=Duration(), required=True, metavar="TIME", help="Sent, or dead, before: 30d.")
+@click.option("--dead", is_flag=True, help="Dead letters, for good, instead of the archive.")
+@click.option("--destination", metavar="NAME", help="With --dead: only those to this destination.")
+@careful
+def purge(
+    older_than: float,
+    dead: bool,
+    destination: str | None,
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    who: str,
+    why: str | None,
+) -> None:
+    """Delete for good what is old: the archive's days, or dead letters.
+
+    Of the archive those days go that are wholly older; first they are exported, if `archive_export` is set. Retention
+    does the same by itself: see `archive_retention`.
+    """
+    options = Options(yes, dry_run, as_json, who, why)
+    options.check()
+    if destination is not None and not dead:
+        raise click.UsageError("--destination goes with --dead: the archive is kept by days")
+    with open_store() as store:
+        if dead:
+            wanted = as_filter(("dead",), None, destination=destination)
+            act_on_chosen(store, "purge", wanted, options, lambda now: now - timedelta(seconds=older_than))
+        else:
+            _purge_archive(store, timedelta(seconds=older_than), options)
+
+
+def _purge_archive(store: Store, older_than: timedelta, options: Options) -> None:
+    from outbox_tasks.operating import retention
+    from outbox_tasks.operating.messages.acts import Mending
+
+    days = retention.days_before(store, older_than)
+    if not options.as_json:
+        older = f"{many(len(days), 'day')} of the archive {'is' if len(days) == 1 else 'are'} wholly older"
+        say(f"{older}: {', '.join(map(str, days))}" if days else "No day of the archive is wholly older.")
+    if options.dry_run or not days:
+        if options.as_json:
+            echo_json({"dry_run": options.dry_run, "days": days})
+        return
+    if not options.yes:
+        click.confirm("Delete them?", abort=True)
+    with Mending(store, options.who, options.why).kept("purge", {"older_than": older_than.total_seconds()}) as facts:
+        trimmed = retention.drop_days(store, older_than)
+        facts |= {
+            "days": [str(day) for day in trimmed.dropped],
+            "kept": {str(day): why for day, why in trimmed.kept.items()},
+        }
+    if options.as_json:
+        echo_json(facts)
+    else:
+        say(f"{many(len(trimmed.dropped), 'day')} deleted.")
+        for day, why in trimmed.kept.items():
+            say(f"{day} is still there: {why}", err=True)
+    raise SystemExit(bool(trimmed.kept))

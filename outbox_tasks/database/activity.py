@@ -1,0 +1,112 @@
+"""The statements of what processes say of themselves: what became of messages, counted by the minute, and heartbeats.
+
+All of it may be lost without harm, so that it is committed without waiting for the disk.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Delete,
+    Float,
+    Insert,
+    Integer,
+    Select,
+    Text,
+    bindparam,
+    case,
+    cast,
+    delete,
+    extract,
+    func,
+    literal,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.sql import ColumnElement
+
+from outbox_tasks.database.pieces import SECOND, commit_soon, json_rows
+from outbox_tasks.database.schema import Tables
+
+LATE = 30.0
+"""Seconds without a sign of life after which a worker counts as lost."""
+
+
+def tally(t: Tables) -> Insert:
+    """Add to the counts. Parameter: counted (JSON rows of ago: seconds since it was counted, destination, outcome,
+    count)."""
+    said = json_rows("counted", ago=Float, destination=Text, outcome=Text, count=BigInteger)
+    at = select(_minute(func.now() - said.c.ago * SECOND).label("minute"), said).where(commit_soon()).subquery("at")
+    columns = (at.c.minute, at.c.destination, at.c.outcome)
+    # Each row once, and in the same order for every process: they can't lock each other out.
+    summed = select(*columns, cast(func.sum(at.c["count"]), BigInteger)).group_by(*columns).order_by(*columns)
+    add = insert(t.tallies).from_select(["minute", "destination", "outcome", "count"], summed)
+    return add.on_conflict_do_update(
+        index_elements=[t.tallies.c.minute, t.tallies.c.destination, t.tallies.c.outcome],
+        set_={"count": t.tallies.c["count"] + add.excluded["count"]},
+    )
+
+
+def tallied(t: Tables) -> Select[Any]:
+    """What was counted in this minute and the last few: destination, outcome, count, and over how many minutes.
+
+    Parameter: minutes.
+    """
+    c = t.tallies.c
+    since = _minute(func.now()) - bindparam("minutes", type_=Integer) * 60 * SECOND
+    over = cast(extract("epoch", func.now() - since) / 60, Float)
+    counted = cast(func.sum(c["count"]), BigInteger)
+    return (
+        select(c.destination, c.outcome, counted.label("counted"), over.label("minutes"))
+        .where(c.minute >= since)
+        .group_by(c.destination, c.outcome)
+    )
+
+
+def beat(t: Tables) -> Insert:
+    """Say who is alive, or what has just run. Parameter: seen (JSON rows of name, kind, ago: seconds, facts).
+
+    A worker that finds a fresh row of another one under its name counts that as `met`: once after a restart, and each
+    time where two workers are called alike.
+    """
+    h = t.heartbeats
+    said = json_rows("seen", name=Text, kind=Text, ago=Float, facts=JSONB)
+    at = func.clock_timestamp() - said.c.ago * SECOND
+    rows = select(said.c.name, said.c.kind, at, said.c.facts).where(commit_soon()).order_by(said.c.name)
+    add = insert(h).from_select(["name", "kind", "seen_at", "facts"], rows)
+    new = add.excluded
+    other = h.c.facts["started"].astext != new.facts["started"].astext
+    times = func.coalesce(cast(h.c.facts["met"].astext, Integer), 0) + 1
+    fresh = h.c.seen_at > func.now() - literal(LATE) * SECOND
+    none: ColumnElement[Any] = literal_column("'{}'::jsonb")
+    met = case((other & fresh, func.jsonb_build_object("met", times)), else_=none)
+    return add.on_conflict_do_update(
+        index_elements=[h.c.name],
+        set_={
+            "kind": new.kind,
+            "seen_at": new.seen_at,
+            "facts": new.facts.op("||")(met),
+        },
+        where=h.c.seen_at <= new.seen_at,  # several processes say what has run: the last one counts
+    )
+
+
+def heartbeats(t: Tables) -> Select[Any]:
+    """Who is alive, and what has run when: name, kind, seen_at, age (seconds), facts."""
+    h = t.heartbeats
+    age = cast(extract("epoch", func.clock_timestamp() - h.c.seen_at), Float)
+    return select(h.c.name, h.c.kind, h.c.seen_at, age.label("age"), h.c.facts).order_by(h.c.name)
+
+
+def stopped(t: Tables) -> Delete:
+    """A worker has ended in good order. Parameters: name, started: the same name may have started anew already."""
+    h = t.heartbeats
+    mine = h.c.facts["started"].astext == bindparam("started", type_=Text)
+    return delete(h).where(h.c.name == bindparam("name", type_=Text), mine)
+
+
+def _minute(at: ColumnElement[Any]) -> ColumnElement[Any]:
+    return func.date_trunc(literal_column("'minute'"), at)

@@ -1,0 +1,121 @@
+"""The compare-and-set before a send, and what gives a lease back unused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    Float,
+    Integer,
+    Text,
+    Uuid,
+    bindparam,
+    case,
+    cast,
+    exists,
+    extract,
+    false,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.sql import Update
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from outbox_tasks.database.pieces import (
+    blocked,
+    bound_for,
+    commit_soon,
+    elapsed,
+    held,
+    json_rows,
+    never_settled,
+    noted,
+    seconds,
+)
+from outbox_tasks.database.schema import Tables
+from outbox_tasks.database.settle import UNSETTLED
+from outbox_tasks.database.slots import taken
+
+
+def begin(t: Tables) -> Update:
+    """The compare-and-set before a send: counts the attempt and returns the message, if it is still ours.
+
+    If its last send was settled and a crash of the server has undone that, its row says so from now on.
+    Nothing is begun for a destination that is left alone, nor without one of its slots where they are counted.
+    Parameters: ticket (JSON rows of id and attempt); token, target (the destination), holder, hold (seconds: granted to
+    the send at least), room and sender as in `slots.taken`.
+    """
+    m = t.messages
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer)
+    slot = taken(t)
+    since = func.coalesce(m.c.deliver_at, m.c.created_at)
+    lost = noted(m, "begun again", attempt=m.c.attempts, code=UNSETTLED, by=m.c.locked_by)
+    # In one subquery, which is run once, and before any row is looked up.
+    may = select(or_(bindparam("room", type_=Integer).is_(None), exists(select(slot.c.slot)))).scalar_subquery()
+    return (
+        update(m)
+        .where(may, *held(t, ticket), bound_for(t), m.c.locked_until > func.clock_timestamp())
+        .where(~blocked(t), commit_soon())
+        .values(
+            attempts=m.c.attempts + 1,
+            begun=true(),
+            locked_by=bindparam("holder", type_=Text),
+            last_error_code=case((m.c.begun, UNSETTLED), else_=m.c.last_error_code),
+            last_error=case((m.c.begun, never_settled(m.c.attempts, m.c.locked_by)), else_=m.c.last_error),
+            history=case((m.c.begun, lost), else_=m.c.history),
+            locked_until=func.greatest(m.c.locked_until, func.clock_timestamp() + seconds("hold")),
+        )
+        .returning(
+            cast(m.c.id, Text).label("id"),
+            m.c.event_type,
+            m.c.destination,
+            m.c.key,
+            m.c.payload,
+            m.c.content_type,
+            # Mostly empty, and then not worth parsing. As text, like the time as a number: rows are written by
+            # anybody, and one that the driver can't read would take the whole answer with it.
+            cast(func.nullif(m.c.headers, cast(literal_column("'{}'"), JSONB)), Text).label("headers"),
+            m.c.aggregate_type,
+            m.c.aggregate_id,
+            cast(extract("epoch", m.c.created_at), Float).label("created_at"),
+            m.c.attempts,
+            m.c.latest,
+            elapsed(since, func.clock_timestamp()).label("age"),
+        )
+    )
+
+
+def release(t: Tables) -> Update:
+    """Give leases back unused: the messages are due again after `hold` seconds.
+
+    Parameters: ticket (JSON rows of id and attempt); token, hold.
+    """
+    m = t.messages
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer)
+    return (
+        update(m)
+        .where(*held(t, ticket), m.c.begun == false())
+        .values(lease=null(), locked_until=func.clock_timestamp() + seconds("hold"))
+        .returning(cast(m.c.id, Text).label("id"))
+    )
+
+
+def give_back(t: Tables) -> ReturningUpdate[Any]:
+    """Release what must not be begun, because its destination is left alone.
+
+    Parameters: ticket (JSON rows of id and attempt); token, target (the destination).
+    """
+    m = t.messages
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer)
+    return (
+        update(m)
+        .where(*held(t, ticket), bound_for(t), m.c.begun.is_(False), blocked(t))
+        .values(lease=null(), locked_until=func.clock_timestamp())
+        .returning(m.c.id)
+    )

@@ -1,0 +1,151 @@
+"""The breaker's statements: a destination that is out of reach is left alone by the whole cluster, and tried by one
+message from time to time, until that one gets through.
+
+A row of `outbox_destinations` is closed (as if it were not there), open (`opened_at`, until `pause_until`), being tried
+(the claim whose lease is `probe` may), or paused by a person (`paused_at`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    Float,
+    Integer,
+    Text,
+    Uuid,
+    bindparam,
+    case,
+    false,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.sql import ColumnElement, Select, Update
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+
+from outbox_tasks.database.pieces import SECOND, json_rows, seconds
+from outbox_tasks.database.schema import Tables
+from outbox_tasks.database.slots import slow_sends
+
+
+def admit(t: Tables) -> Select[Any]:
+    """Of these destinations, those that can't be claimed for as usual: whether they are left alone, whether one message
+    of theirs may be tried all the same, and how many of their slots are held by slow sends.
+
+    At most one claim gets that permission, and nobody else before the pause is over again. Parameters: asked (JSON
+    rows of destination, room: its slots, and patience: seconds after which a send is slow); token (the claim's lease
+    to be), hold (seconds that the try may take).
+    """
+    d = t.destinations
+    asked = json_rows("asked", destination=Text, room=Integer, patience=Float)
+    tried = (
+        update(d)
+        .where(d.c.name == asked.c.destination, _open(t), d.c.paused_at.is_(None), d.c.pause_until <= func.now())
+        .values(probe=bindparam("token", type_=Uuid), pause_until=func.clock_timestamp() + seconds("hold"))
+        .returning(d.c.name)
+        .cte("tried")
+    )
+    slow = slow_sends(t, asked.c.destination, asked.c.room, asked.c.patience)
+    found = (
+        select(
+            asked.c.destination.label("name"),
+            func.coalesce(or_(_open(t), d.c.paused_at.is_not(None)), false()).label("left_alone"),
+            tried.c.name.is_not(None).label("tried"),
+            slow.label("slow"),
+        )
+        .select_from(asked.outerjoin(d, d.c.name == asked.c.destination))
+        .outerjoin(tried, tried.c.name == asked.c.destination)
+        .subquery("found")
+    )
+    return select(found).where(or_(found.c.left_alone, found.c.slow > 0))
+
+
+def untried(t: Tables) -> Update:
+    """Give the permission back: there was nothing to be tried. Parameters: target (the destination), token."""
+    d = t.destinations
+    return (
+        update(d)
+        .where(d.c.name == bindparam("target", type_=Text), d.c.probe == bindparam("token", type_=Uuid))
+        .values(probe=null(), pause_until=func.clock_timestamp())
+    )
+
+
+def tripped(t: Tables) -> ReturningInsert[Any]:
+    """Count a send that found the destination out of reach; the `enough`-th in a row opens the breaker.
+
+    While it is open, only the failure of the try counts, and prolongs the pause: what was sent before is still coming
+    in. Parameters: target (the destination), token, reason_code, reason, enough, pause, longest (seconds).
+    """
+    d = t.destinations
+    add = insert(d).values(
+        name=bindparam("target", type_=Text),
+        failures=1,
+        failed_at=func.clock_timestamp(),
+        error_code=bindparam("reason_code", type_=Text),
+        error=bindparam("reason", type_=Text),
+        opened_at=case((_enough(literal(1)), func.clock_timestamp())),
+        pause_until=case((_enough(literal(1)), func.clock_timestamp() + _pause(literal(1)))),
+    )
+    failures = d.c.failures + 1
+    counts = or_(d.c.opened_at.is_(None), d.c.probe == bindparam("token", type_=Uuid))
+    return add.on_conflict_do_update(
+        index_elements=[d.c.name],
+        set_={
+            "failures": case((counts, failures), else_=d.c.failures),
+            "failed_at": func.clock_timestamp(),
+            "error_code": add.excluded.error_code,
+            "error": add.excluded.error,
+            "opened_at": case((_open(t), d.c.opened_at), (_enough(failures), func.clock_timestamp())),
+            "pause_until": case(
+                (counts & _enough(failures), func.clock_timestamp() + _pause(failures)), else_=d.c.pause_until
+            ),
+            "probe": case((counts, null()), else_=d.c.probe),
+        },
+    ).returning(_open(t).label("open"), d.c.failures, d.c.pause_until)
+
+
+def recovered(t: Tables) -> ReturningUpdate[Any]:
+    """Close the breaker: the destination has answered. Mostly there is nothing to do. Parameter: target."""
+    d = t.destinations
+    return (
+        update(d)
+        .where(d.c.name == bindparam("target", type_=Text), or_(d.c.failures > 0, _open(t)))
+        .values(failures=0, opened_at=null(), pause_until=null(), probe=null(), recovered_at=func.clock_timestamp())
+        .returning(d.c.name)
+    )
+
+
+def states(t: Tables) -> Select[Any]:
+    """What there is to tell of destinations: those in trouble, or paused."""
+    d = t.destinations
+    state = case(
+        (d.c.paused_at.is_not(None), "paused"),
+        (_open(t) & (d.c.pause_until > func.now()) & d.c.probe.is_(None), "open"),
+        (_open(t), "trying"),
+        else_="closed",
+    )
+    return select(
+        d.c.name, state.label("state"), d.c.failures, d.c.error_code, d.c.error, d.c.failed_at, d.c.opened_at,
+        d.c.pause_until, d.c.recovered_at, d.c.paused_at, d.c.paused_by, d.c.paused_why,
+    ).order_by(d.c.name)  # fmt: skip
+
+
+def _open(t: Tables) -> ColumnElement[bool]:
+    return t.destinations.c.opened_at.is_not(None)
+
+
+def _enough(failures: ColumnElement[Any]) -> ColumnElement[bool]:
+    return failures >= bindparam("enough", type_=Integer)
+
+
+def _pause(failures: ColumnElement[Any]) -> ColumnElement[Any]:
+    """pause · 2^(failures - enough), at most the longest."""
+    doublings = func.least(failures - bindparam("enough", type_=Integer), 30)
+    return func.least(bindparam("longest", type_=Float), bindparam("pause", type_=Float) * func.power(2, doublings)) * (
+        SECOND
+    )

@@ -1,0 +1,284 @@
+"""The statements that take leases of messages without a key, by when they are due; `claim_keys` has those with keys.
+
+A row whose lease ran out is marked with the cause, so that a repeated delivery can be traced to it. One that has no
+attempts left, or is too old, becomes a dead letter as it is claimed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    DateTime,
+    Float,
+    Integer,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    and_,
+    bindparam,
+    case,
+    cast,
+    column,
+    false,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    table,
+    true,
+    union_all,
+    update,
+)
+from sqlalchemy.sql import ColumnElement, FromClause, Subquery, Update
+
+from outbox_tasks.database.pieces import SECOND, json_rows, never_settled, noted, once, pending, probe, seconds
+from outbox_tasks.database.schema import DEAD, PENDING, Tables
+from outbox_tasks.model import ALONE_AFTER
+
+SHARE: dict[str, Any] = {
+    "destination": Text, "size": Integer, "ceiling": Integer, "oldest": Float, "longest": Integer, "blocks": Boolean,
+    "past": Text, "beyond": BigInteger,
+}  # fmt: skip
+"""What is asked of a destination: how many messages; the ceiling of attempts; the age in seconds, or none, up to which
+one is worth delivering; of keys, the longest run, whether a dead message blocks its key, past which key to look (null:
+from the first), and beyond which number (what is older does not hold up what a test has written)."""
+
+BUNDLE_BYTES = 4 * 1024 * 1024
+"""What the payloads of one bundle come to at most, unless it is a single message: they are fetched by one statement,
+and archived by another, and both have to end in time."""
+
+WEIGHTS = {1: 6, 0: 3, -1: 1}
+"""How a destination's share is split among high, normal and low priority, when all of them have enough due."""
+
+
+def claim(t: Tables) -> Update:
+    """Lease what is due and has no key: of each destination at most its share, the longest due of a priority first.
+
+    Parameters: share (JSON rows as in `SHARE`); token (the new lease), holder, hold (seconds).
+    """
+    m = t.messages
+    share = json_rows("share", **SHARE)
+    # Not VALUES, which SQLAlchemy would compile anew with each call.
+    lane = union_all(*(select(*_as_literals(priority, weight)) for priority, weight in WEIGHTS.items())).subquery(
+        "lane"
+    )
+    due = (
+        select(*state(m), m.c.locked_until)
+        .where(*is_due(m), m.c.key.is_(None), m.c.destination == share.c.destination, m.c.priority == lane.c.priority)
+        .order_by(m.c.locked_until)
+        .limit(share.c.size)
+        .with_for_update(skip_locked=True)
+        .lateral("due")
+    )
+    in_lane = func.row_number().over(partition_by=(share.c.destination, lane.c.priority), order_by=due.c.locked_until)
+    found = (
+        select(due, share.c.destination, share.c.size, share.c.ceiling, share.c.oldest)
+        .add_columns((in_lane // lane.c.weight).label("turn"))
+        .select_from(share.join(lane, true()).join(due, true()))
+        .subquery("found")
+    )
+    place = func.row_number().over(partition_by=found.c.destination, order_by=(found.c.turn, found.c.locked_until))
+    placed = select(found, place.label("place")).subquery("placed")
+    picked = select(placed).where(placed.c.place <= placed.c.size).cte("picked")
+    return leased(m, picked)
+
+
+def _as_literals(priority: int, weight: int) -> tuple[ColumnElement[int], ColumnElement[int]]:
+    rank = literal_column(f"{priority}::smallint", SmallInteger)
+    return rank.label("priority"), literal_column(str(weight), Integer).label("weight")
+
+
+def is_due(m: FromClause) -> tuple[ColumnElement[bool], ...]:
+    """May be claimed: for the first time, after a wait, or because its lease ran out."""
+    return pending(m), m.c.locked_until <= func.now()
+
+
+def state(m: Table) -> tuple[ColumnElement[Any], ...]:
+    """What `leased` has to know of a row before it changes it."""
+    since = func.coalesce(m.c.deliver_at, m.c.created_at).label("since")
+    return m.c.id, m.c.attempts, m.c.lease, m.c.begun, m.c.locked_by, m.c.last_error_code, m.c.latest, since
+
+
+def size(m: FromClause) -> ColumnElement[int]:
+    """Bytes of a payload, which need not be read for it."""
+    return func.octet_length(m.c.payload, type_=Integer)
+
+
+def is_alone(m: FromClause) -> ColumnElement[bool]:
+    """Whether its last send may have killed its worker, or failed over it: let it take nobody with it."""
+    return or_(m.c.begun, func.coalesce(or_(*(m.c.last_error_code == code for code in ALONE_AFTER)), false()))
+
+
+def is_spent(m: FromClause, share: FromClause) -> ColumnElement[bool]:
+    """Whether it has no attempts left, or is too old."""
+    return or_(m.c.attempts >= share.c.ceiling, _too_old(m, share))
+
+
+def _too_old(m: FromClause, share: FromClause) -> ColumnElement[bool]:
+    return func.coalesce(m.c.since < func.now() - share.c.oldest * SECOND, false())
+
+
+def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None = None) -> Update:
+    """Lease the rows of `picked`, which has the columns of `state`, ceiling and oldest; returns a `Claimed` of each."""
+    unsettled, spent, too_old = picked.c.begun, is_spent(picked, picked), _too_old(picked, picked)
+    expired = picked.c.lease.is_not(None)
+    begun_by = never_settled(picked.c.attempts, picked.c.locked_by)
+    aged = func.format(
+        "not delivered within %s seconds; the last error was: %s",
+        picked.c.oldest,
+        func.coalesce(m.c.last_error, "none"),
+    )
+    waited = func.format("claimed by %s, and the lease ran out before it was begun", picked.c.locked_by)
+    code = case(
+        (unsettled, literal("unsettled")),
+        (too_old, literal("too_old")),
+        (spent, func.coalesce(m.c.last_error_code, literal("attempts_exhausted"))),
+        (expired, literal("lease_expired")),
+    )
+    fate = case((spent, literal("dead")), else_=literal("claimed again"))
+    entry = noted(m, fate, attempt=picked.c.attempts, code=code, by=picked.c.locked_by)
+    return (
+        update(m)
+        .where(probe(m.c.id, picked.c.id))
+        .values(
+            lease=case((spent, null()), else_=bindparam("token", type_=Uuid)),
+            locked_by=bindparam("holder", type_=Text),
+            locked_until=once(func.clock_timestamp()) + seconds("hold"),
+            begun=false(),
+            status=case((spent, literal(DEAD)), else_=literal(PENDING)),
+            dead_at=case((spent, func.clock_timestamp())),
+            last_error_code=case(
+                (unsettled, "unsettled"),
+                (too_old, "too_old"),
+                (spent, func.coalesce(m.c.last_error_code, "attempts_exhausted")),
+                (expired, func.coalesce(m.c.last_error_code, "lease_expired")),
+                else_=m.c.last_error_code,
+            ),
+            last_error=case(
+                (unsettled, begun_by),
+                (too_old, aged),
+                (expired, func.coalesce(m.c.last_error, waited)),
+                else_=m.c.last_error,
+            ),
+            history=case((or_(unsettled, spent, expired), entry), else_=m.c.history),
+        )
+        .returning(
+            *_claimed(m, is_alone(picked)),
+            (false() if superseded is None else superseded).label("superseded"),
+            case((unsettled, "unsettled"), (expired, "lease_expired")).label("cause"),
+            size(m).label("size"),
+        )
+    )
+
+
+def recall(t: Tables) -> Update:
+    """Let leases run out now of which it is known that nobody will use them.
+
+    Those of messages that are not begun, of one holder or of all: whoever has a task for one after all can't begin it.
+    A retry is due when its wait is over. And what this holder, which is dead, has begun under one lease. What somebody
+    is changing just now is left to its lease. Parameters: gone (the holder; null: all), token (the lease, or null),
+    crashed (only those granted before the server's last crash, which it knows by the age of its statistics), hold
+    (seconds that leases are granted for beyond a wait).
+    """
+    m = t.messages
+    gone = bindparam("gone", type_=Text)
+    crash = select(column("stats_reset", DateTime(True))).select_from(table("pg_stat_bgwriter")).scalar_subquery()
+    before = or_(~bindparam("crashed", type_=Boolean), m.c.locked_until - seconds("hold") < crash)
+    unused = and_(m.c.begun == false(), or_(gone.is_(None), m.c.locked_by == gone), before)
+    unended = and_(m.c.begun, m.c.locked_by == gone, m.c.lease == bindparam("token", type_=Uuid))
+    found = (
+        select(m.c.id)
+        .where(pending(m), m.c.lease.is_not(None), m.c.locked_until > func.now(), or_(unused, unended))
+        .with_for_update(skip_locked=True)
+        .cte("found")
+    )
+    now = once(func.clock_timestamp())
+    until = case((m.c.begun, now), else_=func.greatest(now, m.c.locked_until - seconds("hold")))
+    return update(m).where(probe(m.c.id, found.c.id)).values(locked_until=until)
+
+
+def bury_unroutable(t: Tables) -> Update:
+    """Make dead letters of what has long been due for destinations that are not configured.
+
+    Parameters: known (array); grace (seconds): a writer may know of a destination before the relay does. Finds the
+    destinations by hopping along the indexes, one probe each, not by reading the rows.
+    """
+    m = t.messages
+    # As each of the two indexes has them, so that no more is read than is taken.
+    unkeyed = _unroutable(m, "unkeyed", (pending(m), m.c.key.is_(None)), (m.c.priority, m.c.locked_until))
+    keyed = _unroutable(m, "keyed", (m.c.key.is_not(None),), (m.c.key, m.c.seq))
+    picked = union_all(select(unkeyed), select(keyed)).cte("picked")
+    named = func.quote_literal(func.left(m.c.destination, 100))
+    return (
+        update(m)
+        .where(probe(m.c.id, picked.c.id))
+        .values(
+            status=DEAD,
+            dead_at=func.clock_timestamp(),
+            lease=null(),
+            last_error_code="unknown_destination",
+            last_error=func.format("no destination %s is configured", named),
+            history=noted(m, "dead", code="unknown_destination"),
+        )
+        .returning(*_claimed(m, false()))
+    )
+
+
+def _claimed(m: Table, alone: ColumnElement[bool]) -> tuple[ColumnElement[Any], ...]:
+    """The columns of a `Claimed`, but for those that only a lease can tell."""
+    return (
+        m.c.seq,
+        cast(m.c.id, Text).label("id"),
+        m.c.destination,
+        m.c.event_type,
+        m.c.attempts,
+        m.c.status,
+        alone.label("alone"),
+        m.c.key,
+        m.c.priority,
+        m.c.last_error_code.label("code"),
+        m.c.last_error.label("error"),
+    )
+
+
+def _unroutable(
+    m: Table, name: str, kind: tuple[ColumnElement[bool], ...], order: tuple[ColumnElement[Any], ...]
+) -> Subquery:
+    """What is due for unknown destinations, of the messages in one of the indexes."""
+    first = select(m.c.destination).where(*kind).order_by(m.c.destination).limit(1)
+    found = select(first.scalar_subquery().label("destination")).cte(f"{name}_found", recursive=True)
+    step = (
+        select(m.c.destination)
+        .where(*kind, m.c.destination > found.c.destination)
+        .order_by(m.c.destination)
+        .limit(1)
+        .correlate(found)
+    )
+    found = found.union_all(select(step.scalar_subquery()).where(found.c.destination.is_not(None)))
+    unknown = (
+        select(found.c.destination)
+        .where(found.c.destination != func.all_(bindparam("known", type_=ARRAY(Text))))
+        .limit(100)
+        .subquery("unknown")
+    )
+    due = (
+        select(m.c.id)
+        .where(
+            *kind,
+            pending(m),
+            m.c.locked_until <= func.now() - seconds("grace"),
+            m.c.destination == unknown.c.destination,
+        )
+        .order_by(*order)
+        .limit(100)
+        .with_for_update(skip_locked=True)
+        .lateral("due")
+    )
+    return select(due.c.id).select_from(unknown.join(due, true())).subquery(name)

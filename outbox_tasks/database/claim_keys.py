@@ -1,0 +1,264 @@
+"""The statements that keep the order of messages which share a key.
+
+A message with a key is leased only as its key's head, the first that is not yet delivered, or right behind it in the
+same run. Keys are found by hopping along the index, one probe each: the backlog of a key costs no more than its first
+row. What could still be overtaken by a transaction that has not ended is left for later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    BigInteger,
+    Boolean,
+    Integer,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    column,
+    exists,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    table,
+    true,
+    tuple_,
+    union_all,
+)
+from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
+
+from outbox_tasks.database.claim import BUNDLE_BYTES, SHARE, is_alone, is_due, is_spent, leased, size, state
+from outbox_tasks.database.pieces import json_rows, pending, probe
+from outbox_tasks.database.schema import Tables, function
+
+MARK = 0x7FFFFFFF
+"""A mark has the lowest 31 bits of its number."""
+
+LAST = literal_column(str(2**63 - 1), BigInteger)
+"""No message has a higher number."""
+
+LOCKS = table(
+    "pg_locks",
+    *(column(name, Text) for name in ("locktype", "mode", "database", "classid", "objid", "objsubid")),
+)
+
+
+def horizon(t: Tables) -> Select[Any]:
+    """Which messages with keys may be leased at all: those numbered up to `high`, and of a class only those up to the
+    `floor` of each mark. A transaction that is still writing has left the mark (see `outbox_keep_order`); one row for
+    each, or one without.
+
+    The number is read before the marks: whoever leaves one later is given higher numbers. Nothing is returned while
+    none of these destinations has a message with a key. Parameter: asked (JSON rows of destination).
+    """
+    m = t.messages
+    asked = json_rows("asked", destination=Text)
+    # With its limit, or the planner may read the whole index for all destinations at once.
+    keyed = (
+        select(m.c.id)
+        .where(m.c.destination == asked.c.destination, m.c.key.is_not(None))
+        .limit(1)
+        .correlate(asked)
+        .lateral("keyed")
+    )
+    numbers = table(
+        f"{m.name}_seq_seq", column("last_value", BigInteger), column("is_called", Boolean), schema=m.schema
+    )
+    last = (
+        select((numbers.c.last_value - 1 + cast(numbers.c.is_called, Integer)).label("high"))
+        .where(exists(select(asked.c.destination).select_from(asked.join(keyed, true()))))
+        .cte("last")
+        .prefix_with("MATERIALIZED")
+    )
+    low, kind = cast(LOCKS.c.objid, BigInteger), cast(LOCKS.c.classid, BigInteger)
+    marks = (
+        select(
+            kind.label("class"),
+            (last.c.high - (last.c.high - low).op("&", return_type=BigInteger)(literal(MARK))).label("floor"),
+        )
+        .where(
+            last.c.high.is_not(None),  # after it, not before
+            LOCKS.c.locktype == "advisory",
+            LOCKS.c.objsubid == literal_column("2"),
+            LOCKS.c.mode == "ShareLock",
+            LOCKS.c.database
+            == select(literal_column("oid", Text))
+            .select_from(table("pg_database"))
+            .where(literal_column("datname", Text) == func.current_database())
+            .scalar_subquery(),
+            or_(kind > MARK, kind == _all_keys(t)),
+        )
+        .correlate(last)
+        .lateral("mark")
+    )
+    return select(last.c.high, marks.c["class"], marks.c.floor).select_from(last.outerjoin(marks, true()))
+
+
+def claim_keys(t: Tables) -> CompoundSelect[Any]:
+    """Lease what is due and has a key: of at most `size` keys of each destination, from `past` on, the head and as much
+    of what follows it as the share allows.
+
+    Returns a `Claimed` of each; and for a destination that may have more keys a row without an id, with the key up to
+    which it was looked. Parameters: as for `claim.claim`; high and marks (JSON rows of class and floor) as `horizon`
+    found them.
+    """
+    m = t.messages
+    share = select(json_rows("share", **SHARE)).cte("share")
+    head = _heads(t, share)
+    mine = _locked(m, _ready(t, head), "mine", "length", "reach")
+    behind = _locked(m, _followers(m, mine), "behind", "place")
+    # A row that could not be locked ends the run: what follows it would overtake it.
+    found = func.row_number().over(partition_by=(behind.c.destination, behind.c.key), order_by=behind.c.place)
+    numbered = select(behind, found.label("found")).subquery("numbered")
+    names = [c.name for c in mine.c if c.name not in ("length", "reach")]
+    gapless = select(*(numbered.c[name] for name in names)).where(numbered.c.found == numbered.c.place)
+    picked = union_all(select(*(mine.c[name] for name in names)), gapless).cte("picked")
+    newer = m.alias("newer")
+    later = (newer.c.destination == m.c.destination, newer.c.key == m.c.key, newer.c.seq > m.c.seq)
+    replaced = picked.c.latest & (picked.c.attempts > 0) & exists(select(newer.c.id).where(*later, *is_due(newer)))
+    taken = leased(m, picked, replaced).cte("taken")
+    theirs = {"destination": head.c.destination, "key": head.c.key}
+    rest = [theirs.get(c.name, cast(literal(None), c.type)).label(c.name) for c in taken.c]
+    return union_all(select(taken), select(*rest).where(head.c.hop == head.c.size))
+
+
+def blocked_keys(t: Tables) -> Select[Any]:
+    """The keys that are held up by a dead message, the longest first: which message, since when and why, and how many
+    wait behind it, counted up to 10,000. Parameters: blocking (array of destinations), size.
+    """
+    m = t.messages
+    behind = waiting_behind(t, m).limit(10_000).correlate(m).subquery("behind")
+    count = select(func.count()).select_from(behind).scalar_subquery()
+    found = select(m.c.destination, m.c.key, cast(m.c.id, Text).label("id"), m.c.event_type).add_columns(
+        m.c.dead_at.label("since"), m.c.last_error_code, m.c.last_error, count.label("waiting")
+    )
+    return found.where(*_blocking(t)).order_by(m.c.dead_at).limit(bindparam("size", type_=Integer))
+
+
+def count_blocked_keys(t: Tables) -> Select[Any]:
+    """How many keys are held up by a dead message, up to `size`. Parameters: as for `blocked_keys`."""
+    found = select(t.messages.c.id).where(*_blocking(t)).limit(bindparam("size", type_=Integer)).subquery("found")
+    return select(func.count()).select_from(found)
+
+
+def waiting_behind(t: Tables, head: FromClause) -> Select[Any]:
+    """What waits for a message of the same key before it."""
+    behind = t.messages.alias("waiting")
+    same = (behind.c.destination == head.c.destination, behind.c.key == head.c.key)
+    return select(behind.c.id).where(*same, behind.c.seq > head.c.seq, pending(behind))
+
+
+def _blocking(t: Tables) -> Sequence[ColumnElement[bool]]:
+    """Whether a row is a dead head that others wait for."""
+    m, earlier = t.messages, t.messages.alias("earlier")
+    same = (earlier.c.destination == m.c.destination, earlier.c.key == m.c.key, earlier.c.seq < m.c.seq)
+    return (
+        m.c.status == literal_column("'dead'"),
+        m.c.key.is_not(None),
+        m.c.destination == func.any_(bindparam("blocking", type_=ARRAY(Text))),
+        ~exists(select(earlier.c.id).where(*same)),
+        exists(waiting_behind(t, m)),
+    )
+
+
+def _heads(t: Tables, share: CTE) -> CTE:
+    """The first message of each key, in the order of keys; a dead one too, where it blocks its key."""
+    m = t.messages
+    wanted = (m.c.destination == share.c.destination, m.c.seq > share.c.beyond, or_(share.c.blocks, pending(m)))
+    columns = (m.c.key, m.c.id, m.c.seq, m.c.status, m.c.locked_until)
+    # From the beginning, an empty key too: nobody can write one any more, but there may be some.
+    past = tuple_(func.coalesce(share.c.past, literal_column("''")), case((share.c.past.is_(None), 0), else_=LAST))
+    first = select(*columns, literal(1).label("hop")).where(*wanted, tuple_(m.c.key, m.c.seq) > past)
+    walk = first.order_by(m.c.key, m.c.seq).limit(1).correlate(share).cte("walk", recursive=True, nesting=True)
+    following = (
+        select(*columns)
+        .where(*wanted, m.c.key > walk.c.key)
+        .order_by(m.c.key, m.c.seq)
+        .limit(1)
+        .correlate(share, walk)
+        .lateral("following")
+    )
+    step = select(following, walk.c.hop + 1).select_from(walk.join(following, true()))
+    walk = walk.union_all(step.where(walk.c.hop < share.c.size).correlate(share))
+    walked = select(walk).lateral("walked")
+    return select(share, walked).select_from(share.join(walked, true())).cte("head").prefix_with("MATERIALIZED")
+
+
+def _ready(t: Tables, head: CTE) -> CTE:
+    """The heads that may go, with the length of the run that each may have, and the number up to which it may reach."""
+    mark = json_rows("marks", **{"class": BigInteger, "floor": BigInteger})
+    theirs = or_(mark.c["class"] == _key_class(t, head), mark.c["class"] == _all_keys(t))
+    floor = select(func.min(mark.c.floor)).where(theirs).correlate(head).scalar_subquery()
+    reach = func.least(bindparam("high", type_=BigInteger), floor).label("reach")
+    due = select(head, reach).where(*is_due(head)).subquery("due")
+    fair = due.c.size / func.count().over(partition_by=due.c.destination)
+    length = cast(func.greatest(1, func.least(due.c.longest, fair)), Integer).label("length")
+    return select(due, length).where(due.c.seq <= due.c.reach).cte("ready").prefix_with("MATERIALIZED")
+
+
+def _locked(m: Table, chosen: FromClause, name: str, *own: str) -> CTE:
+    """Lock what was chosen, as it is now: what has changed since, or is locked by others, is not among it."""
+    row = (
+        select(*state(m), size(m).label("bytes"))
+        .where(probe(m.c.id, chosen.c.id), *is_due(m))
+        .correlate(chosen)
+        .with_for_update(skip_locked=True)
+        .lateral("row")
+    )
+    columns = ("destination", "key", "seq", "ceiling", "oldest", *own)
+    found = select(row, *(chosen.c[column_name] for column_name in columns)).select_from(chosen.join(row, true()))
+    return found.cte(name).prefix_with("MATERIALIZED")
+
+
+def _followers(m: Table, mine: CTE) -> CTE:
+    """What comes right behind a head and may go with it: up to the first that has to wait, or to travel alone, or is
+    too much for one bundle."""
+    now = select(*state(m), m.c.seq, m.c.status, m.c.locked_until, size(m).label("bytes"))
+    behind = (
+        now.where(m.c.destination == mine.c.destination, m.c.key == mine.c.key, m.c.seq > mine.c.seq)
+        .order_by(m.c.key, m.c.seq)
+        .limit(mine.c.length - 1)
+        .correlate(mine)
+        .subquery("next")
+    )
+    fit = and_(
+        *is_due(behind), ~_tried(behind), behind.c.seq <= mine.c.reach, ~is_alone(behind), ~is_spent(behind, mine)
+    )
+    by_seq: dict[str, Any] = {"order_by": behind.c.seq}
+    placed = (
+        select(behind.c.id, behind.c.seq, func.row_number().over(**by_seq).label("place"))
+        .add_columns(func.bool_and(fit).over(**by_seq).label("fits"))
+        .add_columns(func.sum(behind.c.bytes).over(**by_seq).label("bytes"))
+        .correlate(mine)
+        .lateral("placed")
+    )
+    columns = (mine.c.destination, mine.c.key, mine.c.ceiling, mine.c.oldest)
+    together = (mine.c.length > 1, ~is_alone(mine), ~_tried(mine), ~is_spent(mine, mine), placed.c.fits)
+    light = mine.c.bytes + placed.c.bytes <= literal_column(str(BUNDLE_BYTES))
+    run = select(placed, *columns).select_from(mine.join(placed, true())).where(*together, light)
+    return run.cte("run").prefix_with("MATERIALIZED")
+
+
+def _tried(m: FromClause) -> ColumnElement[bool]:
+    """A newer one may make this one needless: what follows it is not for the same run."""
+    return and_(m.c.latest, m.c.attempts > 0)
+
+
+def _key_class(t: Tables, head: FromClause) -> ColumnElement[int]:
+    """As unsigned, like in pg_locks."""
+    return cast(
+        function(t.messages.schema, "outbox_key_class")(head.c.destination, head.c.key, type_=Integer), BigInteger
+    ) + 2 * (MARK + 1)
+
+
+def _all_keys(t: Tables) -> ColumnElement[int]:
+    return function(t.messages.schema, "outbox_all_keys")()

@@ -1,0 +1,288 @@
+"""The tables, as SQLAlchemy sees them. What creates them is in `migrations/`; a test holds the two together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    DateTime,
+    Float,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql import Select, quoted_name
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import Function
+
+VERSION = 7
+"""The version of the tables that this release reads and writes: the number of the newest migration."""
+
+LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
+"""SQLSTATE of a missing table, schema, column or function."""
+
+NO_RIGHTS = "42501"
+"""SQLSTATE of a role that may not do what it tried."""
+
+PENDING, DEAD = "pending", "dead"
+
+RESERVED = {*RESERVED_WORDS, "collation", "concurrently", "lateral", "system_user", "tablesample"}
+"""Names that PostgreSQL takes only in quotes; SQLAlchemy's list lacks some."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The outbox tables in one database schema."""
+
+    messages: Table
+    """Hot: only what is not yet sent."""
+    archive: Table
+    """Sent and discarded, partitioned by day."""
+    destinations: Table
+    """Those in trouble, or paused."""
+    slots: Table
+    """How many sends to a destination may run at once, one row each."""
+    publishers: Table
+    """The processes that publish."""
+    inbox: Table
+    """Which messages consumers have taken, of the last days."""
+    audit: Table
+    """Who did what, and why."""
+    tallies: Table
+    """What became of messages, by the minute."""
+    heartbeats: Table
+    """Who is alive, and when what must happen now and then happened last."""
+    alerts: Table
+    """What people are told of, each once."""
+    versions: Table
+    """Which migrations have run."""
+
+
+def _envelope() -> list[Column[object]]:
+    """What hot and archived rows have in common; these columns move over when a message is sent."""
+    return [
+        Column("id", Uuid, nullable=False),
+        Column("event_type", Text, nullable=False),
+        Column("aggregate_type", Text),
+        Column("aggregate_id", Text),
+        Column("destination", Text, nullable=False),
+        Column("key", Text),
+        Column("payload", LargeBinary, nullable=False),
+        Column("content_type", Text, nullable=False, server_default="application/json"),
+        Column("headers", JSONB, nullable=False, server_default="{}"),
+        Column("attempts", Integer, nullable=False, server_default="0"),
+        Column("last_error_code", Text),
+        Column("last_error", Text),
+        Column("created_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("locked_by", Text),
+        Column("history", JSONB),
+    ]
+
+
+def where(schema: str | None) -> str:
+    """How an error names the place of the tables."""
+    return f"schema {schema!r}" if schema else "any schema of the search_path"
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it: in quotes, where it needs them."""
+    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in RESERVED
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+class _Ours(Function[Any]):
+    """A function in a schema. SQLAlchemy would write the schema's name without quotes."""
+
+    inherit_cache = True
+
+
+@compiles(_Ours)
+def _compiled(ours: _Ours, compiler: SQLCompiler, **options: Any) -> str:
+    [schema] = ours.packagenames
+    return quoted(schema) + compiler.visit_function(ours, **options).removeprefix(schema)
+
+
+def function(schema: str | None, name: str) -> Callable[..., Function[Any]]:
+    """A function of the migrations in `schema`; None: wherever the connection's search_path finds it."""
+    return getattr(func, name) if schema is None else partial(_Ours, name, packagenames=(str(schema),))
+
+
+@cache
+def tables(schema: str | None = None) -> Tables:
+    """The tables in `schema`; None: wherever the connection's search_path finds them."""
+    metadata = MetaData(schema=schema and quoted_name(schema, quoted(schema) != schema))
+    messages = Table(
+        "outbox_messages",
+        metadata,
+        Column("seq", BigInteger, Identity(), nullable=False),
+        *_envelope(),
+        Column("status", Text, nullable=False, server_default=PENDING),
+        Column("locked_until", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("lease", Uuid),
+        Column("begun", Boolean, nullable=False, server_default="false"),
+        Column("dead_at", DateTime(True)),
+        Column("outages", Integer, nullable=False, server_default="0"),
+        Column("deliver_at", DateTime(True)),
+        Column("latest", Boolean, nullable=False, server_default="false"),
+        Column("priority", SmallInteger, nullable=False, server_default=text("0")),
+        PrimaryKeyConstraint("id"),
+    )
+    Index(
+        "outbox_messages_due",
+        messages.c.destination,
+        messages.c.priority,
+        messages.c.locked_until,
+        postgresql_where=(messages.c.status == PENDING) & messages.c.key.is_(None),
+    )
+    Index(
+        "outbox_messages_dead",
+        messages.c.destination,
+        messages.c.dead_at,
+        postgresql_where=messages.c.status == DEAD,
+    )
+    Index(
+        "outbox_messages_keys",
+        messages.c.destination,
+        messages.c.key,
+        messages.c.seq,
+        postgresql_where=messages.c.key.is_not(None),
+    )
+    died_of = (messages.c.destination, messages.c.event_type, messages.c.last_error_code, messages.c.last_error)
+    Index(
+        "outbox_messages_groups",
+        function(schema, "outbox_error_group")(*died_of),
+        messages.c.dead_at,
+        postgresql_where=messages.c.status == DEAD,
+    )
+    archive = Table(
+        "outbox_archive",
+        metadata,
+        Column("seq", BigInteger, nullable=False),
+        *_envelope(),
+        Column("state", Text, nullable=False),
+        Column("finished_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+    )
+    Index("outbox_archive_id", archive.c.id)
+    destinations = Table(
+        "outbox_destinations",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("failures", Integer, nullable=False, server_default="0"),
+        Column("failed_at", DateTime(True)),
+        Column("error_code", Text),
+        Column("error", Text),
+        Column("opened_at", DateTime(True)),
+        Column("pause_until", DateTime(True)),
+        Column("probe", Uuid),
+        Column("recovered_at", DateTime(True)),
+        Column("paused_at", DateTime(True)),
+        Column("paused_by", Text),
+        Column("paused_why", Text),
+        Column("allowance", Float),
+        Column("metered_at", DateTime(True)),
+    )
+    slots = Table(
+        "outbox_slots",
+        metadata,
+        Column("destination", Text, primary_key=True),
+        Column("slot", Integer, primary_key=True, autoincrement=False),
+        Column("token", Uuid),
+        Column("holder", Text),
+        Column("taken_at", DateTime(True)),
+        Column("held_until", DateTime(True)),
+    )
+    publishers = Table(
+        "outbox_publishers",
+        metadata,
+        Column("holder", Text, primary_key=True),
+        Column("seen_at", DateTime(True), nullable=False),
+    )
+    inbox = Table(
+        "outbox_inbox",
+        metadata,
+        Column("consumer", Text, primary_key=True),
+        Column("message_id", Text, primary_key=True),
+        Column("received_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+    )
+    Index("outbox_inbox_received_at", inbox.c.received_at)
+    audit = Table(
+        "outbox_audit",
+        metadata,
+        Column("seq", BigInteger, Identity(), primary_key=True),
+        Column("at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("who", Text, nullable=False),
+        Column("why", Text),
+        Column("action", Text, nullable=False),
+        Column("target", Text),
+        Column("count", BigInteger, nullable=False, server_default="1"),
+        Column("facts", JSONB, nullable=False, server_default="{}"),
+    )
+    Index("outbox_audit_at", audit.c.at)
+    Index("outbox_audit_target", audit.c.target, audit.c.seq)
+    tallies = Table(
+        "outbox_tallies",
+        metadata,
+        Column("minute", DateTime(True), primary_key=True),
+        Column("destination", Text, primary_key=True),
+        Column("outcome", Text, primary_key=True),
+        Column("count", BigInteger, nullable=False),
+    )
+    heartbeats = Table(
+        "outbox_heartbeats",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("kind", Text, nullable=False),
+        Column("seen_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("facts", JSONB, nullable=False, server_default="{}"),
+    )
+    alerts = Table(
+        "outbox_alerts",
+        metadata,
+        Column("name", Text, primary_key=True),
+        Column("kind", Text, nullable=False),
+        Column("destination", Text),
+        Column("first_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("last_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("told_at", DateTime(True)),
+        Column("over_at", DateTime(True)),
+        Column("count", BigInteger, nullable=False, server_default="1"),
+        Column("untold", BigInteger, nullable=False, server_default="0"),
+        Column("told", BigInteger, nullable=False, server_default="0"),
+        Column("post_at", DateTime(True)),
+        Column("posts", Integer, nullable=False, server_default="0"),
+        Column("facts", JSONB, nullable=False, server_default="{}"),
+    )
+    versions = Table(
+        "outbox_versions",
+        metadata,
+        Column("version", Integer, primary_key=True, autoincrement=False),
+        Column("applied_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+    )
+    return Tables(
+        messages, archive, destinations, slots, publishers, inbox, audit, tallies, heartbeats, alerts, versions
+    )
+
+
+def version(t: Tables) -> Select[Any]:
+    """The version of the tables."""
+    return select(func.max(t.versions.c.version))

@@ -1,0 +1,140 @@
+"""The statements that record what became of a send. `tests/golden/` shows the SQL that all statements become.
+
+Each statement of the pipe is one round trip and its own transaction. There are two clocks, both the database's. A
+lease is granted from `clock_timestamp()`, since `now()` is already late after a wait for a lock. What is due is
+compared with `now()`, which alone can be an index condition.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    Float,
+    Integer,
+    Table,
+    Text,
+    Uuid,
+    bindparam,
+    case,
+    cast,
+    delete,
+    exists,
+    false,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.sql import Update
+from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
+
+from outbox_tasks.database.breaker import recovered
+from outbox_tasks.database.pieces import (
+    SECOND,
+    begun_once,
+    bound_for,
+    brief,
+    commit_soon,
+    json_rows,
+    never_settled,
+    noted,
+    probe,
+)
+from outbox_tasks.database.schema import DEAD, PENDING, Tables
+from outbox_tasks.database.slots import freed
+from outbox_tasks.model import FAILED_TOGETHER
+
+UNSETTLED = "unsettled"
+"""The code of a message whose send was begun, and nobody knows how it ended."""
+
+
+def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
+    """Take messages that are done with out of the hot table, into the archive: those sent, and those discarded.
+
+    Their destination has answered, and so its breaker closes. Parameters: ticket (JSON rows of id and attempt and, if
+    it was discarded, state, code and error); token, target (the destination), sender (whose slot is free now).
+    """
+    m, a = t.messages, t.archive
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
+    gone = delete(m).where(*begun_once(t, ticket), bound_for(t), commit_soon())
+    closed = recovered(t).cte("recovered")
+    if not archive:
+        return gone.returning(cast(m.c.id, Text).label("id")).add_cte(closed, freed(t))
+    kept = [c.name for c in a.c if c.name in m.c]
+    said = {
+        "last_error_code": func.coalesce(ticket.c.code, m.c.last_error_code).label("last_error_code"),
+        "last_error": func.coalesce(ticket.c.error, m.c.last_error).label("last_error"),
+        "attempts": ticket.c.attempt.label("attempts"),
+    }
+    state = func.coalesce(ticket.c.state, literal("sent")).label("state")
+    moved = gone.returning(*(said.get(name, m.c[name]) for name in kept), state).cte("moved")
+    done = select(*(moved.c[name] for name in kept), moved.c.state, func.clock_timestamp())
+    into = insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))
+    return into.add_cte(closed, freed(t))
+
+
+def settle_failed(t: Tables) -> Update:
+    """Record failures: to be retried under the same lease, released, or dead.
+
+    An outage of the destination gives the attempt back; only to a message that has met `patience` of them in a row,
+    while others got through, it counts: it may be the cause. What was behind another of its key loses nothing.
+    Parameters: ticket (JSON rows of id, attempt, hold:
+    seconds until it is due again, keep: the lease stays, dead, outage, behind, code and error); token, target (the
+    destination), patience, sender (whose slot is free now).
+    """
+    m, d = t.messages, t.destinations
+    said = {"keep": Boolean, "dead": Boolean, "outage": Boolean, "behind": Boolean, "code": Text, "error": Text}
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer, hold=Float, **said)
+    out_of_reach = exists(
+        select(d.c.name).where(d.c.name == bindparam("target", type_=Text), d.c.opened_at.is_not(None))
+    )
+    what = case((ticket.c.dead, literal("dead")), (ticket.c.outage, literal("outage")), else_=literal("failed"))
+    said_by_it = {
+        "attempt": ticket.c.attempt, "code": ticket.c.code, "error": brief(ticket.c.error), "by": m.c.locked_by
+    }  # fmt: skip
+    shared = func.coalesce(ticket.c.code == literal(FAILED_TOGETHER), false())  # nobody knows whose fault it was
+    excused = ticket.c.outage & or_(m.c.outages + 1 < bindparam("patience", type_=Integer), out_of_reach)
+    return (
+        update(m)
+        .where(*begun_once(t, ticket), bound_for(t), commit_soon())
+        .values(
+            status=case((ticket.c.dead, DEAD), else_=PENDING),
+            dead_at=case((ticket.c.dead, func.clock_timestamp())),
+            lease=case((ticket.c.keep, m.c.lease)),
+            begun=false(),
+            attempts=case((or_(excused, ticket.c.behind, shared), ticket.c.attempt - 1), else_=ticket.c.attempt),
+            outages=case((ticket.c.outage, m.c.outages + 1), (ticket.c.behind, m.c.outages), else_=0),
+            locked_until=func.clock_timestamp() + ticket.c.hold * SECOND,
+            last_error_code=case((ticket.c.behind, m.c.last_error_code), else_=ticket.c.code),
+            last_error=case((ticket.c.behind, m.c.last_error), else_=ticket.c.error),
+            history=case((ticket.c.behind, m.c.history), else_=noted(m, what, **said_by_it)),
+        )
+        .returning(cast(m.c.id, Text).label("id"))
+        .add_cte(freed(t))
+    )
+
+
+def sent_in_vain(t: Tables, *, archive: bool) -> Update:
+    """Note the cause of a repetition on messages that were sent by one who could not settle them, where another has
+    begun them too and nothing else says so: they, or the archive's.
+
+    That takes a crash of the server, which has undone the one begin, and a task that came twice. Parameters: ticket
+    (JSON rows of id and attempt); holder.
+    """
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer)
+    holder = bindparam("holder", type_=Text)
+
+    def note(rows: Table) -> Update:
+        others = or_(rows.c.locked_by != holder, rows.c.attempts != ticket.c.attempt)
+        return (
+            update(rows)
+            .where(probe(rows.c.id, ticket.c.id), rows.c.last_error_code.is_(None), others)
+            .values(last_error_code=UNSETTLED, last_error=never_settled(ticket.c.attempt, holder))
+        )
+
+    waiting = note(t.messages)
+    return waiting.add_cte(note(t.archive).returning(t.archive.c.id).cte("noted")) if archive else waiting

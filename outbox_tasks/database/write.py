@@ -1,0 +1,96 @@
+"""The statements that insert messages, and take them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    Boolean,
+    DateTime,
+    Float,
+    Text,
+    Uuid,
+    bindparam,
+    case,
+    cast,
+    false,
+    func,
+    insert,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.sql import ColumnElement, Insert, Select
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from outbox_tasks.database.pieces import SECOND, json_rows
+from outbox_tasks.database.schema import Tables, function
+
+ROW: dict[str, Any] = {
+    "id": Uuid,
+    "event_type": Text,
+    "aggregate_type": Text,
+    "aggregate_id": Text,
+    "destination": Text,
+    "key": Text,
+    "text": Text,
+    "data": Text,
+    "content_type": Text,
+    "headers": JSONB,
+    "deliver_at": DateTime(True),
+    "delay": Float,
+    "priority": Text,
+    "latest": Boolean,
+}
+"""A row to be written: the payload as text or, in base64, as data; due at deliver_at or after delay seconds."""
+
+
+PRIORITIES = {"high": 1, "normal": 0, "low": -1}
+
+
+def publish(t: Tables) -> Insert:
+    """Messages, due from now on or later. Parameter: row (JSON rows as in `ROW`).
+
+    One text parameter, because applications write through drivers that agree on little else.
+    """
+    row = json_rows("row", **ROW)
+    rank = case(PRIORITIES, value=row.c.priority, else_=0)
+    values = {**_written(row), "priority": rank, "latest": func.coalesce(row.c.latest, false())}
+    return insert(t.messages).from_select(list(values), select(*values.values()).select_from(row))
+
+
+def publish_once(schema: str | None) -> Select[Any]:
+    """The same for messages whose ids the application chose: one that is there already is not written again.
+
+    Fails with SQLSTATE 23505 if an id belongs to a message with other content.
+    """
+    row = json_rows("row", **ROW)
+    values = _written(row)
+    values |= {
+        "priority": func.coalesce(row.c.priority, "normal"),
+        "latest": func.coalesce(row.c.latest, false()),
+    }
+    names = ["event_type", "payload", "key", "destination", "headers", "locked_until", "id", "content_type",
+             "aggregate_type", "aggregate_id", "priority", "latest"]  # fmt: skip
+    return select(function(schema, "outbox_publish")(*(values[name] for name in names))).select_from(row)
+
+
+def cancel(schema: str | None) -> Select[Any]:
+    """Take messages back that are not on their way; one row for each that was. Parameter: ids (array)."""
+    ids = bindparam("ids", type_=ARRAY(Uuid))
+    return select(function(schema, "outbox_cancel")(ids))
+
+
+def _written(row: TableValuedAlias) -> dict[str, ColumnElement[Any]]:
+    same = ("id", "event_type", "aggregate_type", "aggregate_id", "destination", "key", "content_type")
+    return {
+        **{name: row.c[name] for name in same},
+        "payload": func.coalesce(
+            func.convert_to(row.c.text, literal_column("'UTF8'")), func.decode(row.c.data, literal_column("'base64'"))
+        ),
+        "headers": func.coalesce(row.c.headers, cast(literal_column("'{}'"), JSONB)),
+        "locked_until": func.coalesce(
+            row.c.deliver_at, func.clock_timestamp() + func.coalesce(row.c.delay, literal_column("0")) * SECOND
+        ),
+    }

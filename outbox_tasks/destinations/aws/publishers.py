@@ -1,0 +1,290 @@
+"""Amazon SQS and SNS: `sqs://[key:secret@]region/[account/]queue`, `sns://[key:secret@]region/account/topic`.
+
+Instead of `account/name` there may be an ARN. Without credentials in the URL, boto3 looks for them where it always
+does. Options: `endpoint` (an emulator, a VPC endpoint), `session_token`, `profile`. Names that end in `.fifo` are FIFO
+queues and topics: the key becomes the group, the id the deduplication id.
+
+Neither has a CloudEvents binding. The body is the payload, and the message attributes, all of them texts, are
+`ce_id`, `ce_type`, `ce_source`, `ce_time`, `ce_subject`, `ce_partitionkey`, `ce_dataref`, `ce_eventid`,
+`ce_traceparent`, `ce_tracestate`, `content_type` and, since a message may have ten of them, the own headers as one
+JSON object, `headers`. A payload that is not text as SQS understands it goes as Base64, with `body_encoding`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, ClassVar, NamedTuple
+from urllib.parse import urlencode
+
+import boto3
+import botocore.session
+from botocore.config import Config
+
+from outbox_tasks.destinations.aws.address import address_of
+from outbox_tasks.destinations.aws.answers import failed, trouble
+from outbox_tasks.destinations.aws.message import attributes_of, body_of
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
+from outbox_tasks.wire.cloudevents import encoded
+
+BATCH = 10
+"""Entries of a request, at most."""
+LANES = 10
+"""Requests under way at once."""
+CAUTIOUS = 262_144
+"""Bytes of a batch that every service takes."""
+
+GROUP = re.compile(r"[!-~]{1,128}")
+LATE = Outcome.outage("timeout", "no answer in time")
+BEHIND = Outcome.retry("behind", "an earlier message of its group could not be sent")
+UNCONFIRMED = Outcome.retry("unconfirmed", "the answer does not mention the message")
+
+
+class Entry(NamedTuple):
+    """A message as it is sent, and which of the list it is."""
+
+    nth: int
+    group: str
+    size: int
+    fields: dict[str, Any]
+
+
+@dataclass
+class Round:
+    """One `publish`: what became of each message so far."""
+
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    """Groups with a message that is to be tried again."""
+    ended: Outcome | None = None
+    """Why there is no point in sending more."""
+
+    def settle(self, entry: Entry, outcome: Outcome) -> None:
+        self.outcomes[entry.nth] = outcome
+        if outcome.result in (Result.RETRY, Result.OUTAGE):
+            self.held.add(entry.group)
+        if outcome.result is Result.OUTAGE:
+            self.ended = outcome
+
+
+class BatchPublisher(ABC):
+    """Sends in batches of ten, several at once. Sent means that the service has given the message an id of its own."""
+
+    service: ClassVar[str]
+    body: ClassVar[str]
+    limit: int
+    """Bytes of a batch. What a smaller one refuses as too long is divided."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        self._address = address_of(destination, self.service)
+        self._fifo = self._address.name.endswith(".fifo")
+        self._source = settings.source
+        self._send_timeout = settings.send_timeout
+        self._pool: ThreadPoolExecutor | None = None
+        self._opened: tuple[Any, str] | None = None
+        self._pid = os.getpid()
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """One request for ten messages; those of one group stay in their order, one request after the other."""
+        deadline = time.monotonic() + self._send_timeout
+        if self._pid != os.getpid():  # neither threads nor connections survive a fork
+            self._pool, self._opened, self._pid = None, None, os.getpid()
+        made, outcomes = encoded(messages, self._entry)
+        sending = Round(outcomes)
+        entries = [entry._replace(nth=nth) for nth, entry in made.items()]
+        if entries and self._opened is None:
+            self._run([partial(self._open, sending)], sending, deadline)
+        self._run([partial(self._send_lane, lane, sending) for lane in _lanes(entries)], sending, deadline)
+        if sending.ended is not None and sending.ended.code == "unauthorized":
+            self.close()  # the client keeps what credentials it found, or that it found none: look again next time
+        return [sending.outcomes.get(index, LATE) for index in range(len(messages))]
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._opened is not None:
+            self._opened[0].close()
+        self._pool = self._opened = None
+
+    def _run(self, steps: Sequence[Callable[[], None]], sending: Round, deadline: float) -> None:
+        """In threads, because no option of the client bounds the whole of a request, nor what it does to find
+        credentials and addresses."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(LANES, thread_name_prefix=self.service)
+        running = [self._pool.submit(step) for step in steps]
+        try:
+            late = wait(running, timeout=max(0.0, deadline - time.monotonic())).not_done
+        except BaseException:
+            late = set(running)
+            raise
+        finally:
+            if late:
+                sending.ended = LATE
+            for future in late:
+                future.cancel()
+
+    def _open(self, sending: Round) -> None:
+        address = self._address
+        config = Config(
+            connect_timeout=min(5.0, self._send_timeout / 2),
+            read_timeout=self._send_timeout / 2,
+            retries={"total_max_attempts": 1, "mode": "standard"},  # to try again is the relay's to decide
+            max_pool_connections=LANES,
+            tcp_keepalive=True,
+            parameter_validation=False,  # all of them are texts, and to check them takes a tenth of the CPU
+        )
+        client = None
+        try:
+            base = botocore.session.Session()
+            base.register_component("data_loader", _descriptions())
+            session = boto3.session.Session(region_name=address.region, botocore_session=base, **address.credentials)
+            client = session.client(self.service, endpoint_url=address.endpoint, config=config)
+            client.meta.events.register_first(f"request-created.{self.service}", _encode)
+            self._opened = client, self._place(client)
+        except Exception as error:
+            if client is not None:
+                client.close()
+            outcome = trouble(error)
+            if outcome.result is Result.DEAD:  # that was about the place, not about a message
+                outcome = Outcome.outage("unroutable", outcome.error or "")
+            sending.ended = outcome
+
+    def _send_lane(self, lane: Sequence[Entry], sending: Round) -> None:
+        for batch in _batches(lane, self.limit):
+            self._send(batch, sending)
+
+    def _send(self, batch: Sequence[Entry], sending: Round) -> None:
+        for entry in batch:
+            if sending.ended is not None:
+                sending.outcomes[entry.nth] = sending.ended
+            elif entry.group in sending.held:
+                sending.outcomes[entry.nth] = BEHIND
+        batch = [entry for entry in batch if entry.nth not in sending.outcomes]
+        if not batch:
+            return
+        try:
+            outcomes = self._answers(batch)
+        except Exception as error:
+            outcome = trouble(error)
+            if outcome.result is Result.DEAD and len(batch) > 1:
+                # The services check a request before they take any of it, and refuse the whole for one entry.
+                if outcome.code == "too_large":
+                    self.limit = CAUTIOUS
+                self._send(batch[: len(batch) // 2], sending)
+                self._send(batch[len(batch) // 2 :], sending)
+                return
+            outcomes = [outcome] * len(batch)
+        for entry, outcome in zip(batch, outcomes, strict=True):
+            sending.settle(entry, outcome)
+
+    def _answers(self, batch: Sequence[Entry]) -> list[Outcome]:
+        if self._opened is None:
+            return [Outcome.retry("closed", "the publisher was closed")] * len(batch)
+        client, place = self._opened
+        answer = self._request(client, place, [{"Id": str(n), **entry.fields} for n, entry in enumerate(batch)])
+        said = {refused["Id"]: failed(refused) for refused in answer.get("Failed", ())}
+        said |= {taken["Id"]: Outcome.sent() for taken in answer.get("Successful", ())}
+        return [said.get(str(n), UNCONFIRMED) for n in range(len(batch))]
+
+    @abstractmethod
+    def _place(self, client: Any) -> str:
+        """The queue's URL, the topic's ARN."""
+
+    @abstractmethod
+    def _request(self, client: Any, place: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        """Send a batch; the service's answer."""
+
+    def _entry(self, message: LeasedMessage) -> Entry:
+        body, encoding = body_of(message.payload)
+        values = attributes_of(message, self._source, encoding)
+        size = len(body.encode()) + sum(len(f"{name}String{value}".encode()) for name, value in values.items())
+        typed = {name: {"DataType": "String", "StringValue": value} for name, value in values.items()}
+        fields = {self.body: body, "MessageAttributes": typed}
+        if not self._fifo:
+            return Entry(0, message.id, size, fields)
+        group = message.id if message.key is None else message.key
+        if not GROUP.fullmatch(group):
+            group = hashlib.sha256(group.encode(errors="surrogatepass")).hexdigest()
+        fields |= {"MessageGroupId": group, "MessageDeduplicationId": message.id}
+        return Entry(0, group, size, fields)
+
+
+class SqsPublisher(BatchPublisher):
+    """Sends to an SQS queue."""
+
+    service = "sqs"
+    body = "MessageBody"
+    limit = 1_048_576
+
+    def _place(self, client: Any) -> str:
+        if self._address.account is None:
+            return str(client.get_queue_url(QueueName=self._address.name)["QueueUrl"])
+        return f"{client.meta.endpoint_url.rstrip('/')}/{self._address.account}/{self._address.name}"
+
+    def _request(self, client: Any, place: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        answer: dict[str, Any] = client.send_message_batch(QueueUrl=place, Entries=entries)
+        return answer
+
+
+class SnsPublisher(BatchPublisher):
+    """Publishes to an SNS topic."""
+
+    service = "sns"
+    body = "Message"
+    limit = CAUTIOUS  # unless the topic's MaximumMessageSize says more
+
+    def _place(self, client: Any) -> str:
+        address = self._address
+        if address.arn is not None:
+            return address.arn
+        return f"arn:{client.meta.partition}:sns:{address.region}:{address.account}:{address.name}"
+
+    def _request(self, client: Any, place: str, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        answer: dict[str, Any] = client.publish_batch(TopicArn=place, PublishBatchRequestEntries=entries)
+        return answer
+
+
+@cache
+def _descriptions() -> Any:
+    """What the client knows of the services. To read it takes five times as long as all else of a client."""
+    return botocore.session.Session().get_component("data_loader")
+
+
+def _encode(request: Any, **_: Any) -> None:
+    """Make the body of SNS's fields. The client would do so twice, to sign and to send, at a fifth of all its CPU."""
+    if isinstance(request.data, dict):
+        request.data = urlencode(request.data)
+
+
+def _lanes(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """What may be sent side by side: whole groups, small ones together until they fill a batch."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.group, []).append(entry)
+    lanes: list[list[Entry]] = []
+    for group in groups.values():
+        if lanes and len(lanes[-1]) + len(group) <= BATCH:
+            lanes[-1] += group
+        else:
+            lanes.append(group)
+    return lanes
+
+
+def _batches(lane: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    for entry in lane:
+        if batch and (len(batch) == BATCH or sum(other.size for other in batch) + entry.size > limit):
+            yield batch
+            batch = []
+        batch.append(entry)
+    yield batch

@@ -1,0 +1,235 @@
+"""gRPC: `grpc://host:port`, CloudEvents in their protobuf format, a bundle in one call; `grpcs://` is TLS.
+
+The other end implements the service `OutboxReceiver` of `proto/outbox_receiver.proto`, which answers for each message.
+The options: `token` (sent as `authorization: Bearer …`), `max_message_size` (bytes of a call, 4 MiB as servers take
+by default), `authority`, and for TLS `ca_file`, `cert_file` and `key_file`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, parse_qs, urlsplit
+
+import grpc
+from grpc import StatusCode
+
+from outbox_tasks.destinations.grpc_status import LOST, SIZE, outcome_of
+from outbox_tasks.destinations.proto import DELIVER, DeliverRequest, DeliverResponse
+from outbox_tasks.errors import ConfigurationError, PermanentError
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
+
+ONES_FAULT = {StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.OUT_OF_RANGE}
+"""Statuses that a single message can bring upon its call, of which the receiver has then taken nothing."""
+IN_THE_MIDDLE = {StatusCode.DATA_LOSS, StatusCode.INTERNAL, StatusCode.UNKNOWN}
+"""The same, but it may have taken some: UNKNOWN is an exception in the receiver."""
+
+TAKEN = {StatusCode.OK, StatusCode.ALREADY_EXISTS}
+NUMBERED: dict[int, StatusCode] = {code.value[0]: code for code in StatusCode}
+
+TOO_LARGE = re.compile(SIZE, re.IGNORECASE)
+"""The status alone also stands for a spent quota."""
+
+OPTIONS = ("token", "max_message_size", "authority", "ca_file", "cert_file", "key_file")
+FILES = OPTIONS[3:]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+class Entry(NamedTuple):
+    """A message on its way: its place in the list, its id, and the request that would send it alone."""
+
+    place: int
+    id: str
+    request: bytes
+
+
+class GrpcPublisher:
+    """Calls one receiver. Sent means that its answer says so of the message."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        parts = urlsplit(destination.url)
+        self._setting = f"destinations.{destination.name}.url"
+        self._options = self._checked(parts)
+        self._target = parts.netloc
+        self._limit = int(self._options.get("max_message_size", 4 << 20))
+        self._metadata = [("authorization", f"Bearer {self._options['token']}")] if "token" in self._options else []
+        self._tls = parts.scheme == "grpcs"
+        self._source, self._timeout = settings.source, settings.send_timeout
+        self._channel: Any = None
+        self._deliver: Any = None
+        self._pid = 0
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """One call for all, or as few as their size allows. A call that one message spoils is halved until it is
+        found; any other failure of a call holds for all that is still to be sent."""
+        deadline = time.monotonic() + self._timeout
+        requests, outcomes = encoded(messages, lambda message: _request(message, self._source))
+        calls = deque(self._calls(Entry(place, messages[place].id, request) for place, request in requests.items()))
+        while calls:
+            call = calls.popleft()
+            try:
+                answered = self._call(call, deadline - time.monotonic())
+            except (grpc.RpcError, OSError) as error:
+                code, details = _status(error)
+                halves = _may_be_ones_fault(code, details)
+                if halves and len(call) > 1:
+                    calls.extendleft((call[len(call) // 2 :], call[: len(call) // 2]))
+                    continue
+                spoilt = code in IN_THE_MIDDLE and not halves
+                failed = _outcome(code, details)
+                if spoilt and len(call) > 1:
+                    failed = Outcome.unforeseen(f"{code.name.lower()}: {details}", together=True)
+                outcomes.update((entry.place, failed) for entry in call)
+                if not (halves or spoilt):
+                    if code in LOST:
+                        self.close()
+                    outcomes.update((entry.place, failed) for rest in calls for entry in rest)
+                    break
+            else:
+                outcomes.update(zip((entry.place for entry in call), answered, strict=True))
+        return [outcomes[index] for index in range(len(messages))]
+
+    def close(self) -> None:
+        """Close the connection."""
+        channel, self._channel, self._deliver = self._channel, None, None
+        if channel is not None:
+            channel.close()
+
+    def _calls(self, entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+        """The entries in calls of at most the configured size. A larger one goes alone: the receiver may take it."""
+        call: list[Entry] = []
+        size = 0
+        for entry in entries:
+            if call and size + len(entry.request) > self._limit:
+                yield call
+                call, size = [], 0
+            call.append(entry)
+            size += len(entry.request)
+        if call:
+            yield call
+
+    def _call(self, entries: Sequence[Entry], timeout: float) -> list[Outcome]:
+        request = DeliverRequest()
+        for entry in entries:
+            request.MergeFromString(entry.request)
+        response = self._connected()(request, timeout=max(timeout, 0), metadata=self._metadata)
+        answers: dict[str, Outcome] = {}
+        for result in response.results:
+            # Of two answers for one id, the worse counts: to repeat a message does less harm than to lose it.
+            if NUMBERED.get(result.code) not in TAKEN or result.id not in answers:
+                answers[result.id] = _answer(result)
+        missing = Outcome.retry("no_result", "the receiver's answer says nothing of this message")
+        return [answers.get(entry.id, missing) for entry in entries]
+
+    def _connected(self) -> Any:
+        if self._deliver is None or self._pid != os.getpid():
+            # A channel does not survive a fork.
+            self._channel = self._open()
+            self._pid = os.getpid()
+            self._deliver = self._channel.unary_unary(
+                DELIVER, DeliverRequest.SerializeToString, DeliverResponse.FromString
+            )
+        return self._deliver
+
+    def _open(self) -> Any:
+        options: list[tuple[str, str | int]] = [
+            ("grpc.use_local_subchannel_pool", 1),  # or a closed channel's connection may be found again
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.service_config_disable_resolution", 1),  # a name server can't say that calls are to be repeated
+        ]
+        authority = self._options.get("authority")
+        if authority is not None:
+            options.append(("grpc.ssl_target_name_override" if self._tls else "grpc.default_authority", authority))
+        if not self._tls:
+            return grpc.insecure_channel(self._target, options)
+        ca, cert, key = (Path(path).read_bytes() if path else None for path in map(self._options.get, FILES))
+        return grpc.secure_channel(self._target, grpc.ssl_channel_credentials(ca, key, cert), options)
+
+    def _checked(self, parts: SplitResult) -> dict[str, str]:
+        """The options of the URL. Raises `ConfigurationError`."""
+        query = parts.query.replace("+", "%2B")  # a plus is a plus, as in base64
+        options = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
+        limit = options.get("max_message_size", "1")
+        rule = None
+        if not parts.hostname or parts.port is None or "@" in parts.netloc or parts.path not in ("", "/"):
+            rule = "it must be grpc://host:port or grpcs://host:port, with a token as an option: ?token=…"
+        elif not options.keys() <= set(OPTIONS):
+            rule = f"the options of a {parts.scheme}:// URL are {', '.join(OPTIONS)}"
+        elif not re.fullmatch("[1-9][0-9]{0,8}", limit):
+            rule = "max_message_size must be a number of bytes, at most 9 digits"
+        elif not re.fullmatch("[!-~]+", options.get("token", "-")):
+            rule = "a token must be ASCII without spaces"
+        elif parts.scheme == "grpc" and not options.keys().isdisjoint(FILES):
+            rule = f"{', '.join(FILES)} are for TLS: grpcs://"
+        elif ("cert_file" in options) != ("key_file" in options):
+            rule = "cert_file and key_file go together"
+        if rule is not None:
+            raise ConfigurationError(setting=self._setting, value=HIDDEN, rule=rule)
+        return options
+
+
+def _request(message: LeasedMessage, source: str) -> bytes:
+    """The request that sends this message alone. Raises `PermanentError`."""
+    headers = own_headers(message) if message.headers != {} else {}
+    names = attributes(message, source)
+    request = DeliverRequest()
+    try:
+        event = request.batch.events.add(
+            id=names.pop("id"), source=names.pop("source"), type=names.pop("type"), spec_version="1.0",
+            binary_data=message.payload,
+        )  # fmt: skip
+        del names["time"]
+        microseconds = (message.created_at - EPOCH) // MICROSECOND
+        written = event.attributes["time"].ce_timestamp
+        written.seconds, written.nanos = microseconds // 1_000_000, microseconds % 1_000_000 * 1000
+        for name, value in {**names, "datacontenttype": message.content_type}.items():
+            event.attributes[name].ce_string = value
+        if headers:
+            request.headers[message.id].values.update(headers)
+    except ValueError as error:
+        raise PermanentError(f"a text of the message is not Unicode: {error}", code="not_unicode") from error
+    return bytes(request.SerializeToString())
+
+
+def _status(error: Any) -> tuple[StatusCode, str]:
+    """The status that a call ended with; there was none where a file for TLS can't be read."""
+    if isinstance(error, OSError):
+        return StatusCode.UNAVAILABLE, f"{error.filename} can't be read: {error.strerror}"
+    return error.code(), error.details() or ""
+
+
+def _may_be_ones_fault(code: StatusCode, details: str) -> bool:
+    return code in ONES_FAULT or _too_large(code, details)
+
+
+def _too_large(code: StatusCode, details: str) -> bool:
+    return code in (StatusCode.RESOURCE_EXHAUSTED, StatusCode.OUT_OF_RANGE) and TOO_LARGE.search(details) is not None
+
+
+def _outcome(code: StatusCode, details: str) -> Outcome:
+    """What the status of a call means for its messages."""
+    if _too_large(code, details):
+        return Outcome.dead("too_large", details)
+    return outcome_of(code, details)
+
+
+def _answer(result: Any) -> Outcome:
+    """What the receiver says of one message. It concerns that one alone, so that it is never an outage."""
+    code = NUMBERED.get(result.code, StatusCode.UNKNOWN)
+    if code in TAKEN:
+        return Outcome.sent()
+    outcome = _outcome(code, str(result.message))
+    if outcome.result is Result.DEAD:
+        return outcome
+    retry_after = result.retry_after if 0 < result.retry_after < float("inf") else None
+    return Outcome.retry(outcome.code or "", outcome.error or "", retry_after=retry_after)

@@ -1,0 +1,256 @@
+"""Webhooks: `https://shop.example/hooks?outbox_secret=whsec_…`, one POST a message, several at a time.
+
+CloudEvents 1.0 HTTP binding, binary mode: the attributes are `ce-` headers, the body is the payload. The message's own
+headers go along as they are, unless HTTP, CloudEvents or the signature own the name. Options have the prefix `outbox_`
+and stay here; the rest of the query is the endpoint's. With `outbox_secret` requests are signed as Standard Webhooks
+say (https://www.standardwebhooks.com). Addresses of private networks are refused without `outbox_private=allow`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+from urllib.parse import quote
+
+import httpcore
+
+from outbox_tasks.destinations.http import options as http_options
+from outbox_tasks.destinations.http.network import Background, Connections
+from outbox_tasks.destinations.http.options import Headers
+from outbox_tasks.errors import OutageError, PermanentError
+from outbox_tasks.model import EVENT_ID, LeasedMessage, Outcome, Result
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
+from outbox_tasks.wire.cloudevents import attributes, checked_headers, encoded
+
+STATUSES = {
+    401: (Result.OUTAGE, "unauthorized"),
+    402: (Result.OUTAGE, "http_402"),
+    403: (Result.OUTAGE, "unauthorized"),
+    404: (Result.RETRY, "unroutable"),
+    405: (Result.OUTAGE, "unroutable"),
+    407: (Result.OUTAGE, "unauthorized"),
+    410: (Result.RETRY, "unroutable"),
+    413: (Result.DEAD, "too_large"),
+    414: (Result.OUTAGE, "unroutable"),
+    421: (Result.OUTAGE, "unroutable"),
+    426: (Result.OUTAGE, "http_426"),
+    502: (Result.OUTAGE, "http_502"),
+    503: (Result.OUTAGE, "http_503"),
+    504: (Result.OUTAGE, "http_504"),
+}
+"""Answers with a meaning of their own. All others: 2xx sent, 3xx an outage, the rest another try."""
+MESSAGES_FAULT = {400, 406, 411, 412, 415, 416, 417, 422, 428, 431}
+"""Answers that are about the message, and would be the same each time: dead."""
+TROUBLE = {
+    httpcore.TimeoutException: "timeout",
+    httpcore.NetworkError: "connection",
+    httpcore.RemoteProtocolError: "connection",
+}
+"""Exceptions that are an outage, and its code. What is not known is another try."""
+RESERVED = re.compile(
+    r"(?i)(ce-|content-|webhook-|proxy-).*|accept|accept-encoding|authorization|connection|expect|host"
+    r"|idempotency-key|keep-alive|te|trailer|transfer-encoding|upgrade|user-agent"
+)
+"""Names that a message's own headers can't have: they would contradict the request's."""
+NAME, VALUE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+UNENCODED = "".join(map(chr, range(0x21, 0x7F))).translate({ord(c): None for c in '"%'})
+"""What the CloudEvents binding leaves as it is in a header, §3.1.3.2."""
+BODY_BYTES, BODY_SECONDS, BODY_SHOWN = 16_384, 1.0, 200
+"""How much of an answer's body is read, for how long, and how much of that is quoted."""
+LEEWAY = 0.95
+"""The part of `send_timeout` for the requests; the rest is for closing what is open by then."""
+GRACE = 1.0
+"""Seconds after which we no longer wait for the loop: somebody has closed it at the same time."""
+
+IN_FLIGHT = Outcome.outage("timeout", "no answer in time; it may have been taken")
+
+
+class _Request(NamedTuple):
+    id: str
+    headers: Headers
+    body: bytes
+
+
+class HttpPublisher:
+    """Posts to one URL. Sent means that the endpoint has answered with a status of success."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        self._source, self._timeout = settings.source, settings.send_timeout
+        self._options = options = http_options.read(destination)
+        url = options.url
+        self._url = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
+        self._common: Headers = [
+            (b"host", url.netloc),
+            (b"user-agent", b"outbox-tasks"),
+            (b"accept-encoding", b"identity"),
+            (b"ce-specversion", b"1.0"),
+        ]
+        if options.authorization is not None:
+            self._common.append((b"authorization", options.authorization.encode()))
+        self._connections = Connections(url, private=options.private)
+        self._background: Background | None = None
+        self._lock = threading.Lock()
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """Messages of one key one after the other, all else at the same time, as far as connections go."""
+        requests, outcomes = encoded(messages, self._request)
+        lanes: dict[object, _Lane] = {}
+        for index, request in requests.items():
+            key = messages[index].key
+            lanes.setdefault(index if key is None else key, []).append((index, request))
+        if lanes:
+            self._running().run(self._send_all(list(lanes.values()), outcomes), self._timeout + GRACE)
+        return [outcomes[index] for index in range(len(messages))]
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            background, self._background = self._background, None
+            if background is not None and background.pid == os.getpid():
+                background.run(self._connections.aclose(), GRACE)
+                background.stop()
+
+    def _running(self) -> Background:
+        with self._lock:
+            if self._background is None or self._background.pid != os.getpid():  # a fork takes no threads along
+                self._background = Background()
+                self._connections = Connections(self._options.url, private=self._options.private)
+            return self._background
+
+    def _request(self, message: LeasedMessage) -> _Request:
+        headers = [*self._common, (b"idempotency-key", message.id.encode())]
+        try:
+            for name, value in attributes(message, self._source).items():
+                headers.append((b"ce-" + name.encode(), quote(value, safe=UNENCODED).encode()))
+            headers.append(_field("content-type", message.content_type))
+            headers.append((b"content-length", b"%d" % len(message.payload)))
+            # Not only own_headers: the trace context has headers of its own in HTTP, which every tracer reads.
+            for name, value in checked_headers(message).items():
+                if name != EVENT_ID and not RESERVED.fullmatch(name):
+                    headers.append(_field(name, value))
+        except UnicodeEncodeError as error:
+            raise PermanentError(f"the headers can't be encoded: {error.reason}", code="bad_headers") from error
+        return _Request(message.id, headers, message.payload)
+
+    async def _send_all(self, lanes: list[_Lane], outcomes: dict[int, Outcome]) -> None:
+        waiting = deque(lanes)
+        count = min(self._options.concurrency, len(lanes))
+        workers = [asyncio.create_task(self._work(waiting, outcomes)) for _ in range(count)]
+        try:
+            ended, late = await asyncio.wait(workers, timeout=self._timeout * LEEWAY)
+        finally:
+            for worker in workers:
+                worker.cancel()
+        if late:
+            await asyncio.wait(late, timeout=self._timeout * (1 - LEEWAY))
+        unreachable = [outcome for worker in ended if (outcome := worker.result())]
+        answered = any(outcome.result is Result.SENT for outcome in outcomes.values())
+        no_time = (Outcome.retry if answered else Outcome.outage)("timeout", "there was no time left to send it")
+        behind = Outcome.retry("behind", "an earlier message of the same key was not sent")
+        for lane in lanes:
+            begun = lane[0][0] in outcomes
+            for index, _ in lane:
+                outcomes.setdefault(index, behind if begun else unreachable[0] if unreachable else no_time)
+
+    async def _work(self, waiting: deque[_Lane], outcomes: dict[int, Outcome]) -> Outcome | None:
+        """Send lane after lane. Ends early, with the reason, when it can't connect: others may have a connection."""
+        while waiting:
+            for index, request in waiting.popleft():
+                outcomes[index] = IN_FLIGHT  # which holds if the time is up in the middle of it
+                try:
+                    await self._send(index, request, outcomes)
+                except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
+                    outcomes[index] = self._failed(error)
+                    return outcomes[index]
+                except Exception as error:
+                    if outcomes[index] is IN_FLIGHT:
+                        outcomes[index] = self._failed(error)
+                if outcomes[index].result in (Result.RETRY, Result.OUTAGE):
+                    break
+        return None
+
+    async def _send(self, index: int, request: _Request, outcomes: dict[int, Outcome]) -> None:
+        connect = {"connect": min(5.0, self._timeout / 2)}
+        headers = request.headers + self._options.signature(request.id, request.body)
+        async with (
+            self._connections.one() as connection,
+            connection.stream(
+                b"POST", self._url, headers=headers, content=request.body, extensions={"timeout": connect}
+            ) as response,
+        ):
+            # The status decides: what comes after it can't take back that the endpoint has the message.
+            outcomes[index] = self._answered(response.status, response.headers, b"")
+            body = await _beginning(response)
+            outcomes[index] = self._answered(response.status, response.headers, body)
+
+    def _answered(self, status: int, headers: Headers, body: bytes) -> Outcome:
+        if 200 <= status < 300:
+            return Outcome.sent()
+        if status // 100 == 3:  # the endpoint has moved, or a login page stands before it
+            result, code = Result.OUTAGE, "redirected"
+        else:
+            other = Result.DEAD if status in MESSAGES_FAULT else Result.RETRY
+            result, code = STATUSES.get(status, (other, f"http_{status}"))
+        text = self._shown(f"HTTP {status} " + body.decode(errors="replace"))
+        return Outcome(result, code, text, None if result is Result.DEAD else _retry_after(headers))
+
+    def _failed(self, error: Exception) -> Outcome:
+        text = self._shown(str(error) or type(error).__name__)
+        if isinstance(error, OutageError):
+            return Outcome.outage(error.code, text)
+        for kind, code in TROUBLE.items():
+            if isinstance(error, kind):
+                return Outcome.outage(code, text)
+        return Outcome.retry(type(error).__name__, text)
+
+    def _shown(self, text: str) -> str:
+        """As it may be stored and shown. Endpoints repeat in their answers what they were sent."""
+        for secret in self._options.hidden:
+            text = text.replace(secret, "***")
+        printable = "".join(c if c.isprintable() else " " for c in text)
+        return " ".join(printable.split())[:BODY_SHOWN]
+
+
+_Lane = list[tuple[int, _Request]]
+"""Messages that go one after the other, with their places in the bundle."""
+
+
+async def _beginning(response: httpcore.Response) -> bytes:
+    """As much of the body as is worth waiting for. A connection whose answer was not read to its end is closed."""
+    body = b""
+    with suppress(TimeoutError, httpcore.ReadError, httpcore.RemoteProtocolError):
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in response.aiter_stream():
+                body += chunk
+                if len(body) > BODY_BYTES:
+                    break
+    return body[:BODY_BYTES]
+
+
+def _field(name: str, value: str) -> tuple[bytes, bytes]:
+    """A header, without the white space around its value, which is none of it in HTTP."""
+    field = name.encode(), value.encode().strip(b" \t")
+    if not (NAME.fullmatch(field[0]) and VALUE.fullmatch(field[1])):
+        raise PermanentError(f"HTTP can't carry the header {name[:50]!r}", code="bad_headers")
+    return field
+
+
+def _retry_after(headers: Headers) -> float | None:
+    """The seconds that Retry-After asks for, written as a number or a date."""
+    value = next((value for name, value in headers if name.lower() == b"retry-after"), b"").decode("latin-1").strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:9])
+    with suppress(ValueError, OverflowError):
+        date = parsedate_to_datetime(value)
+        date = date if date.tzinfo else date.replace(tzinfo=UTC)
+        return (date - datetime.now(UTC)).total_seconds()
+    return None

@@ -1,0 +1,135 @@
+"""Kafka: `kafka://[user:password@]host[:port][,host[:port]…]/topic`, through librdkafka (confluent-kafka).
+
+Without a topic in the path, the topic has the destination's name. The producer is idempotent and waits for all in-sync
+replicas; the message's key is the record's key. CloudEvents' Kafka binding, binary mode: headers `ce_id`, `ce_type`, …
+and `content-type`, the payload unchanged as the value; the message's own headers keep their names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from outbox_tasks.destinations.kafka import url
+from outbox_tasks.destinations.kafka.session import DebugLog, Record, Session
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
+
+_inherited: list[Any] = []
+"""Producers of a parent process. Their threads are not here: to destroy one would wait for them for ever."""
+
+
+class KafkaPublisher:
+    """Produces to one topic. Sent means that all in-sync replicas have the message."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        self._source = settings.source
+        self._timeout = settings.send_timeout
+        self.topic, options = url.read(destination)
+        milliseconds = int(settings.send_timeout * 1000)
+        self._conf: dict[str, Any] = {
+            "client.id": "outbox_tasks",
+            "log_level": 1,  # or it says with each reconnect what is in the outcomes
+            "partitioner": "murmur2_random",  # as Java's: a key has the same partition whoever sends
+            "reconnect.backoff.max.ms": 1000,
+            "socket.keepalive.enable": True,
+            # How long a topic may be unknown, as it is while the broker makes it.
+            "topic.metadata.propagation.max.ms": milliseconds // 2,
+            **options,
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": milliseconds,
+        }
+        _check(destination, self._conf)
+        self._session: Session | None = None
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """All at once; or one by one, in order, if the broker refused a batch: that says nothing of each message."""
+        deadline = time.monotonic() + self._timeout * 0.95
+        records, unsendable = encoded(messages, self._record)
+        ready = list(records.values())
+        outcomes, refused = self._sent(ready, deadline)
+        if refused and len(ready) > 1:
+            # Nothing of a refused batch was taken. What else was not sent may have been: its next send says why.
+            left = [number for number, outcome in enumerate(outcomes) if outcome.result is Result.DEAD]
+            again = self._one_by_one([ready[number] for number in left], deadline)
+            for number, outcome in zip(left, again, strict=True):
+                outcomes[number] = outcome
+        found = iter(outcomes)
+        return [unsendable.get(place) or next(found) for place in range(len(messages))]
+
+    def close(self) -> None:
+        """Close the connections; nothing is left to be sent."""
+        if self._session is not None:
+            self._session.end()
+            self._session = None
+
+    def _sent(self, records: Sequence[Record], deadline: float) -> tuple[list[Outcome], bool]:
+        """Their outcomes, and whether the broker refused any. A producer with which anything went wrong is not used
+        again: what it may still know of a lost message must not meet the next ones."""
+        if not records:
+            return [], False
+        session = self._open()
+        try:
+            outcomes, refused = session.send(self.topic, records, deadline)
+        except BaseException:  # such as a time limit that strikes: nothing may be sent behind our back
+            self.close()
+            raise
+        if session.troubled:
+            self.close()
+        return outcomes, refused
+
+    def _one_by_one(self, records: Sequence[Record], deadline: float) -> list[Outcome]:
+        """What follows one that is neither sent nor dead is not sent: it would overtake it."""
+        session = Session(self._conf)
+        outcomes: list[Outcome] = []
+        try:
+            for record in records:
+                [outcome], _ = session.send(self.topic, [record], deadline)
+                outcomes.append(outcome)
+                if outcome.result not in (Result.SENT, Result.DEAD):
+                    break
+        finally:
+            session.end()
+        unsent = Outcome.retry("not_sent", "the one before it in its bundle was not delivered")
+        return outcomes + [unsent] * (len(records) - len(outcomes))
+
+    def _open(self) -> Session:
+        if self._session is not None and self._session.pid != os.getpid():
+            _inherited.append(self._session)
+            self._session = None
+        if self._session is not None and not self._session.is_well():
+            self.close()
+        if self._session is None:
+            # Of several batches on their way, none is taken after one that was refused: their order holds.
+            self._session = Session({**self._conf, "enable.gapless.guarantee": True})
+        return self._session
+
+    def _record(self, message: LeasedMessage) -> Record:
+        ours = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
+        ours |= {"ce_specversion": "1.0", "content-type": message.content_type}
+        own = own_headers(message) if message.headers != {} else {}
+        "".join(
+            (*own, *own.values(), *ours.values())
+        ).encode()  # here it is one's fault; in `produce`, all would suffer
+        headers = {name: value for name, value in own.items() if name.lower() not in ours} | ours
+        return {"key": message.key, "value": message.payload, "headers": headers}
+
+
+def _check(destination: Destination, conf: dict[str, Any]) -> None:
+    """Have librdkafka read the properties, in a producer without brokers."""
+    try:
+        Producer({name: value for name, value in conf.items() if name != "bootstrap.servers"}, logger=DebugLog())
+    except KafkaException as error:
+        reason = re.sub(r'value "[^"]*"', "value", error.args[0].str())  # it may be a secret in the wrong place
+        raise ConfigurationError(
+            setting=f"destinations.{destination.name}.url", value=HIDDEN, rule=f"librdkafka says: {reason}"
+        ) from None

@@ -1,0 +1,175 @@
+"""What the kinds of queues have in common: a message made ready, what a URL may say, what an error means."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+
+import amqp
+from kombu.utils.url import parse_ssl_cert_reqs
+
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.model import Outcome, Result
+from outbox_tasks.redaction import logger
+from outbox_tasks.settings.destination import HIDDEN, Destination
+
+log = logger(__name__)
+
+TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
+OPTIONS = {
+    "amqp": ("queue", "exchange", "exchange_type", "routing_key", "declare"),
+    "amqps": ("queue", "exchange", "exchange_type", "routing_key", "declare", *TLS),
+    "redis": ("fanout",),
+    "rediss": ("fanout", *TLS),
+    "azurestoragequeues": ("queue",),
+}
+"""What a URL may say, by scheme."""
+
+AMQP_REPLIES = {
+    311: (Result.DEAD, "too_large"),
+    312: (Result.RETRY, "unroutable"),  # no queue for this routing key; others may have one
+    320: (Result.OUTAGE, "connection"),
+    403: (Result.OUTAGE, "unauthorized"),
+    404: (Result.OUTAGE, "unroutable"),  # no such exchange
+    405: (Result.RETRY, "resource_locked"),
+    406: (Result.DEAD, "refused"),  # this message as it is, such as a header CC that is no list
+    530: (Result.OUTAGE, "not_allowed"),  # no such virtual host, or not for this user
+}
+ERRORS = {
+    "AuthenticationError": (Result.OUTAGE, "unauthorized"),
+    "AuthorizationError": (Result.OUTAGE, "unauthorized"),
+    "NoPermissionError": (Result.OUTAGE, "unauthorized"),
+    "ClientAuthenticationError": (Result.OUTAGE, "unauthorized"),
+    "OutOfMemoryError": (Result.OUTAGE, "oom"),
+    "ReadOnlyError": (Result.OUTAGE, "readonly"),
+    "BusyLoadingError": (Result.OUTAGE, "loading"),
+    "TimeoutError": (Result.OUTAGE, "timeout"),
+    "ServiceRequestTimeoutError": (Result.OUTAGE, "timeout"),
+    "ServiceResponseTimeoutError": (Result.OUTAGE, "timeout"),
+    "ServiceRequestError": (Result.OUTAGE, "connection"),
+    "ServiceResponseError": (Result.OUTAGE, "connection"),
+    "ConnectionError": (Result.OUTAGE, "connection"),
+    "OSError": (Result.OUTAGE, "connection"),
+    "MessageNacked": (Result.RETRY, "nacked"),
+}
+"""By the names of the clients' exceptions and of their bases, the nearest first: only one client need be there."""
+
+HTTP = {404: (Result.OUTAGE, "unroutable"), 413: (Result.DEAD, "too_large"), 429: (Result.OUTAGE, "http_429")}
+TEXT = re.compile(r"(text/[^;]+|application/(json|xml|[^;]+\+(json|xml)))(; *charset=utf-?8)?", re.IGNORECASE)
+UNWRITABLE = (struct.error, ValueError, amqp.FrameSyntaxError)
+"""What py-amqp raises, before it writes, for what AMQP can't express, such as a header's name of 300 bytes."""
+
+ALONE = 64 * 1024
+"""Bytes. A payload above this is sent by itself. If it is over the broker's limit, the broker closes the channel and
+never tells which of the messages before it have arrived."""
+
+
+UNROUTABLE = Outcome.retry("unroutable", "no queue takes what is sent to this exchange with this routing key")
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A message as kombu's transports take it."""
+
+    id: str
+    body: bytes
+    content_type: str
+    content_encoding: str
+    headers: dict[str, str]
+    timestamp: int
+    event_type: str
+
+
+class Line(Protocol):
+    """The way to one kind of broker."""
+
+    def send(self, parcels: Sequence[Parcel], deadline: float) -> list[Outcome]: ...
+
+    def close(self) -> None: ...
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """What an error means, by the first of it and its causes that the tables know."""
+    found: BaseException | None = error
+    while found is not None:
+        # Of a pipeline's error, redis-py's words for the command go: they quote the message.
+        text = str(found).partition("\n")[0].rpartition(" of pipeline caused error: ")[2]
+        if known := _known(found, text):
+            result, code = known
+            return Outcome(result, code, text or repr(found))
+        found = found.__cause__
+    log.error("the broker's client failed", exc_info=error)
+    return Outcome.retry(type(error).__name__, str(error) or repr(error))
+
+
+def _known(error: BaseException, text: str) -> tuple[Result, str] | None:
+    reply = getattr(error, "reply_code", None)
+    if reply in AMQP_REPLIES:
+        return (Result.DEAD, "too_large") if reply == 406 and "message size" in text else AMQP_REPLIES[reply]
+    for kind in type(error).__mro__:
+        if kind.__name__ in ERRORS:
+            return ERRORS[kind.__name__]
+    if status := getattr(error, "status_code", None):  # Azure
+        return HTTP.get(status) or (Result.OUTAGE if status >= 500 else Result.RETRY, f"http_{status}")
+    if type(error).__name__ == "ResponseError":  # Redis
+        code = text.partition(" ")[0].lower()
+        known = "wrong_type" if code == "wrongtype" else code
+        return Result.OUTAGE, known if code.isalpha() else "refused"
+    return None
+
+
+def apart(parcels: Sequence[Parcel]) -> Iterator[list[int]]:
+    """What is sent together: all in a row, but for the large ones."""
+    together: list[int] = []
+    for number, parcel in enumerate(parcels):
+        if len(parcel.body) > ALONE:
+            yield from ([together] if together else [])
+            together = []
+            yield [number]
+        else:
+            together.append(number)
+    if together:
+        yield together
+
+
+def parts_of(destination: Destination) -> tuple[str, dict[str, str]]:
+    """The URL without its options, and these. An account's key in an Azure URL may hold what ends a URL elsewhere."""
+    url, _, query = destination.url.rpartition("?") if "?" in destination.url else (destination.url, "", "")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    known = OPTIONS[destination.scheme]
+    if not options.keys() <= set(known) or not all(options.values()):
+        raise wrong(destination, f"the options of a {destination.scheme}:// URL are {', '.join(known)}")
+    return url, options
+
+
+def database(destination: Destination, url: str) -> tuple[str, str]:
+    """A Redis URL without the queue in its path, and the queue."""
+    parts = urlsplit(url)
+    database, _, queue = parts.path.strip("/").partition("/")
+    if database and not database.isdigit():
+        raise wrong(destination, "the path of a redis:// URL is /db/queue, as in redis://localhost:6379/1/orders")
+    return urlunsplit(parts._replace(path=f"/{database or 0}")), unquote(queue)
+
+
+def tls_of(destination: Destination, options: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        required = parse_ssl_cert_reqs(options.get("ssl_cert_reqs", "required"))
+    except KeyError as error:
+        raise wrong(destination, "ssl_cert_reqs is required, optional or none") from error
+    files = {name.removeprefix("ssl_"): options[name] for name in TLS[:3] if name in options}
+    return {**files, "cert_reqs": required}
+
+
+def truth_of(destination: Destination, options: Mapping[str, str]) -> bool:
+    value = options.get("declare", "false")
+    if value not in ("true", "false"):
+        raise wrong(destination, "declare is true or false")
+    return value == "true"
+
+
+def wrong(destination: Destination, rule: str) -> ConfigurationError:
+    return ConfigurationError(setting=f"destinations.{destination.name}.url", value=HIDDEN, rule=rule)

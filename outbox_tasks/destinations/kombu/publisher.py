@@ -1,0 +1,79 @@
+"""Queues and exchanges through kombu: RabbitMQ, lists and pub/sub of Redis, Azure Storage Queues.
+
+    amqp://user:password@host:port/vhost?queue=orders
+    amqp://user:password@host:port/vhost?exchange=shop&routing_key=orders
+    redis://:password@host:port/db/queue         redis://host:port/db?fanout=channel
+    azurestoragequeues://KEY@https://account.queue.core.windows.net?queue=orders
+
+TLS: `amqps://`, `rediss://`. Over RabbitMQ the messages are plain AMQP 0-9-1, over the others what kombu makes of
+them, for any consumer that uses kombu. The CloudEvents attributes are headers `ce-<name>` over all of them alike, as
+the CloudEvents binding for RabbitMQ has it, so that a consumer may change its broker and read on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from outbox_tasks.destinations.kombu.parcel import TEXT, Line, Parcel
+from outbox_tasks.destinations.kombu.rabbit import RabbitLine
+from outbox_tasks.destinations.kombu.virtual import VirtualLine
+from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
+from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
+
+
+class KombuPublisher:
+    """Sends to a queue or an exchange. Sent means that RabbitMQ has confirmed, or that Redis or Azure has answered."""
+
+    green = True
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        self._source = settings.source
+        self._send_timeout = settings.send_timeout
+        amqp_scheme = destination.scheme in ("amqp", "amqps")
+        self._make: Callable[[], Line] = partial(RabbitLine if amqp_scheme else VirtualLine, destination, settings)
+        self._line: Line = self._make()
+        self._pid = os.getpid()
+        self._inherited: Line | None = None
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """All at once where the broker allows it, and one outcome for each."""
+        deadline = time.monotonic() + self._send_timeout
+        parcels, unsendable = encoded(messages, self._parcel)
+        outcomes = iter(self._own_line().send(list(parcels.values()), deadline) if parcels else ())
+        return [unsendable.get(place) or next(outcomes) for place in range(len(messages))]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._own_line().close()
+
+    def _own_line(self) -> Line:
+        if self._pid != os.getpid():
+            # That of the parent is kept and left alone: to close it here would end it there.
+            self._inherited, self._line, self._pid = self._line, self._make(), os.getpid()
+        return self._line
+
+    def _parcel(self, message: LeasedMessage) -> Parcel:
+        events = {f"ce-{name}": value for name, value in attributes(message, self._source).items()}
+        # Readers of the binding take the names in any case: a header of the message's own must not pass for ours.
+        own = {_free(name): value for name, value in own_headers(message).items() if name.lower() not in events}
+        content_type = message.content_type or "application/octet-stream"
+        return Parcel(
+            id=message.id,
+            body=message.payload,
+            content_type=content_type,
+            # kombu's name for how bytes become text; anything else is left to the reader.
+            content_encoding="utf-8" if TEXT.fullmatch(content_type) else "binary",
+            headers={**own, **events, "ce-specversion": "1.0"},
+            timestamp=max(0, int(message.created_at.timestamp())),
+            event_type=message.event_type,
+        )
+
+
+def _free(name: str) -> str:
+    """A header's name; with `h_` where kombu's consumers act upon it."""
+    return f"h_{name}" if name == "compression" else name

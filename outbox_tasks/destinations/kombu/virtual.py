@@ -1,0 +1,158 @@
+"""Redis and Azure Storage Queues: what kombu makes of messages, for any consumer that uses kombu."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from kombu import Connection, Exchange, Producer
+from kombu.utils.json import dumps
+
+from outbox_tasks.destinations.kombu.parcel import Parcel, database, outcome_of, parts_of, tls_of, wrong
+from outbox_tasks.errors import PublisherNotInstalled
+from outbox_tasks.model import Outcome, Result
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
+from outbox_tasks.wire.cloudevents import UNEXPRESSED, unexpressed
+
+log = logging.getLogger(__name__)
+
+
+class VirtualLine:
+    """kombu's virtual transports: its own message format, in a list, a channel or a queue of some server."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        url, options = parts_of(destination)
+        self._fanout: Exchange | None = None
+        half = settings.send_timeout / 2
+        ssl: dict[str, Any] = {}
+        # kombu would wait and try again: what fails goes back to the table instead.
+        ours: dict[str, Any] = {"max_retries": 0}
+        if destination.scheme == "azurestoragequeues":
+            transport: Any = _azure(destination, half)
+            transport.parse_uri(url)  # raises `ValueError`
+            self._queue = options.get("queue") or destination.name
+        else:
+            transport = destination.scheme
+            url, path = database(destination, url)
+            self._queue = path or destination.name
+            if "fanout" in options:
+                if path:
+                    raise wrong(destination, "it has either a queue or fanout=<channel>")
+                self._fanout = Exchange(options["fanout"], "fanout")
+            if destination.scheme == "rediss":
+                ssl = {f"ssl_{name}": value for name, value in tls_of(destination, options).items()}
+                ssl["ssl_check_hostname"] = bool(ssl["ssl_cert_reqs"])
+            ours |= {
+                "socket_timeout": half,
+                "socket_connect_timeout": min(5.0, half),
+                "socket_keepalive": True,
+                "health_check_interval": 5,
+            }
+        # What is sent twice must say so on its row: to try again is the relay's to decide.
+        options_of_kombu = {**ours, **destination.transport_options, "retry_on_timeout": False}
+        given = {"transport_options": options_of_kombu, "connect_timeout": half}
+        self._connect = partial(Connection, url, transport=transport, ssl=ssl, **given)
+        self._connect()  # which reads the URL, and opens nothing
+        self._connection: Any = None
+        self._producer: Producer | None = None
+
+    def send(self, parcels: Sequence[Parcel], deadline: float) -> list[Outcome]:
+        """One pipeline for all where there is one (Redis), else one after the other."""
+        outcomes: list[Outcome] = []
+        try:
+            producer = self._opened()
+            producer.channel.deadline = deadline
+            if getattr(producer, "supports_batch_publish", False):  # kombu has it since 5.7
+                return self._together(producer, parcels)
+            for parcel in parcels:
+                if time.monotonic() > deadline:
+                    raise TimeoutError("there was no time left to send it")
+                outcomes.append(self._sent(producer, parcel))
+        except Exception as error:
+            self.close()
+            outcomes += [outcome_of(error)] * (len(parcels) - len(outcomes))
+        except BaseException:
+            self.close()
+            raise
+        return outcomes
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            with suppress(Exception):
+                self._connection.close()
+        self._connection = self._producer = None
+
+    def _opened(self) -> Producer:
+        if self._producer is None:
+            self._connection = self._connect()
+            self._producer = Producer(self._connection.default_channel, auto_declare=False)
+        return self._producer
+
+    def _sent(self, producer: Producer, parcel: Parcel) -> Outcome:
+        """Send one; an outage is raised, because it would be the same for those behind it."""
+        try:
+            self._publish(producer, parcel)
+        except Exception as error:
+            outcome = outcome_of(error)
+            if outcome.result is Result.OUTAGE:
+                raise
+            return outcome
+        return Outcome.sent()
+
+    def _together(self, producer: Producer, parcels: Sequence[Parcel]) -> list[Outcome]:
+        """In one batch. Before it leaves, what goes wrong is one parcel's fault."""
+        refused: dict[int, Outcome] = {}
+        with producer.batch(max_size=max(1, len(parcels))):
+            for number, parcel in enumerate(parcels):
+                try:
+                    self._publish(producer, parcel)
+                except UNEXPRESSED as error:
+                    refused[number] = unexpressed(error)
+        return [refused.get(number, Outcome.sent()) for number in range(len(parcels))]
+
+    def _publish(self, producer: Producer, parcel: Parcel) -> None:
+        producer.publish(
+            parcel.body,
+            exchange=self._fanout or "",
+            routing_key="" if self._fanout else self._queue,
+            declare=[self._fanout] if self._fanout else [],
+            content_type=parcel.content_type,
+            content_encoding=parcel.content_encoding,
+            headers=parcel.headers,
+            message_id=parcel.id,
+            timestamp=parcel.timestamp,
+        )
+
+
+def _azure(destination: Destination, timeout: float) -> Any:
+    """kombu's transport for Azure, which by itself would wait for minutes and try three times."""
+    try:
+        azure = importlib.import_module("kombu.transport.azurestoragequeues")
+        client = importlib.import_module("azure.storage.queue").QueueServiceClient
+    except ModuleNotFoundError as error:
+        extra = destination.scheme
+        raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error
+
+    class Channel(azure.Channel):  # type: ignore[misc,name-defined]
+        _queue_service: Any = None
+        deadline = 0.0
+
+        @property
+        def queue_service(self) -> Any:
+            if self._queue_service is None:
+                limits = {"connection_timeout": timeout, "read_timeout": timeout, "retry_total": 0}
+                self._queue_service = client(account_url=self._url, credential=self._credential, **limits)
+            return self._queue_service
+
+        def _put(self, queue: str, message: Any, **options: Any) -> None:
+            left = max(0.001, self.deadline - time.monotonic())
+            self._ensure_queue(queue).send_message(dumps(message), connection_timeout=left, read_timeout=left)
+
+    return type("Transport", (azure.Transport,), {"Channel": Channel})

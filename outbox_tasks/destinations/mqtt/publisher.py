@@ -1,0 +1,120 @@
+"""MQTT 5: `mqtt://user:password@host:1883/topic`, published with QoS 1, as many at once as the server takes.
+
+Without a topic in the path, it is the destination's name; `?retain=true` lets the server keep the last message of the
+topic. `mqtts://host:8883/topic` is TLS, with the certificates that the system trusts. The user properties are those of
+the CloudEvents binding for MQTT, binary mode (`id`, `type`, …, without prefix), and the message's own headers as
+`h_<name>`, which can't be taken for an attribute; the content type is MQTT's own.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from outbox_tasks.destinations.mqtt.link import LONGEST, Link, Packed, code_of
+from outbox_tasks.errors import ConfigurationError, OutageError, PermanentError
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
+
+UNANSWERED = Outcome.retry("bad_answer", "there was no answer")
+
+FORBIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+    + "]"
+)
+"""Characters for which a server may close the connection (MQTT 5, 1.5.4): mosquitto does, on the neighbours too."""
+
+
+class MqttPublisher:
+    """Publishes to one topic. Sent means that the server has acknowledged the message."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        self._source = settings.source
+        self._timeout = settings.send_timeout
+        self._setting = f"destinations.{destination.name}.url"
+        parts = urlsplit(destination.url)
+        self._tls = parts.scheme == "mqtts"
+        self._host, self._port = parts.hostname or "", parts.port or (8883 if self._tls else 1883)
+        self._login = tuple(part and unquote(part) for part in (parts.username, parts.password))
+        self.topic = unquote(parts.path.removeprefix("/")) or destination.name
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        retain = query.pop("retain", "false")
+        self._retain = retain == "true"
+        rule = None
+        if query or retain not in ("true", "false"):
+            rule = "the only option of an mqtt:// URL is retain=true"
+        elif not self._host:
+            rule = "it must name a host, as in mqtt://localhost:1883/shop/orders"
+        elif (
+            re.search(r"[+#]", self.topic)
+            or "#" in destination.url
+            or FORBIDDEN.search(self.topic)
+            or len(self.topic.encode()) > LONGEST
+        ):
+            rule = "its path is not a topic that can be published to, such as shop/orders"
+        if rule:
+            raise ConfigurationError(setting=self._setting, value=HIDDEN, rule=rule)
+        self._link: Link | None = None
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """In order, with as many unacknowledged at a time as the server allows.
+
+        A server may close the connection over a message that it has refused, even before we have read the refusal. So
+        after a loss what was not published yet goes on over a new connection, one by one, and only a second loss ends
+        it. What was, and has no answer, is not published again here: its row tells why.
+        """
+        deadline = time.monotonic() + self._timeout
+        entries, outcomes = encoded(messages, lambda message: (message.payload, self._properties(message)))
+        failed = None
+        careful = False
+        while failed is None and len(outcomes) < len(messages):
+            known = set(outcomes)
+            left = {index: entry for index, entry in entries.items() if index not in known}
+            link = None
+            try:
+                link = self._connected(deadline)
+                link.send(self.topic, self._retain, left, outcomes, deadline, one_by_one=careful)
+            except (OutageError, OSError) as error:
+                self._drop()
+                refused = any(outcomes[index].result is Result.DEAD for index in outcomes.keys() - known)
+                if link is None or (careful and not refused):
+                    failed = Outcome.outage(code_of(error), str(error) or type(error).__name__)
+                careful = True
+            except BaseException:  # a time limit can strike anywhere, and leaves half a packet
+                self._drop()
+                raise
+        return [outcomes.get(index) or failed or UNANSWERED for index in range(len(messages))]
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._link is not None:
+            self._link.client.disconnect()
+        self._drop()
+
+    def _drop(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _connected(self, deadline: float) -> Link:
+        if self._link is not None and not self._link.lives():
+            self._drop()
+        if self._link is None:
+            user, password = self._login
+            self._link = Link(user, password, self._tls)
+            self._link.connect(self._host, self._port, deadline)
+        return self._link
+
+    def _properties(self, message: LeasedMessage) -> Packed:
+        pairs = [("specversion", "1.0"), *attributes(message, self._source).items()]
+        if message.headers != {}:
+            pairs += [(f"h_{name}", value) for name, value in own_headers(message).items()]
+        for text in (message.content_type, *(text for pair in pairs for text in pair)):
+            if FORBIDDEN.search(text) or (len(text) > LONGEST // 4 and len(text.encode()) > LONGEST):
+                raise PermanentError(f"{text[:40]!r}… can't be a text of MQTT", code="bad_headers")
+        return Packed(message.content_type, pairs)

@@ -1,0 +1,85 @@
+"""Connections to Pub/Sub, and the credentials for them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import Future, wait
+from typing import Any
+
+import google.auth
+import grpc
+from google.oauth2 import service_account
+from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
+
+from outbox_tasks.destinations.pubsub.address import Address
+from outbox_tasks.errors import OutageError
+
+EMULATOR = "PUBSUB_EMULATOR_HOST"
+ServiceAccount: Any = service_account.Credentials
+"""Its types say nothing."""
+SCOPES = ("https://www.googleapis.com/auth/pubsub",)
+OPTIONS = [
+    ("grpc.use_local_subchannel_pool", 1),  # or a closed channel's connection may be found again
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.service_config_disable_resolution", 1),  # a name server can't say that calls are to be repeated
+]
+
+
+class Opening:
+    """A channel in the making, in a thread: to find credentials may take a while (files, commands, the machine's
+    metadata server), and no option bounds it. A `publish` that had no time left leaves it to the next."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._made: Future[Any] = Future()
+        threading.Thread(target=self._make, name="credentials for Pub/Sub", daemon=True).start()
+
+    @property
+    def done(self) -> bool:
+        return self._made.done()
+
+    def channel(self, deadline: float) -> Any:
+        """Raises `OutageError`."""
+        wait([self._made], timeout=max(0.0, deadline - time.monotonic()))
+        if not self.done:
+            raise OutageError("no credentials in time", code="timeout")
+        return self._made.result()
+
+    def _make(self) -> None:
+        try:
+            self._made.set_result(_open(self._address))
+        except BaseException as error:
+            self._made.set_exception(_explained(error))
+
+
+def emulator_of(address: Address) -> str | None:
+    """As in Google's own clients, the variable goes before what is configured, so that tests reach nobody."""
+    return address.emulator or os.environ.get(EMULATOR) or None
+
+
+def plaintext(host: str) -> Any:
+    """A channel to an emulator."""
+    return grpc.insecure_channel(host, OPTIONS)
+
+
+def _open(address: Address) -> Any:
+    if address.credentials is None:
+        found, _ = google.auth.default(scopes=SCOPES)
+    else:
+        found = ServiceAccount.from_service_account_file(address.credentials, scopes=SCOPES)
+    if isinstance(found, ServiceAccount):
+        # It signs its tokens itself, instead of asking another server for each of them.
+        found = found.with_always_use_jwt_access(True)
+    return PublisherGrpcTransport.create_channel(address.endpoint, credentials=found, scopes=SCOPES, options=OPTIONS)
+
+
+def _explained(error: BaseException) -> BaseException:
+    if isinstance(error, OSError):
+        # Without the name: it may be a key that somebody took for one.
+        return OutageError(f"the file of credentials can't be read: {error.strerror}", code="unauthorized")
+    if isinstance(error, Exception):
+        # What found no credentials may quote what it found instead, and be anything: a file's content goes unchecked.
+        return OutageError(f"no usable credentials: {type(error).__name__}", code="unauthorized")
+    return error

@@ -1,0 +1,79 @@
+"""A message as Pub/Sub carries it: bytes, and attributes in binary mode of the CloudEvents binding for Pub/Sub.
+
+https://github.com/googleapis/google-cloudevents/blob/main/docs/spec/pubsub.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from google.pubsub_v1.types import PublishRequest
+
+from outbox_tasks.errors import PermanentError
+from outbox_tasks.model import LeasedMessage
+from outbox_tasks.wire.cloudevents import attributes, own_headers
+
+REQUEST = PublishRequest.pb()
+"""Google's own message, without the wrapper that takes longer than all else here."""
+
+# https://cloud.google.com/pubsub/quotas#resource_limits
+ATTRIBUTES, NAME, VALUE = 100, 256, 1024
+"""The most attributes of a message, and bytes of a name and of a value. Google refuses a whole request for one."""
+
+
+class Entry(NamedTuple):
+    """A message on its way: which of the list it is, its ordering key, and its part of a request."""
+
+    place: int
+    key: str
+    body: bytes
+
+
+def entry(message: LeasedMessage, source: str, *, ordered: bool) -> Entry:
+    """The message, ready to be sent. Raises `PermanentError`."""
+    key = message.key or "" if ordered else ""
+    request = REQUEST()
+    try:
+        values = _attributes(message, source)
+        request.messages.add(data=message.payload, attributes=values, ordering_key=key)
+    except ValueError as error:
+        raise PermanentError(f"a text of the message is not Unicode: {error}", code="not_unicode") from error
+    # What is written of a request is that of its parts, one after the other.
+    return Entry(0, key, bytes(request.SerializeToString()))
+
+
+def _attributes(message: LeasedMessage, source: str) -> dict[str, str]:
+    values = {f"ce-{name}": value for name, value in attributes(message, source).items()}
+    values["ce-specversion"] = "1.0"
+    # The binding's text wants the one, its examples and the SDKs the other.
+    values["content-type"] = values["ce-datacontenttype"] = message.content_type
+    if message.headers != {}:
+        values |= {_free(name): value for name, value in own_headers(message).items()}
+    _check(values)
+    return values
+
+
+def _free(name: str) -> str:
+    """A header's name; with `h_` where it is one that Google or a reader acts upon."""
+    taken = name.lower().startswith(("ce-", "goog")) or name.lower() == "content-type"
+    return f"h_{name}" if taken else name
+
+
+def _check(values: Mapping[str, str]) -> None:
+    if len(values) > ATTRIBUTES:
+        raise PermanentError(f"{len(values)} attributes; Pub/Sub takes {ATTRIBUTES}", code="bad_attributes")
+    for name, value in values.items():
+        if not name or _longer(name, NAME):
+            raise PermanentError(
+                f"the attribute {name[:40]!r} has a name of other than 1 to {NAME} bytes", code="bad_attributes"
+            )
+        if _longer(value, VALUE):
+            raise PermanentError(
+                f"the attribute {name!r} has {len(value.encode())} bytes; Pub/Sub takes {VALUE}", code="bad_attributes"
+            )
+
+
+def _longer(text: str, most: int) -> bool:
+    """Whether it has more bytes than `most`; a character has four of them at most."""
+    return len(text) > most // 4 and len(text.encode()) > most

@@ -1,0 +1,174 @@
+"""Google Cloud Pub/Sub: `pubsub://project/topic`, a bundle in as few requests as may be.
+
+Without a topic in the path, it is the destination's name. Options: `credentials` (the key file of a service account;
+else Google's Application Default Credentials), `endpoint` (a region's), `emulator` (`host:port`, plaintext; else the
+variable PUBSUB_EMULATOR_HOST), `ordering` (`key`, or `none`).
+
+The key becomes the ordering key. A request may carry only one of these, so that a bundle with many keys is as many
+requests, side by side; `ordering=none` sends it as one, for topics whose subscriptions don't order. The attributes are
+those of the CloudEvents binding for Pub/Sub, binary mode (`ce-id`, …), with the message's own headers beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import Any
+from urllib.parse import quote
+
+from google.pubsub_v1.types import PublishResponse
+from grpc import RpcError, StatusCode
+
+from outbox_tasks.destinations.grpc_status import LOST
+from outbox_tasks.destinations.pubsub.address import address_of
+from outbox_tasks.destinations.pubsub.answers import trouble
+from outbox_tasks.destinations.pubsub.channel import Opening, emulator_of, plaintext
+from outbox_tasks.destinations.pubsub.message import REQUEST, Entry, entry
+from outbox_tasks.errors import OutageError
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
+from outbox_tasks.wire.cloudevents import encoded
+
+PUBLISH = "/google.pubsub.v1.Publisher/Publish"
+MESSAGES, BYTES = 1000, 10_000_000
+"""The most that a request may carry. A larger message goes alone: whether it is too large is Google's to say."""
+CALLS = 100
+"""Requests under way at once."""
+
+UNCONFIRMED = Outcome.retry("unconfirmed", "the answer does not have an id for each message")
+FAILED = (Result.RETRY, Result.OUTAGE)
+
+Lane = deque[list[Entry]]
+"""Requests that follow one another, because their messages have one key."""
+
+
+class PubSubPublisher:
+    """Publishes to one topic. Sent means that Pub/Sub has given the message an id of its own."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        self._address = address_of(destination)
+        self._source, self._timeout = settings.source, settings.send_timeout
+        topic = self._address.topic
+        self._head = bytes(REQUEST(topic=topic).SerializeToString())
+        self._metadata = [("x-goog-request-params", f"topic={quote(topic)}")]
+        self._opening: Opening | None = None
+        self._channel: Any = None
+        self._publish: Any = None
+        self._pid = 0
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """One request for all that may be together. One that is refused for a message is halved until that is found;
+        any other failure holds for the rest of the key's, and an outage for all that is still to be sent."""
+        deadline = time.monotonic() + self._timeout
+        made, outcomes = encoded(messages, lambda one: entry(one, self._source, ordered=self._address.ordered))
+        lanes = self._lanes([one._replace(place=place) for place, one in made.items()])
+        try:
+            if lanes:
+                self._connect(deadline)
+                self._send(lanes, outcomes, deadline)
+        except OutageError as error:
+            failed = Outcome.outage(error.code, str(error))
+            outcomes.update((one.place, failed) for lane in lanes for call in lane for one in call)
+        except BaseException:  # a time limit can strike anywhere, and nobody waits for what is under way
+            self.close()
+            raise
+        return [outcomes[index] for index in range(len(messages))]
+
+    def close(self) -> None:
+        """Close the connection."""
+        channel, self._channel, self._publish, self._opening = self._channel, None, None, None
+        if channel is not None and self._pid == os.getpid():
+            channel.close()
+
+    def _lanes(self, entries: Sequence[Entry]) -> list[Lane]:
+        lanes: dict[str, Lane] = {}
+        sizes: dict[str, int] = {}
+        for one in entries:
+            lane = lanes.setdefault(one.key, deque())
+            size = sizes.get(one.key, 0) + len(one.body)
+            if not lane or len(lane[-1]) == MESSAGES or size > BYTES:
+                lane.append([])
+                size = len(self._head) + len(one.body)
+            lane[-1].append(one)
+            sizes[one.key] = size
+        return list(lanes.values())
+
+    def _send(self, lanes: Sequence[Lane], outcomes: dict[int, Outcome], deadline: float) -> None:
+        """Keep requests under way until there are none, or there is no point in more."""
+        waiting, under_way, answers = deque(lanes), dict[Any, Lane](), SimpleQueue[Any]()
+        ended: Outcome | None = None
+        lost = False
+        while under_way or (waiting and ended is None):
+            while waiting and ended is None and len(under_way) < CALLS:
+                lane = waiting.popleft()
+                answer = self._ask(lane[0], deadline, alone=not waiting and not under_way)
+                under_way[answer] = lane
+                answer.add_done_callback(answers.put)
+            answer = answers.get()
+            lane = under_way.pop(answer)
+            call = lane.popleft()
+            outcome = _outcome(answer, len(call))
+            lost = lost or answer.code() in LOST or outcome.code == "unauthorized"
+            if outcome.result is Result.DEAD and len(call) > 1:
+                # Google takes nothing of a request that it refuses.
+                lane.extendleft((call[len(call) // 2 :], call[: len(call) // 2]))
+            else:
+                outcomes.update((one.place, outcome) for one in call)
+            if outcome.result in FAILED:
+                outcomes.update((one.place, outcome) for behind in lane for one in behind)
+                lane.clear()
+            if outcome.result is Result.OUTAGE:
+                ended = outcome
+            if lane:
+                waiting.append(lane)
+        if ended is not None:
+            outcomes.update((one.place, ended) for lane in waiting for call in lane for one in call)
+        if lost:
+            self.close()  # also to look for credentials again
+
+    def _ask(self, entries: Sequence[Entry], deadline: float, *, alone: bool) -> Any:
+        """The answer, or what will have it."""
+        request = b"".join((self._head, *(one.body for one in entries)))
+        timeout = max(deadline - time.monotonic(), 0)
+        if not alone:
+            return self._publish.future(request, timeout, self._metadata)
+        try:
+            # Without a thread that brings the answer, at half the CPU.
+            return self._publish.with_call(request, timeout, self._metadata)[1]
+        except RpcError as error:
+            return error  # which is an answer like any other
+
+    def _connect(self, deadline: float) -> None:
+        """Raises `OutageError`."""
+        if self._pid != os.getpid():
+            # Neither a channel nor a thread survives a fork.
+            self._opening = self._channel = self._publish = None
+            self._pid = os.getpid()
+        if self._publish is not None:
+            return
+        emulator = emulator_of(self._address)
+        if emulator is not None:
+            self._channel = plaintext(emulator)
+        else:
+            if self._opening is None:
+                self._opening = Opening(self._address)
+            try:
+                self._channel = self._opening.channel(deadline)
+            finally:
+                if self._opening.done:
+                    self._opening = None
+        self._publish = self._channel.unary_unary(
+            PUBLISH, request_serializer=None, response_deserializer=PublishResponse.pb().FromString
+        )
+
+
+def _outcome(answer: Any, count: int) -> Outcome:
+    """What became of the messages of a request."""
+    code = answer.code()
+    if code is not StatusCode.OK:
+        return trouble(code, answer.details() or "")
+    return Outcome.sent() if len(answer.result().message_ids) == count else UNCONFIRMED

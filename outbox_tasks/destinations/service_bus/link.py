@@ -1,0 +1,178 @@
+"""A connection to Azure Service Bus, for `service_bus`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, suppress
+from importlib import import_module
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import certifi
+from azure.servicebus import (
+    ServiceBusClient,
+    ServiceBusMessage,
+    ServiceBusMessageBatch,
+    ServiceBusSender,
+    TransportType,
+)
+from azure.servicebus.exceptions import MessageSizeExceededError
+
+from outbox_tasks.destinations.service_bus.url import Address
+
+ENVELOPE = 8
+"""Bytes that a message in a batch takes more than alone."""
+
+
+class Entry(NamedTuple):
+    """A message as it is sent, which of the list it is, and the key or session whose order it keeps."""
+
+    nth: int
+    group: str
+    message: ServiceBusMessage
+
+    @property
+    def partition(self) -> str:
+        """Of two that differ in this, a partitioned entity takes no batch. Without a key, any partition will do."""
+        return str(self.message.session_id or self.message.partition_key or "")
+
+
+class Link:
+    """A client with one sender. It is used by one thread at a time, and gone for good once it was closed."""
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        self.pid = os.getpid()
+        self.used = time.monotonic()
+        self._address, self._timeout = address, timeout
+        self._sender: ServiceBusSender | None = None
+        self._opened = ExitStack()
+        self._sockets: WeakSet[ssl.SSLSocket] = WeakSet()
+        self._given_up = False
+        self._running: threading.Thread | None = None
+
+    def run(self, work: Callable[[], None], deadline: float) -> bool:
+        """Whether it was done in time. In a thread, because nothing bounds how long the client looks for a name and for
+        credentials, nor, without TLS, how long it waits for the first answer of a server."""
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                self._running = None
+                if self._given_up:
+                    self.close()
+
+        self._running = thread = threading.Thread(target=run, name="Azure Service Bus", daemon=True)
+        thread.start()
+        thread.join(max(0.0, deadline - time.monotonic()))
+        self.used = time.monotonic()
+        return not thread.is_alive()
+
+    def give_up(self) -> None:
+        """Close it without waiting: its thread does, which has nothing more to wait for, or one of its own."""
+        self._given_up = True
+        for each in list(self._sockets):
+            with suppress(OSError):
+                socket.socket.shutdown(each, socket.SHUT_RDWR)
+        if self._running is None:
+            threading.Thread(target=self.close, name="end of Azure Service Bus", daemon=True).start()
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(Exception):  # it may be half open, and broken in any way
+            self._opened.close()
+        for each in list(self._sockets):  # the client leaves those open that the other side has closed
+            each.close()
+        self._sender = None
+
+    def open(self) -> ServiceBusSender:
+        """The sender, connected."""
+        if self._sender is None:
+            with ExitStack() as opening:
+                client = opening.enter_context(closing(self._client(opening)))
+                # A topic's sender is the same. It keeps nothing alive: that would be a thread that reads too.
+                patience = min(1.0, self._timeout / 4)
+                sender = client.get_queue_sender(self._address.entity, socket_timeout=patience, keep_alive=0)
+                sender.create_message_batch()  # which connects, to know how large one may be
+                self._sender, self._opened = sender, opening.pop_all()
+        return self._sender
+
+    def fitting(self, entries: Iterable[Entry]) -> Iterator[tuple[list[Entry], ServiceBusMessageBatch | None]]:
+        """The entries in batches that the entity takes, in order; with no batch, one that is larger than any."""
+        sender = self.open()
+        members: list[Entry] = []
+        batch = sender.create_message_batch()
+        for entry in entries:
+            if members and not _added(batch, entry):
+                yield members, batch
+                members, batch = [], sender.create_message_batch()
+            if not members and not _added(batch, entry):
+                yield [entry], None
+                continue
+            members.append(entry)
+        if members:
+            yield members, batch
+
+    def excess(self, message: ServiceBusMessage) -> str | None:
+        """What is too much for a message alone. The service would end the link for it, and the client not tell why."""
+        limit = getattr(self._sender, "_max_message_size_on_link", 0)
+        batch = ServiceBusMessageBatch(1 << 62)
+        empty = batch.size_in_bytes
+        batch.add_message(message)
+        size = batch.size_in_bytes - empty - ENVELOPE
+        return f"{size} bytes; the queue or topic takes {limit}" if 0 < limit < size else None
+
+    def send(self, what: ServiceBusMessage | ServiceBusMessageBatch, deadline: float) -> None:
+        """Send, and wait until it is accepted. Raises what the client raises."""
+        left = deadline - time.monotonic()
+        if self._given_up or left <= 0:
+            raise TimeoutError("there was no time left to send it")
+        self.open().send_messages(what, timeout=left)
+        self.used = time.monotonic()
+
+    def _client(self, opening: ExitStack) -> ServiceBusClient:
+        address = self._address
+        options: dict[str, Any] = {
+            "retry_total": 0,
+            "try_timeout": self._timeout,
+        }  # to try again is the relay's to decide
+        if address.emulator:
+            return ServiceBusClient.from_connection_string(address.connection_string, **options)
+        options["ssl_context"] = self._tls()
+        if address.port is not None:  # the client takes a port only as that of a gateway on the way
+            options |= {"custom_endpoint_address": f"sb://{address.place}", "transport_type": TransportType.Amqp}
+        if address.policy is not None:
+            return ServiceBusClient.from_connection_string(address.connection_string, **options)
+        credential = opening.enter_context(closing(import_module("azure.identity").DefaultAzureCredential()))
+        return ServiceBusClient(address.host, credential, **options)
+
+    def _tls(self) -> ssl.SSLContext:
+        sockets = self._sockets
+
+        class Socket(ssl.SSLSocket):
+            """Known to us before it waits for anything: the client would, for ever, in a thread that never ends."""
+
+            def do_handshake(self, block: bool = False) -> None:
+                sockets.add(self)
+                super().do_handshake(block)
+
+        ca_file = self._address.ca_file or certifi.where()
+        try:
+            context = ssl.create_default_context(cafile=ca_file)
+        except OSError as error:  # it does not say which file
+            raise OSError(f"{ca_file} can't be read: {error.strerror}") from error
+        context.sslsocket_class = Socket
+        return context
+
+
+def _added(batch: ServiceBusMessageBatch, entry: Entry) -> bool:
+    try:
+        batch.add_message(entry.message)
+    except MessageSizeExceededError:
+        return False
+    return True

@@ -1,0 +1,44 @@
+"""A message as Azure Service Bus carries it, with the CloudEvents binding for AMQP, binary mode."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from azure.servicebus import ServiceBusMessage
+
+from outbox_tasks.errors import PermanentError
+from outbox_tasks.model import LeasedMessage
+from outbox_tasks.wire.cloudevents import attributes, own_headers
+
+PREFIX = "cloudEvents_"
+"""The binding knows a colon at its end, too; filters of subscriptions and JMS take only this one as it stands."""
+LONGEST = 128
+"""Characters of a session's or a partition's name."""
+
+
+def outgoing(message: LeasedMessage, source: str, *, sessions: bool) -> tuple[str, ServiceBusMessage]:
+    """The group whose order holds, and the message. Raises `PermanentError`."""
+    try:
+        own = own_headers(message) if message.headers != {} else {}
+        # Readers take both prefixes: a header of the message's own must not pass for ours.
+        texts = {name: value for name, value in own.items() if not name.lower().startswith("cloudevents")}
+        texts |= {f"{PREFIX}{name}": value for name, value in attributes(message, source).items()}
+        "".join((*texts, *texts.values(), message.content_type, message.event_type)).encode()
+    except UnicodeEncodeError as error:  # here it is this message's fault; as it is sent, its batch would suffer
+        raise PermanentError(f"a text of the message is not Unicode: {error}", code="not_unicode") from error
+    group = message.id if message.key is None else message.key
+    if not 0 < len(group) <= LONGEST:
+        group = hashlib.sha256(group.encode()).hexdigest()
+    texts[f"{PREFIX}specversion"] = "1.0"
+    properties: Any = texts  # the client's type for them allows of no other
+    made = ServiceBusMessage(
+        message.payload,
+        application_properties=properties,
+        content_type=message.content_type,
+        subject=message.event_type,
+        message_id=message.id,
+        session_id=group if sessions else None,
+        partition_key=group if not sessions and message.key is not None else None,
+    )
+    return group, made

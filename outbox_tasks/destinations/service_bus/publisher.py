@@ -1,0 +1,179 @@
+"""Azure Service Bus: `azureservicebus://POLICY:KEY@NAMESPACE.servicebus.windows.net/QUEUE_OR_TOPIC`, in batches.
+
+Without a policy and its key, azure-identity looks for credentials. Without a path, the queue or topic has the
+destination's name. Options: `sessions=true` (the key is the session), `ca_file`, and `development_emulator=true`
+(Microsoft's emulator, without TLS). CloudEvents' AMQP binding, binary mode: application properties `cloudEvents_id`,
+`cloudEvents_type`, …, with the message's own headers beside them; the message id is the message's, by which duplicate
+detection drops repetitions.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
+
+from outbox_tasks.destinations.service_bus.answers import SESSIONS, TRANSIENT, is_for_all, outcome_of
+from outbox_tasks.destinations.service_bus.link import Entry, Link
+from outbox_tasks.destinations.service_bus.message import outgoing
+from outbox_tasks.destinations.service_bus.url import address_of
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
+from outbox_tasks.wire.cloudevents import encoded
+
+IDLE = 120.0
+"""Seconds after which a connection is not trusted: the service closes idle ones, and nothing here would notice."""
+LATE = Outcome.outage("timeout", "no answer in time")
+UNSENT = Outcome.retry("timeout", "there was no time left to send it")
+BEHIND = Outcome.retry("behind", "an earlier message of its key could not be sent")
+
+
+@dataclass
+class Round:
+    """One `publish`: what became of each message so far."""
+
+    deadline: float
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    held: set[str] = field(default_factory=set)
+    """Groups with a message that is to be tried again."""
+    ended: Outcome | None = None
+    """Why there is no point in sending more."""
+    answered: bool = False
+    cut: int = 0
+    """How many in a row have met the end of their link."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether nobody knows what state the connection is in."""
+        ended = (*self.outcomes.values(), *([self.ended] if self.ended else []))
+        return any(outcome.result is Result.OUTAGE or outcome.code == "timeout" for outcome in ended)
+
+    def settle(self, entry: Entry, outcome: Outcome) -> None:
+        self.outcomes[entry.nth] = outcome
+        self.answered |= outcome.result in (Result.SENT, Result.DEAD)
+        if outcome.result in (Result.RETRY, Result.OUTAGE):
+            self.held.add(entry.group)
+        if is_for_all(outcome):
+            self.ended = outcome
+        self.cut = self.cut + 1 if outcome.code == "detached" else 0
+        if self.cut > 1:  # once it may have been the message's fault
+            self.ended = Outcome.outage("connection", outcome.error or "")
+
+
+class ServiceBusPublisher:
+    """Sends to one queue or topic. Sent means that the service has accepted the message."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        self._address = address_of(destination)
+        self._source, self._timeout = settings.source, settings.send_timeout
+        self._mixed = True
+        """Whether a batch may have several keys; not where there are partitions, which only a refusal tells."""
+        self._link: Link | None = None
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        """One batch for all, or as few as sizes and keys allow, one after the other; what is refused, message by
+        message."""
+        sending = Round(time.monotonic() + self._timeout * 0.95)
+        made, outcomes = encoded(messages, lambda one: outgoing(one, self._source, sessions=self._address.sessions))
+        if made:
+            outcomes |= self._run([Entry(place, *parts) for place, parts in made.items()], sending)
+        return [outcomes[index] for index in range(len(messages))]
+
+    def close(self) -> None:
+        """Close the connection."""
+        link, self._link = self._link, None
+        if link is not None and link.pid == os.getpid():
+            link.close()
+
+    def _run(self, entries: Sequence[Entry], sending: Round) -> dict[int, Outcome]:
+        link = self._connected()
+        over = False
+        try:
+            over = link.run(partial(self._send_all, link, entries, sending), sending.deadline)
+        finally:  # a time limit may strike here, and then nothing may be sent behind our back
+            ended = sending.ended or (UNSENT if sending.answered else LATE)
+            outcomes = dict.fromkeys((entry.nth for entry in entries), ended) | sending.outcomes
+            if not over or sending.lost:
+                self._link = None
+                link.give_up()
+        return outcomes
+
+    def _connected(self) -> Link:
+        link = self._link
+        if link is not None and link.pid == os.getpid():
+            if time.monotonic() - link.used <= IDLE:
+                return link
+            link.give_up()  # which does not wait for the other side
+        self._link = Link(self._address, self._timeout)
+        return self._link
+
+    def _send_all(self, link: Link, entries: Sequence[Entry], sending: Round) -> None:
+        try:
+            link.open()
+        except Exception as error:
+            outcome = outcome_of(error)
+            if outcome.result is Result.DEAD:  # that was about the place, not about a message
+                outcome = Outcome.outage("unroutable", outcome.error or "")
+            sending.ended = outcome
+            return
+        try:
+            for group in self._together(entries):
+                for members, batch in link.fitting(group):
+                    self._send(link, members, batch, sending)
+        except Exception as error:
+            sending.ended = outcome_of(error)
+
+    def _together(self, entries: Sequence[Entry]) -> list[Sequence[Entry]]:
+        """What may be in one batch."""
+        if self._mixed:
+            return [entries]
+        groups: dict[str, list[Entry]] = {}
+        for entry in entries:
+            groups.setdefault(entry.partition, []).append(entry)
+        return list(groups.values())
+
+    def _send(self, link: Link, members: Sequence[Entry], batch: ServiceBusMessageBatch | None, sending: Round) -> None:
+        if sending.ended is not None:
+            return
+        if batch is None and (excess := link.excess(members[0].message)):
+            sending.settle(members[0], Outcome.dead("too_large", excess))
+            return
+        if batch is None or len(members) == 1 or not sending.held.isdisjoint(entry.group for entry in members):
+            self._send_each(link, members, sending)
+            return
+        outcome = self._sent(link, batch, sending)
+        if outcome.result is Result.SENT or is_for_all(outcome):
+            for entry in members:
+                sending.settle(entry, outcome)
+            return
+        if outcome.code == "detached":  # the service may have taken it
+            together = Outcome.unforeseen(f"{outcome.code}: {outcome.error}", together=True)
+            for entry in members:
+                sending.settle(entry, together)
+            return
+        self._send_each(link, members, sending)
+        taken = all(sending.outcomes.get(entry.nth) == Outcome.sent() for entry in members)
+        if taken and outcome.code not in TRANSIENT and len({entry.partition for entry in members}) > 1:
+            self._mixed = False
+
+    def _send_each(self, link: Link, members: Sequence[Entry], sending: Round) -> None:
+        for entry in members:
+            if sending.ended is not None:
+                return
+            outcome = BEHIND if entry.group in sending.held else self._sent(link, entry.message, sending)
+            if outcome.code == "not_allowed" and not self._address.sessions and SESSIONS.search(outcome.error or ""):
+                outcome = Outcome.outage("needs_sessions", outcome.error or "")
+            sending.settle(entry, outcome)
+
+    def _sent(self, link: Link, what: ServiceBusMessage | ServiceBusMessageBatch, sending: Round) -> Outcome:
+        try:
+            link.send(what, sending.deadline)
+        except Exception as error:
+            outcome = outcome_of(error)
+            return UNSENT if sending.answered and outcome.code == "timeout" else outcome
+        return Outcome.sent()

@@ -1,0 +1,234 @@
+"""The statements that read the archive day by day, and make it smaller.
+
+A day is a partition. It is read and measured by ranges of its pages, each a short statement of its own: however large
+it is, no transaction is long, and nothing is sorted or searched. The default partition, which has rows only of days
+without a partition, is read in the same way, by day.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import reduce
+from operator import add
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    DateTime,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    column,
+    delete,
+    extract,
+    func,
+    insert,
+    literal,
+    literal_column,
+    or_,
+    select,
+    table,
+)
+from sqlalchemy.dialects.postgresql import BIT, REGCLASS
+from sqlalchemy.schema import DropTable
+from sqlalchemy.sql import ColumnElement, Delete, Executable
+from sqlalchemy.types import UserDefinedType
+
+from outbox_tasks.database.pieces import seconds
+from outbox_tasks.database.schema import Tables, function
+from outbox_tasks.operating.archive.files import COLUMNS
+
+NAME = "outbox_archive_"
+"""How the name of a day's partition begins."""
+
+DEFAULT, GONE, REST = "outbox_archive_default", "outbox_archive_gone_", "outbox_archive_rest_"
+"""The partition of what has no day's; how the name begins of one that was taken out, to be dropped; and that of a
+former default one, whose rows are to be moved back."""
+
+LOT = 16 * 1024 * 1024
+"""Bytes of payload that are read at once, or one message's, if that has more."""
+
+FIRST: ColumnElement[Any] = literal_column("timestamptz '0001-01-01 00:00:00+00'", DateTime(True))
+LAST: ColumnElement[Any] = literal_column("timestamptz '9999-12-31 23:59:59.999999+00'", DateTime(True))
+"""PostgreSQL has times that files have not: these become the first or the last there is."""
+
+COLON, NONE, X, UTF8, HEX = (literal_column(f"'{text}'", Text) for text in (":", "~", "x", "UTF8", "hex"))
+
+CLASSES = table(
+    "pg_class", column("oid"), column("relname"), column("relnamespace"), column("relpartbound"), schema="pg_catalog"
+)
+INHERITS = table("pg_inherits", column("inhrelid"), column("inhparent"), schema="pg_catalog")
+
+
+class Tid(UserDefinedType[str]):
+    """PostgreSQL's place of a row: a page and a number, as text `(page,number)`."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "tid"
+
+
+place: ColumnElement[str] = literal_column("ctid", Tid)
+
+
+def partition(t: Tables, name: str) -> Table:
+    """One partition of the archive, or what was one, as a table."""
+    return t.archive.to_metadata(MetaData(schema=t.archive.schema), name=name)
+
+
+def partitions(t: Tables) -> Executable:
+    """The partitions of the archive, those taken out, and what is named like one, by name: name, attached, since and
+    until (none where it has no such bounds), pages, bytes with indexes, and the time now."""
+    schema = t.archive.schema
+    parent = cast(literal(f'"{schema}".{t.archive.name}' if schema else t.archive.name), REGCLASS)
+    c, i, archive = CLASSES, INHERITS, CLASSES.alias("archive")
+    bounds = func.regexp_match(
+        func.pg_get_expr(c.c.relpartbound, c.c.oid), r"^FOR VALUES FROM \('(.*)'\) TO \('(.*)'\)$", type_=ARRAY(Text)
+    )
+    attached = i.c.inhparent.is_not(None)
+    page = cast(func.current_setting("block_size"), BigInteger)
+    return (
+        select(
+            c.c.relname.label("name"),
+            attached.label("attached"),
+            cast(bounds[1], DateTime(True)).label("since"),
+            cast(bounds[2], DateTime(True)).label("until"),
+            (func.pg_relation_size(c.c.oid, type_=BigInteger) // page).label("pages"),
+            func.pg_total_relation_size(c.c.oid).label("bytes"),
+            func.clock_timestamp().label("now"),
+        )
+        .select_from(
+            archive.join(c, c.c.relnamespace == archive.c.relnamespace).outerjoin(
+                i, (i.c.inhrelid == c.c.oid) & (i.c.inhparent == archive.c.oid)
+            )
+        )
+        .where(
+            archive.c.oid == parent,
+            or_(attached, c.c.relname.regexp_match(rf"^({NAME}\d{{8}}|{GONE}\d{{8}}|{REST}\d{{20}})$")),
+        )
+        .order_by(c.c.relname)
+    )
+
+
+def _between() -> list[ColumnElement[bool]]:
+    """Parameters: first, last (places: from the first on, before the last)."""
+    first, last = (cast(bindparam(name, type_=Text), Tid) for name in ("first", "last"))
+    return [place >= first, place < last]
+
+
+def _within(p: Table) -> list[ColumnElement[bool]]:
+    """Parameters: as for `_between`; since, until."""
+    return [
+        *_between(),
+        p.c.finished_at >= bindparam("since", type_=DateTime(True)),
+        p.c.finished_at < bindparam("until", type_=DateTime(True)),
+    ]
+
+
+def days(p: Table) -> Executable:
+    """The days (UTC) that have rows in a range of pages. Parameters: as for `_within`."""
+    day = func.date_trunc("day", func.timezone("UTC", p.c.finished_at)).label("day")
+    return select(day).where(*_within(p)).distinct()
+
+
+def lots(p: Table) -> Executable:
+    """Where to divide a range of pages so that no part has more than a `LOT` of payload and one row: the first and the
+    last place of each part. Reads no payload. Parameters: as for `_within`."""
+    so_far = func.sum(func.octet_length(p.c.payload), type_=BigInteger).over(order_by=place)
+    row = select(place.label("place"), (so_far // literal_column(str(LOT), BigInteger)).label("lot")).where(*_within(p))
+    placed = row.subquery("placed")
+    ends = {"first": func.min(placed.c.place), "last": func.max(placed.c.place)}
+    found = select(*(cast(end, Text).label(name) for name, end in ends.items()))
+    return found.group_by(placed.c.lot).order_by(placed.c.lot)
+
+
+def rows(p: Table) -> Executable:
+    """The rows of a lot, as they are written to files. Parameters: first and last (both included), since, until."""
+    *rest, _, since, until = _within(p)
+    last = place <= cast(bindparam("last", type_=Text), Tid)
+    return select(*(_shown(p, name).label(name) for name in COLUMNS)).where(*rest, last, since, until)
+
+
+def measured(p: Table) -> Executable:
+    """How many rows there are in a range of pages, and the sum of their digests: see `archive.files.measured`.
+    Parameters: as for `_within`."""
+    shown = select(*(_shown(p, name).label(name) for name in COLUMNS)).where(*_within(p)).subquery("shown")
+    texts = (cast(shown.c[name], Text) for name in COLUMNS if name != "payload")
+    # Each with its length before it, so that no two rows look alike.
+    framed = reduce(add, (func.coalesce(cast(func.length(text), Text) + COLON + text, NONE) for text in texts))
+    digest = func.encode(func.sha256(func.convert_to(framed, UTF8).op("||")(shown.c.payload)), HEX)
+    number = cast(cast(X + func.left(digest, literal_column("16")), BIT(64)), BigInteger)
+    total = func.coalesce(func.sum(number), literal_column("0"))
+    return select(func.count().label("rows"), total.label("total")).select_from(shown)
+
+
+def _shown(p: Table, name: str) -> ColumnElement[Any]:
+    """A column as it is written to files: only texts, whole numbers and bytes."""
+    if COLUMNS[name] == "time":
+        bounded = func.least(func.greatest(p.c[name], FIRST), LAST)
+        return cast(extract("epoch", bounded) * literal_column("1000000", Integer), BigInteger)
+    return cast(p.c[name], Text) if name in ("id", "headers", "history") else p.c[name]
+
+
+def remove(p: Table) -> Delete:
+    """Delete the rows of a day in a range of pages. Parameters: as for `_within`."""
+    return delete(p).where(*_within(p))
+
+
+def move(t: Tables, p: Table) -> Executable:
+    """Move rows of a former default partition back into the archive; says how many. Parameters: as for `_between`."""
+    names = [c.name for c in p.c]
+    gone = delete(p).where(*_between()).returning(*p.c).cte("gone")
+    back = insert(t.archive).from_select(names, select(*(gone.c[name] for name in names)))
+    return select(func.count()).select_from(gone).add_cte(back.cte("back"))
+
+
+def make_day(schema: str | None, begins: datetime) -> Executable:
+    """Make the partition of the day that begins at this time."""
+    return select(function(schema, "outbox_archive_make_day")(cast(literal(begins), DateTime(True))))
+
+
+def renew_default(schema: str | None) -> Executable:
+    """Put an empty default partition in the place of a full one; False: somebody is in the way."""
+    return select(function(schema, "outbox_archive_renew_default")())
+
+
+def detach(schema: str | None, name: str) -> Executable:
+    """Take a partition out of the archive; False: somebody is in the way."""
+    return select(function(schema, "outbox_archive_detach")(name))
+
+
+def await_settles(schema: str | None) -> Executable:
+    """Wait a moment until no settle is under way that has begun before; False: it was not long enough."""
+    return select(function(schema, "outbox_archive_await_settles")())
+
+
+def drop(p: Table) -> Executable:
+    """Drop what was taken out."""
+    return DropTable(p, if_exists=True)
+
+
+def forget_counts(t: Tables) -> Delete:
+    """Forget what became of messages long ago. Parameter: keep (seconds)."""
+    return delete(t.tallies).where(t.tallies.c.minute < func.now() - seconds("keep"))
+
+
+def forget_workers(t: Tables) -> Delete:
+    """Forget workers that have long not been seen; what must happen now and then stays. Parameter: keep (seconds)."""
+    h = t.heartbeats
+    return delete(h).where(h.c.kind == "worker", h.c.seen_at < func.now() - seconds("keep"))
+
+
+def forget_acts(t: Tables) -> Delete:
+    """Forget who did what. Parameter: keep (seconds)."""
+    return delete(t.audit).where(t.audit.c.at < func.now() - seconds("keep"))
+
+
+def prepare_archive(schema: str | None, days: int) -> Executable:
+    """Make the archive's partitions of today and the next `days`."""
+    return select(function(schema, "outbox_archive_prepare")(days))

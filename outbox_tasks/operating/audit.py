@@ -1,0 +1,118 @@
+"""The statements that keep who did what, and why: the acts of people.
+
+An act upon many messages is one entry, made before the first of them; each batch adds its number to it in the
+transaction that changes the messages. So it never says more than was done, whenever the act is cut short.
+
+No parameter has the name of a column that its statement sets: SQLAlchemy would set that too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    BigInteger,
+    Integer,
+    LargeBinary,
+    Text,
+    any_,
+    bindparam,
+    cast,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.sql import ColumnElement, FromClause, Select
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+
+from outbox_tasks.database.schema import Tables
+
+FORMER = "former"
+"""The fact that holds, in base64, what a payload was before it was edited."""
+
+
+def opened(t: Tables) -> ReturningInsert[Any]:
+    """An entry of an act that is about to begin; returns its seq. Parameters: person (who),
+    reason (why), action, target, facts."""
+    return (
+        insert(t.audit)
+        .values(
+            who=bindparam("person", type_=Text),
+            why=bindparam("reason", type_=Text),
+            action=bindparam("action", type_=Text),
+            target=bindparam("target", type_=Text),
+            count=0,
+            facts=bindparam("facts", type_=JSONB),
+        )
+        .returning(t.audit.c.seq)
+    )
+
+
+def counted(t: Tables, changed: FromClause) -> CTE:
+    """Add the rows of `changed` to an entry. Parameter: entry (its seq)."""
+    a = t.audit
+    count = select(func.count()).select_from(changed).scalar_subquery()
+    return (
+        update(a)
+        .where(a.c.seq == bindparam("entry", type_=BigInteger))
+        .values(count=a.c.count + count)
+        .returning(a.c.seq)
+        .cte("audited")
+    )
+
+
+def closed(t: Tables) -> ReturningUpdate[Any]:
+    """An act has come to its end; returns its seq. Parameters: entry; found (facts)."""
+    a = t.audit
+    own = a.c.seq == bindparam("entry", type_=BigInteger)
+    return update(a).where(own).values(facts=bindparam("found", type_=JSONB)).returning(a.c.seq)
+
+
+def told(t: Tables, action: str, target: ColumnElement[Any], cause: FromClause, **facts: Any) -> CTE:
+    """An entry for each row of `cause`, with these facts, made in the statement that acts. Parameters: person,
+    reason."""
+    columns = {
+        "who": bindparam("person", type_=Text),
+        "why": bindparam("reason", type_=Text),
+        "action": literal_column(f"'{action}'", Text),
+        "target": target,
+        "facts": func.jsonb_strip_nulls(func.jsonb_build_object(*(part for fact in facts.items() for part in fact))),
+    }
+    rows = select(*columns.values()).select_from(cause)
+    return insert(t.audit).from_select(list(columns), rows).returning(t.audit.c.seq).cte("audited")
+
+
+def entries(t: Tables) -> Select[Any]:
+    """The latest acts, the last one first. Parameter: size."""
+    return _shown(t).order_by(t.audit.c.seq.desc()).limit(bindparam("size", type_=Integer))
+
+
+def about(t: Tables) -> Select[Any]:
+    """The acts upon one message, the first one first. Parameters: target (its id), named (array of seqs that its
+    history names)."""
+    a = t.audit
+    named = func.unnest(bindparam("named", type_=ARRAY(BigInteger))).table_valued("seq", name="named").render_derived()
+    # Two look-ups by index; with an OR the planner would read the table.
+    found = select(a.c.seq).where(a.c.target == bindparam("target", type_=Text)).union(select(named.c.seq)).cte("found")
+    return _shown(t).where(a.c.seq == any_(func.array(select(found.c.seq).scalar_subquery()))).order_by(a.c.seq)
+
+
+def former(t: Tables) -> Select[Any]:
+    """What a payload was before the edit of this entry, if it is one. Parameter: entry (its seq)."""
+    a = t.audit
+    text = a.c.facts[FORMER].astext
+    return select(func.decode(text, literal_column("'base64'"), type_=LargeBinary).label("payload")).where(
+        a.c.seq == bindparam("entry", type_=BigInteger), text.is_not(None)
+    )
+
+
+def _shown(t: Tables) -> Select[Any]:
+    """Payloads are asked for on their own."""
+    a = t.audit
+    facts = a.c.facts.op("-", return_type=JSONB)(cast(FORMER, Text))
+    return select(a.c.seq, a.c.at, a.c.who, a.c.why, a.c.action, a.c.target, a.c.count, facts.label("facts"))

@@ -1,0 +1,215 @@
+"""The statements that count messages by destination and state, without reading all of them.
+
+Each index is read from its beginning, up to a bound. What goes beyond it is estimated from some pages of the table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    DateTime,
+    Float,
+    Integer,
+    Select,
+    SmallInteger,
+    Table,
+    Text,
+    bindparam,
+    case,
+    cast,
+    column,
+    exists,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    table,
+    true,
+    union,
+    union_all,
+)
+from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause
+from sqlalchemy.sql.selectable import CTE
+
+from outbox_tasks.database.pieces import elapsed, json_rows, pending
+from outbox_tasks.database.schema import Tables
+
+LANES = (-1, 0, 1)
+"""The priorities: each is a range of its own in the index of what has no key."""
+
+DUE, LATER, KEYED, DEAD = "due", "later", "keyed", "dead"
+"""The parts in which messages are counted, each a range of an index: without a key and due, or not yet; with a key;
+dead."""
+
+
+def counts(t: Tables) -> CompoundSelect[Any]:
+    """How many messages each destination has in each state: destination, part, lane, state, counted, oldest: for how
+    many seconds the one that has waited longest has been due (null for the part `keyed`: see `heads`).
+
+    A part, or a lane of it, that comes to `bound` may have more. Parameters: names (array of destinations), bound.
+    """
+    m = t.messages
+    asked = _asked()
+    lane = union_all(*(select(literal_column(f"{n}::smallint", SmallInteger).label("lane")) for n in LANES)).cte("lane")
+    lanes = asked.join(lane, true())
+    in_lane = (m.c.destination == asked.c.destination, m.c.key.is_(None), m.c.priority == lane.c.lane)
+    bound: ColumnElement[int] = bindparam("bound", type_=Integer)
+
+    def part(name: str, *where: ColumnElement[bool], order: tuple[ColumnElement[Any], ...]) -> Select[Any]:
+        unkeyed = name in (DUE, LATER)
+        sample = (
+            select(
+                _state(m).label("state"), (_due_since(m) if unkeyed else cast(null(), DateTime(True))).label("since")
+            )
+            .where(*where)
+            .order_by(*order)
+            .limit(bound)
+            .correlate(asked, lane)
+            .lateral(f"in_{name}")
+        )
+        number = lane.c.lane if unkeyed else cast(null(), SmallInteger)
+        return (
+            select(asked.c.destination, literal(name).label("part"), number.label("lane"), sample.c.state)
+            .add_columns(func.count().label("counted"), _age(sample.c.since).label("oldest"))
+            .select_from((lanes if unkeyed else asked).join(sample, true()))
+            .group_by(asked.c.destination, sample.c.state, *([lane.c.lane] if unkeyed else []))
+        )
+
+    return union_all(
+        part(DUE, pending(m), *in_lane, m.c.locked_until <= func.now(), order=(m.c.locked_until,)),
+        part(LATER, pending(m), *in_lane, m.c.locked_until > func.now(), order=(m.c.locked_until,)),
+        part(KEYED, m.c.destination == asked.c.destination, m.c.key.is_not(None), order=(m.c.key, m.c.seq)),
+        part(DEAD, m.c.destination == asked.c.destination, _dead(m), order=(m.c.dead_at,)),
+    )
+
+
+def heads(t: Tables) -> Select[Any]:
+    """Of the first `most` keys of each destination: how many there are (keys), for how long the head that has waited
+    longest has been due (oldest, in seconds), and how many are held up by a dead head: others wait behind it.
+
+    One probe of the index a key. What waits behind a head is not due. Parameters: blocking (JSON rows of destination,
+    and blocks: whether a dead message holds up its key), most.
+    """
+    m = t.messages
+    asked = json_rows("blocking", destination=Text, blocks=Boolean)
+    columns = (m.c.key, m.c.status, _due_since(m).label("since"))
+    keyed = (m.c.key.is_not(None), or_(asked.c.blocks, pending(m)))
+    first = _next(select(*columns).where(m.c.destination == asked.c.destination, *keyed), m).correlate(asked)
+    found = first.lateral("first")
+    walk = select(asked, found, literal(1).label("hop")).select_from(asked.join(found, true()))
+    walked = walk.cte("walk", recursive=True)
+    after = (m.c.key > walked.c.key, or_(walked.c.blocks, pending(m)))
+    following = _next(select(*columns).where(m.c.destination == walked.c.destination, *after), m).correlate(walked)
+    behind = following.lateral("following")
+    step = select(walked.c.destination, walked.c.blocks, behind, walked.c.hop + 1).select_from(
+        walked.join(behind, true())
+    )
+    walked = walked.union_all(step.where(walked.c.hop < bindparam("most", type_=Integer)))
+    waits = m.alias("waits")
+    waiting = select(waits.c.id).where(waits.c.destination == walked.c.destination, waits.c.key == walked.c.key)
+    held_up = func.count().filter(walked.c.status == "dead", exists(waiting.where(pending(waits))))
+    return select(
+        walked.c.destination, func.count().label("keys"), _age(walked.c.since).label("oldest"), held_up.label("held_up")
+    ).group_by(walked.c.destination)
+
+
+def present(t: Tables) -> CompoundSelect[Any]:
+    """The destinations that there are messages of, configured or not: one probe of an index each."""
+    m = t.messages
+    kinds = {"unkeyed": (pending(m), m.c.key.is_(None)), "keyed": (m.c.key.is_not(None),), "buried": (_dead(m),)}
+    return union(*(select(_hops(m, name, *kind)) for name, kind in kinds.items()))
+
+
+def pages(t: Tables) -> Select[Any]:
+    """How many pages outbox_messages has."""
+    size = func.pg_relation_size(func.to_regclass(literal(_name(t.messages))), type_=BigInteger)
+    return select(size // cast(func.current_setting("block_size"), BigInteger))
+
+
+def sample(t: Tables) -> Select[Any]:
+    """The rows on some pages, taken at random: destination, part, state, counted. Parameter: percent (of the pages)."""
+    m = t.messages.tablesample(func.system(bindparam("percent", type_=Float)))
+    part = case(
+        (_dead(m), DEAD), (m.c.key.is_not(None), KEYED), (m.c.locked_until <= func.now(), DUE), else_=LATER
+    ).label("part")
+    found = select(m.c.destination, part, _state(m).label("state")).subquery("found")
+    return select(found, func.count().label("counted")).group_by(*found.c)
+
+
+def archived(t: Tables) -> Select[Any]:
+    """How many messages are archived: counted up to `bound`, and as vacuum last estimated it (estimated)."""
+    a = t.archive
+    some = select(literal(1)).select_from(a).limit(bindparam("bound", type_=Integer)).subquery("some")
+    inherits = table("pg_inherits", column("inhrelid"), column("inhparent"))
+    classes = table("pg_class", column("oid"), column("reltuples", Float))
+    tuples = (
+        select(func.sum(func.greatest(classes.c.reltuples, 0)))
+        .select_from(inherits.join(classes, classes.c.oid == inherits.c.inhrelid))
+        .where(inherits.c.inhparent == func.to_regclass(literal(_name(a))))
+    )
+    counted = select(func.count()).select_from(some).scalar_subquery()
+    return select(counted.label("counted"), cast(tuples.scalar_subquery(), BigInteger).label("estimated"))
+
+
+def _asked() -> CTE:
+    names = func.unnest(bindparam("names", type_=ARRAY(Text))).table_valued("destination", name="name").render_derived()
+    return select(names.c.destination).cte("asked")
+
+
+def _name(table: Table) -> str:
+    return f'"{table.schema}"."{table.name}"' if table.schema else table.name
+
+
+def _dead(m: FromClause) -> ColumnElement[bool]:
+    return m.c.status == literal_column("'dead'")
+
+
+def _state(m: FromClause) -> ColumnElement[str]:
+    """As the view outbox_all has it."""
+    leased = m.c.lease.is_not(None) & (m.c.locked_until > func.now()) & or_(m.c.begun, m.c.attempts == 0)
+    return case(
+        (_dead(m), "dead"),
+        (leased, "leased"),
+        (m.c.attempts > 0, "retrying"),
+        (m.c.locked_until > func.now(), "scheduled"),
+        else_="pending",
+    )
+
+
+def _due_since(m: Table) -> ColumnElement[Any]:
+    """Since when a message has been due, null if it is not.
+
+    One whose lease has run out before it was begun has been due all along, also while it is leased again: this is how
+    it looks when nobody publishes.
+    """
+    never_begun = (m.c.attempts == 0) & (m.c.last_error_code == "lease_expired")
+    return case(
+        (_dead(m), null()),
+        (never_begun, func.coalesce(m.c.deliver_at, m.c.created_at)),
+        (m.c.locked_until <= func.now(), m.c.locked_until),
+    )
+
+
+def _age(since: ColumnElement[Any]) -> ColumnElement[float]:
+    """Seconds since the earliest."""
+    first = func.min(since)
+    return case((first.is_not(None), elapsed(first, func.now())))
+
+
+def _next(statement: Select[Any], m: Table) -> Select[Any]:
+    return statement.order_by(m.c.key, m.c.seq).limit(1)
+
+
+def _hops(m: Table, name: str, *kind: ColumnElement[bool]) -> ColumnElement[str]:
+    first = select(m.c.destination).where(*kind).order_by(m.c.destination).limit(1)
+    found = select(first.scalar_subquery().label("destination")).cte(name, recursive=True)
+    step = select(m.c.destination).where(*kind, m.c.destination > found.c.destination)
+    following = step.order_by(m.c.destination).limit(1).correlate(found).scalar_subquery()
+    found = found.union_all(select(following).where(found.c.destination.is_not(None)))
+    return found.c.destination

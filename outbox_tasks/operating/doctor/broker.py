@@ -1,0 +1,138 @@
+"""Celery's broker: whether it answers, and whether a Redis keeps what it is given. INFO says it all: CONFIG, which
+managed servers forbid, is not needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu import Producer
+
+from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.operating.doctor.clocks import compared
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
+from outbox_tasks.operating.doctor.site import Results, Site
+
+NEARLY, ALMOST = 0.8, 0.95
+"""Shares of its memory limit at which a Redis is short of memory, and about to refuse writes."""
+
+OLDEST = (6, 2)
+"""The Redis that has the commands which kombu uses."""
+
+OWN = "Give the relay a Redis of its own, "
+
+
+def reach(site: Site) -> Results:
+    """The first question: without an answer nothing else can be asked."""
+    if site.installed is None and site.settings.broker_url is None:
+        yield note(
+            "broker_unknown",
+            "OUTBOX_BROKER_URL is not set: the broker was not looked at.",
+            "Where an application's workers run the relay, its broker is the application's.",
+            "Set OUTBOX_BROKER_URL; or ask through the application: celery -A <your app> outbox doctor",
+        )
+        return
+    try:
+        with site.broker.producer() as producer:
+            producer.connection.ensure_connection(max_retries=1)
+            found = info(producer)
+    except BrokerUnreachable as away:
+        yield error(
+            "broker_away",
+            f"The broker {away.url} can't be reached: {str(away.reason).rstrip('.')}.",
+            "Nothing is claimed or sent until it is back. Nothing is lost either: the database has it all.",
+            "Start it, or correct OUTBOX_BROKER_URL; see that its firewall and password let us in.",
+        )
+        return
+    site.reached.add("broker")
+    if found is None:
+        yield Fine("the broker answers")
+        return
+    site.reached.add("redis")
+    kind, version = _version(found)
+    yield Fine(f"{kind} {version} answers")
+
+
+def info(producer: Producer) -> dict[str, Any] | None:
+    """What a Redis says of itself; None if the broker is none."""
+    channel = producer.channel
+    if not hasattr(channel, "client"):
+        return None
+    with channel.conn_or_acquire() as client:
+        return dict(client.info())
+
+
+def redis(site: Site) -> Results:
+    """Whether the Redis keeps what it is given."""
+    with site.broker.producer() as producer:
+        found = info(producer) or {}
+    problems = [*old(found), *_evicts(found), *_full(found)]
+    yield from problems
+    if not problems:
+        yield Fine("it evicts nothing, and has memory left")
+
+
+def _version(found: dict[str, Any]) -> tuple[str, str]:
+    return ("Valkey", found["valkey_version"]) if "valkey_version" in found else ("Redis", found["redis_version"])
+
+
+def old(found: dict[str, Any]) -> list[Finding]:
+    """Whether what a Redis says of itself tells that it lacks what kombu uses."""
+    _, version = _version(found)
+    if tuple(int(part) for part in version.split(".")[:2]) >= OLDEST:
+        return []
+    return [
+        error(
+            "redis_old",
+            f"The broker is Redis {version}; Celery's transport needs 6.2 or later.",
+            "Tasks that a lost worker held are never handed out again, and other commands fail.",
+            "Upgrade it to Redis 7 or Valkey 8.",
+        )
+    ]
+
+
+def _evicts(found: dict[str, Any]) -> list[Finding]:
+    policy, limit = str(found.get("maxmemory_policy", "noeviction")), int(found.get("maxmemory", 0))
+    if policy == "noeviction":
+        return []
+    fact = f"The broker's eviction policy is {policy}, and its memory " + (
+        f"is limited to {_size(limit)}." if limit else "has no limit."
+    )
+    cause = (
+        "When memory runs out, Redis deletes whole queues without a word. Their messages wait for their leases to end."
+    )
+    if policy.startswith("volatile"):
+        cause = "Celery's queues have no expiry, so they stay; but it is not the policy of a broker."
+    kind = note if not limit else warning if policy.startswith("volatile") else error
+    remedy = "redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf, or the service's parameter group. "
+    return [kind("eviction", fact, cause, remedy + OWN + "if a cache needs the policy.")]
+
+
+def _full(found: dict[str, Any]) -> list[Finding]:
+    limit, used = int(found.get("maxmemory", 0)), int(found.get("used_memory", 0))
+    if not limit or used < NEARLY * limit:
+        return []
+    kind = error if used >= ALMOST * limit else warning
+    return [
+        kind(
+            "memory_low",
+            f"The broker uses {_size(used)} of {_size(limit)}, {used / limit:.0%}.",
+            "At its limit it refuses every task ('OOM command not allowed'): nothing is claimed until there is room.",
+            "See what fills it (redis-cli --bigkeys), and raise maxmemory. The relay itself queues no more than "
+            "max_in_flight messages, about 100 bytes each.",
+        )
+    ]
+
+
+def clock(site: Site) -> Results:
+    """How far this host's clock is from the broker's."""
+    with site.broker.producer() as producer, producer.channel.conn_or_acquire() as client:
+
+        def ask() -> float:
+            whole, millionths = client.time()
+            return float(whole) + float(millionths) / 1e6
+
+        yield compared("broker", ask)
+
+
+def _size(number: int) -> str:
+    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"

@@ -1,0 +1,81 @@
+"""All that is looked at, and in which order."""
+
+from __future__ import annotations
+
+from outbox_tasks.operating.doctor import broker, database, destinations, messages, tables, transactions, workers
+from outbox_tasks.operating.doctor.site import Check
+
+DATABASE, TABLES, TRANSACTIONS = "Database", "Tables", "Transactions of others"
+BROKER, WORKERS, MESSAGES, DESTINATIONS = "Broker", "Workers", "Messages", "Destinations"
+
+SETTINGS, CHECK_FAILED = "settings", "check_failed"
+"""Codes of what comes before any check, and instead of one."""
+
+OF_THE_DATABASE = (
+    Check(
+        DATABASE, database.reach,
+        {SETTINGS, "database_away", "database_slow", "pooler_refuses_options", "database_read_only"}, gives=("server",),
+    ),
+    Check(DATABASE, database.pooler, {"pooler_prepared"}, needs=("server",)),
+    Check(DATABASE, database.session, {"session_settings"}, needs=("server",)),
+    Check(DATABASE, database.clock, {"clock_skew"}, needs=("server",)),
+    Check(
+        TABLES, tables.version, {"schema_missing", "schema_old", "schema_new"}, needs=("server",), gives=("tables",)
+    ),
+    Check(TABLES, tables.rights, {"rights_missing"}, needs=("server",)),
+    Check(TABLES, tables.indexes, {"index_missing", "index_invalid"}, needs=("tables",), gives=("indexes",)),
+    Check(TABLES, tables.triggers, {"trigger_missing"}, needs=("tables",)),
+    Check(TABLES, tables.partitions, {"partition_missing", "partition_wrong", "default_partition"}, needs=("tables",)),
+    Check(TABLES, tables.vacuuming, {"autovacuum_off", "dead_rows", "table_options"}, needs=("tables",)),
+    Check(
+        TRANSACTIONS, transactions.open_for_long,
+        {"xmin_held", "writer_open", "idle_in_transaction", "sessions_hidden"}, needs=("tables",),
+    ),
+    Check(TRANSACTIONS, transactions.prepared, {"prepared_transaction"}, needs=("tables",)),
+    Check(TRANSACTIONS, transactions.slots, {"slot_holds_rows"}, needs=("server",)),
+)  # fmt: skip
+
+OF_THE_BROKER = (
+    Check(BROKER, broker.reach, {"broker_away", "broker_unknown"}, gives=("broker", "redis")),
+    Check(BROKER, broker.redis, {"redis_old", "eviction", "memory_low"}, needs=("redis",)),
+    Check(BROKER, broker.clock, {"clock_skew"}, needs=("redis",)),
+    Check(
+        WORKERS, workers.settings, {"visibility_short", "lease_short", "same_name", "wrong_worker"}, needs=("broker",)
+    ),
+    Check(BROKER, workers.others, {"shared_broker"}, needs=("redis",)),
+)
+
+OF_THE_DESTINATIONS = (
+    Check(
+        DESTINATIONS, destinations.publishers, {"no_destinations", "publisher_missing", "destination_url"}
+    ),
+    Check(
+        DESTINATIONS, destinations.reachable,
+        {"destination_away", "destination_partly", "destination_certificate", "destination_unchecked"},
+    ),
+)  # fmt: skip
+
+AT_ONCE = (OF_THE_DATABASE, OF_THE_BROKER, OF_THE_DESTINATIONS)
+"""Each in its order, and all of them at once: one that does not answer does not hold up the others."""
+
+AFTERWARDS = (
+    Check(WORKERS, workers.served, {"no_workers", "no_heartbeat", "same_name"}, uses=("tables", "broker")),
+    Check(WORKERS, workers.clocks, {"clock_skew"}, needs=("tables",)),
+    Check(MESSAGES, messages.clockwork, {"no_beat", "no_claims", "no_maintenance"}, needs=("tables",)),
+    Check(MESSAGES, messages.stale, {"stale"}, needs=("tables", "indexes")),
+    Check(MESSAGES, messages.unknown, {"destination_unknown"}, needs=("tables", "indexes")),
+    Check(MESSAGES, messages.silent, {"silent"}, needs=("tables", "indexes")),
+    Check(MESSAGES, messages.dead_letters, {"dead_letters"}, needs=("tables", "indexes")),
+    Check(MESSAGES, messages.keys, {"keys_blocked"}, needs=("tables", "indexes")),
+    Check(MESSAGES, messages.traffic, {"paused", "breaker_open"}, needs=("tables",)),
+    Check(MESSAGES, messages.queue, {"queue_stuck", "queue_slow"}, needs=("tables", "broker")),
+)
+"""What needs more than one of them."""
+
+CHECKS = (*OF_THE_DATABASE, *OF_THE_BROKER, *OF_THE_DESTINATIONS, *AFTERWARDS)
+
+SUBJECTS = (DATABASE, TABLES, TRANSACTIONS, BROKER, WORKERS, MESSAGES, DESTINATIONS)
+"""The order in which people read."""
+
+CODES = frozenset({CHECK_FAILED, SETTINGS}.union(*(check.codes for check in CHECKS)))
+"""Of all findings there are."""

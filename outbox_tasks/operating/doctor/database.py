@@ -1,0 +1,144 @@
+"""The database server: whether it answers, takes writes, and does on our connections what we ask of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from outbox_tasks.database.connection import PIPE, SLOW_TRIP, Database
+from outbox_tasks.database.schema import quoted
+from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
+from outbox_tasks.operating.doctor import statements
+from outbox_tasks.operating.doctor.clocks import compared
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
+from outbox_tasks.operating.doctor.site import Results, Site
+from outbox_tasks.redaction import redacted
+
+PREPARED_BY = 6
+"""Our driver prepares a statement when it runs it for the sixth time."""
+
+ROUNDS = 5
+"""A pooler hands out the same process of the server again at once; other clients may come in between."""
+
+WANTED = {name: value for name, value in PIPE.items() if name != "TimeZone"}
+"""The settings that our statements rely on. A time zone is nothing to rely on where the style is ISO's."""
+
+
+def reach(site: Site) -> Results:
+    """The first question: without an answer nothing else can be asked."""
+    try:
+        [row] = site.rows(statements.server())
+    except ConfigurationError as refused:
+        yield error("settings", str(refused), "Nothing can be looked up without it.", "Set OUTBOX_DATABASE_URL.")
+        return
+    except DatabaseUnavailable as away:
+        yield _away(site, away)
+        return
+    site.reached.add("server")
+    yield Fine(f"PostgreSQL {row.version.split()[0]} answers")
+    yield from _slow(site)
+    if row.standby or row.read_only:
+        yield error(
+            "database_read_only",
+            f"The database {row.database!r} is {'a standby' if row.standby else 'read-only'}.",
+            "It takes no writes: nothing can be claimed, begun or settled.",
+            "Point OUTBOX_DATABASE_URL at the primary. With several hosts in it, add target_session_attrs=read-write."
+            if row.standby
+            else f"If only the default says so: ALTER ROLE {quoted(row.role)} SET default_transaction_read_only = off;",
+        )
+
+
+def _slow(site: Site) -> Results:
+    seconds = site.store.round_trip()
+    if seconds < SLOW_TRIP:
+        return
+    site.slow = True
+    yield error(
+        "database_slow",
+        f"The database is slow: a round trip takes {seconds:.1f} s.",
+        "A claim takes several, and so do begin and settle: messages arrive late, or not at all where they pass "
+        "statement_timeout.",
+        "See what lies between: the network, a proxy or pooler, and how busy the server is "
+        "(SELECT state, wait_event_type, count(*) FROM pg_stat_activity GROUP BY 1, 2).",
+    )
+
+
+def _away(site: Site, away: DatabaseUnavailable) -> Finding:
+    if "unsupported startup parameter" in away.reason:
+        return error(
+            "pooler_refuses_options",
+            "A connection pooler (PgBouncer) refuses our start-up options: the relay can't connect through it.",
+            "They carry statement_timeout and the planner's settings, which a pooler does not pass on.",
+            "Set OUTBOX_STATEMENT_TIMEOUT=0, and put the settings on the role: docs/settings.md, PgBouncer. Or let "
+            "the relay connect to PostgreSQL itself.",
+        )
+    return error(
+        "database_away",
+        f"The database {redacted(site.settings.database_url or '')} can't be reached: {away.reason}.",
+        "Nothing is claimed and nothing is sent. What is stored stays, and applications can't store more.",
+        "Start it, or correct OUTBOX_DATABASE_URL; then see that its firewall, pg_hba.conf and max_connections let us "
+        "in.",
+    )
+
+
+def pooler(site: Site) -> Results:
+    """Whether somebody stands between us and the server, who gives each transaction another process of it."""
+    if site.slow:  # this asks much, and tells little
+        return
+    with closing(Database.connect(site.settings)) as one, closing(Database.connect(site.settings)) as other:
+        # A pooler makes up the number of the process that it tells when a client connects.
+        if _pid(one) == _told(one):
+            yield Fine("no pooler in between")
+            return
+        pids = [(_pid(one), _pid(other)) for _ in range(ROUNDS)]
+        if len({mine for mine, _ in pids}) == 1 and all(mine != theirs for mine, theirs in pids):
+            yield Fine("a pooler in session mode")
+            return
+        kept = [one.rows(statements.backend(), {})[0].kept for _ in range(PREPARED_BY)]
+    if any(kept):
+        yield error(
+            "pooler_prepared",
+            "A connection pooler (PgBouncer) in transaction mode does not keep track of prepared statements.",
+            "Two clients that share a server connection prepare under the same name, and statements fail with "
+            "'prepared statement \"_pg3_0\" already exists'.",
+            "Use PgBouncer 1.21 or later with max_prepared_statements = 200; or pool_mode = session for the relay.",
+        )
+    else:
+        yield Fine("a pooler in transaction mode, which keeps track of prepared statements")
+
+
+def _pid(database: Database) -> int:
+    return int(database.rows(statements.backend(), {})[0].pid)
+
+
+def _told(database: Database) -> int:
+    with database.connection() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        return int(driver.info.backend_pid)
+
+
+def session(site: Site) -> Results:
+    """Whether what we rely on is in force on a connection as the relay has it."""
+    names = ["statement_timeout", *WANTED]
+    found = {row.name: row.setting for row in site.rows(statements.options(), names=names)}
+    limit = site.settings.statement_timeout or 3.0
+    # Of a DateStyle the order of day and month does not matter.
+    wanted = {name: value for name, value in WANTED.items() if found.get(name, "").split(",")[0] != value.split(",")[0]}
+    if found.get("statement_timeout") == "0":
+        wanted["statement_timeout"] = f"{limit * 1000:.0f}"
+    if not wanted:
+        yield Fine("the settings that we rely on and statement_timeout are in force")
+        return
+    [row] = site.rows(statements.server())
+    yield warning(
+        "session_settings",
+        f"Not in force on the relay's connections: {', '.join(sorted(wanted))}.",
+        "A pooler has dropped them, or statement_timeout = 0 leaves them to the role. A plan that reads whole tables, "
+        "or a statement that hangs, then holds up a worker; with another style or isolation statements fail.",
+        "\n".join(f"ALTER ROLE {quoted(row.role)} SET {name} = '{value}';" for name, value in sorted(wanted.items())),
+    )
+
+
+def clock(site: Site) -> Results:
+    """How far this host's clock is from the database's."""
+    yield compared("database", lambda: float(site.rows(statements.clock())[0].now))

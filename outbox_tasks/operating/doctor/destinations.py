@@ -1,0 +1,173 @@
+"""The destinations: whether their publishers can be made, and their servers be reached from here. Nothing is sent."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from outbox_tasks.destinations import load
+from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
+from outbox_tasks.operating.doctor.addresses import Address, addresses
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
+from outbox_tasks.operating.doctor.site import PATIENCE, Results, Site
+from outbox_tasks.redaction import redacted
+
+MARGIN = 1.0
+"""Seconds for names to be looked up, beside those for connecting."""
+
+CERTIFICATE = "certificate"
+"""Before the reason, where the server answers with a certificate that is not trusted."""
+
+
+def publishers(site: Site) -> Results:
+    """Whether each destination has a publisher that understands its URL, and the client that it needs."""
+    configured = site.settings.destinations
+    if not configured:
+        yield error(
+            "no_destinations", f"No destination is configured: {site.settings.origin}.",
+            "Nothing can be published: each message is refused. Workers and drain do not start.",
+            "Add [destinations.<name>] with a url to outbox.toml, or set OUTBOX_CONFIG or OUTBOX_DESTINATIONS.",
+        )  # fmt: skip
+        return
+    yield Fine(f"{site.settings.origin}; destinations: {', '.join(sorted(configured))}")
+    found = [finding for name in configured for finding in _publisher(site, name)]
+    yield from found
+    if not found:
+        yield Fine("every destination has a publisher")
+
+
+def _publisher(site: Site, name: str) -> Iterable[Finding]:
+    settings = site.settings
+    if settings.broker_url is None and settings.destinations[name].takes_the_relays_broker:
+        yield note(
+            "destination_unchecked", f"{name} (celery://) was not looked at: it sends to the relay's broker, and "
+            "OUTBOX_BROKER_URL is not set.", "Where an application's workers run the relay, that broker is theirs.",
+            "Set OUTBOX_BROKER_URL; or ask through the application: celery -A <your app> outbox doctor",
+        )  # fmt: skip
+        return
+    cause = "Workers do not start, or the messages of this destination are not sent."
+    try:
+        load(settings.destinations[name], settings.limits_of(name)).close()
+    except PublisherNotInstalled as missing:
+        yield error(
+            "publisher_missing", f"{name} needs a client that is not installed here ({missing.missing}).", cause,
+            f"pip install 'outbox-tasks[{missing.extra}]', here and wherever publish workers run",
+        )  # fmt: skip
+    except UnknownPublisher as unknown:
+        yield error(
+            "publisher_missing", f"{name} has the URL scheme {unknown.scheme!r}, for which no publisher is installed.",
+            cause, f"Correct the URL, or install the package that brings it. There are: {unknown.known}.",
+        )  # fmt: skip
+    except ConfigurationError as refused:
+        yield error("destination_url", str(refused), cause, f"Correct the url of [destinations.{name}].")
+
+
+def reachable(site: Site) -> Results:
+    """Whether a connection to each destination can be opened: all at once, for as long as one may take."""
+    by_name: dict[str, list[Address]] = {}
+    for name, destination in site.settings.destinations.items():
+        with suppress(ValueError):  # the other check says so
+            by_name[name] = list(addresses(destination, site.settings.broker_url))
+    answers = knock({address for found in by_name.values() for address in found})
+    good = []
+    for name, found in by_name.items():
+        failed = {address: why for address in found if (why := answers[address]) is not None}
+        where = redacted(site.settings.destinations[name].url)
+        if not found and site.settings.destinations[name].takes_the_relays_broker:
+            continue  # the other check says so
+        if not found:
+            yield _unchecked(name, where)
+        elif len(failed) == len(found):
+            yield _unreachable(name, where, failed)
+        elif failed:
+            some = ", ".join(f"{address}: {why}" for address, why in failed.items())
+            yield warning(
+                "destination_partly", f"{name}: {len(failed)} of its {len(found)} servers can't be reached ({some}).",
+                "It works by the others.", "Bring them back, or take them out of the URL.",
+            )  # fmt: skip
+        else:
+            good.append(name)
+    if good:
+        yield Fine(f"a connection to {', '.join(good)} can be opened")
+
+
+def _unchecked(name: str, where: str) -> Finding:
+    return note(
+        "destination_unchecked",
+        f"{name} ({where}) was not looked at: its URL names no host and port.",
+        "Whether it can be reached is not known.",
+        "outbox-tasks status shows whether sends to it fail.",
+    )
+
+
+def _unreachable(name: str, where: str, failed: Mapping[Address, str]) -> Finding:
+    some = ", ".join(f"{address}: {why}" for address, why in failed.items())
+    if all(why.startswith(CERTIFICATE) for why in failed.values()):
+        return error(
+            "destination_certificate", f"{name} ({where}) answers with a certificate that is not trusted: {some}.",
+            "Sends to it fail, and its messages wait.",
+            "Renew the certificate, or have this host trust its issuer (the destination's option for that, or the "
+            "system's certificates).",
+        )  # fmt: skip
+    return error(
+        "destination_away", f"{name} ({where}) can't be reached from here: {some}.",
+        "If the publish workers can't reach it either, its messages wait, and spend no attempts.",
+        "Start it, or correct its url; see that names are resolved and firewalls let this host out.",
+    )  # fmt: skip
+
+
+def knock(wanted: Iterable[Address], patience: float = PATIENCE) -> Mapping[Address, str | None]:
+    """Why a connection to each can't be opened; None: it can."""
+    wanted = set(wanted)
+    answers: queue.SimpleQueue[tuple[Address, str | None]] = queue.SimpleQueue()
+    for address in wanted:
+        # Looking up a name knows no time limit: whoever hangs there is left behind.
+        threading.Thread(target=lambda a=address: answers.put((a, _tried(a, patience))), daemon=True).start()
+    found: dict[Address, str | None] = dict.fromkeys(wanted, "its name could not be looked up in time")
+    deadline = time.monotonic() + patience + MARGIN
+    with suppress(queue.Empty):
+        for _ in wanted:
+            address, why = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            found[address] = why
+    return found
+
+
+def _tried(address: Address, patience: float) -> str | None:
+    try:
+        if address.public and (why := _not_public(address)):
+            return why
+        with socket.create_connection((address.host, address.port), timeout=patience) as plain:
+            if address.tls:
+                with _context(address).wrap_socket(plain, server_hostname=address.host):
+                    pass
+    except ssl.SSLCertVerificationError as refused:
+        return f"{CERTIFICATE} {refused.verify_message}"
+    except TimeoutError:
+        return f"no answer within {patience:g} s"
+    except (OSError, UnicodeError) as failed:
+        return getattr(failed, "strerror", None) or str(failed)
+    return None
+
+
+def _not_public(address: Address) -> str | None:
+    """As its publisher judges it, before it connects."""
+    try:
+        from outbox_tasks.destinations.http.network import is_public
+    except ImportError:  # without the client there is no publisher, of which another check tells
+        return None
+    found = {str(one[4][0]) for one in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)}
+    if any(is_public(one) for one in found):
+        return None
+    return f"it is in a private network ({', '.join(sorted(found))}), and outbox_private=allow is not set"
+
+
+def _context(address: Address) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=address.trusted)
+    if not address.verified:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

@@ -1,0 +1,262 @@
+"""What is asked of the database: catalogs, statistics and small tables; of the large ones no more than a probe.
+
+Whatever a table holds, each statement reads a bounded number of rows, and changes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    DateTime,
+    Float,
+    Integer,
+    SmallInteger,
+    TableClause,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    column,
+    exists,
+    extract,
+    false,
+    func,
+    literal_column,
+    or_,
+    select,
+    table,
+    true,
+)
+from sqlalchemy.dialects.postgresql import OID
+from sqlalchemy.sql import ColumnElement, FromClause, Select
+from sqlalchemy.sql.selectable import LateralFromClause
+
+from outbox_tasks.database.pieces import json_rows, seconds
+from outbox_tasks.database.schema import Tables, function
+
+MOST = 10_000
+"""Rows are counted up to this."""
+
+
+def _catalog(catalog: str, /, **columns: Any) -> TableClause:
+    return table(catalog, *(column(title, kind) for title, kind in columns.items()), schema="pg_catalog")
+
+
+TIME = DateTime(True)
+XID = Text  # of which only equality is asked
+CLASS = _catalog("pg_class", oid=OID, relname=Text, relnamespace=OID, relowner=OID, reloptions=ARRAY(Text))
+NAMESPACE = _catalog("pg_namespace", oid=OID, nspname=Text)
+INDEX = _catalog(
+    "pg_index", indexrelid=OID, indrelid=OID, indisvalid=Boolean, indisready=Boolean, indnkeyatts=SmallInteger
+)
+TRIGGER = _catalog("pg_trigger", tgrelid=OID, tgname=Text, tgenabled=Text)
+INHERITS = _catalog("pg_inherits", inhrelid=OID, inhparent=OID)
+STATISTICS = _catalog(
+    "pg_stat_all_tables",
+    relid=OID,
+    n_live_tup=BigInteger,
+    n_dead_tup=BigInteger,
+    last_vacuum=TIME,
+    last_autovacuum=TIME,
+)
+ACTIVITY = _catalog(
+    "pg_stat_activity", pid=Integer, datname=Text, usename=Text, application_name=Text, state=Text, backend_type=Text,
+    backend_xid=Text, backend_xmin=Text, xact_start=TIME, query=Text,
+)  # fmt: skip
+LOCKS = _catalog(
+    "pg_locks", pid=Integer, locktype=Text, mode=Text, relation=OID, classid=OID, objsubid=SmallInteger,
+    virtualtransaction=Text, transactionid=XID,
+)  # fmt: skip
+PREPARED = _catalog("pg_prepared_xacts", transaction=XID, gid=Text, owner=Text, database=Text, prepared=TIME)
+SLOTS = _catalog("pg_replication_slots", slot_name=Text, active=Boolean, xmin=Text)
+SETTINGS = _catalog("pg_settings", name=Text, setting=Text)
+KEPT = _catalog("pg_prepared_statements", name=Text)
+
+
+def server() -> Select[Any]:
+    """Which server it is, who we are there, and whether it takes writes."""
+    return select(
+        func.current_setting("server_version").label("version"),
+        func.pg_is_in_recovery().label("standby"),
+        (func.current_setting("transaction_read_only") == "on").label("read_only"),
+        func.current_user().label("role"),
+        func.current_database().label("database"),
+    )
+
+
+def clock() -> Select[Any]:
+    """The database's time, in seconds since 1970."""
+    return select(cast(extract("epoch", func.clock_timestamp()), Float).label("now"))
+
+
+def backend() -> Select[Any]:
+    """Which process of the server answers, and how many statements it keeps under the names that our driver gives."""
+    kept = select(func.count()).select_from(KEPT).where(KEPT.c.name.like(r"\_pg3\_%")).scalar_subquery()
+    return select(func.pg_backend_pid().label("pid"), kept.label("kept"))
+
+
+def options() -> Select[Any]:
+    """What is in force on our connections. Parameter: names (array)."""
+    s = SETTINGS
+    return select(s.c.name, s.c.setting).where(s.c.name == func.any_(bindparam("names", type_=ARRAY(Text))))
+
+
+def upgraded(t: Tables) -> Select[Any]:
+    """For how many seconds the tables have been as they are."""
+    return select(_age(func.max(t.versions.c.applied_at)).label("age"))
+
+
+def rights(t: Tables) -> Select[Any]:
+    """The rights that our role lacks, and who owns the relation. Parameter: needed (JSON rows of relation and
+    privilege; `owner` stands for those of the relation's owner, `create` for making another one beside it)."""
+    c, needed = CLASS, json_rows("needed", relation=Text, privilege=Text)
+    granted = case(
+        (needed.c.privilege == "owner", func.pg_has_role(c.c.relowner, "USAGE")),
+        (needed.c.privilege == "create", func.has_schema_privilege(c.c.relnamespace, "CREATE")),
+        else_=func.has_table_privilege(c.c.oid, needed.c.privilege),
+    )
+    found = needed.join(c, c.c.relname == needed.c.relation)
+    owner = func.pg_get_userbyid(c.c.relowner).label("owner")
+    return select(needed.c.relation, needed.c.privilege, owner).select_from(found).where(_in_our_schema(t), ~granted)
+
+
+def indexes(t: Tables) -> Select[Any]:
+    """The indexes of the tables: their columns, and whether PostgreSQL can use them. Parameter: tables (array)."""
+    c, x, named = CLASS, INDEX, CLASS.alias("named")
+    place = (
+        func.generate_series(literal_column("1"), cast(x.c.indnkeyatts, Integer))
+        .table_valued("n")
+        .render_derived(name="place")
+    )
+    columns = select(func.pg_get_indexdef(x.c.indexrelid, place.c.n, True)).select_from(place).correlate(x)
+    return (
+        select(c.c.relname.label("table"), named.c.relname.label("name"))
+        .add_columns((x.c.indisvalid & x.c.indisready).label("valid"))
+        .add_columns(func.array(columns.scalar_subquery()).label("columns"))
+        .select_from(c.join(x, x.c.indrelid == c.c.oid).join(named, named.c.oid == x.c.indexrelid))
+        .where(c.c.relname == func.any_(bindparam("tables", type_=ARRAY(Text))), _in_our_schema(t))
+    )
+
+
+def triggers(t: Tables) -> Select[Any]:
+    """The triggers of outbox_messages that fire."""
+    g = TRIGGER
+    fires = g.c.tgenabled != literal_column("'D'")
+    return select(g.c.tgname.label("name")).where(g.c.tgrelid == _oid(t, t.messages.name), fires)
+
+
+def strays(t: Tables) -> Select[Any]:
+    """How many rows are in the archive's default partition; counted up to `MOST`."""
+    default = table(f"{t.archive.name}_default", schema=t.archive.schema)
+    some = select(literal_column("1")).select_from(default).limit(MOST).subquery("some")
+    return select(func.count().label("rows")).select_from(some)
+
+
+def vacuuming(t: Tables) -> Select[Any]:
+    """How outbox_messages is kept small: its dead rows, by the statistics; when it was vacuumed; its own options; and
+    whether the server vacuums at all."""
+    s, c = STATISTICS, CLASS
+    vacuumed = func.greatest(s.c.last_vacuum, s.c.last_autovacuum)
+    return (
+        select(s.c.n_live_tup.label("live"), s.c.n_dead_tup.label("dead"), _age(vacuumed).label("vacuumed"))
+        .add_columns(c.c.reloptions.label("options"))
+        .add_columns(func.current_setting("autovacuum").label("autovacuum"))
+        .add_columns(func.current_setting("track_counts").label("track_counts"))
+        .select_from(c.join(s, s.c.relid == c.c.oid))
+        .where(c.c.oid == _oid(t, t.messages.name))
+    )
+
+
+def transactions(t: Tables) -> Select[Any]:
+    """The sessions of this database whose transaction is older than `long` seconds, or than `soon` if it holds up all
+    keys: whether it keeps dead rows from being removed, and to how many keys it has written."""
+    a = ACTIVITY
+    marks = _marks(t, a, lambda lock: lock.c.pid == a.c.pid)
+    age = func.clock_timestamp() - a.c.xact_start
+    return (
+        select(a.c.pid, a.c.usename.label("role"), a.c.application_name.label("application"), a.c.state)
+        .add_columns(_age(a.c.xact_start).label("age"))
+        .add_columns((a.c.backend_xmin.is_not(None) | a.c.backend_xid.is_not(None)).label("holds"))
+        .add_columns(marks.c["keys"], marks.c.all_keys)
+        .select_from(a.join(marks, true()))
+        .where(
+            a.c.datname == func.current_database(),
+            a.c.pid != func.pg_backend_pid(),
+            or_(age > seconds("long"), and_(marks.c.all_keys, age > seconds("soon"))),
+        )
+        .order_by(a.c.xact_start)
+        .limit(MOST)
+    )
+
+
+def prepared(t: Tables) -> Select[Any]:
+    """The prepared transactions of this database that are older than `long` seconds, and to how many keys each has
+    written."""
+    p = PREPARED
+    # No process runs it: its locks are those beside the lock of its number.
+    own = LOCKS.alias("own")
+    place = select(own.c.virtualtransaction).where(own.c.pid.is_(None), own.c.transactionid == p.c.transaction)
+    held = place.limit(1).correlate(p).scalar_subquery()
+    marks = _marks(t, p, lambda lock: lock.c.pid.is_(None) & (lock.c.virtualtransaction == held))
+    old = p.c.prepared < func.clock_timestamp() - seconds("long")
+    return (
+        select(p.c.gid, p.c.owner, _age(p.c.prepared).label("age"), marks.c["keys"])
+        .select_from(p.join(marks, true()))
+        .where(p.c.database == func.current_database(), old)
+    )
+
+
+def slots() -> Select[Any]:
+    """The replication slots that keep dead rows for a standby, and for how many transactions already."""
+    s = SLOTS
+    age = func.age(s.c.xmin).label("age")
+    return select(s.c.slot_name.label("name"), s.c.active, age).where(s.c.xmin.is_not(None))
+
+
+def hidden() -> Select[Any]:
+    """How many sessions of this database we may not look into."""
+    a = ACTIVITY
+    unseen = a.c.query == literal_column("'<insufficient privilege>'")
+    return select(func.count().label("sessions")).where(a.c.datname == func.current_database(), unseen)
+
+
+def _marks(t: Tables, whose: TableClause, theirs: Callable[[FromClause], ColumnElement[bool]]) -> LateralFromClause:
+    """The marks that a transaction holds, as writers leave them (see `outbox_keep_order`), if it has written to this
+    very table: of how many keys, and whether of all of them."""
+    written, mark = LOCKS.alias("written"), LOCKS.alias("mark")
+    every = cast(mark.c.classid, BigInteger) == function(t.messages.schema, "outbox_all_keys")()
+    wrote = exists(
+        select(written.c.mode)
+        .where(theirs(written), written.c.relation == _oid(t, t.messages.name), written.c.mode == "RowExclusiveLock")
+        .correlate(whose)
+    )
+    return (
+        select(func.count(mark.c.classid.distinct()).label("keys"))
+        .add_columns(func.coalesce(func.bool_or(every), false()).label("all_keys"))
+        .where(theirs(mark), mark.c.locktype == "advisory", mark.c.objsubid == 2, mark.c.mode == "ShareLock", wrote)
+        .correlate(whose)
+        .lateral("marks")
+    )
+
+
+def _oid(t: Tables, name: str) -> ColumnElement[Any]:
+    return select(CLASS.c.oid).where(CLASS.c.relname == name, _in_our_schema(t)).scalar_subquery()
+
+
+def _in_our_schema(t: Tables) -> ColumnElement[bool]:
+    """Of `CLASS`: where the tables are, without asking for a right to look there."""
+    if t.messages.schema is None:
+        return func.pg_table_is_visible(CLASS.c.oid)
+    return CLASS.c.relnamespace == (
+        select(NAMESPACE.c.oid).where(NAMESPACE.c.nspname == str(t.messages.schema)).scalar_subquery()
+    )
+
+
+def _age(moment: Any) -> ColumnElement[float]:
+    return cast(extract("epoch", func.clock_timestamp() - moment), Float)

@@ -1,0 +1,296 @@
+"""The outbox tables: that they are of this release, complete, ours to use, and kept small."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, timedelta
+from typing import Any
+
+from sqlalchemy import Column, Index, Table
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateIndex
+
+from outbox_tasks.database.schema import NO_RIGHTS, VERSION, Tables, quoted, where
+from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
+from outbox_tasks.operating.archive import statements as archive
+from outbox_tasks.operating.archive.partitions import day_of
+from outbox_tasks.operating.doctor import statements
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, lasting, note, warning
+from outbox_tasks.operating.doctor.site import Results, Site
+
+TRIGGERS = {"outbox_keep_order", "outbox_keep_deliver_at"}
+
+OPTIONS = {
+    "fillfactor": "70",
+    "autovacuum_vacuum_scale_factor": "0",
+    "autovacuum_vacuum_threshold": "5000",
+    "autovacuum_vacuum_insert_scale_factor": "0",
+    "autovacuum_vacuum_insert_threshold": "50000",
+    "autovacuum_analyze_scale_factor": "0",
+    "autovacuum_analyze_threshold": "20000",
+    "autovacuum_vacuum_cost_delay": "0",
+}
+"""Of outbox_messages, as the migrations have them."""
+
+BEHIND = 10
+"""So many times the dead rows at which autovacuum begins are too many."""
+
+CHANGED = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+
+def version(site: Site) -> Results:
+    """Whether the tables are there, and are those that this release works with."""
+    place = where(site.settings.database_schema)
+    try:
+        site.store.check_version()
+    except SchemaMissing:
+        yield error(
+            "schema_missing", f"The outbox tables are not in {place}.", "Nothing can be stored, and nothing sent.",
+            "outbox-tasks init; if they are elsewhere, set OUTBOX_DATABASE_SCHEMA.",
+        )  # fmt: skip
+    except SchemaTooOld as old:
+        yield error(
+            "schema_old", f"The outbox tables have version {old.found}, and this release needs {old.needed}.",
+            "Workers of this release refuse to start.", "outbox-tasks init",
+        )  # fmt: skip
+    except SchemaTooNew as new:
+        yield error(
+            "schema_new", f"The outbox tables have version {new.found}, and this release knows only {new.needed}.",
+            "A newer release has upgraded them; workers of this one refuse to start.",
+            "Install the newer release here too.",
+        )  # fmt: skip
+    except DatabaseUnavailable as away:
+        if getattr(getattr(away.__cause__, "orig", None), "sqlstate", None) != NO_RIGHTS:
+            raise
+        # Which rights, the next check tells.
+    else:
+        site.reached.add("tables")
+        yield Fine(f"the tables have version {VERSION}")
+
+
+def rights(site: Site) -> Results:
+    """Whether the relay's role may do what the relay does."""
+    lacking: dict[str, list[str]] = {}
+    t = site.store.tables
+    found = site.rows(statements.rights(t), needed=json.dumps(list(_needed(t))))
+    for row in found:
+        lacking.setdefault(row.relation, []).append(row.privilege)
+    owned = {"owner", "create"}
+    owners = {row.owner for row in found if row.privilege == "owner"}
+    lists = {name: ", ".join(sorted({*privileges} - owned)) for name, privileges in lacking.items()}
+    rights = {name: privileges for name, privileges in lists.items() if privileges}
+    [row] = site.rows(statements.server())
+    if rights:
+        yield error(
+            "rights_missing",
+            f"The role {row.role} lacks rights: {'; '.join(f'{some} on {name}' for name, some in rights.items())}.",
+            "What needs them fails: claims, sends, or what is said of them.",
+            "\n".join(f"GRANT {some} ON {_named(t, name)} TO {quoted(row.role)};" for name, some in rights.items()),
+        )
+    elif owned & {*lacking.get(t.archive.name, [])}:
+        yield warning(
+            "rights_missing",
+            f"The role {row.role} can't make partitions of {t.archive.name}: it is not its owner.",
+            "When the prepared days are over, the archive fills its default partition, and nothing drops old days.",
+            # Not ALTER TABLE … OWNER: functions that work with the archive have the rights of its owner.
+            "".join(f"GRANT {quoted(owner)} TO {quoted(row.role)};  -- the archive's owner\n" for owner in owners)
+            + f"GRANT CREATE ON SCHEMA {quoted(t.archive.schema or 'public')} TO {quoted(row.role)};\n"
+            "Or let maintenance run as the owner's role.",
+        )
+    else:
+        yield Fine(f"the role {row.role} has all rights that it needs")
+
+
+def _needed(t: Tables) -> Iterator[dict[str, str]]:
+    asked = {
+        **dict.fromkeys(
+            (t.messages, t.destinations, t.slots, t.publishers, t.tallies, t.heartbeats, t.alerts), CHANGED
+        ),
+        t.archive: ("SELECT", "INSERT", "owner", "create"),
+        t.inbox: ("SELECT", "INSERT", "DELETE"),
+        t.audit: ("SELECT", "INSERT", "DELETE"),
+        t.versions: ("SELECT",),
+    }
+    for found, privileges in asked.items():
+        yield from ({"relation": found.name, "privilege": privilege} for privilege in privileges)
+    yield {"relation": f"{t.messages.name}_seq_seq", "privilege": "SELECT"}
+
+
+def _named(t: Tables, name: str) -> str:
+    return f"{quoted(t.messages.schema)}.{name}" if t.messages.schema else name
+
+
+def indexes(site: Site) -> Results:
+    """Whether the indexes are there that our statements rely on, and PostgreSQL can use them."""
+    t = site.store.tables
+    owners = [t.messages, t.archive, t.inbox, t.audit]
+    there = {row.name: row for row in site.rows(statements.indexes(t), tables=[table.name for table in owners])}
+    expected = {
+        str(index.name): index for table in owners for index in sorted(table.indexes, key=lambda i: str(i.name))
+    }
+    lost = {name for name, index in expected.items() if name not in there or not _same(index, there[name].columns)}
+    invalid = {name for name, row in there.items() if not row.valid}
+    yield from (_index_missing(expected[name], there=name in there) for name in sorted(lost))
+    yield from (_index_invalid(t, name, known=name in expected) for name in sorted(invalid))
+    if (lost | invalid).isdisjoint(str(index.name) for index in t.messages.indexes):
+        # Without them, to count messages would be to read them all.
+        site.reached.add("indexes")
+    if not lost | invalid:
+        yield Fine(f"all {len(expected)} indexes are there, and valid")
+
+
+def _same(index: Index, columns: list[str]) -> bool:
+    """An expression is not compared: PostgreSQL writes it in its own way."""
+    names = [expression.name if isinstance(expression, Column) else None for expression in index.expressions]
+    return len(names) == len(columns) and all(n in (None, c.strip('"')) for n, c in zip(names, columns, strict=True))
+
+
+def _index_missing(index: Index, *, there: bool) -> Finding:
+    table = index.table
+    assert isinstance(table, Table)
+    # One of a partitioned table can't be made concurrently.
+    concurrently = table.name != "outbox_archive"
+    made = " ".join(str(CreateIndex(index).compile(dialect=postgresql.dialect())).split())  # type: ignore[no-untyped-call]
+    made = made.replace("INDEX", "INDEX CONCURRENTLY", 1) if concurrently else made
+    drop = f"DROP INDEX {quoted(table.schema) + '.' if table.schema else ''}{index.name};\n" if there else ""
+    return error(
+        "index_missing",
+        f"The index {index.name} on {table.name} " + ("has other columns than ours." if there else "is missing."),
+        "The statements that need it read the whole table instead, slower with each row.",
+        f"{drop}{made};" + ("" if concurrently else "  -- settles wait while it runs"),
+    )
+
+
+def _index_invalid(t: Tables, name: str, *, known: bool) -> Finding:
+    drop = f"DROP INDEX CONCURRENTLY {_named(t, name)};"
+    return (error if known else warning)(
+        "index_invalid",
+        f"The index {name} is invalid: its making was broken off.",
+        "PostgreSQL keeps it up to date with each write, and can't use it.",
+        f"REINDEX INDEX CONCURRENTLY {_named(t, name)};" if known else drop,
+    )
+
+
+def triggers(site: Site) -> Results:
+    """Whether the triggers fire that the order of messages rests on."""
+    t = site.store.tables
+    lost = sorted(TRIGGERS - {row.name for row in site.rows(statements.triggers(t))})
+    if not lost:
+        yield Fine("the triggers are enabled")
+        return
+    yield error(
+        "trigger_missing",
+        f"Triggers of outbox_messages are missing or disabled: {', '.join(lost)}.",
+        "Without outbox_keep_order messages of one key can overtake each other; without outbox_keep_deliver_at the "
+        "time a message was meant for is forgotten.",
+        "\n".join(f"ALTER TABLE {_named(t, 'outbox_messages')} ENABLE TRIGGER {name};" for name in lost)
+        + "\nThose that were dropped: run their CREATE TRIGGER of outbox_tasks/migrations again.",
+    )
+
+
+def partitions(site: Site) -> Results:
+    """Whether the archive has a partition for today and for tomorrow, and nothing has gone into the default one."""
+    t = site.store.tables
+    rows = site.rows(archive.partitions(t))
+    days = {day: row for row in rows if row.attached and (day := day_of(row.name, row.since, row.until))}
+    today = rows[0].now.astimezone(UTC).date()
+    missing = [day for day in (today, today + timedelta(days=1)) if day not in days]
+    wrong = [row for row in rows if re.fullmatch(rf"{archive.NAME}\d{{8}}", row.name) and row not in days.values()]
+    if wrong:
+        yield _wrong(t, wrong)
+    if missing:
+        yield warning(
+            "partition_missing",
+            f"The archive has no partition {' and '.join(f'{archive.NAME}{day:%Y%m%d}' for day in missing)}.",
+            "Maintenance makes them a week ahead, and has not run. What is sent goes into the default one.",
+            "outbox-tasks maintain\nThen see that beat runs, and a worker on outbox.maintain.",
+        )
+    [[strays]] = site.rows(statements.strays(t))
+    if strays:
+        count = f"{strays:,} rows or more" if strays == statements.MOST else f"{strays:,} row{'s' * (strays > 1)}"
+        yield warning(
+            "default_partition",
+            f"The archive's default partition holds {count}, for which there was no day's partition.",
+            "They go one by one when they are old, not as a day at once.",
+            "outbox-tasks maintain\nIt makes the partitions of the days to come, and moves the rest.",
+        )
+    if not missing and not strays and not wrong:
+        yield Fine(f"the archive has its partitions ({len(days)})")
+
+
+def _wrong(t: Tables, rows: list[Any]) -> Finding:
+    taken_out = (
+        (f"ALTER TABLE {_named(t, t.archive.name)} DETACH PARTITION {_named(t, row.name)};\n" if row.attached else "")
+        + f"ALTER TABLE {_named(t, row.name)} RENAME TO {archive.REST}{row.name[-8:]}000000000000;\n"
+        for row in rows
+    )
+    return warning(
+        "partition_wrong",
+        f"Named like the archive's partition of a day, and it is none: {', '.join(row.name for row in rows)}.",
+        "It was detached, or has other bounds than its day (UTC). No other can be made for the day, and retention "
+        "leaves it alone.",
+        f"{''.join(taken_out)}outbox-tasks maintain\nIt moves the rows to partitions of their days.",
+    )
+
+
+def vacuuming(site: Site) -> Results:
+    """Whether the hot table is kept small: each message leaves three dead rows behind."""
+    t = site.store.tables
+    [row] = site.rows(statements.vacuuming(t))
+    name = _named(t, t.messages.name)
+    options = dict(option.split("=", 1) for option in row.options or [])
+    found = [*_autovacuum_off(row, options, name), *_dead_rows(site, row, options, name), *_changed(options, name)]
+    yield from found
+    if not found:
+        yield Fine(f"autovacuum keeps outbox_messages small (dead rows: {row.dead:,})")
+
+
+def _autovacuum_off(row: object, options: dict[str, str], name: str) -> Iterator[Finding]:
+    own = options.get("autovacuum_enabled", "true").lower() in ("false", "off", "no", "0")
+    off = [s for s in ("autovacuum", "track_counts") if getattr(row, s) == "off"]
+    if own or off:
+        what = "for outbox_messages" if own else f"on this server ({' and '.join(f'{s} = off' for s in off)})"
+        yield error(
+            "autovacuum_off",
+            f"Autovacuum is off {what}.",
+            "Each message leaves three dead rows behind. Nobody removes them, and claims get slower by the hour.",
+            f"ALTER TABLE {name} RESET (autovacuum_enabled);"
+            if own
+            else "\n".join(f"ALTER SYSTEM SET {s} = on;" for s in off) + "\nSELECT pg_reload_conf();",
+        )
+
+
+def _dead_rows(site: Site, row: object, options: dict[str, str], name: str) -> Iterator[Finding]:
+    dead, live, vacuumed = (getattr(row, column) for column in ("dead", "live", "vacuumed"))
+    threshold = int(options.get("autovacuum_vacuum_threshold", OPTIONS["autovacuum_vacuum_threshold"]))
+    if dead > BEHIND * threshold and (vacuumed is None or vacuumed > site.long):
+        when = "never" if vacuumed is None else f"{lasting(vacuumed)} ago"
+        yield warning(
+            "dead_rows",
+            f"outbox_messages has {dead:,} dead rows beside {live:,} live ones; it was last vacuumed {when}.",
+            "Claims have to step over them. Autovacuum is off or too slow, or an old transaction does not let it "
+            "remove them.",
+            f"VACUUM (VERBOSE) {name};  -- what it says of 'dead but not yet removable' rows is held by a transaction",
+        )
+
+
+def _changed(options: dict[str, str], name: str) -> Iterator[Finding]:
+    lost = {option: value for option, value in OPTIONS.items() if option not in options}
+    other = {option: options[option] for option, value in OPTIONS.items() if options.get(option, value) != value}
+    if lost:
+        yield warning(
+            "table_options",
+            f"outbox_messages has lost options: {', '.join(lost)}.",
+            "With the server's defaults it is vacuumed by a share of its rows, and too late while a backlog is large.",
+            f"ALTER TABLE {name} SET ({', '.join(f'{option} = {value}' for option, value in lost.items())});",
+        )
+    if other:
+        yield note(
+            "table_options",
+            f"outbox_messages has options of your own: {', '.join(f'{o} = {v}' for o, v in other.items())}.",
+            "Ours vacuum it after 5,000 dead rows, without pauses, whatever its size.",
+            f"If it is not meant: ALTER TABLE {name} SET "
+            f"({', '.join(f'{option} = {OPTIONS[option]}' for option in other)});",
+        )

@@ -1,0 +1,211 @@
+"""The workers: whether each queue has some, by what they answer and by their heartbeats, whether what they are set to
+fits together, and who else is in the broker's database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from outbox_tasks.broker.names import PUBLISH_TASK, QUEUES
+from outbox_tasks.database.activity import LATE
+from outbox_tasks.operating.doctor.clocks import of_hosts
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, lasting, warning
+from outbox_tasks.operating.doctor.live_workers import Worker
+from outbox_tasks.operating.doctor.site import Results, Site
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+
+SCANS = 20
+"""A Redis is asked so many times for a thousand keys: in one of the relay's own that is more than there are."""
+
+CELERYS_OWN = re.compile(r"celeryev\b.*|.*\.pidbox")
+"""Queues for events, for commands and for answers, which workers and dashboards have."""
+
+CLAIMS = "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h"
+STARTED_BY = {
+    CLAIM_QUEUE: CLAIMS,
+    PUBLISH_QUEUE: "celery -A outbox_tasks worker -Q outbox.publish -n publish1@%h -E",
+    MAINTAIN_QUEUE: CLAIMS,
+}
+
+WITHOUT = {
+    CLAIM_QUEUE: "Nothing is claimed, and so nothing is sent.",
+    PUBLISH_QUEUE: "What is claimed is not sent: its leases run out, and it is claimed again.",
+    MAINTAIN_QUEUE: "The archive's partitions are not made ahead, and old ones not dropped.",
+}
+
+A_DATABASE_OF_ITS_OWN = (
+    "Give the relay a Redis database of its own: OUTBOX_BROKER_URL=redis://…/<another number>, for celery:// "
+    "destinations with ?broker=<the application's>. Where there is only one (a cluster), set global_keyprefix in the "
+    "transport options of one of them."
+)
+
+
+def served(site: Site) -> Results:
+    """Whether each queue of the relay has a worker."""
+    live = site.workers if "broker" in site.reached else []
+    signs = [sign for sign in site.heartbeats if sign.kind == "worker"]
+    shared = [sign.name for sign in signs if sign.age <= LATE and sign.shared]
+    known = {worker.name for worker in live if worker.answers > 1}
+    yield from (_same_name(Worker(name)) for name in shared if name not in known)
+    for queue in QUEUES:
+        there = [worker for worker in live if not worker.foreign and queue in worker.queues]
+        seen = min((sign.age for sign in signs if queue in (sign.facts.get("queues") or ())), default=None)
+        fresh = seen is not None and seen <= LATE
+        if fresh and (there or "broker" not in site.reached):
+            yield Fine(f"{queue} is served")
+        elif fresh:
+            yield Fine(f"{queue} is served, by workers that are too busy to answer")
+        elif shared or not known.isdisjoint(sign.name for sign in signs):
+            continue  # one of those that share a name may serve it
+        elif there and "tables" in site.reached:
+            yield _no_heartbeat(queue, there, seen)
+        elif there:
+            yield Fine(f"{queue} is served")
+        elif live or site.reached & {"broker", "tables"}:
+            yield _no_workers(site, queue, seen)
+
+
+def _no_workers(site: Site, queue: str, seen: float | None) -> Finding:
+    asked = "none answers on the broker" if "broker" in site.reached else "the broker could not be asked"
+    last = "no heartbeat is known" if seen is None else f"the last heartbeat was {lasting(seen)} ago"
+    return error(
+        "no_workers",
+        f"No worker serves the queue {queue}: {asked}, and {last}.",
+        WITHOUT[queue],
+        STARTED_BY[queue],
+    )
+
+
+def _no_heartbeat(queue: str, there: list[Worker], seen: float | None) -> Finding:
+    last = "never" if seen is None else f"{lasting(seen)} ago"
+    return warning(
+        "no_heartbeat",
+        f"{there[0]} serves {queue}, but a heartbeat for that queue was last written {last}.",
+        "It can't reach this database, or works with another one: then it takes tasks whose messages it can't find.",
+        "Compare OUTBOX_DATABASE_URL and OUTBOX_DATABASE_SCHEMA of that worker with the ones here, and see its log.",
+    )
+
+
+def settings(site: Site) -> Results:
+    """Whether by each worker's settings leases outlast sends, and waits end before the visibility timeout."""
+    found = [finding for worker in site.workers for finding in (*_visibility(site, worker), *_limits(site, worker))]
+    found += [_same_name(worker) for worker in site.workers if worker.answers > 1]
+    found += [_wrong(worker) for worker in site.workers if worker.foreign and worker.queues & {*QUEUES}]
+    yield from found
+    if site.workers and not found:
+        yield Fine("the workers' timeouts fit together")
+
+
+def _visibility(site: Site, worker: Worker) -> Iterator[Finding]:
+    own = site.settings.visibility_timeout
+    needed = site.settings.least_visibility_timeout
+    seconds = min(worker.visibility, default=own)
+    if "redis" not in site.reached or seconds >= own:
+        return
+    whose = "is in the relay's Redis database with" if worker.foreign else "has"
+    breaks = seconds < needed
+    yield (error if breaks else warning)(
+        "visibility_short",
+        f"The worker {worker} {whose} a visibility timeout of {seconds:g} s. The relay's is {own:g} s"
+        + (f", and it needs {needed:g}." if breaks else "."),
+        "All workers of a Redis database share the list of unacknowledged tasks, and the shortest timeout counts for "
+        f"all: this one puts back into its queue whatever was not acknowledged for {seconds:g} s, of every app. "
+        "Retries of the relay that are only waiting come twice, and again each time; the leases keep them from being "
+        "sent twice.",
+        (
+            f"Set broker_transport_options['visibility_timeout'] = {own:g} there."
+            if not worker.foreign
+            else A_DATABASE_OF_ITS_OWN
+        ),
+    )
+
+
+def _limits(site: Site, worker: Worker) -> Iterator[Finding]:
+    told = (worker.tasks or {}).get(PUBLISH_TASK)
+    found = re.search(r"time_limit=([0-9.]+)", told or "")
+    if told is not None and (found is None or float(found[1]) >= site.settings.run_lease):
+        limit = f"{float(found[1]):g} s" if found else "none"
+        yield error(
+            "lease_short",
+            f"On the worker {worker} the time limit of {PUBLISH_TASK} is {limit}; run_lease is "
+            f"{site.settings.run_lease:g} s.",
+            "A send may go on after its lease has ended: the message is claimed and sent a second time meanwhile.",
+            "Set hard_time_limit below run_lease, alike for all workers, and leave time_limit out of task_annotations.",
+        )
+
+
+def _same_name(worker: Worker) -> Finding:
+    return warning(
+        "same_name",
+        f"{worker.answers if worker.answers > 1 else 'Several'} workers are called {worker.name}.",
+        "Flower, heartbeats and remote control take them for one; which queues they serve is not known.",
+        "Start each with a name of its own: celery … worker -n publish1@%h",
+    )
+
+
+def _wrong(worker: Worker) -> Finding:
+    return error(
+        "wrong_worker",
+        f"The worker {worker} takes from the relay's queues, and does not know the relay's tasks.",
+        "It throws away what it takes ('Received unregistered task'); the messages wait for their leases to end.",
+        "Start it without the queues outbox.*, or with an app that has outbox.install(app).",
+    )
+
+
+def clocks(site: Site) -> Results:
+    """How far the clocks of the workers' hosts are from the database's, by what they wrote with their heartbeats."""
+    apart: dict[str, float] = {}
+    for sign in site.heartbeats:
+        if sign.kind == "worker" and sign.age <= LATE and isinstance(told := sign.facts.get("clock"), int | float):
+            apart[str(sign.facts.get("host", sign.name))] = told - sign.seen_at.timestamp()
+    if apart:
+        yield of_hosts(apart)
+
+
+def others(site: Site) -> Results:
+    """Whether another Celery app has its queues in the same Redis database."""
+    strangers = [worker for worker in site.workers if worker.foreign]
+    queues, keys = _bound(site)
+    own = site.app.amqp.queues if site.installed else ()
+    ours = {*QUEUES, *own} | {q for worker in site.workers if not worker.foreign for q in worker.queues}
+    foreign = sorted((queues | {q for worker in strangers for q in worker.queues}) - ours)
+    if not foreign and not strangers and keys is None:
+        yield Fine("no other app is in the Redis database")
+        return
+    said = [
+        f"{worker} with a visibility timeout of {min(worker.visibility):g} s"
+        for worker in strangers
+        if worker.visibility
+    ]
+    facts = [
+        *([f"Another Celery app has queues in the relay's Redis database: {', '.join(foreign)}."] if foreign else []),
+        *([f"Its workers: {'; '.join(said)}."] if said else []),
+        *([f"The database holds {keys:,} keys, far more than the relay's."] if keys is not None else []),
+    ]
+    yield warning(
+        "shared_broker",
+        " ".join(facts),
+        "Both share one list of unacknowledged tasks: the shorter visibility timeout counts for both, so that either "
+        "may repeat the other's tasks; and a flush, or a full memory, hits both.",
+        A_DATABASE_OF_ITS_OWN,
+    )
+
+
+def _bound(site: Site) -> tuple[set[str], int | None]:
+    """The queues that are bound in the Redis database, and how many keys it has if these are too many to look at."""
+    with site.broker.producer() as producer, producer.channel.conn_or_acquire() as client:
+        channel: Any = producer.channel
+        prefix = str(channel.global_keyprefix)
+        tables: set[str] = set()
+        cursor = 0
+        for _ in range(SCANS):
+            # Of the commands here SCAN alone does not get the prefix from kombu.
+            cursor, some = client.scan(cursor, match=f"{prefix}_kombu.binding.*", count=1000)
+            tables.update(key.decode().removeprefix(prefix) for key in some)
+            if not cursor:
+                break
+        members = {member.decode() for table in tables for member in client.smembers(table)}
+        names = {member.split(channel.sep)[-1] for member in members}
+        queues = {name for name in names if not CELERYS_OWN.fullmatch(name)}
+        return queues, int(client.dbsize()) if cursor else None

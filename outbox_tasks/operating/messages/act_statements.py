@@ -1,0 +1,230 @@
+"""The statements that mend: what a person can do to messages.
+
+Which ones is read first, a page at a time along an index; then each batch is changed by its ids, where the row is still
+what it was chosen for. A row that somebody else is changing just now is left to them. Every change is noted on the row
+and counted in the audit entry, in the same transaction.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from sqlalchemy import (
+    ARRAY,
+    CTE,
+    BigInteger,
+    DateTime,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    Uuid,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    false,
+    func,
+    insert,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
+from sqlalchemy.sql import ColumnElement, Select
+
+from outbox_tasks.database.pieces import noted, probe
+from outbox_tasks.database.schema import DEAD, PENDING, Tables
+from outbox_tasks.database.states import hops, is_dead
+from outbox_tasks.operating import audit
+from outbox_tasks.operating.messages.find_statements import columns, group_of, wanted
+
+
+def places_of_dead(t: Tables) -> Select[Any]:
+    """What time it is, and the destinations that have dead letters: one row for each, or one without."""
+    place = hops(t.messages.c.destination, (is_dead(t.messages),), "place")
+    now = select(func.clock_timestamp().label("now")).subquery("clock")
+    return select(now.c.now, place.c.name).select_from(now.outerjoin(place, true()))
+
+
+KIND = ("destination", "event_type", "state", "last_error_code")
+"""What messages are told apart by, where they are only counted."""
+
+
+def next_dead(t: Tables, by: Literal["destination", "group"], *, counted: bool = False) -> Select[Any]:
+    """The next page of the dead letters of a destination, or of an error group, the first to die first.
+
+    Returns the ids of those that are wanted, or, `counted`, how many there are of each kind with one of their ids. On
+    each row, or on one without an id, are `time` and `last`, where the next page begins; null: there is none.
+    Parameters: place (the destination, or the group); those of `search`, but for size; until (when they died at the
+    latest); time and last, where this page begins.
+    """
+    m = t.messages
+    column = group_of(m) if by == "group" else m.c.destination
+    begin = tuple_(bindparam("time", type_=DateTime(True)), bindparam("last", type_=Uuid))
+    some = select(*columns(m)).where(
+        is_dead(m),
+        column == bindparam("place", type_=Text),
+        m.c.dead_at <= bindparam("until", type_=DateTime(True)),
+        tuple_(m.c.dead_at, m.c.id) > begin,
+    )
+    return _page(some, {"time": m.c.dead_at, "last": m.c.id}, counted)
+
+
+def next_waiting(t: Tables, *, counted: bool = False) -> Select[Any]:
+    """The next page of messages that are not yet sent, by id. As for `next_dead`, without place and time; until: when
+    they were written at the latest, or the walk would never get to its end."""
+    m = t.messages
+    here = (m.c.id > bindparam("last", type_=Uuid), m.c.created_at <= bindparam("until", type_=DateTime(True)))
+    return _page(select(*columns(m)).where(*here), {"last": m.c.id}, counted)
+
+
+def _page(some: Select[Any], by: dict[str, Any], counted: bool) -> Select[Any]:
+    """So many rows in this order, of which those are returned that are wanted."""
+    look = bindparam("look", type_=Integer)
+    seen = some.order_by(*by.values()).limit(look).cte("seen").prefix_with("MATERIALIZED")
+    order = [seen.c[column.name] for column in by.values()]
+    full = select(func.count() >= look).select_from(seen).scalar_subquery()
+    ends = [column.label(name) for name, column in zip(by, order, strict=True)]
+    last = select(*ends).where(full).order_by(*(column.desc() for column in order)).limit(1).subquery("last")
+    if counted:
+        kind = [seen.c[name] for name in KIND]
+        first = cast(func.min(cast(seen.c.id, Text)), Uuid)  # there is no min() of a uuid before PostgreSQL 18
+        counts = (func.count().label("count"), first.label("id"))
+        found = select(*kind, *counts).where(*wanted(seen.c)).group_by(*kind)
+    else:
+        found = select(seen.c.id, seen.c.dead_at).where(*wanted(seen.c))
+    rows = found.subquery("found")
+    always = select(literal_column("1")).subquery("always")
+    page = select(last, rows).select_from(always.outerjoin(last, true()).outerjoin(rows, true()))
+    return page if counted else page.order_by(*(rows.c[column.name] for column in order))
+
+
+def redrive(t: Tables) -> Select[Any]:
+    """Dead letters to be delivered after all: due from now on, with all their attempts, in their key's order at their
+    old place. What is known of the last error stays: who killed a worker still travels alone.
+
+    Returns their ids. Parameters: ids (array); until (when they died at the latest; null: whenever); person, reason;
+    entry (of the audit).
+    """
+    m = t.messages
+    until = bindparam("until", type_=DateTime(True))
+    picked = _picked(t, _is(m, DEAD), or_(cast(until, DateTime(True)).is_(None), m.c.dead_at <= until))
+    now = func.clock_timestamp()
+    changed = (
+        update(m)
+        .where(probe(m.c.id, picked.c.id))
+        .values(
+            status=PENDING,
+            dead_at=null(),
+            lease=null(),
+            begun=false(),
+            attempts=0,
+            outages=0,
+            locked_until=now,
+            # Its age, and so max_age, counts from here.
+            deliver_at=now,
+            history=_noted(t, "redriven", attempts=m.c.attempts, deliver_at=m.c.deliver_at),
+        )
+        .returning(cast(m.c.id, Text).label("id"))
+        .cte("changed")
+    )
+    return select(changed.c.id).add_cte(audit.counted(t, changed))
+
+
+def discard(t: Tables, *, archive: bool) -> Select[Any]:
+    """Messages that are not to be delivered any more: dead ones, and those that are not on their way, to the archive;
+    or deleted, if that is what becomes of those sent.
+
+    Returns their ids. Parameters: ids (array); states (array): what they may be, dead or waiting; until, as for
+    `redrive`; person, reason, entry.
+    """
+    m, a = t.messages, t.archive
+    until = bindparam("until", type_=DateTime(True))
+    states = bindparam("states", type_=ARRAY(Text))
+    died = and_(
+        is_dead(m),
+        or_(cast(until, DateTime(True)).is_(None), m.c.dead_at <= until),
+        literal("dead") == func.any(states),
+    )
+    # As in outbox_cancel: what waits for a retry under its lease has not begun it.
+    still = or_(m.c.lease.is_(None), m.c.attempts > 0, m.c.locked_until <= func.now())
+    waits = and_(_is(m, PENDING), m.c.begun == false(), still, literal("waiting") == func.any(states))
+    picked = _picked(t, or_(died, waits))
+    gone = delete(m).where(probe(m.c.id, picked.c.id))
+    if not archive:
+        taken = gone.returning(cast(m.c.id, Text).label("id")).cte("gone")
+        return select(taken.c.id).add_cte(audit.counted(t, taken))
+    kept = [c.name for c in a.c if c.name in m.c]
+    person, reason = bindparam("person", type_=Text), bindparam("reason", type_=Text)
+    told = func.concat_ws(": ", func.concat("discarded by ", person), reason)
+    said = {
+        "last_error_code": func.coalesce(m.c.last_error_code, "discarded").label("last_error_code"),
+        "last_error": func.coalesce(m.c.last_error, told).label("last_error"),
+        "history": _noted(t, "discarded").label("history"),
+    }
+    taken = gone.returning(*(said.get(name, m.c[name]) for name in kept)).cte("gone")
+    done = select(*(taken.c[name] for name in kept), literal_column("'discarded'", Text), func.clock_timestamp())
+    into = insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))
+    moved = into.cte("moved")
+    return select(moved.c.id).add_cte(audit.counted(t, moved))
+
+
+def edit(t: Tables) -> Select[Any]:
+    """Another payload for a dead letter, if it still has the one that it was read with; the audit keeps that one.
+
+    Returns its id. Parameters: message (its id), body, kind (of content); digest (SHA-256 of the payload that is
+    replaced); person, reason.
+    """
+    m = t.messages
+    payload = bindparam("body", type_=LargeBinary)
+    same = func.sha256(m.c.payload) == bindparam("digest", type_=LargeBinary)
+    before = (
+        select(m.c.id, m.c.payload, m.c.content_type)
+        .where(m.c.id == bindparam("message", type_=Uuid), is_dead(m), same)
+        .with_for_update()
+        .cte("before")
+    )
+    facts: dict[str, Any] = {
+        audit.FORMER: func.translate(func.encode(before.c.payload, literal_column("'base64'")), "\n", ""),
+        "former_content_type": before.c.content_type,
+        "size": func.length(payload),
+        "former_size": func.length(before.c.payload),
+    }
+    entry = audit.told(t, "edit", cast(before.c.id, Text), before, **facts)
+    changed = (
+        update(m)
+        .where(probe(m.c.id, before.c.id))
+        .values(
+            payload=payload,
+            content_type=bindparam("kind", type_=Text),
+            history=noted(m, "edited", by=bindparam("person", type_=Text), why=bindparam("reason", type_=Text)),
+        )
+        .returning(cast(m.c.id, Text).label("id"))
+        .cte("changed")
+    )
+    return select(changed.c.id, entry.c.seq.label("entry")).select_from(changed.join(entry, true()))
+
+
+def _picked(t: Tables, *rules: ColumnElement[bool]) -> CTE:
+    """Of these ids, the rows that are so, locked; always in the same order."""
+    m = t.messages
+    asked = func.unnest(bindparam("ids", type_=ARRAY(Uuid))).table_valued("id", name="asked").render_derived()
+    rows = select(m.c.id).select_from(asked.join(m, probe(m.c.id, asked.c.id))).where(*rules)
+    return rows.with_for_update(of=m, skip_locked=True).cte("picked").prefix_with("MATERIALIZED")
+
+
+def _is(m: Table, status: str) -> ColumnElement[bool]:
+    """The status, in a form that no partial index has: of one the planner might read the whole for each id, where it
+    takes few rows to be so."""
+    return func.concat(m.c.status) == literal(status)
+
+
+def _noted(t: Tables, what: str, **facts: ColumnElement[Any]) -> ColumnElement[Any]:
+    said: dict[str, Any] = {"by": bindparam("person", type_=Text), "why": bindparam("reason", type_=Text)}
+    said |= {"entry": bindparam("entry", type_=BigInteger), **facts}
+    return noted(t.messages, what, **said)

@@ -1,0 +1,239 @@
+"""The acts of people upon messages: redrive, discard, edit, purge. Each is kept in the audit, with who and why."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import chain, islice
+from math import ceil
+from threading import Event
+from typing import Any, Literal
+from uuid import UUID
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.database.schema import tables
+from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge, UnknownMessage
+from outbox_tasks.operating import audit
+from outbox_tasks.operating.messages import act_statements
+from outbox_tasks.operating.messages.find import COUNTED, DEAD, Filter, Lookup
+from outbox_tasks.text import storable
+
+Action = Literal["redrive", "discard", "purge"]
+
+BATCH = 1_000
+"""Messages changed by one statement at most."""
+
+STEPS = 10
+"""With a rate, so many batches a second, so that what is sent is spread evenly."""
+
+LOOK = 5_000
+"""Rows of an index that are looked at by one statement."""
+
+START = {"time": datetime.min.replace(tzinfo=UTC), "last": UUID(int=0)}
+"""Before the first page."""
+
+
+@dataclass(slots=True)
+class Kind:
+    """Messages of one destination, event type, state and code of the last error."""
+
+    destination: str
+    event_type: str
+    state: str
+    code: str | None
+    example: UUID
+    """One of them."""
+    count: int = 0
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an act would be upon, as of `until`."""
+
+    until: datetime
+    count: int = 0
+    more: bool = False
+    """It was not counted further."""
+    kinds: list[Kind] = field(default_factory=list)
+    """The most numerous first."""
+
+
+@dataclass(slots=True)
+class Done:
+    """What came of an act."""
+
+    entry: int
+    """Of the audit."""
+    count: int = 0
+    stopped: bool = False
+    """It was asked to stop before its end."""
+    missed: list[UUID] = field(default_factory=list)
+    """Of the messages that were named, those that could not be changed."""
+
+
+class Mending:
+    """What one person does to the messages of one outbox."""
+
+    def __init__(self, database: Database, who: str, why: str | None = None) -> None:
+        self._database = database
+        self._settings = database.settings
+        self._tables = t = tables(database.settings.database_schema)
+        self._person = {"person": storable(who), "reason": storable(why)}
+        keep = self._settings.archive == "move"
+        self._acts = {
+            "redrive": act_statements.redrive(t),
+            "discard": act_statements.discard(t, archive=keep),
+            "purge": act_statements.discard(t, archive=False),
+        }
+
+    def plan(self, wanted: Filter, until: Callable[[datetime], datetime] | None = None) -> Plan:
+        """What there is of this kind now, or was at an earlier time `until(now)`; counted up to some `COUNTED`."""
+        now = self._now()[0]
+        plan = Plan(until(now) if until else now)
+        kinds: dict[tuple[str, str, str, str | None], Kind] = {}
+        for row in chain.from_iterable(self._walks(wanted, plan.until, counted=True)):
+            kind = Kind(row.destination, row.event_type, row.state, row.last_error_code, row.id)
+            kinds.setdefault((kind.destination, kind.event_type, kind.state, kind.code), kind).count += row.count
+            plan.count += row.count
+            if plan.count >= COUNTED:
+                plan.more = True
+                break
+        plan.kinds = sorted(kinds.values(), key=lambda kind: -kind.count)
+        return plan
+
+    def chosen(self, wanted: Filter, until: datetime) -> Iterator[UUID]:
+        """The messages of this kind that were there, or dead, at that time: the first to die first, or the oldest first
+        where they are not all dead."""
+        walks = self._walks(wanted, until, counted=False)
+        for row in heapq.merge(*walks, key=lambda row: (row.dead_at, row.id)) if len(walks) > 1 else walks[0]:
+            yield row.id
+
+    def _walks(self, wanted: Filter, until: datetime, *, counted: bool) -> list[Iterator[Any]]:
+        t, parameters = self._tables, {**wanted.parameters, "until": until, "look": LOOK}
+        if wanted.group is not None:
+            by_group = act_statements.next_dead(t, "group", counted=counted)
+            return [self._pages(by_group, {**parameters, "place": wanted.group})]
+        if set(wanted.states) == {DEAD}:
+            places = self._now()[1] if wanted.destination is None else [wanted.destination]
+            by_destination = act_statements.next_dead(t, "destination", counted=counted)
+            return [self._pages(by_destination, {**parameters, "place": place}) for place in places] or [iter(())]
+        return [self._pages(act_statements.next_waiting(t, counted=counted), parameters)]
+
+    def act(
+        self,
+        action: Action,
+        ids: Iterable[UUID],
+        *,
+        until: datetime | None = None,
+        states: Iterable[str] = (DEAD,),
+        target: str | None = None,
+        facts: dict[str, Any] | None = None,
+        rate: float | None = None,
+        stop: Event | None = None,
+        told: Callable[[int], object] = lambda count: None,
+    ) -> Done:
+        """Do it to these messages, batch by batch, `rate` messages a second, until `stop` is set.
+
+        `until`: only those that were dead by then; so no message is taken twice while it runs. `told` is called with
+        the number of each batch. Whatever ends it, what it has done is in the audit.
+        """
+        stop = stop or Event()
+        done = Done(self._opened(action, target, facts or {}))
+        kinds = sorted({DEAD if state == DEAD else "waiting" for state in states})
+        size = BATCH if rate is None else min(BATCH, max(1, ceil(rate / STEPS)))
+        began, asked = time.monotonic(), 0
+        for batch in _batches(ids, size):
+            wait = began + asked / rate - time.monotonic() if rate else 0.0
+            if stop.wait(wait) if wait > 0 else stop.is_set():
+                done.stopped = True
+                break
+            asked += len(batch)
+            parameters = {"ids": batch, "until": until, "states": kinds, "entry": done.entry, **self._person}
+            changed = {UUID(row.id) for row in self._database.rows(self._acts[action], parameters)}
+            done.count += len(changed)
+            done.missed += [id for id in batch if id not in changed]
+            told(len(changed))
+        return done
+
+    @contextmanager
+    def kept(self, action: str, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Keep in the audit what is done here, from its beginning; and, at its end, what else is in `facts` then."""
+        entry = self._opened(action, None, facts)
+        yield facts
+        self._database.rows(audit.closed(self._tables), {"entry": entry, "found": facts})
+
+    def _opened(self, action: str, target: str | None, facts: dict[str, Any]) -> int:
+        parameters = {**self._person, "action": action, "target": target, "facts": facts}
+        return int(self._database.rows(audit.opened(self._tables), parameters)[0].seq)
+
+    def edit(self, id: UUID, former: bytes, payload: bytes, content_type: str) -> int:
+        """Put another payload into a dead letter that has the `former` one. Returns the entry of the audit.
+
+        Raises `EditRefused`, `PayloadTooLarge`; `NotDead` or `UnknownMessage` if it is not there to be edited any more.
+        """
+        message = self._editable(id)
+        self.check(message, payload, content_type)
+        parameters = {
+            "message": id,
+            "body": payload,
+            "kind": content_type,
+            "digest": hashlib.sha256(former).digest(),
+            **self._person,
+        }
+        rows = self._database.rows(act_statements.edit(self._tables), parameters)
+        if not rows:
+            self._editable(id)
+            raise EditRefused(id=id, reason="somebody else has changed its payload meanwhile; look at it again")
+        return int(rows[0].entry)
+
+    def _editable(self, id: UUID) -> dict[str, Any]:
+        message = Lookup(self._database).one(id)
+        if message is None:
+            raise UnknownMessage(id=id)
+        if message["state"] != DEAD:
+            raise NotDead(id=id, state=message["state"])
+        return message
+
+    def check(self, message: dict[str, Any], payload: bytes, content_type: str) -> None:
+        """Better refused now than dead again. Raises `EditRefused` or `PayloadTooLarge`."""
+        configured = self._settings.destinations.get(message["destination"])
+        if configured is not None and len(payload) > configured.largest:
+            facts = {"event_type": message["event_type"], "destination": message["destination"]}
+            raise PayloadTooLarge(size=len(payload), limit=configured.largest, **facts)
+        if is_json(content_type):
+            try:
+                json.loads(payload)
+            except (ValueError, RecursionError) as error:
+                raise EditRefused(id=message["id"], reason=f"it is not {content_type}: {error}") from None
+
+    def _now(self) -> tuple[datetime, list[str]]:
+        """The database's time, and the destinations that have dead letters."""
+        rows = self._database.rows(act_statements.places_of_dead(self._tables), {})
+        return rows[0].now, [row.name for row in rows if row.name is not None]
+
+    def _pages(self, statement: Any, parameters: dict[str, Any]) -> Iterator[Any]:
+        place: dict[str, Any] = dict(START)
+        while True:
+            rows = self._database.rows(statement, {**parameters, **place})
+            yield from (row for row in rows if row.id is not None)
+            if rows[0].last is None:
+                return
+            place |= {name: getattr(rows[0], name) for name in START if name in rows[0]._fields}
+
+
+def is_json(content_type: str) -> bool:
+    """Whether a content type is JSON, or something written in it."""
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def _batches(ids: Iterable[UUID], size: int) -> Iterator[list[UUID]]:
+    rest = iter(ids)
+    while batch := list(islice(rest, size)):
+        yield batch

@@ -1,0 +1,216 @@
+"""What people ask of the messages: which are there, what is known of one, and what the dead died of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.database.schema import tables
+from outbox_tasks.model import EVENT_ID, sibling
+from outbox_tasks.operating import audit
+from outbox_tasks.operating.messages import find_statements
+
+COUNTED = find_statements.COUNTED
+
+WAITING = ("pending", "scheduled", "leased", "retrying")
+DEAD = "dead"
+ARCHIVED = ("sent", "discarded")
+STATES = (*WAITING, DEAD, *ARCHIVED)
+"""What a message can be called."""
+
+LOOK = 10_000
+"""At so many rows of an index it is looked for what is wanted."""
+
+LANES = 5
+"""Where it is looked into each lane of each destination, so many times less at each."""
+
+UNSORTED = 2_000
+"""At so many at least, also if anything is wanted: ids that tell no time are not in its order."""
+
+SKEW = 5.0
+"""Seconds by which the clocks that ids come from may be ahead."""
+
+GROUPS, MOST_GROUPS = 500, 5_000
+"""Error groups that are read at a time, and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages; what is None or empty says nothing. Ages are in seconds since a message was written."""
+
+    states: tuple[str, ...] = ()
+    destination: str | None = None
+    event_type: str | None = None
+    """A pattern: * stands for any characters, ? for one."""
+    key: str | None = None
+    code: str | None = None
+    """Of the last error."""
+    group: str | None = None
+    """An error group of dead letters."""
+    older_than: float | None = None
+    newer_than: float | None = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """As the statements of `search` have them."""
+        pattern = self.event_type
+        if pattern is not None:
+            for sign, meaning in (("\\", "\\\\"), ("%", "\\%"), ("_", "\\_"), ("*", "%"), ("?", "_")):
+                pattern = pattern.replace(sign, meaning)
+        return {
+            "states": list(self.states) or None,
+            "destination": self.destination,
+            "pattern": pattern,
+            "key": self.key,
+            "code": self.code,
+            "older": self.older_than,
+            "newer": self.newer_than,
+        }
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it says, for the audit."""
+        names = ("states", "destination", "event_type", "key", "code", "group", "older_than", "newer_than")
+        return {name: value for name in names if (value := getattr(self, name)) not in (None, ())}
+
+
+@dataclass(slots=True)
+class Found:
+    """Messages, the last first, and how far it was looked for them."""
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    complete: bool = True
+    """There are no others of this kind."""
+    looked: int = 0
+    back_to: datetime | None = None
+    """Of which time the oldest of the newest messages was that were looked at, if that was not all."""
+
+
+class Lookup:
+    """Reads the messages of one outbox."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._tables = tables(database.settings.database_schema)
+
+    def find(self, wanted: Filter, size: int) -> Found:
+        """The newest `size` messages of this kind; of dead letters alone, the last to die."""
+        found = Found()
+        parameters = {**wanted.parameters, "size": size, "group": wanted.group, **_bounds(wanted.older_than)}
+        # What an index has together and in order needs no looking for.
+        ready = self._only_dead(wanted) and wanted.facts.keys() <= {"states", "destination", "group"}
+        look = size if ready else LOOK if wanted.facts else UNSORTED
+        rows: dict[UUID, dict[str, Any]] = {}
+        for statement, decides in self._searches(wanted):
+            part = self._database.rows(statement, {**parameters, "look": max(size, look if decides else look // LANES)})
+            found.looked += part[0].looked
+            if decides and part[0].cut:
+                found.complete = False
+                found.back_to = max(filter(None, (found.back_to, part[0].back_to)), default=None)
+            own = ("looked", "cut", "back_to")
+            for row in part:
+                if row.id is not None:
+                    rows.setdefault(row.id, {k: v for k, v in row._mapping.items() if k not in own})
+        by = "dead_at" if self._only_dead(wanted) else "created_at"
+        found.messages = sorted(rows.values(), key=lambda row: (row[by], row["seq"]), reverse=True)[:size]
+        found.complete = found.complete and len(found.messages) < size
+        return found
+
+    def _only_dead(self, wanted: Filter) -> bool:
+        return wanted.group is not None or set(wanted.states) == {DEAD}
+
+    def _searches(self, wanted: Filter) -> Iterator[tuple[Any, bool]]:
+        """The statements that can find it, and of each whether only it knows all of its kind."""
+        t, states = self._tables, set(wanted.states) or set(STATES)
+        if wanted.group is not None:
+            yield find_statements.dead_of_group(t), True
+        elif not states.isdisjoint((*WAITING, DEAD)):
+            if wanted.key is not None:
+                yield find_statements.of_key(t), True
+            elif states == {DEAD}:
+                yield find_statements.dead_of_destinations(t), True
+            else:
+                yield find_statements.newest(t), True
+                # What a backlog would hide has indexes of its own.
+                narrow = wanted.destination is not None or bool(wanted.states)
+                if narrow and not states.isdisjoint(WAITING):
+                    yield find_statements.waiting(t), False
+                if narrow and DEAD in states:
+                    yield find_statements.dead_of_destinations(t), False
+        if wanted.group is None and not states.isdisjoint(ARCHIVED):
+            yield find_statements.newest_archived(t), True
+
+    def one(self, id: UUID) -> dict[str, Any] | None:
+        """All that is known of a message: also `ahead`, what it waits for, `audit`, what people did to it, and
+        `elsewhere`, the messages of the same event to other destinations."""
+        rows = self._database.rows(find_statements.everything(self._tables), {"id": id})
+        if not rows:
+            return None
+        message = dict(rows[0]._mapping)
+        message["ahead"] = None
+        if message["key"] is not None and message["state"] in WAITING:
+            configured = self._database.settings.destinations.get(message["destination"])
+            place = {name: message[name] for name in ("destination", "key", "seq")}
+            place["blocks"] = configured is None or configured.on_dead == "block"
+            before = self._database.rows(find_statements.ahead(self._tables), place)
+            message["ahead"] = dict(before[0]._mapping) if before else None
+        named = [entry["entry"] for entry in message["history"] or () if "entry" in entry]
+        acts = self._database.rows(audit.about(self._tables), {"target": str(id), "named": named})
+        message["audit"] = [dict(row._mapping) for row in acts]
+        message["elsewhere"] = self._elsewhere(message)
+        return message
+
+    def _elsewhere(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        headers = message["headers"]
+        try:
+            event = UUID(headers[EVENT_ID])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return []
+        ids = {event, *(sibling(event, name) for name in self._database.settings.destinations)} - {message["id"]}
+        rows = self._database.rows(find_statements.states(self._tables), {"ids": list(ids)})
+        return sorted((dict(row._mapping) for row in rows), key=lambda row: str(row["destination"]))
+
+    def states(self, ids: list[UUID]) -> dict[str, str]:
+        """What these messages are, by id; what is not there is missing."""
+        return {row.id: row.state for row in self._database.rows(find_statements.states(self._tables), {"ids": ids})}
+
+    def groups(self, destination: str | None = None) -> tuple[list[dict[str, Any]], bool]:
+        """The error groups of the dead letters, the largest first; and whether these are all of them."""
+        found: list[dict[str, Any]] = []
+        past, read = "", 0
+        while read < MOST_GROUPS:
+            page = self._database.rows(
+                find_statements.groups(self._tables), {"past": past, "most": GROUPS, "destination": destination}
+            )
+            found += [dict(row._mapping) for row in page if row.count is not None]
+            read += len(page)
+            if len(page) < GROUPS:
+                break
+            past = page[-1].group
+        found.sort(key=lambda group: (-group["count"], group["group"]))
+        return found, read < MOST_GROUPS
+
+    def acts(self, size: int) -> list[dict[str, Any]]:
+        """The last acts of people, the last one first."""
+        return [dict(row._mapping) for row in self._database.rows(audit.entries(self._tables), {"size": size})]
+
+    def former_payload(self, entry: int) -> bytes | None:
+        """What a payload was before the edit of this audit entry; None: it is no edit."""
+        rows = self._database.rows(audit.former(self._tables), {"entry": entry})
+        return bytes(rows[0].payload) if rows else None
+
+
+def _bounds(older_than: float | None) -> dict[str, UUID]:
+    """Of ids that tell the time: the last one that is old enough, and the last one that any clock may have given."""
+    now = time.time() + SKEW
+    return {"high": _last_of(now - (older_than or -86_400.0)), "top": _last_of(now + 86_400.0)}
+
+
+def _last_of(seconds: float) -> UUID:
+    """The last id of a time."""
+    return UUID(int=(max(0, int(seconds * 1000)) << 80) + (1 << 80) - 1)

@@ -1,0 +1,257 @@
+"""The statements that find messages. None reads a table from end to end: each looks at so many rows of an index, in its
+order, and says whether there were more.
+
+Ids tell the time (version 7), and so the newest rows are found by them. An application may choose ids of its own:
+nearly all of those lie beyond every time there is, and are looked at apart.
+
+Parameters of every search: size (rows wanted), look (rows of an index to look at); and, null for any, states (array),
+destination, pattern (of the event type, for LIKE), key, code, older and newer (age in seconds). Each row has `looked`,
+at how many rows, `cut`, whether there were more, and `back_to`, of which time the last of the newest was. One without
+an id says that nothing was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    Float,
+    Integer,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    any_,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    union_all,
+)
+from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
+
+from outbox_tasks.database.pieces import SECOND, brief, pending, probe
+from outbox_tasks.database.schema import Tables, function
+from outbox_tasks.database.states import LANES, hops, is_dead, state_of
+
+COUNTED = 100_000
+"""Up to so many are counted where more would take long."""
+
+SHOWN = (
+    "id", "seq", "destination", "key", "event_type", "attempts", "last_error_code", "last_error", "created_at",
+    "locked_by",
+)  # fmt: skip
+
+
+def group_of(m: Table) -> ColumnElement[str]:
+    """The error group of a dead letter, as the index outbox_messages_groups has it."""
+    died_of = (m.c.destination, m.c.event_type, m.c.last_error_code, m.c.last_error)
+    return function(m.schema, "outbox_error_group")(*died_of, type_=Text)
+
+
+def columns(m: Table) -> list[ColumnElement[Any]]:
+    """What is shown of a row of outbox_messages, but for its payload and its history."""
+    return [*(m.c[name] for name in SHOWN), state_of(m).label("state"), m.c.locked_until, m.c.dead_at]
+
+
+def newest(t: Tables) -> Select[Any]:
+    """Messages that are not yet sent: the newest, and the oldest, which are those being worked on.
+
+    Parameters: as above; high and top (ids: the last one that is old enough, and the last one that is a time at all).
+    """
+    m = t.messages
+    latest, own_ids = _by_time(m, columns(m))
+    latest_rows = latest.cte("latest")
+    before = m.c.id < select(latest_rows.c.id).order_by(latest_rows.c.id).limit(1).scalar_subquery()
+    oldest = select(*columns(m), _lane("oldest")).where(before).order_by(m.c.id).limit(_look())
+    return _found([select(latest_rows), own_ids, oldest], "created_at")
+
+
+def newest_archived(t: Tables) -> Select[Any]:
+    """Messages that were sent or discarded, the newest. Parameters: as for `newest`."""
+    a = t.archive
+    return _found(_by_time(a, [*(a.c[name] for name in SHOWN), a.c.state, a.c.finished_at]), "created_at")
+
+
+def waiting(t: Tables) -> Select[Any]:
+    """Messages without a key, by when they are due, from now on in both directions, of each lane of a destination."""
+    m = t.messages
+    kind = (pending(m), m.c.key.is_(None))
+    # Not VALUES, which SQLAlchemy would compile anew with each call.
+    lanes = (select(literal_column(f"{n}::smallint", SmallInteger).label("priority")) for n in LANES)
+    lane, place = union_all(*lanes).subquery("lane"), _places(m, kind)
+    own = (*kind, m.c.destination == place.c.name, m.c.priority == lane.c.priority)
+    parts = []
+    for name, when, order in (
+        ("later", m.c.locked_until > func.now(), m.c.locked_until),
+        ("due", m.c.locked_until <= func.now(), m.c.locked_until.desc()),
+    ):
+        tag = func.concat_ws(" ", literal(name), lane.c.priority, place.c.name).label("lane")
+        some = select(*columns(m), tag).where(*own, when).order_by(order).limit(_look())
+        each = some.correlate(place, lane).lateral(name)
+        parts.append(select(each).select_from(place.join(lane, true()).join(each, true())))
+    return _found(parts, "created_at")
+
+
+def of_key(t: Tables) -> Select[Any]:
+    """Messages of one key that are not yet sent, to each destination, the last first."""
+    m = t.messages
+    place = _places(m, (m.c.key.is_not(None),))
+    own = (m.c.destination == place.c.name, m.c.key == bindparam("key", type_=Text))
+    return _found([_of_each(m, place, own, (m.c.key.desc(), m.c.seq.desc()))], "created_at")
+
+
+def dead_of_destinations(t: Tables) -> Select[Any]:
+    """Dead letters of each destination, the last to die first."""
+    m = t.messages
+    place = _places(m, (is_dead(m),))
+    own = (is_dead(m), m.c.destination == place.c.name)
+    return _found([_of_each(m, place, own, (m.c.dead_at.desc(),))], "dead_at")
+
+
+def dead_of_group(t: Tables) -> Select[Any]:
+    """Dead letters of one error group, the last to die first. Parameters: as above, and group."""
+    m = t.messages
+    own = (is_dead(m), group_of(m) == bindparam("group", type_=Text))
+    some = select(*columns(m), _lane("group")).where(*own).order_by(m.c.dead_at.desc()).limit(_look())
+    return _found([some], "dead_at")
+
+
+def groups(t: Tables) -> Select[Any]:
+    """The error groups, found by hopping along the index, one probe each: how many died of it (counted up to
+    `COUNTED`), when the first and the last one did, and which that was.
+
+    Parameters: past (a group: those after it), most (groups at most), destination (null: all; of the others the count
+    is null).
+    """
+    m = t.messages
+    group, destination = group_of(m), bindparam("destination", type_=Text)
+    walk = hops(group, (is_dead(m),), "walk", past=bindparam("past", type_=Text), most=bindparam("most", type_=Integer))
+    own = (is_dead(m), group == walk.c.name)
+    about = (m.c.id, m.c.destination, m.c.event_type, m.c.last_error_code, brief(m.c.last_error).label("last_error"))
+    last = select(*about, m.c.dead_at).where(*own).order_by(m.c.dead_at.desc()).limit(1).correlate(walk).lateral("last")
+    first = select(m.c.dead_at).where(*own).order_by(m.c.dead_at).limit(1).correlate(walk).scalar_subquery()
+    some = select(m.c.id).where(*own).limit(COUNTED).correlate(walk).subquery("some")
+    ours = or_(destination.is_(None), last.c.destination == destination)
+    count = select(func.count()).select_from(some).scalar_subquery()
+    return (
+        select(walk.c.name.label("group"), last)
+        .add_columns(case((ours, first)).label("first_at"), case((ours, count)).label("count"))
+        .select_from(walk.join(last, true()))
+        .order_by(walk.c.name)
+    )
+
+
+def everything(t: Tables) -> CompoundSelect[Any]:
+    """All that is known of one message, with its payload. Parameter: id."""
+    m, a, id = t.messages, t.archive, bindparam("id", type_=Uuid)
+    both = [c.name for c in a.c if c.name in m.c]
+    own = ("locked_until", "lease", "begun", "dead_at", "outages", "deliver_at", "latest", "priority")
+    hot = select(*(m.c[name] for name in (*both, *own)), state_of(m).label("state"))
+    done = select(*(a.c[name] for name in both), *(cast(null(), m.c[name].type).label(name) for name in own), a.c.state)
+    group = case((is_dead(m), group_of(m))).label("group")
+    finished = cast(null(), a.c.finished_at.type).label("finished_at")
+    return union_all(
+        hot.add_columns(finished, group).where(m.c.id == id),
+        done.add_columns(a.c.finished_at, cast(null(), Text)).where(a.c.id == id),
+    )
+
+
+def ahead(t: Tables) -> Select[Any]:
+    """What a message with a key waits for, if anything: the first of its key, and how many are before it, counted up to
+    `COUNTED`. Parameters: destination, key, seq; blocks (whether dead ones hold up their key)."""
+    m, seq = t.messages, bindparam("seq", type_=BigInteger)
+    own = (m.c.destination == bindparam("destination", type_=Text), m.c.key == bindparam("key", type_=Text))
+    before = (*own, m.c.seq < seq, or_(bindparam("blocks", type_=Boolean), pending(m)))
+    some = select(m.c.id).where(*before).order_by(m.c.key, m.c.seq).limit(COUNTED).subquery("some")
+    count = select(func.count()).select_from(some).scalar_subquery()
+    first = select(m.c.id, state_of(m).label("state"), count.label("count")).where(*before)
+    return first.order_by(m.c.key, m.c.seq).limit(1)
+
+
+def states(t: Tables) -> CompoundSelect[Any]:
+    """What these messages are; no row for one that is not there. Parameter: ids (array)."""
+    m, a = t.messages, t.archive
+    asked = func.unnest(bindparam("ids", type_=ARRAY(Uuid))).table_valued("id", name="asked").render_derived()
+    hot = select(cast(m.c.id, Text).label("id"), state_of(m).label("state"), m.c.destination)
+    done = select(cast(a.c.id, Text), a.c.state, a.c.destination)
+    return union_all(
+        hot.select_from(asked.join(m, probe(m.c.id, asked.c.id))),
+        done.select_from(asked.join(a, probe(a.c.id, asked.c.id))),
+    )
+
+
+def wanted(c: Any) -> list[ColumnElement[bool]]:
+    """What is asked of a row; `c` are its columns. Parameters: see above."""
+    asked = ("states", "destination", "pattern", "key", "code", "older", "newer")
+    p: dict[str, Any] = {name: bindparam(name, type_=Text) for name in asked}
+    p["states"] = bindparam("states", type_=ARRAY(Text))
+    # With their type written out: of a null PostgreSQL could not tell it.
+    p |= {name: cast(bindparam(name, type_=Float), Float) for name in ("older", "newer")}
+    rules = {
+        "states": c.state == any_(p["states"]),
+        "destination": c.destination == p["destination"],
+        "pattern": c.event_type.like(p["pattern"]),
+        "key": c.key == p["key"],
+        "code": c.last_error_code == p["code"],
+        "older": c.created_at <= func.now() - p["older"] * SECOND,
+        "newer": c.created_at >= func.now() - p["newer"] * SECOND,
+    }
+    return [or_(p[name].is_(None), rule) for name, rule in rules.items()]
+
+
+def _look() -> ColumnElement[Any]:
+    return bindparam("look", type_=Integer)
+
+
+def _lane(name: str) -> ColumnElement[str]:
+    """What was looked at together: it was cut if it has as many rows as may be looked at."""
+    return literal_column(f"'{name}'", Text).label("lane")
+
+
+def _by_time(table: Table, shown: list[ColumnElement[Any]]) -> list[Select[Any]]:
+    id, high, top = table.c.id, bindparam("high", type_=Uuid), bindparam("top", type_=Uuid)
+    lanes = (("newest", id <= high), ("own ids", id > top))
+    return [select(*shown, _lane(n)).where(part).order_by(id.desc()).limit(_look()) for n, part in lanes]
+
+
+def _places(m: Table, kind: Iterable[ColumnElement[bool]]) -> FromClause:
+    """The destinations that have such messages; or only the one that is asked for."""
+    walk = hops(m.c.destination, kind, "walk")
+    name = bindparam("destination", type_=Text)
+    return select(walk.c.name).where(or_(name.is_(None), walk.c.name == name)).subquery("place")
+
+
+def _of_each(
+    m: Table, place: FromClause, own: Iterable[ColumnElement[bool]], order: Iterable[ColumnElement[Any]]
+) -> Select[Any]:
+    some = select(*columns(m), place.c.name.label("lane")).where(*own).order_by(*order).limit(_look())
+    each = some.correlate(place).lateral("each")
+    return select(each).select_from(place.join(each, true()))
+
+
+def _found(parts: list[Select[Any]], by: str) -> Select[Any]:
+    """Of what these parts look at, what is wanted, the latest first."""
+    # Each in parentheses of its own, with its order and its limit.
+    seen = union_all(*(select(part.subquery()) for part in parts)).cte("seen").prefix_with("MATERIALIZED")
+    full = select(seen.c.lane).group_by(seen.c.lane).having(func.count() >= _look())
+    cut = select(func.count() > 0).select_from(full.subquery("full")).scalar_subquery()
+    back_to = func.min(seen.c.created_at).filter(seen.c.lane == "newest").label("back_to")
+    looked = select(func.count().label("looked"), cut.label("cut"), back_to).select_from(seen).subquery("looked")
+    shown = [c for c in seen.c if c.name not in ("lane", "last_error")]
+    some = select(*shown, brief(seen.c.last_error).label("last_error")).where(*wanted(seen.c))
+    found = (
+        some.order_by(seen.c[by].desc(), seen.c.seq.desc()).limit(bindparam("size", type_=Integer)).subquery("found")
+    )
+    last_first = (found.c[by].desc(), found.c.seq.desc())
+    return select(looked, found).select_from(looked.outerjoin(found, true())).order_by(*last_first)

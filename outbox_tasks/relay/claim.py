@@ -1,0 +1,204 @@
+"""Hop 2, claim: lease what is due, group it into bundles, hand them to the publish workers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil
+from uuid import uuid4
+
+from outbox_tasks.database.claim import BUNDLE_BYTES
+from outbox_tasks.database.schema import DEAD
+from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.model import Bundle, Ticket
+from outbox_tasks.relay.store import Claimed, Store
+from outbox_tasks.relay.traffic import Share
+from outbox_tasks.settings import Settings
+
+log = logging.getLogger("outbox_tasks.claim")
+
+GATHERED = 25
+"""Where messages travel one by one, so many due are not yet much: a worker runs them together."""
+
+SPREAD = 4
+"""When the workers have nothing to do, little is split this many ways, so that several of them share it."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one run of the claim did."""
+
+    claimed: int = 0
+    bundles: int = 0
+    dead: int = 0
+    held_back: bool = False
+    """More may be due, but the publish workers have enough to do."""
+    waiting: int = 0
+    """How many messages were still queued for the publish workers, when it last looked: at most."""
+    buried: list[Claimed] = field(default_factory=list)
+    """Dead letters that were found to have no attempts left, to be too old, or to have nowhere to go."""
+    again: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Messages whose lease had run out, by destination and cause: see `Claimed.cause`."""
+
+
+def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Callable[[], int]) -> Tally:
+    """Claim until nothing is due, the publish workers have enough, or it is time to let a fresh claim take over.
+
+    `send` enqueues bundles; `waiting` tells how many messages are queued for the publish workers. Raises
+    `BrokerUnreachable`, after the leases that could not be handed on were given back.
+    """
+    settings, tally = store.settings, Tally()
+    began = time.monotonic()
+    deadline = began + settings.claim_expires
+    while settings.destinations:
+        queued = tally.waiting = waiting()
+        wanted = _wanted(store, queued)
+        tally.held_back = len(wanted) < len(settings.destinations)
+        if not wanted or not _claim_batch(store, send, wanted, tally, idle=not queued):
+            break
+        if time.monotonic() > deadline:
+            break
+    if settings.destinations and not tally.held_back:
+        unroutable = store.bury_unroutable()
+        tally.buried += unroutable
+        tally.dead += len(unroutable)
+    seconds = time.monotonic() - began
+    facts = {"claimed": tally.claimed, "bundles": tally.bundles, "dead": tally.dead, "seconds": round(seconds, 4)}
+    # An idle relay claims each second, and need not say so.
+    level = logging.INFO if tally.claimed or tally.dead else logging.DEBUG
+    text = "claimed %d messages in %d bundles, %d dead, in %.3f s"
+    log.log(level, text, tally.claimed, tally.bundles, tally.dead, seconds, extra=facts)
+    return tally
+
+
+def _wanted(store: Store, queued: int) -> dict[str, int]:
+    """How much to ask for of each destination, while so many messages wait for the publish workers.
+
+    Each has its own share: a flood to one starves nobody. What a share leaves over, the next batch takes. When the
+    workers have enough to do, only those are asked for that have not much due: theirs goes first.
+    """
+    settings = store.settings
+    room = settings.max_in_flight - queued
+    # Not for crumbs: they would become small bundles, and cost the workers more than they carry.
+    if room >= min(settings.claim_batch, max(1, settings.max_in_flight // 4)):
+        share = max(1, min(room, settings.claim_batch) // len(settings.destinations))
+        return dict.fromkeys(settings.destinations, share)
+    if queued > 2 * settings.max_in_flight:  # nobody works at all
+        return {}
+    return {name: settings.bundle_size_of(name) for name in settings.destinations.keys() - store.traffic.flooding}
+
+
+def _claim_batch(
+    store: Store, send: Callable[[Sequence[Bundle]], None], wanted: Mapping[str, int], tally: Tally, *, idle: bool
+) -> bool:
+    """Claim and hand on one batch; true if there may be more."""
+    lease = str(uuid4())
+    shares = store.traffic.admit(wanted, lease)
+    if not shares:
+        return False
+    rows = store.claim({name: share.size for name, share in shares.items()}, lease)
+    due = [row for row in rows if row.status != DEAD and not row.superseded]
+    found = Counter(row.destination for row in rows)
+    store.traffic.unused(shares, found, lease)
+    filled = {name for name, share in shares.items() if found[name] >= share.size and not share.bounded}
+    store.traffic.flooding = store.traffic.flooding - shares.keys() | filled
+    made = bundled(store.settings, due, lease, spread=SPREAD if idle else 1, flooding=store.traffic.flooding)
+    bundles = _marked(list(made), shares, found)
+    try:
+        send(bundles)
+    except BrokerUnreachable:
+        # What did arrive after all finds its lease gone at begin, and stops.
+        store.release(lease, [ticket for bundle in bundles for ticket in bundle.tickets])
+        raise
+    if log.isEnabledFor(logging.DEBUG):
+        _log_each(due, lease)
+    needless = [row for row in rows if row.superseded and row.status != DEAD]
+    store.discard(lease, needless)
+    tally.claimed += len(due)
+    tally.bundles += len(bundles)
+    tally.again.update((row.destination, row.cause) for row in rows if row.cause is not None)
+    tally.buried += [row for row in rows if row.status == DEAD]
+    tally.dead += len(rows) - len(due) - len(needless)
+    return bool(filled or needless or store.unfinished & shares.keys())
+
+
+def _log_each(rows: Iterable[Claimed], lease: str) -> None:
+    for row in rows:
+        facts = {"message_id": row.id, "event_type": row.event_type, "destination": row.destination, "lease": lease}
+        text = "message %s (%s) to %s claimed after %d attempts, lease %s"
+        log.debug(text, row.id, row.event_type, row.destination, row.attempts, lease, extra=facts)
+
+
+def _marked(bundles: list[Bundle], shares: Mapping[str, Share], found: Mapping[str, int]) -> list[Bundle]:
+    """The last bundle of each destination that may have more due: whoever gets to its end wakes the claim again;
+    later batches are still queued behind it."""
+    last = {bundle.destination: n for n, bundle in enumerate(bundles)}
+    for name, n in last.items():
+        share = shares[name]
+        if found[name] >= share.size and not (share.probe or share.metered):
+            bundles[n] = replace(bundles[n], more=True)
+    return bundles
+
+
+def bundled(
+    settings: Settings,
+    rows: Iterable[Claimed],
+    lease: str,
+    *,
+    spread: int = SPREAD,
+    flooding: Container[str] = (),
+) -> Iterator[Bundle]:
+    """The bundles for freshly leased rows: of one destination and priority each, in the order of insertion; those that
+    share a key stay together, whatever their priorities."""
+    together: dict[tuple[str, int], list[Claimed]] = defaultdict(list)
+    for row in rows:
+        if row.alone:
+            yield Bundle(row.destination, lease, (_ticket(row),), more=row.key is not None)
+        else:
+            together[row.destination, row.priority if row.key is None else 0].append(row)
+    for (destination, priority), due in together.items():
+        most = settings.bundle_size_of(destination)
+        much = destination in flooding or len(due) > max(most, GATHERED)
+        lane = 2 - priority if much or priority < 0 else 0
+        for some in _packed(due, min(most, ceil(len(due) / spread)), most):
+            tickets = tuple(map(_ticket, some))
+            # When a key's messages have arrived, those behind them are due, and nobody else would tell.
+            keyed = any(row.key is not None for row in some)
+            # So many of its size, run together, are still a light bundle.
+            gather = most == 1 and _bytes(some) <= BUNDLE_BYTES // GATHERED
+            yield Bundle(destination, lease, tickets, more=keyed, gather=gather, lane=lane)
+
+
+def _ticket(row: Claimed) -> Ticket:
+    return Ticket(row.id, row.attempts, row.event_type)
+
+
+def _packed(rows: Sequence[Claimed], size: int, most: int) -> Iterator[list[Claimed]]:
+    """Bundles of about `size` rows, and never more than `most` or of too many bytes, that no key is divided between."""
+    bundle: list[Claimed] = []
+    weight = 0
+    for run in _runs(rows):
+        more = _bytes(run)
+        too_many = len(bundle) >= size or len(bundle) + len(run) > most
+        if bundle and (too_many or weight + more > BUNDLE_BYTES):
+            yield bundle
+            bundle, weight = [], 0
+        bundle += run
+        weight += more
+    if bundle:
+        yield bundle
+
+
+def _bytes(rows: Iterable[Claimed]) -> int:
+    return sum(row.size for row in rows)
+
+
+def _runs(rows: Iterable[Claimed]) -> Iterable[list[Claimed]]:
+    """The rows of each key; a row without one is a run of its own."""
+    runs: dict[object, list[Claimed]] = {}
+    for row in rows:
+        runs.setdefault(row.seq if row.key is None else row.key, []).append(row)
+    return runs.values()

@@ -1,0 +1,170 @@
+"""Claim check: a payload over the destination's `max_bytes` goes into a storage, and the message tells where.
+
+The relay does it just before the send, never the writer: what was rolled back leaves nothing behind. An object is named
+by the message's id, so that a repetition writes the same one again. The storages are those of fsspec.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from outbox_tasks.errors import ClaimCheckFailed, ClaimCheckNotInstalled, ConfigurationError, OutboxError
+from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.redaction import CONTAINERS, without_secrets
+from outbox_tasks.settings.destination import Destination
+
+LANES = 8
+"""Payloads on their way at once, where the client can do that."""
+CODE = "claim_check"
+TYPED = {"s3": "ContentType", "s3a": "ContentType", "gs": "content_type", "gcs": "content_type"}
+"""What the clients that can store a content type call it, by scheme."""
+SHOWN = 500
+"""Characters of a client's error."""
+
+
+class ClaimCheck:
+    """The storage of one destination's large payloads; opened when first used, in the process that uses it."""
+
+    def __init__(self, destination: Destination, timeout: float) -> None:
+        """Raises `ClaimCheckNotInstalled` or `ConfigurationError`; connects to nothing."""
+        self._url, self._limit, self._timeout = str(destination.claim_check), destination.max_bytes, timeout
+        self._scheme = self._url.partition("://")[0]
+        self.place = without_login(self._url)
+        self._lanes = LANES if _client(destination.name, self._scheme, self.place).async_impl else 1
+        self._lock = threading.Lock()
+        self._opened: tuple[int, Any, str] | None = None
+        self._left: list[threading.Thread] = []
+
+    def store(self, messages: Sequence[LeasedMessage]) -> list[LeasedMessage | Outcome]:
+        """The messages as they are to be sent, large payloads replaced; or the outcome of one that is not to be.
+
+        What follows one of these and has its key is not to be sent either: it would overtake it.
+        """
+        large = [message for message in messages if len(message.payload) > self._limit]
+        if not large:
+            return list(messages)
+        failures = self._store_all(large)
+        held: set[str] = set()
+        entries: list[LeasedMessage | Outcome] = []
+        for message in messages:
+            failure = failures.get(message.id)
+            if message.key is not None and message.key in held:
+                entries.append(Outcome.behind())
+            elif failure is not None:
+                entries.append(Outcome.retry(CODE, str(failure)))
+                held.update(() if message.key is None else (message.key,))
+            elif len(message.payload) > self._limit:
+                entries.append(replace(message, payload=b"", dataref=f"{self.place}/{message.id}"))
+            else:
+                entries.append(message)
+        return entries
+
+    def _store_all(self, messages: Sequence[LeasedMessage]) -> dict[str, OutboxError]:
+        """What could not be stored in time, by id. Threads, since few clients can be told how long they may take."""
+        deadline = time.monotonic() + self._timeout
+        late = f"there was no answer within {self._timeout:g} s"
+        found: dict[str, OutboxError | None] = {message.id: self._failed(message, late) for message in messages}
+        waiting = deque(messages)
+        # A client that hangs keeps its thread: those count, or each attempt would leave more of them behind.
+        self._left = [thread for thread in self._left if thread.is_alive()]
+        free = min(len(messages), self._lanes - len(self._left))
+        threads = [threading.Thread(target=self._work, args=(waiting, found), daemon=True) for _ in range(free)]
+        self._left += threads
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        finally:
+            waiting.clear()
+        return {id: failure for id, failure in dict(found).items() if failure is not None}
+
+    def _work(self, waiting: deque[LeasedMessage], found: dict[str, OutboxError | None]) -> None:
+        with suppress(IndexError):  # the others, or the end of the time, have taken the rest
+            while True:
+                message = waiting.popleft()
+                try:
+                    self._put(message)
+                    found[message.id] = None
+                except Exception as error:  # a client may raise anything
+                    found[message.id] = self._failed(message, f"{type(error).__name__}: {error}")
+
+    def _put(self, message: LeasedMessage) -> None:
+        storage, root = self._open()
+        if getattr(storage, "local_file", False):
+            _write(Path(root), message.id, message.payload)
+        else:
+            typed = _typed(self._scheme, message.content_type)
+            storage.pipe_file(f"{root.rstrip('/')}/{message.id}", message.payload, **typed)
+
+    def _open(self) -> tuple[Any, str]:
+        from fsspec.core import url_to_fs
+
+        with self._lock:
+            if self._opened is None or self._opened[0] != os.getpid():  # its clients do not survive a fork
+                self._opened = (os.getpid(), *url_to_fs(self._url, skip_instance_cache=True))
+            return self._opened[1:]
+
+    def _failed(self, message: LeasedMessage, reason: str) -> OutboxError:
+        shown = without_secrets(reason, self._url)[:SHOWN]
+        return ClaimCheckFailed(id=message.id, size=len(message.payload), place=self.place, reason=shown)
+
+
+def _client(destination: str, scheme: str, place: str) -> Any:
+    """fsspec's class for a scheme, which loads its client."""
+    try:
+        import fsspec
+
+        return fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        missing = error.name or error
+        raise ClaimCheckNotInstalled(destination=destination, place=place, scheme=scheme, missing=missing) from error
+    except ValueError as error:
+        setting, rule = f"destinations.{destination}.claim_check", f"fsspec knows no storage {scheme}://"
+        raise ConfigurationError(setting=setting, value=place, rule=rule) from error
+
+
+def without_login(url: str) -> str:
+    """The URL as everybody may use it, without a slash at its end."""
+    scheme, _, rest = url.partition("://")
+    login, _, place = rest.rpartition("@")
+    if scheme in CONTAINERS and ":" not in login:
+        return url.rstrip("/")
+    return f"{scheme}://{place.rstrip('/')}"
+
+
+def _typed(scheme: str, content_type: str) -> Mapping[str, str]:
+    """The content type for a client that takes one; not what no storage would take."""
+    fit = content_type and content_type.isascii() and content_type.isprintable()
+    return {TYPED[scheme]: content_type} if fit and scheme in TYPED else {}
+
+
+def _write(directory: Path, name: str, payload: bytes) -> None:
+    """All at once and for good, as storages of objects do it: a repetition may meet a reader of the first delivery.
+
+    The directory is not made: where a file system is not mounted, that would hide it.
+    """
+    part = directory / f".{name}.{uuid4().hex}.part"
+    try:
+        with part.open("wb") as file:
+            file.write(payload)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(directory / name)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

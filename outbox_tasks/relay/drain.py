@@ -1,0 +1,121 @@
+"""The whole pipe in one process, without Celery: for cron, or a function that runs on a schedule.
+
+Under the same leases as the workers', so that any number of them, and workers too, may run at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.relay import claim, send, settle
+from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import SLOW, Settings
+
+log = logging.getLogger(__name__)
+
+ENOUGH = 1 << 62
+"""More than any queue holds: the claim then asks for nothing more."""
+
+PATIENCE = 20
+"""Times that what was claimed could not be begun, since others held all slots of its destination, before it is left to
+them."""
+
+
+@dataclass(slots=True)
+class Drained:
+    """What one drain did, by what became of the messages."""
+
+    steps: Counter[Step] = field(default_factory=Counter)
+    buried: int = 0
+    """Dead letters that were found to have no attempts left, or to be too old, or for no known destination."""
+    ended: bool = True
+    """Nothing was due any more; false if it was told to stop before."""
+
+    @property
+    def sent(self) -> int:
+        return self.steps[Step.SENT]
+
+    @property
+    def dead(self) -> int:
+        return self.steps[Step.DEAD] + self.buried
+
+    @property
+    def later(self) -> int:
+        """Failed, and due again after a wait."""
+        return self.steps[Step.RELEASE] + self.steps[Step.OUTAGE]
+
+
+def settings_for(settings: Settings) -> Settings:
+    """Those of a process that will be gone: every retry goes through the table."""
+    return settings.replace(native_retry_max=0)
+
+
+def drain(
+    store: Store,
+    publishers: Publishers,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    settled: Callable[[Bundle, Sequence[Verdict], float], None] = lambda bundle, verdicts, seconds: None,
+) -> Drained:
+    """Claim, publish and settle until nothing is due, or `stop()` is true: it is asked before each bundle.
+
+    `store` is one of `settings_for`. `settled` is told of each bundle, and of the seconds from begin to settle. What
+    fails is due again later, by its backoff, and is not waited for. Raises `DatabaseUnavailable`; what was claimed then
+    is claimed again when its lease has run out.
+    """
+    drained, tries, given_back = Drained(), 0, False
+    while not stop():
+        found = _Round(store, publishers, stop, settled, drained)
+        tally = claim.claim(store, found.send, lambda: ENOUGH if stop() else 0)
+        drained.buried += tally.dead
+        before, given_back = given_back, tally.claimed > found.begun
+        tries = 0 if found.begun or tally.dead else tries + 1
+        if tries > PATIENCE or (tries and not (before or given_back)):
+            return drained
+        if given_back:
+            time.sleep(1.2 * SLOW)  # it is due again in SLOW
+    drained.ended = False
+    return drained
+
+
+class _Round:
+    """What one claim found, published as it is handed on."""
+
+    def __init__(
+        self,
+        store: Store,
+        publishers: Publishers,
+        stop: Callable[[], bool],
+        settled: Callable[[Bundle, Sequence[Verdict], float], None],
+        drained: Drained,
+    ) -> None:
+        self._store, self._publishers, self._stop, self._settled = store, publishers, stop, settled
+        self._drained = drained
+        self.begun = 0
+
+    def send(self, bundles: Sequence[Bundle]) -> None:
+        """In place of a queue."""
+        for n, bundle in enumerate(bundles):
+            if self._stop():
+                for left in bundles[n:]:
+                    self._store.release(left.lease, left.tickets)
+                return
+            self._deliver(bundle)
+
+    def _deliver(self, bundle: Bundle) -> None:
+        began = time.monotonic()
+        outcomes = send.publish(self._store, self._publishers, bundle)
+        verdicts = settle.settle(self._store, bundle, outcomes)
+        self._settled(bundle, verdicts, time.monotonic() - began)
+        self.begun += len(outcomes)
+        self._drained.steps.update(verdict.step for verdict in verdicts)
+        for verdict in verdicts:
+            if verdict.step is Step.DEAD:
+                # Not its error's text, which may quote the message: see `logs`.
+                log.warning("message %s is dead: %s", verdict.ticket.id, verdict.code)

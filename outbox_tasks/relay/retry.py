@@ -1,0 +1,76 @@
+"""When a failed message is tried again, and when it is given up: pure functions of the outcome and the attempts."""
+
+from __future__ import annotations
+
+import random
+
+from celery.utils.time import get_exponential_backoff_interval
+
+from outbox_tasks.model import FAILED_TOGETHER, Outcome, Result, Step, Ticket, Verdict
+from outbox_tasks.redaction import without_secrets
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
+
+JITTER = 0.25
+"""Waits are lengthened by up to this share, so that what failed together does not return together.
+It only lengthens: a wait is never shorter than the backoff or than what the destination asked for."""
+
+LONGEST_ASKED = 86_400.0
+"""Seconds: the longest wait that a destination can ask for. No answer may put a message off for good."""
+
+MAX_ATTEMPTS: int = Destination.model_fields["max_attempts"].default
+"""Of a destination that is not configured here."""
+
+MAX_CODE, MAX_ERROR = 64, 500
+"""Characters of an error's code and text that are kept on the row."""
+
+
+def backoff(
+    settings: Settings, attempts: int, *, destination: Destination | None = None, at_least: float = 0.0
+) -> float:
+    """Seconds to wait after the `attempts`-th failed attempt: base · 2^(attempts-1), capped, with jitter. A
+    destination may have a base and a cap of its own."""
+    base = (destination and destination.backoff_base) or settings.backoff_base
+    cap = (destination and destination.backoff_cap) or settings.backoff_cap
+    plain = get_exponential_backoff_interval(base, min(max(attempts, 1) - 1, 60), cap)
+    return float(max(plain, at_least)) * (1 + JITTER * random.random())
+
+
+def asked(outcome: Outcome) -> float:
+    """The seconds for which the destination asked, within bounds: a publisher hands on what somebody else has said."""
+    try:
+        seconds = float(outcome.retry_after or 0.0)
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return min(max(0.0, seconds), LONGEST_ASKED)  # in this order, not a number is 0
+
+
+def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome) -> Verdict:
+    """What happens next to a message whose send, its `ticket.attempt`-th, had this outcome."""
+    configured = settings.destinations.get(destination)
+    urls = [configured.url] if configured else []
+    code = outcome.code and outcome.code[:MAX_CODE]
+    error = outcome.error and without_secrets(outcome.error, *urls)[:MAX_ERROR]
+    if outcome.result is Result.SENT:
+        return Verdict(ticket, Step.SENT)
+    if outcome.result is Result.BEHIND:
+        return Verdict(ticket, Step.BEHIND)
+    if outcome.result is Result.DISCARDED:
+        return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
+    if outcome.code == FAILED_TOGETHER:  # nobody's attempt: by way of the table, where each is claimed alone
+        return Verdict(ticket, Step.RELEASE, backoff(settings, ticket.attempt, destination=configured), code, error)
+    # An outage says nothing about the message: whether it has attempts left is looked at when it is claimed again.
+    counts = outcome.result is not Result.OUTAGE
+    # A relay that does not know the destination yet, or any more, leaves the message to one that does.
+    most = MAX_ATTEMPTS if configured is None else configured.max_attempts
+    if outcome.result is Result.DEAD or (counts and ticket.attempt >= most):
+        return Verdict(ticket, Step.DEAD, 0.0, code, error)
+    wait = backoff(settings, ticket.attempt, destination=configured, at_least=asked(outcome))
+    if outcome.result is Result.OUTAGE:
+        return Verdict(ticket, Step.OUTAGE, wait, code, error)
+    # Longer waits belong in the table: a task that waits in Redis must not outlive the visibility timeout. So does
+    # what must pass the claim once more, which alone knows of rates, and of newer messages.
+    soon = wait <= settings.native_retry_max * (1 + JITTER)
+    native = soon and configured is not None and configured.rate_limit is None and not ticket.latest
+    step = Step.RETRY if native else Step.RELEASE
+    return Verdict(ticket, step, wait, code, error)

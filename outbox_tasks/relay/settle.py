@@ -1,0 +1,108 @@
+"""Hop 4, settle: decide what each outcome means for its message, and record it, fenced by the lease."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
+from typing import TypeVar
+
+from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
+from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
+from outbox_tasks.relay.retry import judge
+from outbox_tasks.relay.store import Store
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+NATIVE_RETRIES = 10
+"""More of one bundle than this go back to the table: each retry of Celery's is a task that travels alone, and claimed
+again they travel together. So a destination that fails many messages costs the workers little."""
+
+WAITS = (0.05, 0.2, 0.5)
+"""Seconds before the next try while the database is away, the last again and again: it is sent, so it is worth some
+waiting to say so."""
+
+
+def settle(
+    store: Store,
+    bundle: Bundle,
+    outcomes: Sequence[tuple[Ticket, Outcome]],
+    opened: Callable[[str | None, str | None], None] = lambda code, error: None,
+) -> list[Verdict]:
+    """Record the outcomes of a bundle. Returns a verdict for each of its messages, in its order; STALE are those
+    that were not begun or were not ours any more when they were settled. `opened` is called with the code and the
+    error if they have opened the destination's breaker.
+
+    Raises `DatabaseUnavailable` when the database stays away: the leases then run out, and each message is
+    delivered again, with the cause on its row.
+    """
+    verdicts = {ticket.id: judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes}
+    if sum(verdict.step is Step.RETRY for verdict in verdicts.values()) > NATIVE_RETRIES:
+        verdicts = {id: _released(verdict) for id, verdict in verdicts.items()}
+    done = [verdict for verdict in verdicts.values() if verdict.step in (Step.SENT, Step.DISCARDED)]
+    failed = [verdict for verdict in verdicts.values() if verdict.step not in (Step.SENT, Step.DISCARDED)]
+    # What the soft time limit leaves, after a slow send, for trying again.
+    patience = store.settings.soft_time_limit - store.settings.send_timeout - store.settings.statement_timeout
+    deadline = time.monotonic() + patience
+    if not done:  # what was sent closes the breaker by itself, as it is settled
+        _tell_the_breaker(store, bundle, failed, deadline, opened)
+    # Two statements, two transactions: each is tried again by itself.
+    settled: set[str] = set()
+    for some in (done, failed):
+        record = partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender)
+        settled |= _patiently(record, deadline, bundle, len(some), partial(record, unhurried=True))
+    if vain := [v.ticket for v in verdicts.values() if v.ticket.id not in settled and v.step is not Step.BEHIND]:
+        _patiently(partial(store.sent_in_vain, vain), deadline, bundle, len(vain))
+    result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
+    return [v if v.ticket.id in settled else replace(v, step=Step.STALE) for v in result]
+
+
+def _released(verdict: Verdict) -> Verdict:
+    return replace(verdict, step=Step.RELEASE) if verdict.step is Step.RETRY else verdict
+
+
+def _tell_the_breaker(
+    store: Store,
+    bundle: Bundle,
+    failed: Sequence[Verdict],
+    deadline: float,
+    opened: Callable[[str | None, str | None], None],
+) -> None:
+    """A bundle counts as one send: it got through to the destination, or it did not."""
+    failed = [verdict for verdict in failed if verdict.step is not Step.BEHIND]
+    if not failed:  # then nothing was sent
+        return
+    outage = next((verdict for verdict in failed if verdict.step is Step.OUTAGE), None)
+    if outage is None:  # it has answered, if only to refuse
+        _patiently(partial(store.traffic.recovered, bundle.destination), deadline, bundle, len(failed))
+        return
+    tripped = partial(store.traffic.tripped, bundle.destination, bundle.lease, outage.code, outage.error)
+    if _patiently(tripped, deadline, bundle, len(failed)):
+        facts = {"destination": bundle.destination, "code": outage.code, "lease": bundle.lease}
+        log.warning("%s is left alone for a while: %s", bundle.destination, outage.code, extra=facts)
+        opened(outage.code, outage.error)
+
+
+def _patiently(
+    settle: Callable[[], R], deadline: float, bundle: Bundle, count: int, unhurried: Callable[[], R] | None = None
+) -> R:
+    """`unhurried`: the same with more time for the statement, for when that is what it was too slow for."""
+    for tried, wait in enumerate(chain(WAITS, repeat(WAITS[-1]))):
+        try:
+            return settle()
+        except DatabaseUnavailable as error:
+            # Once more in any case: after a pause of the whole process the time is over, and the database may be back.
+            if tried and time.monotonic() + wait > deadline:
+                raise
+            if unhurried and isinstance(error, DatabaseTooSlow):
+                settle = unhurried
+            facts = {"destination": bundle.destination, "lease": bundle.lease, "count": count}
+            text = "could not settle %d messages to %s, lease %s, trying again: %s"
+            log.warning(text, count, bundle.destination, bundle.lease, error, extra=facts)
+            time.sleep(wait)
+    raise AssertionError  # the waits have no end

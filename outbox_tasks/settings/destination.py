@@ -1,0 +1,164 @@
+"""A destination as it is configured: where messages can go, and how."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+from urllib.parse import SplitResult, parse_qs
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.redaction import redacted
+
+CLAIM_CHECK_LARGEST = 64 * 1024 * 1024
+"""Bytes of the largest payload for a destination with a `claim_check`: it is in the database and in memory too."""
+
+STORAGE = re.compile(r"(?:(?:file|local):///|(?!file:|local:)[a-z][a-z0-9+.-]*://(?:[^\s?#/@]*@)?)[^\s?#%@]*")
+"""What `claim_check` may be: as it stands, with an id behind it, it is a URL for any consumer."""
+
+HIDDEN = "…"
+"""Stands in errors for a value that may hold credentials."""
+
+
+URL = re.compile(r"([^:/?#]+):(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
+"""The parts of a URL: RFC 3986, appendix B."""
+
+
+def split(url: str) -> SplitResult:
+    """The parts of a URL that may name several hosts. Many a `urlsplit` refuses an IPv6 address behind another host."""
+    found = URL.fullmatch(url)
+    if found is None:
+        raise ValueError("it is not a URL")
+    scheme, *rest = (part or "" for part in found.groups())
+    return SplitResult(scheme.lower(), *rest)
+
+
+def _has_scheme(url: str) -> str:
+    if "://" not in url:
+        raise ValueError("it must be a URL such as redis+stream://localhost:6379/1/orders")
+    return url
+
+
+def _is_storage(url: str) -> str:
+    if not STORAGE.fullmatch(url):
+        rule = "it must be a URL such as s3://bucket/prefix or file:///srv/outbox, without spaces, ?, #, % and @"
+        raise ValueError(rule)
+    return url
+
+
+Url = Annotated[str, AfterValidator(_has_scheme)]
+StorageUrl = Annotated[str, AfterValidator(_is_storage)]
+
+WEEK, CENTURY = 7 * 86_400.0, 100 * 365 * 86_400.0
+SHORTEST = 0.001
+"""Seconds. Less would be cut to nothing on its way to the database, where 0 means without end."""
+
+
+def _none_or_enough(seconds: float) -> float:
+    if 0 < seconds < SHORTEST:
+        raise ValueError(f"it must be 0, or at least {SHORTEST:g}")
+    return seconds
+
+
+# The numbers of the settings, one type for each kind. Each has bounds that the database, Celery and the system's own
+# clocks can take, also where several are added up.
+Seconds = Annotated[float, Field(ge=SHORTEST, le=WEEK, allow_inf_nan=False)]
+"""What a process waits for: in milliseconds it is an int32."""
+SecondsOrZero = Annotated[float, Field(ge=0, le=WEEK, allow_inf_nan=False), AfterValidator(_none_or_enough)]
+Span = Annotated[float, Field(ge=SHORTEST, le=CENTURY, allow_inf_nan=False)]
+"""An age: what is so long ago, or so far ahead, is still a date."""
+SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY, allow_inf_nan=False), AfterValidator(_none_or_enough)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+BatchSize = Annotated[int, Field(ge=1, le=50_000)]
+BundleSize = Annotated[int, Field(ge=1, le=1000)]
+Processes = Annotated[int, Field(ge=1, le=10_000)]
+"""Each is a row of `outbox_slots`."""
+ProcessesOrNone = Annotated[int, Field(ge=0, le=10_000)]
+Bytes = Annotated[int, Field(ge=1, le=256 * 1024 * 1024)]
+"""Of one payload, which is in memory several times while it is sent."""
+PerSecond = Annotated[float, Field(ge=0.0001, le=1_000_000, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+
+
+class Route(BaseModel):
+    """Where messages of some event types go: a list of destinations in `outbox.toml`, or a table."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    to: list[str]
+    """Destinations: each gets a row of its own."""
+    latest: bool = False
+    """Of messages with the same key only the newest matters: one that has failed is discarded, not tried again, as soon
+    as there is a newer one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_list(cls, value: object) -> object:
+        return {"to": value} if isinstance(value, list) else value
+
+
+class Destination(BaseModel):
+    """Where messages can go, and how: one `[destinations.<name>]` table of `outbox.toml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = ""
+    url: Url = Field(repr=False)
+    """Where, and by its scheme how: see destinations.md."""
+    max_bytes: Bytes = 1_048_576
+    """Larger payloads are refused at the write, or go by `claim_check`."""
+    claim_check: StorageUrl | None = Field(default=None, repr=False)
+    """A storage that fsspec knows, such as s3://bucket/prefix: where payloads over `max_bytes`, up to 64 MiB, are put;
+    the message tells where."""
+    max_attempts: Count = 20
+    """Begun sends before a message is dead; about half a day with the default backoff."""
+    max_age: Span | None = None
+    """After so long without success a message is dead, whatever attempts it has left; a later `deliver_at` counts, not
+    the write."""
+    on_dead: Literal["block", "skip"] = "block"
+    """Whether a dead message holds up those that share its key, until a person sees to it, or lets them pass."""
+    bundle_size: BundleSize | None = None
+    """Overrides the general `bundle_size`."""
+    concurrency: Processes | None = None
+    """Sends at once, over the whole cluster; none: as many as there are publish processes, but for `reserve`."""
+    rate_limit: PerSecond | None = None
+    """Messages a second at most, over the whole cluster, in bursts of what a second allows."""
+    send_timeout: Seconds | None = None
+    """Overrides the general `send_timeout`."""
+    backoff_base: Seconds | None = None
+    """Overrides the general `backoff_base`."""
+    backoff_cap: Seconds | None = None
+    """Overrides the general `backoff_cap`."""
+    transport_options: dict[str, Any] = Field(default_factory=dict, repr=False)
+    """kombu's transport options, such as `global_keyprefix`, where the destination goes through kombu."""
+
+    @property
+    def scheme(self) -> str:
+        return split(self.url).scheme
+
+    @property
+    def takes_the_relays_broker(self) -> bool:
+        """Whether it sends tasks to the relay's own broker, for the want of one that it names."""
+        return self.scheme == "celery" and "broker" not in parse_qs(self.url.partition("?")[2])
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest payload that may be written."""
+        return self.max_bytes if self.claim_check is None else CLAIM_CHECK_LARGEST
+
+    def check_claim_check(self) -> None:
+        """Raises `ConfigurationError` for one that can't work here."""
+        if self.claim_check is None:
+            return
+        setting, value, rule = "claim_check", redacted(self.claim_check), None
+        if self.scheme == "celery":
+            rule = (
+                "a celery:// destination can't say where a payload is, because a task is called with the payload. "
+                "Remove claim_check, and raise max_bytes if the broker can take more"
+            )
+        elif self.max_bytes >= CLAIM_CHECK_LARGEST:
+            setting, value = "max_bytes", str(self.max_bytes)
+            rule = f"with claim_check it must be below {CLAIM_CHECK_LARGEST}, the most that may be written"
+        if rule:
+            raise ConfigurationError(setting=f"destinations.{self.name}.{setting}", value=value, rule=rule)

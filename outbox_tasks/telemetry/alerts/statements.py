@@ -1,0 +1,191 @@
+"""The statements of the alerts: what is going on is on a row for each, so that the whole cluster tells of it once.
+
+An alert begins as something happens, is open while it lasts, and ends when nothing of it is left. What is told is told
+again after a while only if more has happened meanwhile. What is to be posted is leased like a message, by `post_at`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    DateTime,
+    Float,
+    Integer,
+    Interval,
+    Text,
+    any_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    false,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.sql import ColumnElement, Delete, Select, Update
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
+
+from outbox_tasks.database.pieces import SECOND, json_rows, seconds
+from outbox_tasks.database.schema import Tables
+
+POSTS = 100
+"""Tries of a webhook, at most five minutes apart, before it is given up for an alert."""
+
+MINUTE = literal_column("interval '1 minute'", Interval)
+
+
+def record_alerts(t: Tables) -> ReturningInsert[Any]:
+    """Count what has happened, by the name of its alert, and say which of them are to be told now: those that begin,
+    and those of which was told long ago. All of it in one statement, whatever has happened.
+
+    Parameters: happened (JSON rows of alert: its name, kind, destination, count and facts, sorted by name: two
+    processes must not wait for each other); again (seconds after which to tell again), posting (whether to post what
+    is told).
+    """
+    a = t.alerts
+    row = json_rows("happened", alert=Text, kind=Text, destination=Text, count=BigInteger, facts=JSONB)
+    values = {
+        "name": row.c.alert, **{name: row.c[name] for name in ("kind", "destination", "count", "facts")},
+        "first_at": func.now(), "last_at": func.now(), "told_at": func.now(), "told": row.c.count,
+        "post_at": case((bindparam("posting", type_=Boolean), func.now())),
+    }  # fmt: skip
+    add = insert(a).from_select(list(values), select(*values.values()).select_from(row))
+    new = add.excluded
+    begins = a.c.over_at.is_not(None)
+    due = or_(begins, a.c.told_at <= func.now() - seconds("again"))
+    return add.on_conflict_do_update(
+        index_elements=[a.c.name],
+        set_={
+            "first_at": case((begins, new.first_at), else_=a.c.first_at),
+            "last_at": new.last_at,
+            "told_at": case((due, new.told_at), else_=a.c.told_at),
+            "over_at": null(),
+            "count": case((begins, new.count), else_=a.c.count + new.count),
+            "told": case((due, a.c.untold + new.count), else_=a.c.told),
+            "untold": case((due, 0), else_=a.c.untold + new.count),
+            "post_at": case((due, new.post_at), else_=a.c.post_at),
+            "posts": case((due, 0), else_=a.c.posts),
+            "facts": new.facts,
+        },
+    ).returning(*_shown(t), (a.c.told_at == a.c.last_at).label("now"))
+
+
+def end_alerts(t: Tables) -> ReturningUpdate[Any]:
+    """End the alerts of which nothing is left, and nothing has come for a while. Returns those whose end is told:
+    not of dead letters, which end by what a person did. Parameters: quiet (seconds), posting.
+    """
+    a, d, m = t.alerts, t.destinations, t.messages
+    left_alone = exists(select(d.c.name).where(d.c.name == a.c.destination, d.c.opened_at.is_not(None)))
+    dead = exists(
+        # What an alert tells of was there a moment before it.
+        select(m.c.id).where(
+            m.c.destination == a.c.destination,
+            m.c.status == literal_column("'dead'"),
+            m.c.dead_at > a.c.first_at - MINUTE,
+            # That others are there, for another reason, is another alert's.
+            case(
+                (a.c.kind == "dead_letter", m.c.last_error_code.is_not_distinct_from(a.c.facts["code"].astext)),
+                else_=m.c.key.is_not(None),
+            ),
+        )
+    )
+    # What is stale is counted at each look, so nothing of it has come.
+    lasts = case(
+        (a.c.kind == "breaker", left_alone),
+        (or_(a.c.kind == "dead_letter", a.c.kind == "key_blocked"), dead),
+        else_=false(),
+    )
+    told = or_(a.c.kind == "breaker", a.c.kind == "stale")
+    return (
+        update(a)
+        .where(a.c.over_at.is_(None), a.c.last_at < func.now() - seconds("quiet"), ~lasts)
+        .values(
+            over_at=func.now(),
+            told=case((told, a.c.untold), else_=a.c.told),
+            untold=case((told, 0), else_=a.c.untold),
+            post_at=case((told & bindparam("posting", type_=Boolean), func.now()), else_=a.c.post_at),
+            posts=case((told, 0), else_=a.c.posts),
+        )
+        .returning(*_shown(t), told.label("now"))
+    )
+
+
+def take_posts(t: Tables) -> ReturningUpdate[Any]:
+    """Lease what is to be posted, for `hold` seconds: whoever posts it has so long."""
+    a = t.alerts
+    waiting = (
+        select(a.c.name).where(a.c.post_at <= func.now()).order_by(a.c.post_at).limit(20)
+        .with_for_update(skip_locked=True)
+    )  # fmt: skip
+    return (
+        update(a)
+        .where(a.c.name == any_(func.array(waiting.scalar_subquery())))
+        .values(post_at=func.now() + seconds("hold"), posts=a.c.posts + 1)
+        .returning(*_shown(t), a.c.post_at, a.c.posts)
+    )
+
+
+def posted(t: Tables) -> ReturningUpdate[Any]:
+    """It has been posted; what was told meanwhile is still to be. Parameters: names (array), lease (its `post_at`)."""
+    return _taken(t).values(post_at=null()).returning(t.alerts.c.name)
+
+
+def put_off(t: Tables) -> ReturningUpdate[Any]:
+    """It could not be posted: again after a wait that doubles each time, up to five minutes, or not any more.
+
+    Parameters: names (array), lease (its `post_at`), wait (seconds, the first time).
+    """
+    a = t.alerts
+    longer = func.least(literal(300.0), bindparam("wait", type_=Float) * func.power(2, func.least(a.c.posts - 1, 20)))
+    later = case((a.c.posts < POSTS, func.now() + longer * SECOND))
+    return _taken(t).values(post_at=later).returning(a.c.name, a.c.post_at)
+
+
+def _taken(t: Tables) -> Update:
+    a = t.alerts
+    names = bindparam("names", type_=ARRAY(Text))
+    return update(a).where(a.c.name == any_(names), a.c.post_at == bindparam("lease", type_=DateTime(True)))
+
+
+def turn_to_look(t: Tables) -> ReturningInsert[Any]:
+    """Whether it is our turn to look: a row if nobody in the cluster has looked for `pace` seconds."""
+    h = t.heartbeats
+    add = insert(h).values(name=literal("alerts"), kind=literal("look"))
+    return add.on_conflict_do_update(
+        index_elements=[h.c.name],
+        set_={"seen_at": func.clock_timestamp()},
+        where=h.c.seen_at < func.clock_timestamp() - seconds("pace"),
+    ).returning(h.c.name)
+
+
+def known_alerts(t: Tables) -> Select[Any]:
+    """The alerts, what is going on first, then the latest. Parameter: size."""
+    a = t.alerts
+    return (
+        select(*_shown(t), a.c.untold, a.c.post_at)
+        .order_by(a.c.over_at.is_not(None), a.c.last_at.desc())
+        .limit(bindparam("size", type_=Integer))
+    )
+
+
+def forget_alerts(t: Tables) -> Delete:
+    """Forget what has long been over. Parameter: keep (seconds)."""
+    return delete(t.alerts).where(t.alerts.c.over_at < func.now() - seconds("keep"))
+
+
+def _shown(t: Tables) -> tuple[ColumnElement[Any], ...]:
+    a = t.alerts
+    return (
+        a.c.name, a.c.kind, a.c.destination, a.c.first_at, a.c.last_at, a.c.told_at, a.c.over_at, a.c.count, a.c.told,
+        a.c.facts,
+    )  # fmt: skip

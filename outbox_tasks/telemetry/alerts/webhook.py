@@ -1,0 +1,135 @@
+"""What people read of an alert, and the webhook that it is posted to."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, timedelta
+from typing import Any
+
+from outbox_tasks.errors import AlertsNotInstalled, ConfigurationError, WebhookFailed
+from outbox_tasks.redaction import redacted, without_secrets
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import HIDDEN
+
+TIMEOUT = 5.0
+"""Seconds for connecting, and for each part of the request and of its answer."""
+
+ANSWER = 200
+"""Bytes of an answer that are quoted."""
+
+OVER = {
+    "breaker": "{destination} is in reach again, after {lasted}",
+    "stale": "{destination} is not stale any more, after {lasted}",
+    "dead_letter": "The dead letters of {destination} ({code}) are seen to",
+    "key_blocked": "No key of {destination} is held up any more",
+}
+GOING_ON = {
+    "breaker": "{destination} is out of reach ({code}), and left alone but for a try now and then",
+    "stale": "{destination} is stale: its oldest message has been due for {waited}",
+    "dead_letter": "{destination}: {number} dead ({code}). The latest is {event_type} {message_id}",
+    "key_blocked": "{destination}: a dead message holds up {blocked}. `outbox-tasks keys` lists them",
+}
+
+
+def described(row: Any, source: str) -> dict[str, Any]:
+    """An alert as it is logged and posted: `text` for people and chats, the rest for programs; times in UTC."""
+    told = {
+        "text": f"{text(row)} [{source}]",
+        "kind": row.kind,
+        "state": "over" if row.over_at else "open",
+        "destination": row.destination,
+        "count": row.told,
+        "total": row.count,
+        "since": row.first_at.astimezone(UTC).isoformat(),
+        "at": (row.over_at or row.last_at).astimezone(UTC).isoformat(),
+        "name": row.name,
+        "source": source,
+    }
+    return {name: value for name, value in {**row.facts, **told}.items() if value is not None}
+
+
+def test(source: str) -> dict[str, Any]:
+    """An alert of nothing, to see whether they arrive."""
+    text = f"A test: the alerts of outbox_tasks arrive here [{source}]"
+    return {"text": text, "kind": "test", "state": "open", "source": source}
+
+
+def text(row: Any) -> str:
+    """An alert in a sentence."""
+    keys = row.facts.get("keys") or []
+    facts = {
+        **dict.fromkeys(("code", "event_type", "message_id"), "?"),
+        **row.facts,
+        "destination": row.destination,
+        "number": f"{row.told:,} message{'s are' if row.told != 1 else ' is'}",
+        "lasted": span(row.last_at - row.first_at),
+        "waited": span(timedelta(seconds=row.facts.get("oldest", 0))),
+        "blocked": f"the key{'s' if row.told > 1 else ''} {', '.join(keys)}" + _more(row.told - len(keys)),
+    }
+    sentence = (OVER if row.over_at else GOING_ON)[row.kind].format_map(facts)
+    again = row.first_at < row.told_at and not row.over_at
+    if not again:
+        return sentence
+    times = "" if row.kind == "stale" else f", {row.count:,} in all"
+    return f"{sentence} (since {row.first_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC{times})"
+
+
+def _more(number: int) -> str:
+    return f" and {number:,} more" if number > 0 else ""
+
+
+def span(time: timedelta) -> str:
+    """A time as people say it, by its larger two units."""
+    seconds = int(time.total_seconds())
+    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
+    parts = [f"{number} {unit}" for number, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if number]
+    return " ".join(parts[:2]) or f"{seconds} s"
+
+
+def check(settings: Settings) -> None:
+    """Raises `AlertsNotInstalled` or `ConfigurationError` if alerts can't be posted as the settings say."""
+    if settings.alert_webhook is None:
+        return
+    try:
+        import httpx
+    except ModuleNotFoundError as error:
+        raise AlertsNotInstalled(missing=error.name) from error
+    try:
+        good = httpx.URL(settings.alert_webhook).scheme in ("http", "https")
+    except httpx.InvalidURL:
+        good = False
+    if not good:
+        raise ConfigurationError(setting="alert_webhook", value=HIDDEN, rule="it must be an http:// or https:// URL")
+
+
+def post(url: str, alert: Mapping[str, Any]) -> str:
+    """Post an alert; returns the answer: its status, and how it begins. Raises `WebhookFailed`."""
+    import httpx
+
+    client_log = logging.getLogger("httpx")
+    unlogged = _Without(str(httpx.URL(url)))
+    client_log.addFilter(unlogged)
+    try:
+        with httpx.Client(timeout=TIMEOUT) as client, client.stream("POST", url, json=alert) as answer:
+            if answer.is_success:
+                return f"HTTP {answer.status_code}"
+            body = next(answer.iter_bytes(ANSWER), b"").decode(errors="replace")
+            reason = " ".join(f"HTTP {answer.status_code} {without_secrets(body, url)}".split())
+            raise WebhookFailed(place=redacted(url), reason=reason)
+    except httpx.HTTPError as error:
+        reason = without_secrets(str(error), url) or type(error).__name__
+        raise WebhookFailed(place=redacted(url), reason=reason) from None
+    finally:
+        client_log.removeFilter(unlogged)
+
+
+class _Without(logging.Filter):
+    """httpx logs each request, with a URL that nobody else is to know."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return self._url not in record.getMessage()

@@ -1,0 +1,39 @@
+"""What the workers of an app tell of themselves: counts, heartbeats, metrics, alerts, logs and the monitor.
+
+The tasks know nothing of it: they send the signals of `outbox_tasks.signals`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import signals
+
+from outbox_tasks.errors import OutboxError
+from outbox_tasks.signals import settled
+from outbox_tasks.telemetry import heartbeat, logs, metrics, monitor
+from outbox_tasks.telemetry.alerts import teller, webhook
+from outbox_tasks.telemetry.counters import Tallies
+from outbox_tasks.worker.process import Relay, serves
+
+
+def connect(relay: Relay) -> None:
+    """Have the workers of the relay's app tell. Called once for an app."""
+    app = relay.app
+
+    def check(sender: Any = None, **_: Any) -> None:
+        if sender.app is app and serves(app):
+            try:
+                webhook.check(relay.settings)
+            except OutboxError as error:
+                raise SystemExit(f"outbox_tasks: {error}") from None
+
+    tallies = Tallies(lambda: relay.store)
+    tallies.connect(app)
+    relay.before_close.append(tallies.close)
+    settled.connect(logs.published, sender=app, weak=False)
+    signals.worker_init.connect(check, weak=False)
+    teller.connect(relay)
+    heartbeat.connect(relay)
+    metrics.connect(relay)
+    monitor.connect(relay)

@@ -1,0 +1,164 @@
+"""What this process saw happen: counted in memory, and written every few seconds by a thread of its own.
+
+So it costs a send next to nothing, and can't fail one. What is not yet written when a process is killed is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from celery import Celery
+
+from outbox_tasks.database import activity
+from outbox_tasks.errors import OutboxError
+from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.redaction import logger
+from outbox_tasks.relay.claim import Tally
+from outbox_tasks.relay.store import Store, holder
+from outbox_tasks.signals import claimed, ran, settled
+
+log = logger(__name__)
+
+EVERY = 2.0
+"""Seconds from a count to its being written."""
+
+BROKEN = 10.0
+"""The same while the database can't take it."""
+
+GRAIN = 10
+"""Seconds: what is counted together is not further apart."""
+
+MOST = 10_000
+"""Counts that are kept while the database is away; then the oldest are dropped."""
+
+Key = tuple[int, str, str]
+"""When it was counted, in grains of the monotonic clock; destination, outcome."""
+
+Note = tuple[float, dict[str, Any]]
+"""When something ran, by the monotonic clock, and its facts."""
+
+
+class Tallies:
+    """Counts, and notes of what has run. Every method may be called in any thread, after any fork."""
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        self._store = store
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._counts: Counter[Key] = Counter()
+        self._seen: dict[str, Note] = {}
+        self._timer: threading.Timer | None = None
+
+    def connect(self, app: Celery) -> None:
+        """Count what the relay in this app does."""
+        settled.connect(self._settled, sender=app, weak=False)
+        claimed.connect(self._claimed, sender=app, weak=False)
+        ran.connect(self._ran, sender=app, weak=False)
+
+    def count(self, destination: str, outcomes: Iterable[str]) -> None:
+        """Something became of messages of a destination: see `model.Step`, and `Claimed.cause`."""
+        now = int(time.monotonic()) // GRAIN
+        self._note(Counter((now, destination, outcome) for outcome in outcomes), {})
+
+    def saw(self, what: str, **facts: Any) -> None:
+        """`what` has run: `claim`, `publish` (something was sent, or tried), `beat` or `maintain`."""
+        self._note(Counter(), {what: (time.monotonic(), {"by": holder(), **facts})})
+
+    def flush(self) -> bool:
+        """Write what there is. Returns whether that went well; if not, it is kept."""
+        if self._pid != os.getpid():
+            self._start()
+        with self._writing:
+            with self._lock:
+                counts, seen = self._counts, self._seen
+                self._counts, self._seen, self._timer = Counter(), {}, None
+            try:
+                self._write(counts, seen)
+            except Exception as error:
+                known = isinstance(error, OutboxError)
+                log.log(logging.DEBUG if known else logging.ERROR, "could not write what was counted", exc_info=error)
+                with self._lock:
+                    self._counts = _bounded(counts + self._counts)
+                    self._seen = seen | self._seen
+                return False
+        return True
+
+    def close(self) -> None:
+        """Write what there is, for the last time, if it can be."""
+        timer = self._timer
+        if timer is not None and self._pid == os.getpid():
+            timer.cancel()
+            self.flush()
+
+    def _settled(self, bundle: Bundle, verdicts: Sequence[Verdict], **_: Any) -> None:
+        self.count(bundle.destination, (verdict.step.value for verdict in verdicts))
+        if any(verdict.step is not Step.STALE for verdict in verdicts):
+            self.saw("publish")
+
+    def _claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
+        for row in tally.buried:
+            self.count(row.destination, ["dead"])
+        for (destination, cause), count in tally.again.items():
+            self.count(destination, [cause] * count)
+        facts = {"claimed": tally.claimed, "bundles": tally.bundles, "held_back": tally.held_back}
+        self.saw("claim", **facts, waiting=tally.waiting, seconds=round(seconds, 4))
+
+    def _ran(self, what: str, **_: Any) -> None:
+        self.saw(what)
+
+    def _note(self, counts: Counter[Key], seen: dict[str, Note]) -> None:
+        if self._pid != os.getpid():
+            self._start()
+        with self._lock:
+            self._counts.update(counts)
+            self._seen |= seen
+        self._later(EVERY)
+
+    def _later(self, wait: float) -> None:
+        """Threads do not survive a fork, and an idle process needs none: one is started by the first count."""
+        with self._lock:
+            if self._timer is None:
+                timer = threading.Timer(wait, self._flush_in_time)
+                timer.name, timer.daemon = "outbox-tallies", True
+                try:
+                    timer.start()
+                except RuntimeError as error:  # the process is ending
+                    log.debug("nothing more is counted: %s", error)
+                else:
+                    self._timer = timer  # only now: a time limit may strike before
+
+    def _flush_in_time(self) -> None:
+        if not self.flush():
+            self._later(BROKEN)
+
+    def _write(self, counts: Counter[Key], seen: dict[str, Note]) -> None:
+        if not counts and not seen:
+            return
+        now, store = time.monotonic(), self._store()
+        if counts:
+            said = [
+                {"ago": max(0.0, now - (grain + 1) * GRAIN), "destination": destination, "outcome": what, "count": n}
+                for (grain, destination, what), n in counts.items()
+            ]
+            store.do(activity.tally(store.tables), {"counted": json.dumps(said)})
+            counts.clear()  # written: not again if what follows fails
+        if seen:
+            rows = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in seen.items()]
+            store.do(activity.beat(store.tables), {"seen": json.dumps(rows)})
+
+
+def _bounded(counts: Counter[Key]) -> Counter[Key]:
+    if len(counts) <= MOST:
+        return counts
+    return Counter({key: counts[key] for key in sorted(counts)[-MOST:]})

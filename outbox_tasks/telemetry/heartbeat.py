@@ -1,0 +1,125 @@
+"""The heartbeat of a worker: its row of outbox_heartbeats.
+
+Celery's own loop ticks; a thread writes the row, and only while there are ticks. So a loop that hangs, say on a
+connection whose other end is gone, ends the heartbeat, and a database that is away or slow never holds up the loop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+from celery import bootsteps, signals
+from celery.concurrency import solo
+from sqlalchemy import Executable
+
+from outbox_tasks.broker.names import QUEUES
+from outbox_tasks.database import activity
+from outbox_tasks.database.connection import Database
+from outbox_tasks.database.schema import tables
+from outbox_tasks.errors import OutboxError
+from outbox_tasks.redaction import logger
+from outbox_tasks.settings import Settings
+from outbox_tasks.worker.liveness import TICK, Pulse
+from outbox_tasks.worker.process import Relay, serves
+
+log = logger(__name__)
+
+EVERY = 10.0
+"""Seconds between two heartbeats."""
+
+
+def connect(relay: Relay) -> None:
+    """Have the workers of this app beat, those that serve the relay's queues."""
+    relay.app.steps["consumer"].add(Beating)
+
+
+class Beating(bootsteps.StartStopStep):
+    """Starts when a worker begins to consume, stops when it loses its broker, and starts again."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+    _timer: Any = None
+    _heartbeat: Heartbeat | None = None
+
+    def include_if(self, consumer: Any) -> bool:
+        return serves(consumer.app)
+
+    def start(self, consumer: Any) -> None:
+        relay: Relay = consumer.app.outbox_relay
+        relay.pulse.start(solo=isinstance(consumer.pool, solo.TaskPool))
+        self._timer = consumer.timer.call_repeatedly(TICK, relay.pulse.tick)
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat(relay.settings, relay.pulse, consumer.hostname, _facts(consumer))
+            self._heartbeat.start()
+
+    def stop(self, consumer: Any) -> None:
+        consumer.app.outbox_relay.pulse.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _facts(consumer: Any) -> dict[str, Any]:
+    return {
+        "queues": sorted(set(consumer.app.amqp.queues.consume_from) & set(QUEUES)),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "pool": type(consumer.pool).__module__.rpartition(".")[2],
+        "concurrency": consumer.pool.num_processes,
+        "version": version("outbox-tasks"),
+        "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+    }
+
+
+class Heartbeat:
+    """Writes every few seconds that a worker is alive, until it ends."""
+
+    def __init__(self, settings: Settings, pulse: Pulse, node: str, facts: dict[str, Any]) -> None:
+        self._database = Database.connect(settings)
+        self._pulse = pulse
+        t = tables(settings.database_schema)
+        self._beat, self._stopped = activity.beat(t), activity.stopped(t)
+        self._sign = {"name": node, "kind": "worker", "ago": 0.0}
+        self._facts = facts
+        self._name = {"name": node, "started": facts["started"]}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outbox-heartbeat", daemon=True)
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        """Once, in the process that consumes."""
+        self._thread.start()
+        signals.worker_shutdown.connect(self.stop, weak=False)
+
+    def stop(self, **_: Any) -> None:
+        """The worker ends in good order: nobody is to miss it. Waits for some seconds at most."""
+        if self._pid == os.getpid():
+            self._ended.set()
+            self._thread.join(3.0)
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._ended.wait(wait):
+            wait = EVERY
+            if self._pulse.trouble(EVERY) is None:
+                # With this host's time, by which the doctor compares the hosts.
+                sign = {**self._sign, "facts": {**self._facts, "clock": round(time.time(), 3)}}
+                self._do(self._beat, {"seen": json.dumps([sign])})
+        self._do(self._stopped, self._name)
+
+    def _do(self, statement: Executable, parameters: dict[str, Any]) -> None:
+        try:
+            self._database.do(statement, parameters)
+        except OutboxError as error:
+            log.debug("no heartbeat: %s", error)
+        except Exception:
+            log.exception("no heartbeat")
+        finally:
+            # Nothing stays open meanwhile: a process that the pool forks must not share it.
+            self._database.close()

@@ -1,0 +1,229 @@
+"""What the relay logs: a line for each bundle, at DEBUG one for each message; and how its own processes write it.
+
+No payload and no credential is ever logged, and of an error only its code: its text may quote what a destination has
+answered, and that what it was sent. The text is on the row, for `outbox-tasks show`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TextIO
+
+from celery import Celery, current_task, signals
+from celery.app.log import Logging
+from celery.utils.log import ColorFormatter
+
+from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK
+from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.redaction import without_secrets
+from outbox_tasks.text import printable
+
+log = logging.getLogger("outbox_tasks.publish")
+
+TASKS = (CLAIM_TASK, BUNDLE_TASK, MAINTAIN_TASK, PUBLISH_TASK)
+
+CLIENTS = ("aiobotocore", "azure", "boto3", "botocore", "httpcore", "httpx", "s3transfer", "urllib3")
+"""Loggers of the destinations' clients that tell, at INFO or DEBUG, URLs, headers and bodies."""
+
+CELERYS = ("celery.app.trace", "celery.beat", "celery.worker.strategy")
+"""Celery's loggers that have a line for each task that is sent, received or done."""
+
+ALERTS = "outbox_tasks.alerts"
+
+STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data", "task_id", "task_name"}
+"""Attributes that every record has; what is not among them is a fact of its own."""
+
+
+def published(bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
+    """What became of a bundle: "sent 98, retry 2 (timeout) to orders in 0.031 s, lease …"."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    counts = Counter((verdict.step, verdict.code) for verdict in verdicts)
+    if log.isEnabledFor(logging.DEBUG):
+        for verdict in verdicts:
+            _message(bundle, verdict)
+    alone = bundle.tickets[0].id if len(bundle.tickets) == 1 else None
+    log.info(
+        "%s to %s in %.3f s, lease %s%s",
+        ", ".join(f"{step} {count}{f' ({code})' if code else ''}" for (step, code), count in counts.items()),
+        bundle.destination,
+        seconds,
+        bundle.lease,
+        f", message {alone}" if alone else "",
+        extra={
+            "destination": bundle.destination,
+            "lease": bundle.lease,
+            "seconds": round(seconds, 4),
+            "outcomes": dict(Counter(verdict.step.value for verdict in verdicts)),
+            "codes": dict(Counter(verdict.code for verdict in verdicts if verdict.code)),
+            **({"message_id": alone} if alone else {}),
+        },
+    )
+
+
+def _message(bundle: Bundle, verdict: Verdict) -> None:
+    ticket, again = verdict.ticket, verdict.step in (Step.RETRY, Step.RELEASE, Step.OUTAGE)
+    log.debug(
+        "message %s (%s) to %s, attempt %d, lease %s: %s%s%s",
+        ticket.id,
+        ticket.event_type,
+        bundle.destination,
+        ticket.attempt,
+        bundle.lease,
+        verdict.step,
+        f" ({verdict.code})" if verdict.code else "",
+        f", again in {verdict.wait:.1f} s" if again else "",
+        extra={
+            "message_id": ticket.id,
+            "event_type": ticket.event_type,
+            "destination": bundle.destination,
+            "attempt": ticket.attempt,
+            "lease": bundle.lease,
+            "outcome": verdict.step.value,
+            "code": verdict.code,
+            **({"wait": round(verdict.wait, 3)} if again else {}),
+        },
+    )
+
+
+class RelayLogging(Logging):  # type: ignore[misc]
+    """The logging of the relay's own app, by its `log_cls`: an application's own is left as it is."""
+
+    def setup_logging_subsystem(self, *arguments: Any, **options: Any) -> Any:
+        """Called by Celery as a process starts."""
+        done = super().setup_logging_subsystem(*arguments, **options)
+        for name in CLIENTS:
+            client = logging.getLogger(name)
+            client.setLevel(max(client.level, logging.WARNING))
+        for name in CELERYS:
+            logging.getLogger(name).addFilter(_quieten)
+        return done
+
+    def setup_handlers(self, logger: Any, *arguments: Any, formatter: Any = ColorFormatter, **options: Any) -> Any:
+        """Called by Celery for each of its loggers."""
+        kind = Json if _is_json(self.app) else _text(formatter)
+        return super().setup_handlers(logger, *arguments, formatter=kind, **options)
+
+
+def quieten_claims() -> None:
+    """In an application's processes, whose logging is its own: none of Celery's lines on claims, three a second."""
+    for name in CELERYS:
+        logging.getLogger(name).addFilter(_quieten_claims)
+
+
+def set_up(app: Celery) -> None:
+    """Have the processes of the relay's own app log as its settings say."""
+    app.log_cls = "outbox_tasks.telemetry.logs:RelayLogging"
+
+    def early(instance: Any, **_: Any) -> None:
+        if instance.app is app and _is_json(app):
+            instance.quiet = True  # no banner
+            _be_json_early()
+
+    signals.celeryd_init.connect(early, weak=False)
+    if _is_json(app):
+        vars(app)["Beat"] = partial(_beat, app)
+
+
+def _beat(app: Celery, **options: Any) -> Any:
+    from celery.apps.beat import Beat
+
+    return Beat(app=app, **{**options, "quiet": True})
+
+
+def _is_json(app: Celery) -> bool:
+    return bool(app.outbox_relay.given.log_format == "json")
+
+
+def _be_json_early() -> None:
+    """What Celery writes past its loggers, or before they are set up: warnings at the start, words at the end."""
+    from celery.apps import worker
+
+    logging.captureWarnings(True)
+    handler = logging.StreamHandler(sys.__stderr__)
+    handler.setFormatter(Json())
+    logging.getLogger().addHandler(handler)
+    worker.safe_say = _say
+
+
+def _say(message: str, stream: TextIO | None = sys.__stderr__) -> None:
+    # As Celery does: it is called where a signal has interrupted whatever was being logged.
+    record = logging.makeLogRecord({"name": "celery.worker", "levelname": "INFO", "msg": message})
+    if stream is not None:
+        os.write(stream.fileno(), (Json().format(record) + "\n").encode())
+
+
+def _quieten(record: logging.LogRecord) -> bool:
+    """Celery's lines on the relay's tasks are routine where ours say the same: at DEBUG. What stays are those on a
+    single message that is received, is retried, or fails."""
+    return not _is_routine(record, TASKS) or _lowered(record)
+
+
+def _quieten_claims(record: logging.LogRecord) -> bool:
+    return not _is_routine(record, (CLAIM_TASK,)) or _lowered(record)
+
+
+def _lowered(record: logging.LogRecord) -> bool:
+    record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+    return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+
+def _is_routine(record: logging.LogRecord, tasks: Sequence[str]) -> bool:
+    if record.levelno != logging.INFO:
+        return False
+    if record.name == "celery.beat":
+        return isinstance(record.args, tuple) and record.args[-1:] in [(task,) for task in tasks]
+    data = getattr(record, "data", {})
+    if data.get("name") != PUBLISH_TASK or PUBLISH_TASK not in tasks:
+        return data.get("name") in tasks
+    return "return_value" in data or str(data.get("exc", "")).startswith("DeadLetter")
+
+
+class Json(logging.Formatter):
+    """One JSON object a line: ts, level, logger, message and process; the task and its id within one; what else is
+    known (destination, lease, message_id, seconds …); and the traceback of an exception."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+
+    def format(self, record: logging.LogRecord) -> str:
+        data, task = getattr(record, "data", None), current_task
+        line = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": without_secrets(record.getMessage()),
+            "process": record.processName,
+            "pid": record.process,
+        }
+        if isinstance(data, dict) and "id" in data:  # of Celery's own lines on a task
+            line |= {"task": data.get("name"), "task_id": data["id"]}
+        elif task and task.request.id:
+            line |= {"task": task.name, "task_id": task.request.id}
+        line |= {name: value for name, value in vars(record).items() if name not in STANDARD and value is not None}
+        if record.exc_info:
+            line["exception"] = without_secrets(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _text(kind: Any) -> Any:
+    """Celery's formatter, but an alert is a JSON object here too, and nothing else is on its line."""
+
+    class Text(kind):  # type: ignore[misc]
+        def format(self, record: logging.LogRecord) -> str:
+            if record.name == ALERTS and hasattr(record, "alert"):
+                return record.getMessage()
+            # Event types are what others have written. The copy is ours: other handlers see the record as it is.
+            safe = copy.copy(record)
+            safe.msg, safe.args = printable(record.getMessage()), None
+            return without_secrets(str(super().format(safe)))
+
+    return Text

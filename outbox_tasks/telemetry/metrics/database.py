@@ -1,0 +1,118 @@
+"""The gauges of the database: how an outbox stands, whoever asks. docs/metrics.md says what each of them means."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from outbox_tasks.database import activity
+from outbox_tasks.database.activity import LATE
+from outbox_tasks.operating import overview
+from outbox_tasks.operating.overview import Census, Standing
+from outbox_tasks.relay.store import Store
+
+STATES = ("closed", "open", "trying", "paused")
+"""Of a destination, as `breaker.states` names them."""
+
+OTHERS = ""
+"""Stands for all destinations that are not configured."""
+
+DAY = 1440
+"""Minutes for which counts are kept."""
+
+
+def families(store: Store) -> list[Metric]:
+    """All of them, read in a few round trips that look at a bounded part of the tables."""
+    taken, configured = overview.take(store), sorted(store.settings.destinations)
+    return [
+        *_messages(taken, configured),
+        _destinations(taken, configured),
+        *_processes(taken),
+        _archive(store),
+        _tallies(store),
+    ]
+
+
+def exposition(store: Store) -> tuple[bytes, str]:
+    """See `metrics.database_exposition`."""
+    registry = CollectorRegistry()
+    registry.register(_Found(families(store)))
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class _Found(Collector):
+    def __init__(self, found: list[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+
+def _messages(taken: Census, configured: Sequence[str]) -> list[Metric]:
+    to = ["destination"]
+    rows = GaugeMetricFamily("outbox_rows", "Messages in a state.", labels=[*to, "state"])
+    due = GaugeMetricFamily("outbox_due", "Messages that could be claimed now.", labels=to)
+    oldest = GaugeMetricFamily("outbox_oldest_due_seconds", "For how long the oldest has been due.", labels=to)
+    held_up = GaugeMetricFamily("outbox_keys_held_up", "Keys held up by a dead message.", labels=to)
+    for name, some in _by_name(taken.standings, configured).items():
+        for state in overview.STATES:
+            rows.add_metric([name, state], sum(one.states[state] for one in some))
+        due.add_metric([name], sum(one.due for one in some))
+        oldest.add_metric([name], max((one.oldest or 0.0 for one in some), default=0.0))
+        held_up.add_metric([name], sum(one.held_up for one in some))
+    return [rows, due, oldest, held_up]
+
+
+def _by_name(standings: Mapping[str, Standing], configured: Sequence[str]) -> dict[str, list[Standing]]:
+    """Those of configured destinations, and all others together: anybody may write their names, in any number."""
+    found: dict[str, list[Standing]] = {name: [] for name in configured}
+    for name, one in standings.items():
+        found.setdefault(name if name in found else OTHERS, []).append(one)
+    return found
+
+
+def _destinations(taken: Census, configured: Sequence[str]) -> Metric:
+    made = GaugeMetricFamily(
+        "outbox_destination_state", "1: what a destination is, 0: what it is not.", labels=["destination", "state"]
+    )
+    for name in configured:
+        for state in STATES:
+            made.add_metric([name, state], taken.state(name) == state)
+    return made
+
+
+def _processes(taken: Census) -> list[Metric]:
+    workers = GaugeMetricFamily("outbox_workers", f"Workers seen within {LATE:g} seconds.")
+    seen = GaugeMetricFamily("outbox_worker_seen_seconds", "Since a worker was last seen.", labels=["worker"])
+    ran = GaugeMetricFamily(
+        "outbox_ran_seconds", "Since a claim, a send, beat's tick or maintenance ran.", labels=["what"]
+    )
+    publishing = GaugeMetricFamily("outbox_publish_processes", "Processes that publish.")
+    for sign in taken.signs:
+        (seen if sign.kind == "worker" else ran).add_metric([sign.name], max(0.0, sign.age))
+    workers.add_metric([], sum(worker.age <= LATE for worker in taken.workers))
+    publishing.add_metric([], taken.publishers)
+    return [workers, seen, ran, publishing]
+
+
+def _archive(store: Store) -> Metric:
+    made = GaugeMetricFamily("outbox_archive_rows", "Messages in the archive, estimated when there are many.")
+    made.add_metric([], overview.archived(store)[0])
+    return made
+
+
+def _tallies(store: Store) -> Metric:
+    made = GaugeMetricFamily(
+        "outbox_last_day", "What became of messages in the last day.", labels=["destination", "outcome"]
+    )
+    counted: Counter[tuple[str, str]] = Counter()
+    for row in store.rows(activity.tallied(store.tables), {"minutes": DAY}):
+        name = row.destination if row.destination in store.settings.destinations else OTHERS
+        counted[name, row.outcome] += row.counted
+    for labels, count in counted.items():
+        made.add_metric(labels, count)
+    return made

@@ -1,0 +1,187 @@
+"""What a worker's processes count. docs/metrics.md says what each metric means."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections import Counter as Count
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from celery import Celery
+from prometheus_client import Counter, Gauge, Histogram
+
+from outbox_tasks import signals
+from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.relay.claim import Tally
+from outbox_tasks.relay.store import Claimed
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+"""From what a nudge makes possible to what is a matter for people."""
+
+CLAIM_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+SIZES = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000)
+
+LONGEST = 10 * 365 * 86_400.0
+"""Seconds. Rows are written by anybody: one from the year -4712 must not spoil the sum for good."""
+
+CODES = 40
+"""Different error codes of a destination that a process tells apart; what comes later is `other`. Publishers may take
+codes from what a destination answers."""
+
+CAUSES = ("unsettled", "lease_expired")
+"""Of a lease that ran out: see `Claimed.cause`."""
+
+LOST = "lost"
+"""The outcome of a message that was begun, and not ours any more as it was to be settled."""
+
+UNROUTABLE = ""
+"""Stands for all destinations that are not configured."""
+
+
+class Latency(Histogram):
+    """A histogram that takes the values of a bundle together: one by one they cost ten times as much."""
+
+    def observe_all(self, amounts: Sequence[float]) -> None:
+        """As `observe` for each."""
+        low, high, total = min(amounts), max(amounts), sum(amounts)
+        if not (low >= 0 and high <= LONGEST and total >= 0):  # the last is false for what is not a number
+            amounts = [min(LONGEST, max(0.0, amount)) for amount in amounts]
+            low, high, total = min(amounts), max(amounts), sum(amounts)
+        place = partial(bisect_left, self._upper_bounds)
+        self._sum.inc(total)
+        places = {place(low): len(amounts)} if place(low) == place(high) else Count(map(place, amounts))
+        for found, count in places.items():
+            self._buckets[found].inc(count)
+
+
+class Counting:
+    """The metrics of a process. Of these destinations there are zeros from the first: Prometheus can't see an increase
+    in what was not there."""
+
+    def __init__(self, destinations: Iterable[str]) -> None:
+        # Without a registry: what is exposed is what all processes have left in the directory.
+        counter, histogram = partial(Counter, registry=None), partial(Histogram, registry=None)
+        to = ["destination"]
+        self.messages = counter("outbox_messages", "What became of messages.", [*to, "outcome"])
+        self.errors = counter("outbox_errors", "Sends that failed, by the code of the error.", [*to, "code"])
+        self.attempts = counter("outbox_attempts", "Sends of messages that were begun.", to)
+        self.again = counter("outbox_claimed_again", "Messages whose lease had run out.", [*to, "cause"])
+        self.opened = counter("outbox_breaker_opened", "Breakers opened, or kept open by a failed try.", [*to, "code"])
+        self.blocked = counter("outbox_keys_blocked", "Keys that a dead message began to hold up.", to)
+        self.claims = counter("outbox_claims", "Claims that were run.")
+        self.held_back = counter("outbox_claims_held_back", "Claims that left messages alone: workers are behind.")
+        self.claimed = counter("outbox_claimed_messages", "Messages that were leased and handed to publish workers.")
+        self.bundles = counter("outbox_claimed_bundles", "Bundles in which they were handed on.")
+        self.claim_seconds = histogram("outbox_claim_seconds", "How long a claim took.", buckets=CLAIM_SECONDS)
+        self.send_seconds = histogram("outbox_send_seconds", "A bundle, from begin to settle.", to, buckets=SECONDS)
+        self.sizes = histogram("outbox_bundle_messages", "How many messages a bundle had.", to, buckets=SIZES)
+        self.latency = Latency(
+            "outbox_latency_seconds", "From when a message was due until it was settled as sent.", to,
+            buckets=SECONDS, registry=None,
+        )  # fmt: skip
+        self.processes = Gauge(
+            "outbox_worker_processes", "Processes of the worker that have claimed or sent.",
+            registry=None, multiprocess_mode="livesum",
+        )  # fmt: skip
+        self._pid: int | None = None
+        self._codes: dict[str, set[str]] = {}
+        self._destinations = frozenset(destinations)
+        for destination in sorted(self._destinations):
+            self._begin_at_zero(destination)
+
+    def _begin_at_zero(self, destination: str) -> None:
+        for outcome in (*Step, LOST):
+            self.messages.labels(destination, str(outcome))
+        for cause in CAUSES:
+            self.again.labels(destination, cause)
+        for metric in (self.attempts, self.blocked, self.send_seconds, self.sizes, self.latency):
+            metric.labels(destination)
+
+    def listen(self, app: Celery) -> None:
+        """Count what happens in this app."""
+        receivers: dict[signals.Signal, Callable[..., None]] = {
+            signals.claimed: self._claimed,
+            signals.settled: self._settled,
+            signals.breaker_opened: self._opened,
+            signals.key_blocked: self._blocked,
+        }
+        for signal, receiver in receivers.items():
+            signal.connect(receiver, sender=app, weak=False)
+
+    def _settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
+        to = bundle.destination
+        self._alive()
+        self.send_seconds.labels(to).observe(seconds)
+        self.sizes.labels(to).observe(len(verdicts))
+        sent = [verdict.ticket.age + seconds for verdict in verdicts if verdict.step is Step.SENT]
+        if sent:
+            self.latency.labels(to).observe_all(sent)
+            self.messages.labels(to, Step.SENT.value).inc(len(sent))
+        begun = len(sent)
+        if begun < len(verdicts):
+            begun += self._not_sent(bundle, verdicts)
+        if begun:
+            self.attempts.labels(to).inc(begun)
+
+    def _not_sent(self, bundle: Bundle, verdicts: Sequence[Verdict]) -> int:
+        """Count those that were not sent; returns how many of them were begun."""
+        others = [
+            (
+                LOST if verdict.step is Step.STALE and verdict.ticket.attempt > ticket.attempt else verdict.step.value,
+                verdict,
+            )
+            for ticket, verdict in zip(bundle.tickets, verdicts, strict=True)
+            if verdict.step is not Step.SENT
+        ]
+        for outcome, count in Count(outcome for outcome, _ in others).items():
+            self.messages.labels(bundle.destination, outcome).inc(count)
+        codes = Count(verdict.code for _, verdict in others if verdict.code is not None)
+        self._errors(bundle.destination, codes)
+        return sum(outcome not in (Step.STALE, Step.BEHIND) for outcome, _ in others)
+
+    def _claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
+        self._alive()
+        self.claims.inc()
+        self.claim_seconds.observe(seconds)
+        if tally.held_back:
+            self.held_back.inc()
+        if tally.claimed:
+            self.claimed.inc(tally.claimed)
+            self.bundles.inc(tally.bundles)
+        for (destination, cause), count in tally.again.items():
+            self.again.labels(destination, cause).inc(count)
+        if tally.buried:
+            self._dead(tally.buried)
+
+    def _dead(self, buried: Sequence[Claimed]) -> None:
+        """Those that a claim has found to be beyond delivery."""
+        # Anybody may write the name of a destination that there is not.
+        named = [(row.destination if row.destination in self._destinations else UNROUTABLE, row) for row in buried]
+        for (destination, code), count in Count((name, row.code) for name, row in named).items():
+            self.messages.labels(destination, Step.DEAD.value).inc(count)
+            if code is not None:
+                self._errors(destination, Count({code: count}))
+
+    def _errors(self, destination: str, codes: Count[str]) -> None:
+        for code, count in codes.items():
+            self.errors.labels(destination, self._known(destination, code)).inc(count)
+
+    def _opened(self, destination: str, code: str | None, **_: Any) -> None:
+        self.opened.labels(destination, self._known(destination, code or "none")).inc()
+
+    def _blocked(self, destination: str, **_: Any) -> None:
+        self.blocked.labels(destination).inc()
+
+    def _known(self, destination: str, code: str) -> str:
+        known, code = self._codes.setdefault(destination, set()), code[:60]
+        if code not in known and len(known) >= CODES:
+            return "other"
+        known.add(code)
+        return code
+
+    def _alive(self) -> None:
+        if self._pid != os.getpid():  # once in each process, after any fork
+            self._pid = os.getpid()
+            self.processes.set(1)

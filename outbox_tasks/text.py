@@ -1,0 +1,47 @@
+"""Texts that others have written: what can be stored, and what people are shown of them."""
+
+from __future__ import annotations
+
+
+def is_text(value: object) -> bool:
+    """Whether PostgreSQL can store it as text: no NUL, and no half of a surrogate pair."""
+    return isinstance(value, str) and "\0" not in value and is_encodable(value)
+
+
+def is_encodable(value: str) -> bool:
+    """Whether it can be written as UTF-8: half of a surrogate pair can't."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def short(value: object) -> object:
+    """What an error shows of it."""
+    return value[:40] + "…" if isinstance(value, str) and len(value) > 40 else value
+
+
+def storable(text: str | None) -> str | None:
+    """PostgreSQL's text takes no NUL, and UTF-8 no half of a pair."""
+    return text and text.replace("\0", "\\0").encode("utf-8", "replace").decode("utf-8")
+
+
+def span(seconds: float) -> str:
+    """A time as people say it."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def printable(text: str) -> str:
+    """What others have written, without what would move the cursor, colour the screen or turn a line round."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """The same in one line."""
+    return " ".join(printable(text).split())

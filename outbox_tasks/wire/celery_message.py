@@ -1,0 +1,137 @@
+"""A Celery task message as it is stored: what Celery would have handed to the broker, byte for byte.
+
+The body is the outbox message's payload. The rest, its envelope, is JSON in the header `ENVELOPE`, written and read
+with kombu's own JSON, which is what brings it through most brokers and keeps times, UUIDs and bytes what they are.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from kombu import Exchange, Producer, Queue, binding
+from kombu.exceptions import SerializerNotInstalled
+from kombu.serialization import prepare_accept_content
+from kombu.utils.json import dumps, loads
+
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.model import TASK_HEADER
+from outbox_tasks.settings.destination import HIDDEN, Destination
+
+ENVELOPE = TASK_HEADER
+"""The header that has it."""
+
+COMPRESSIONS = {"application/x-gzip", "application/x-bz2", "application/x-lzma", "application/x-brotli",
+                "application/zstd"}  # fmt: skip
+"""kombu's, whether or not they are installed here."""
+
+JSON = "json"
+"""What a destination accepts that does not say what."""
+
+TAKEN = inspect.signature(Producer.publish).parameters.keys() - {"delivery_mode", "properties"}
+"""What can't be a property: kombu would do something else with it, such as to serialise or compress the body."""
+
+Described = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMessage:
+    """All but the body."""
+
+    content_type: str
+    content_encoding: str
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    exchange: str
+    routing_key: str
+    priority: int | None
+    mandatory: bool
+    declare: list[Described]
+    """The queues and exchanges that Celery would have declared before sending."""
+    expires: datetime | None
+    """Not to be run from then on. A TTL counts from the sending, and is worked out then."""
+
+    def dumps(self) -> str:
+        """Raises `TypeError` or `ValueError` for what no broker's JSON could carry."""
+        return str(dumps({field.name: getattr(self, field.name) for field in fields(self)}))
+
+    @classmethod
+    def loads(cls, text: str, accepted: Collection[str] | None = None) -> TaskMessage:
+        """Raises any of `events.UNEXPRESSED` if it is not such a text, or its body's type is none of those accepted: a
+        row may be written by anybody who may write at all."""
+        task = cls(**loads(text))
+        for name, kind in KINDS.items():
+            if not isinstance(getattr(task, name), kind):
+                raise ValueError(f"{name} is {getattr(task, name)!r:.40}")
+        if accepted is not None and (refused := task.refusal(accepted)):
+            raise ValueError(refused)
+        if taken := (task.properties.keys() & TAKEN) - {"expiration"}:
+            raise ValueError(f"{', '.join(sorted(taken))} can't be a property")
+        return task
+
+    def refusal(self, accepted: Collection[str]) -> str | None:
+        """Why a relay that accepts these content types would not send it."""
+        if self.content_type not in accepted:
+            return f"its content type is {self.content_type}, and its destination accepts {', '.join(sorted(accepted))}"
+        compression = self.headers.get("compression")
+        if compression is not None and compression not in COMPRESSIONS | set(accepted):
+            return f"its compression {compression!r:.40} is not known"
+        return None
+
+    def entities(self) -> list[Queue | Exchange]:
+        """What is to be declared, as kombu's objects."""
+        return [_entity(described) for described in self.declare]
+
+
+KINDS: dict[str, Any] = {
+    "content_type": str, "content_encoding": str, "headers": dict, "properties": dict, "exchange": str | None,
+    "routing_key": str | None, "priority": int | None, "mandatory": bool | None, "declare": list,
+    "expires": datetime | None,
+}  # fmt: skip
+
+
+def accepted(destination: Destination) -> set[str]:
+    """The content types of stored tasks that a `celery://` destination takes, by its option `accept`. Raises
+    `ConfigurationError`."""
+    names = parse_qs(urlsplit(destination.url).query).get("accept", [JSON])[0].split(",")
+    try:
+        return set(prepare_accept_content(names))
+    except SerializerNotInstalled:
+        rule = "accept names serializers of Celery or content types, as in celery://?accept=json,yaml"
+        setting = f"destinations.{destination.name}.url"
+        raise ConfigurationError(setting=setting, value=HIDDEN, rule=rule) from None
+
+
+def describe(entities: Sequence[Queue | Exchange]) -> list[Described]:
+    """Queues and exchanges as plain values; the live objects hold channels."""
+    return [
+        {"queue" if isinstance(entity, Queue) else "exchange": _said(entity.as_dict(recurse=True))}
+        for entity in entities
+    ]
+
+
+def _said(described: Described) -> Described:
+    """Without what nobody has said: it is the default again when they are made anew."""
+    return {
+        name: _said(value) if isinstance(value, dict) and name == "exchange" else value
+        for name, value in described.items()
+        if value is not None and value != []
+    }
+
+
+def _entity(described: Described) -> Queue | Exchange:
+    if "exchange" in described:
+        return Exchange(**described["exchange"])
+    queue = dict(described["queue"])
+    bindings = [_binding(each) for each in queue.pop("bindings", None) or []]
+    exchange = queue.pop("exchange", None)
+    return Queue(**queue, exchange=Exchange(**exchange) if exchange else None, bindings=bindings)
+
+
+def _binding(described: Described) -> binding:
+    exchange = described.get("exchange")
+    return binding(**{**described, "exchange": Exchange(**exchange) if exchange else None})

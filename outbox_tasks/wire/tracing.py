@@ -1,0 +1,232 @@
+"""Traces, by OpenTelemetry: one from the application's request through the row to the consumer.
+
+A row keeps the trace context of its writer, as the headers `traceparent` and `tracestate` (W3C Trace Context). Each
+send of it is a span that is the child of the writer's, and whose context the consumer gets in place of the writer's;
+the sends of a bundle have a span together, and the two link to each other.
+
+OpenTelemetry is never imported from here first: what nobody has imported nobody has set up, and then there is nothing
+to do.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.redaction import logger
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, SpanContext, Tracer
+
+log = logger(__name__)
+
+SYSTEMS = {
+    "amqp": "rabbitmq", "amqps": "rabbitmq", "sqs": "aws_sqs", "sns": "aws.sns", "mqtts": "mqtt",
+    "redis+stream": "redis", "rediss+stream": "redis", "rediss": "redis", "https": "http", "grpcs": "grpc",
+    "azureservicebus": "servicebus", "pubsub": "gcp_pubsub",
+}  # fmt: skip
+"""`messaging.system` of a URL's scheme, where it is not the scheme itself."""
+
+FAILED = (Result.RETRY, Result.OUTAGE, Result.DEAD)
+
+UNSAMPLED = tuple("02468ace")
+"""How the flags at the end of a `traceparent` end when the lowest of them is not set."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """That a message is to be seen in a trace: in that of its writer, if it had one."""
+
+    writer: SpanContext | None
+
+
+@dataclass(slots=True)
+class Sends:
+    """The sends of a bundle: the messages as they are to be sent and, once they have been, the outcome of each."""
+
+    messages: Sequence[LeasedMessage]
+    outcomes: Sequence[Outcome] = ()
+    bundle: Span | None = None
+    spans: Sequence[Span | None] = field(default_factory=list)
+    """Of each message; None: it is in no trace."""
+
+
+def current() -> dict[str, str]:
+    """The headers that carry on the trace that we are in; none if we are in none."""
+    if not _imported():
+        return {}
+    from opentelemetry.trace import get_current_span
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    carried: dict[str, str] = {}
+    if get_current_span().get_span_context().is_valid:
+        TraceContextTextMapPropagator().inject(carried)
+    return carried
+
+
+@contextmanager
+def sending(destination: str, scheme: str, messages: Sequence[LeasedMessage]) -> Iterator[Sends]:
+    """Around the sends of a bundle's messages: their spans, if tracing is set up in this process.
+
+    A message whose writer was not sampled has none, and neither has one whose `traceparent` can't be read: both travel
+    on as they are. One whose writer was in no trace begins its own.
+    """
+    sends = _begin(destination, scheme, messages)
+    if sends.bundle is None:
+        yield sends
+        return
+    from opentelemetry.trace import use_span
+
+    try:
+        # As the current span: what a client library traces belongs to it.
+        with use_span(sends.bundle, record_exception=False, set_status_on_exception=False):
+            yield sends
+    except BaseException as error:
+        _end(sends, type(error).__name__)
+        raise
+    _end(sends)
+
+
+def _imported() -> bool:
+    return sys.modules.get("opentelemetry.trace") is not None
+
+
+def _tracer() -> Tracer | None:
+    """Ours, if somebody has set up what makes one."""
+    if not _imported():
+        return None
+    from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider, get_tracer_provider
+
+    provider = get_tracer_provider()
+    if isinstance(provider, ProxyTracerProvider | NoOpTracerProvider):
+        return None
+    return provider.get_tracer("outbox_tasks")
+
+
+def _begin(destination: str, scheme: str, messages: Sequence[LeasedMessage]) -> Sends:
+    try:
+        tracer = _tracer()
+        origins = [] if tracer is None else [_origin(message) for message in messages]
+        if tracer is not None and any(origins):
+            system = SYSTEMS.get(scheme, scheme)
+            common = {"messaging.system": system, "messaging.destination.name": destination}
+            bundle = _begin_bundle(tracer, common, messages, origins)
+            return _begin_each(tracer, common, bundle, messages, origins)
+    except Exception:  # a sampler or a processor of the application's, which must not stop the message
+        log.exception("sends to %s could not be traced", destination)
+    return Sends(messages)
+
+
+def _origin(message: LeasedMessage) -> _Origin | None:
+    headers: object = message.headers
+    if not isinstance(headers, Mapping):
+        return None  # the publisher will refuse it
+    given = headers.get("traceparent")
+    if given is None:
+        return _Origin(None)
+    # Seen for a tenth of what reading it costs, and of most messages there is no more to be seen.
+    if not isinstance(given, str) or (len(given) == 55 and given.endswith(UNSAMPLED)):
+        return None
+    return _read(headers)
+
+
+def _read(headers: Mapping[str, Any]) -> _Origin | None:
+    from opentelemetry.trace import get_current_span
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    if not isinstance(headers.get("tracestate", ""), str):
+        return None
+    writer = get_current_span(TraceContextTextMapPropagator().extract(headers)).get_span_context()
+    return _Origin(writer) if writer.is_valid and writer.trace_flags.sampled else None
+
+
+def _begin_bundle(
+    tracer: Tracer, common: Mapping[str, Any], messages: Sequence[LeasedMessage], origins: Sequence[_Origin | None]
+) -> Span:
+    from opentelemetry.trace import Link, SpanKind
+
+    links = [
+        Link(origin.writer, {"messaging.message.id": message.id})
+        for message, origin in zip(messages, origins, strict=True)
+        if origin is not None and origin.writer is not None
+    ]
+    own = {"messaging.operation.name": "send", "messaging.operation.type": "send"}
+    return tracer.start_span(
+        f"send {common['messaging.destination.name']}",
+        kind=SpanKind.CLIENT,
+        attributes={**common, **own, "messaging.batch.message_count": len(messages)},
+        links=links,
+    )
+
+
+def _begin_each(
+    tracer: Tracer,
+    common: Mapping[str, Any],
+    bundle: Span,
+    messages: Sequence[LeasedMessage],
+    origins: Sequence[_Origin | None],
+) -> Sends:
+    """Begin the span of each message, and give the message its context."""
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, set_span_in_context
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    links = [Link(bundle.get_span_context())] if bundle.is_recording() else []
+    own = {"messaging.operation.name": "publish", "messaging.operation.type": "create"}
+    ready: list[LeasedMessage] = []
+    spans: list[Span | None] = []
+    for message, origin in zip(messages, origins, strict=True):
+        if origin is None:
+            ready.append(message)
+            spans.append(None)
+            continue
+        nowhere = Context()
+        span = tracer.start_span(
+            f"publish {common['messaging.destination.name']}",
+            context=nowhere if origin.writer is None else set_span_in_context(NonRecordingSpan(origin.writer), nowhere),
+            kind=SpanKind.PRODUCER,
+            attributes={
+                **common,
+                **own,
+                "messaging.message.id": message.id,
+                "messaging.message.body.size": len(message.payload),
+                "cloudevents.event_type": message.event_type,
+                "outbox.attempt": message.attempts,
+                "outbox.due_seconds": message.age,
+            },
+            links=links,
+        )
+        carried = {name: value for name, value in message.headers.items() if name != "tracestate"}
+        TraceContextTextMapPropagator().inject(carried, set_span_in_context(span, nowhere))
+        ready.append(replace(message, headers=carried))
+        spans.append(span)
+    return Sends(ready, bundle=bundle, spans=spans)
+
+
+def _end(sends: Sends, broken: str | None = None) -> None:
+    """End all spans. With codes, never with the text of an error, which may quote the payload."""
+    outcomes = sends.outcomes if broken is None else [Outcome.retry(broken, "")] * len(sends.spans)
+    failed = [outcome for outcome in outcomes if outcome.result in FAILED]
+    try:
+        for span, outcome in zip(sends.spans, outcomes, strict=True):
+            if span is not None:
+                span.set_attribute("outbox.outcome", str(outcome.result))
+                _end_one(span, outcome if outcome.result in FAILED else None)
+        if sends.bundle is not None:
+            _end_one(sends.bundle, failed[0] if failed else None)
+    except Exception:  # as in _begin
+        log.exception("the end of sends could not be traced")
+
+
+def _end_one(span: Span, failed: Outcome | None) -> None:
+    from opentelemetry.trace import StatusCode
+
+    if failed is not None:
+        code = failed.code or str(failed.result)
+        span.set_attribute("error.type", code)
+        span.set_status(StatusCode.ERROR, code)
+    span.end()

@@ -1,0 +1,168 @@
+"""What arrives at a worker of the relay is looked at before Celery runs it: what it does not expect would end it.
+
+A message that is not as the relay writes them is refused with one line in the log, and the worker goes on. Anybody who
+reaches the broker can put one there; left in the queue it would end the next worker too.
+
+Nor does Celery measure a wait by the clocks of two hosts: see `_by_our_clock`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Container
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from celery import bootsteps
+from kombu.exceptions import ContentDisallowed, DecodeError
+
+from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, WAIT
+from outbox_tasks.worker.process import Relay, serves
+
+log = logging.getLogger(__name__)
+
+TASKS = (CLAIM_TASK, PUBLISH_TASK, BUNDLE_TASK, MAINTAIN_TASK)
+
+MALFORMED = (
+    ContentDisallowed, DecodeError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What a message raises where it is not what it should be."""
+
+MOST = 1000
+"""Messages in a bundle, at most: as `Settings.bundle_size` has it."""
+
+SHOWN = 200
+"""Characters of what is wrong with a message that are written into the log."""
+
+IS_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
+
+
+def connect(relay: Relay) -> None:
+    """Have the workers of this app look, those that serve the relay's queues."""
+    relay.app.steps["consumer"].add(Arriving)
+
+
+class Arriving(bootsteps.StartStopStep):
+    """Stands between Celery's consumer and its tasks."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def include_if(self, consumer: Any) -> bool:
+        return serves(consumer.app)
+
+    def create(self, consumer: Any) -> None:
+        make = consumer.create_task_handler
+
+        def create_task_handler(*arguments: Any, **keywords: Any) -> Callable[[Any], None]:
+            return checked(consumer, make(*arguments, **keywords))
+
+        consumer.create_task_handler = create_task_handler
+
+    def start(self, consumer: Any) -> None:
+        """With each connection. What is in a Redis list and no message at all fails earlier, in its transport."""
+        readers = getattr(consumer.task_consumer.channel, "handlers", {})
+        if "BRPOP" in readers:
+            readers["BRPOP"] = _unharmed(readers["BRPOP"])
+
+
+def _unharmed(read: Callable[..., Any]) -> Callable[..., Any]:
+    def read_on(**options: Any) -> Any:
+        try:
+            return read(**options)
+        except MALFORMED as error:
+            _tell("no message of Celery's", error)
+            return True
+
+    return read_on
+
+
+def checked(consumer: Any, take: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Takes messages as `take` does, but for those that are refused."""
+
+    def take_or_refuse(message: Any) -> None:
+        try:
+            name = _task_of(message)
+            if name in TASKS:
+                _check(name, message)
+                _by_our_clock(message.headers)
+            elif _is_astray(message, name, consumer.app.tasks):
+                raise LookupError(f"there is no task {name!r} here")
+            take(message)
+        except MALFORMED as error:
+            _tell(f"message {message.headers.get('id') if isinstance(message.headers, dict) else None!r}", error)
+            if not message.acknowledged:
+                message.reject_log_error(log, consumer.connection_errors)
+
+    return take_or_refuse
+
+
+def _tell(what: str, error: Exception) -> None:
+    reason = repr(f"{type(error).__name__}: {error}"[:SHOWN])
+    log.error("refused %s, which is not as the relay writes them: %s", what[:SHOWN], reason)
+
+
+def _task_of(message: Any) -> str | None:
+    """The name of its task; Celery's first protocol has it in the body, and its application may still use that."""
+    headers = message.headers
+    if isinstance(headers, dict) and "task" in headers:
+        name = headers["task"]
+    else:
+        body = message.payload
+        name = body.get("task") if isinstance(body, dict) else None
+        if name in TASKS:
+            raise TypeError(f"a message of protocol 1 names {name}")
+    return name if isinstance(name, str) else None
+
+
+def _is_astray(message: Any, name: str | None, tasks: Container[str | None]) -> bool:
+    """In one of our queues, and for nobody here. Of what is in the application's own queues Celery tells."""
+    info = message.delivery_info
+    return name not in tasks and isinstance(info, dict) and info.get("routing_key") in QUEUES
+
+
+def _check(name: str, message: Any) -> None:
+    """Raises one of `MALFORMED` unless it is as `Broker` and `RelayTask` write it."""
+    headers = message.headers
+    arguments, keywords, embedded = message.payload
+    _need(isinstance(arguments, list) and isinstance(keywords, dict) and isinstance(embedded, dict), "its body")
+    _need(isinstance(headers["id"], str) and type(headers.get("retries", 0)) is int, "its headers")
+    _need(not any(embedded.values()), "what is embedded in it")
+    _need(headers.get("timelimit") in (None, [None, None]), "its time limits")
+    if name == PUBLISH_TASK:
+        event_type, destination, attempt, lease = arguments
+        _need(keywords.keys() <= {"more", "gather"}, "its keywords")
+        _need_bundle(destination, lease, [(headers["id"], attempt, event_type)])
+    elif name == BUNDLE_TASK:
+        destination, lease, rows = arguments
+        _need(keywords.keys() <= {"more"}, "its keywords")
+        _need(isinstance(rows, list) and 0 < len(rows) <= MOST, "its rows")
+        _need_bundle(destination, lease, rows)
+    else:
+        _need(not arguments and not keywords, "its arguments")
+
+
+def _need_bundle(destination: Any, lease: Any, rows: list[Any]) -> None:
+    _need(isinstance(destination, str) and "\x00" not in destination and bool(destination.encode()), "its destination")
+    _need(bool(IS_ID(lease)), "its lease")
+    for id, attempt, event_type in rows:
+        _need(bool(IS_ID(id)), "an id")
+        _need(type(attempt) is int and 0 <= attempt < 2**31, "an attempt")
+        _need(isinstance(event_type, str), "an event type")
+
+
+def _need(holds: bool, what: str) -> None:
+    if not holds:
+        raise TypeError(f"{what}: not as it should be")
+
+
+def _by_our_clock(headers: dict[str, Any]) -> None:
+    """Celery writes an ETA by the sender's clock and reads it by ours: minutes apart, a retry of a second would outlive
+    its lease. So the wait counts from its arrival. And it never expires by Celery: begin decides that, by the clock of
+    the database. What an older relay sent has an ETA alone."""
+    headers["expires"] = None
+    wait = headers.get(WAIT)
+    if wait is not None:
+        headers["eta"] = (datetime.now(UTC) + timedelta(seconds=wait)).isoformat()
+    elif headers.get("eta") is not None:
+        datetime.fromisoformat(headers["eta"])

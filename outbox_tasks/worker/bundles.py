@@ -1,0 +1,198 @@
+"""A bundle in Celery's eyes: one publish task for each of its messages.
+
+One broker message, one begin, one send, one settle; but every message is traced by Celery as an
+`outbox_tasks.publish` task of its own, with that task's signals, retries and failures, and the worker tells event
+listeners such as Flower of each. Events come from the worker's main process, which alone knows if they are wanted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any
+from urllib.parse import quote, unquote
+
+from celery import Task, signals
+from celery.app import trace
+from celery.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.worker import state
+from celery.worker.request import Request
+
+from outbox_tasks.broker.broker import publish_arguments
+from outbox_tasks.broker.names import PUBLISH_TASK
+from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.settings import PUBLISH_QUEUE
+
+log = logging.getLogger(__name__)
+
+TOLD = {Step.SENT: signals.task_success, Step.DISCARDED: signals.task_success, Step.DEAD: signals.task_failure}
+"""The signals of tasks that ended so; of the others it is `task_retry`."""
+
+verdict_in_hand: ContextVar[Verdict | None] = ContextVar("verdict_in_hand", default=None)
+"""What became of the message whose publish task is being traced. Not in the request: a retry would send it along."""
+
+
+class LeasingRequest(Request):
+    """A request whose leases end with the pool's process that ran it: this one has seen it end, and nobody else may
+    be sure of that."""
+
+    def on_failure(self, exc_info: Any, *args: Any, **keywords: Any) -> Any:
+        """Called by Celery as the task has failed, or the process that ran it has ended or is about to be killed."""
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if isinstance(error, WorkerLostError | TimeLimitExceeded) and self.worker_pid:
+            self.task.app.outbox_relay.lost(self.worker_pid, self.lease)
+        return super().on_failure(exc_info, *args, **keywords)
+
+    @property
+    def lease(self) -> str | None:
+        """The lease that it was to use."""
+        return None
+
+
+class PublishRequest(LeasingRequest):
+    """A request whose id is never refused, though somebody has revoked it.
+
+    The id is the message's: the worker would refuse every later attempt of that message, for as long as it remembers.
+    """
+
+    def revoked(self) -> bool:
+        """What has been said of its id is forgotten first."""
+        state.revoked.discard(self.id)
+        return bool(super().revoked())
+
+    @property
+    def lease(self) -> str | None:
+        """Its last argument."""
+        return str(self._args[3])
+
+
+class BundleRequest(LeasingRequest):
+    """Sends the events of the messages in the bundle in place of its own."""
+
+    @property
+    def lease(self) -> str | None:
+        """Its second argument."""
+        return str(self._args[1])
+
+    def send_event(self, type: str, **fields: Any) -> None:
+        """Called by Celery as the bundle starts, succeeds, fails or expires. Never raises: these are only for show."""
+        try:
+            self._send_events(type, fields)
+        except Exception:
+            log.exception("could not tell of a bundle's messages")
+
+    def _send_events(self, type: str, fields: dict[str, Any]) -> None:
+        listening = self._eventer
+        if not (listening and listening.enabled and (not listening.groups or "task" in listening.groups)):
+            return
+        destination, lease, rows, *_ = self._args
+        bundle = Bundle(destination, lease, tuple(Ticket(*row) for row in rows))
+        if type == "task-started":
+            for ticket in bundle.tickets:
+                arguments = publish_arguments(bundle, ticket.event_type, ticket.attempt)
+                listening.send(
+                    "task-received",
+                    uuid=ticket.id,
+                    name=PUBLISH_TASK,
+                    args=repr(arguments),
+                    kwargs="{}",
+                    retries=ticket.attempt,
+                    eta=None,
+                    expires=None,
+                    root_id=ticket.id,
+                    parent_id=None,
+                )
+                listening.send("task-started", uuid=ticket.id)
+        elif type == "task-succeeded":
+            for ticket, kind, more in outcome_events(bundle, fields["result"], fields["runtime"]):
+                listening.send(kind, uuid=ticket.id, **more)
+        else:
+            for ticket in bundle.tickets:
+                listening.send(type, uuid=ticket.id, **fields)
+
+
+def report(verdicts: Sequence[Verdict]) -> str:
+    """What became of a bundle, as text for the log and for `outcome_events`: what is not named was sent."""
+    sent = sum(v.step is Step.SENT for v in verdicts)
+    # Quoted: a code may be any text, and the repr of the whole must stay simple to read.
+    rest = (f"{n}:{v.step}:{quote(v.code or '')}" for n, v in enumerate(verdicts) if v.step is not Step.SENT)
+    return " ".join([f"{sent} of {len(verdicts)} sent", *rest])
+
+
+def outcome_events(bundle: Bundle, result: str, runtime: float) -> Iterable[tuple[Ticket, str, dict[str, Any]]]:
+    """The event of each message of a bundle whose task returned `result`, the repr of a `report`."""
+    others = {}
+    for part in result.strip("'").split(" ")[4:]:
+        position, step, code = part.split(":", 2)
+        others[int(position)] = (step, unquote(code))
+    for n, ticket in enumerate(bundle.tickets):
+        step, code = others.get(n, (Step.SENT, ""))
+        if step == Step.SENT:
+            yield ticket, "task-succeeded", {"result": "'sent'", "runtime": runtime}
+        elif step == Step.DISCARDED:
+            yield ticket, "task-succeeded", {"result": f"'discarded: {code}'", "runtime": runtime}
+        elif step in (Step.RETRY, Step.RELEASE, Step.OUTAGE):
+            yield ticket, "task-retried", {"exception": code, "traceback": None}
+        elif step == Step.DEAD:
+            yield ticket, "task-failed", {"exception": code, "traceback": None}
+
+
+def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> None:
+    """Run Celery's tracer over `publish` for each message, with its verdict in hand.
+
+    But for a retry, which Celery is to make, the tracer has nothing to do but to tell listeners: without any it is
+    spared, and our own log has it. A message costs it up to a millisecond, and a destination may refuse thousands.
+    Of one that was not ours, or was not sent, there is nothing to tell.
+    """
+    tracer = _tracer(publish)
+    steps = {step for step in {verdict.step for verdict in verdicts} if _is_traced(step)}
+    traced = [verdict for verdict in verdicts if verdict.step in steps]
+    headers = {
+        "task": publish.name,
+        "lang": "py",
+        "ignore_result": True,
+        "hostname": publish.request.hostname,
+        "delivery_info": {"exchange": "", "routing_key": PUBLISH_QUEUE},
+        "headers": {},  # Celery would search each request for headers of the user's
+    }
+    for verdict in traced:
+        ticket = verdict.ticket
+        arguments = publish_arguments(bundle, ticket.event_type, ticket.attempt)
+        request = {
+            **headers,
+            "id": ticket.id,
+            "root_id": ticket.id,
+            "correlation_id": ticket.id,
+            "retries": max(0, ticket.attempt - 1),
+        }
+        token = verdict_in_hand.set(verdict)
+        try:
+            tracer(ticket.id, arguments, {}, request)
+        finally:
+            verdict_in_hand.reset(token)
+
+
+def _is_traced(step: Step) -> bool:
+    """Whether Celery has something to do, or somebody follows such tasks: through Celery's signals, or by wrapping its
+    tracer as some monitors do."""
+    if step in (Step.STALE, Step.BEHIND):
+        return False
+    followed = (signals.task_prerun, signals.task_postrun, TOLD.get(step, signals.task_retry))
+    wrapped = trace.build_tracer.__module__ != trace.__name__
+    return step is Step.RETRY or wrapped or any(signal.receivers for signal in followed)
+
+
+def _tracer(publish: Task) -> Callable[..., Any]:
+    """Celery's own tracer, but without its line at INFO for each success: the bundle has one for all."""
+    tracer = publish.__dict__.get("bundle_tracer")
+    if tracer is None:
+        logger = logging.getLogger("celery.app.trace")
+        level = logger.level
+        logger.setLevel(max(level, logging.WARNING))  # the tracer looks at the level once, when it is built
+        try:
+            tracer = trace.build_tracer(publish.name, publish, app=publish.app)
+        finally:
+            logger.setLevel(level)
+        publish.bundle_tracer = tracer
+    return tracer  # type: ignore[no-any-return]

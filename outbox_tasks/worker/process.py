@@ -1,0 +1,181 @@
+"""What one worker process works with: the settings, and the connections, opened when first used, after any fork."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cached_property
+
+from celery import Celery
+
+from outbox_tasks.broker.broker import Broker, same_place
+from outbox_tasks.broker.names import QUEUES
+from outbox_tasks.broker.pinned import joined
+from outbox_tasks.destinations import kind_of
+from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
+from outbox_tasks.redaction import redacted
+from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.store import Store, holder
+from outbox_tasks.relay.traffic import alive
+from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.worker.liveness import Pulse
+from outbox_tasks.worker.slots_full import Crowd
+
+POOLS = ("prefork", "solo", "threads", "gevent")
+"""Not eventlet: its development has ended, and psycopg does not cooperate with it."""
+
+log = logging.getLogger(__name__)
+
+
+class Relay:
+    """The settings, and the connections of one worker process: opened when first used, after any fork."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self.app = app
+        self.broker = Broker(app, settings)
+        self.given = settings
+        self.pulse = Pulse()
+        self.crowd = Crowd()
+        self.before_close: list[Callable[[], None]] = []
+        """What this process still has to write when it ends."""
+        self.threads = 1
+        """How many tasks run at once in this process."""
+        self._locks: dict[int, threading.Lock] = {}
+        """One for each process: what a parent held as it forked nobody would release."""
+        self.shaken: float | None = time.monotonic()
+        """When the database was last away, as this process's claims found it; None: since then all is in order."""
+        self._pid: int | None = None
+        self._store: Store | None = None
+        self._publishers: Publishers | None = None
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Those it was made with. Where they name no broker, the app's is theirs, for `celery://` destinations too.
+
+        Not to be asked for before the app is configured.
+        """
+        given, conf = self.given, self.app.conf
+        url = joined(conf.broker_write_url)
+        if given.broker_url is not None or not url:
+            return given
+        destinations = dict(given.destinations)
+        for name, destination in given.destinations.items():
+            if destination.takes_the_relays_broker:
+                options = {**conf.broker_transport_options, **destination.transport_options}
+                destinations[name] = destination.model_copy(update={"transport_options": options})
+        return given.replace(broker_url=url, destinations=destinations)
+
+    @property
+    def store(self) -> Store:
+        """The store of this process. Raises a `Schema…` error when the tables are not of this release."""
+        with self._own():
+            if self._store is None:
+                store = Store.connect(self.settings)
+                store.check_version()
+                store.traffic.threads = self.threads
+                self._store = store
+            return self._store
+
+    @property
+    def publishers(self) -> Publishers:
+        """The publishers of this process."""
+        with self._own():
+            if self._publishers is None:
+                self._publishers = Publishers(self.settings)
+            return self._publishers
+
+    def check_pool(self, pool: str, concurrency: int) -> None:
+        """At a worker's start: raises what the relay can't do in such a pool of Celery's."""
+        if pool not in POOLS:
+            rule = f"the relay's tasks run in the pools {', '.join(POOLS)}"
+            raise ConfigurationError(setting="worker_pool", value=pool, rule=rule)
+        self.threads = concurrency if pool in ("threads", "gevent") else 1
+        if pool != "gevent":
+            return
+        for name, destination in self.settings.destinations.items():
+            if not getattr(kind_of(destination), "green", False):
+                rule = (
+                    f"it would block: the client for {destination.scheme}:// (destination {name!r}) does not cooperate "
+                    "with gevent; take prefork or threads"
+                )
+                raise ConfigurationError(setting="worker_pool", value=pool, rule=rule)
+
+    def check(self) -> None:
+        """At a worker's start, before any fork: raises what would otherwise come up with the first message.
+
+        A database that can't be reached is not one of these: it may come back, and until then nothing is begun.
+        """
+        self.broker.check()
+        given = self.given.broker_url
+        own = getattr(self.app, "pinned_broker", None) or joined(self.app.conf.broker_read_url)
+        if given is not None and own and not same_place(given, own):
+            rule = (
+                f"it is the relay's broker, and the workers of this app take the relay's tasks from {redacted(own)}. "
+                "Unset OUTBOX_BROKER_URL, or run the relay's workers and beat as celery -A outbox_tasks"
+            )
+            raise ConfigurationError(setting="broker_url", value=redacted(given), rule=rule)
+        if not self.app.amqp.queues.consume_from.keys().isdisjoint((CLAIM_QUEUE, PUBLISH_QUEUE)):
+            self.settings.check_destinations()
+        store, publishers = Store.connect(self.settings), Publishers(self.settings)
+        try:
+            for name in publishers:
+                publishers[name]
+            store.check_version()
+        except DatabaseUnavailable as error:
+            log.warning("%s", error)
+        finally:
+            publishers.close()
+            store.close()
+
+    def lost(self, pid: int, lease: str | None) -> None:
+        """A process of this worker's pool has ended in the middle of a task: so do its leases, as soon as the database
+        answers. In the background: the worker has to go on meanwhile."""
+        threading.Thread(target=self._recall, args=(pid, lease), name="outbox-recall", daemon=True).start()
+
+    def _recall(self, pid: int, lease: str | None) -> None:
+        store = Store.connect(self.settings)
+        ends = time.monotonic() + self.settings.run_lease
+        # Twice: the server may still run the last statement of that process, and its rows are locked meanwhile.
+        waits = [0.5, self.settings.statement_timeout + 1]
+        while waits and time.monotonic() < ends:
+            time.sleep(waits[0])
+            # One that has met its time limit is killed a moment later. Until its parent has seen its end, its number
+            # is nobody else's.
+            if alive(pid):
+                continue
+            with suppress(DatabaseUnavailable):
+                count = store.recall(holder(pid), lease)
+                log.warning("the process %d was lost: %d leases end now", pid, count)
+                waits.pop(0)
+            # Nothing stays open meanwhile: a process that the pool forks must not share it.
+            store.engine.dispose()
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        for end in self.before_close:
+            end()
+        if self._publishers is not None:
+            self._publishers.close()
+            self._publishers = None
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    @contextmanager
+    def _own(self) -> Iterator[None]:
+        """What is open is this process's, and opened by one thread."""
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
+            if self._pid != os.getpid():
+                if self._store is not None:
+                    self._store.engine.dispose(close=False)  # the connections belong to the parent
+                self._pid, self._store, self._publishers = os.getpid(), None, None
+            yield
+
+
+def serves(app: Celery) -> bool:
+    """Whether the worker of this process consumes from any of the relay's queues."""
+    return not app.amqp.queues.consume_from.keys().isdisjoint(QUEUES)

@@ -1,0 +1,58 @@
+"""While quick sends take all the slots that a destination may have, the last free process of a worker is for others.
+
+Without this, that process would take bundle after bundle of the same destination, only to find that there is no slot
+for it, and what goes elsewhere would wait for as long each time. So the worker then takes nothing but what is first in
+the queue: see `Bundle.lane`. That needs the Redis transport, where each step of priority is a list of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import bootsteps
+from celery.worker import state
+
+from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.worker.process import Relay
+
+LOOK_AGAIN = 0.01
+"""Seconds for which a worker waits for what is first: then another process may be free."""
+
+
+def connect(relay: Relay) -> None:
+    """Have the workers of this app heed it, those that publish."""
+    relay.app.steps["consumer"].add(Reserving)
+
+
+class Reserving(bootsteps.StartStopStep):
+    """Starts with each connection to the broker."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def include_if(self, consumer: Any) -> bool:
+        return PUBLISH_QUEUE in consumer.app.amqp.queues.consume_from
+
+    def start(self, consumer: Any) -> None:
+        channel = consumer.task_consumer.channel
+        take = getattr(channel, "_brpop_start", None)
+        steps = list(getattr(channel, "priority_steps", ()))
+        if take is None or len(steps) < 2:
+            return
+
+        def take_what_is_wanted(timeout: float | None = None) -> None:
+            if not self._is_for_others(consumer):
+                take(timeout)
+                return
+            channel.priority_steps = steps[:1]
+            try:
+                take(LOOK_AGAIN)
+            finally:
+                channel.priority_steps = steps
+
+        channel._brpop_start = take_what_is_wanted
+
+    @staticmethod
+    def _is_for_others(consumer: Any) -> bool:
+        relay: Relay = consumer.app.outbox_relay
+        processes = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
+        return relay.crowd.noted and 1 < processes <= len(state.reserved_requests) + 1

@@ -1,0 +1,32 @@
+"""What runs when: the one definition of beat's schedule."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, MAINTAIN_TASK
+from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, Settings
+
+MAINTAIN_INTERVAL = 3600.0
+"""Seconds; the archive's partitions are made a week ahead, so a missed run is no matter."""
+
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The entries for Celery's `beat_schedule`. Two beats, no beat for a while, or late ones do no harm."""
+    return {
+        CLAIM_TASK: {
+            "task": CLAIM_TASK,
+            "schedule": settings.claim_interval,
+            "options": {"queue": CLAIM_QUEUE, "headers": {BY_BEAT: True}},
+        },
+        MAINTAIN_TASK: {
+            "task": MAINTAIN_TASK,
+            "schedule": MAINTAIN_INTERVAL,
+            # Due as beat starts: one that is restarted more often than hourly would else never come to it.
+            "last_run_at": LONG_AGO,
+            "options": {"queue": MAINTAIN_QUEUE},
+        },
+    }

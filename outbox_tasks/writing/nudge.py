@@ -1,0 +1,116 @@
+"""The nudge: a best-effort wake-up of the claim after a commit, in the background.
+
+A thread of its own talks to the broker, with short timeouts. The committing thread only sets a flag, so that a
+dead, slow or black-holed broker costs it nothing; what a lost nudge would have woken, beat wakes a moment later.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from celery import Celery
+
+from outbox_tasks.broker.broker import Broker, same_place
+from outbox_tasks.broker.pinned import PinnedCelery, joined
+from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.redaction import logger
+from outbox_tasks.settings import Settings
+
+log = logger(__name__)
+
+PAUSE = 0.02
+"""Seconds between two nudges at least: the commits in between share the second one."""
+
+BROKEN_PAUSE = 1.0
+"""The same while the broker does not answer."""
+
+ENOUGH = 100
+"""Calls that are remembered; one is as good as many."""
+
+PATIENCE = 0.1
+"""Seconds that a commit in progress is waited for."""
+
+TIMEOUT = 1.0
+"""Seconds that the broker has to answer."""
+
+
+class Nudge:
+    """Wakes the claim soon after it is called; many calls make one nudge."""
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self._wake = wake
+        self._wanted: SimpleQueue[Callable[[], bool] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+
+    def __call__(self, after: Callable[[], bool] | None = None) -> None:
+        """Ask for a nudge, once `after` is true (or soon anyway). Returns at once; never raises."""
+        if self._pid != os.getpid():
+            self._start()
+        if self._wanted.qsize() < ENOUGH:
+            self._wanted.put(after)
+
+    def _start(self) -> None:
+        # Threads do not survive a fork: each process starts its own, when it first needs one.
+        with self._lock:
+            if self._pid != os.getpid():
+                self._pid = os.getpid()
+                self._wanted = SimpleQueue()
+                threading.Thread(target=self._run, args=(self._wanted,), name="outbox-nudge", daemon=True).start()
+
+    def _run(self, wanted: SimpleQueue[Callable[[], bool] | None]) -> None:
+        while True:
+            waits = [wanted.get()]
+            while not wanted.empty():
+                waits.append(wanted.get())
+            _wait_for([after for after in waits if after is not None])
+            pause = PAUSE
+            try:
+                self._wake()
+            except BrokerUnreachable as error:
+                log.debug("nudge lost: %s", error)
+                pause = BROKEN_PAUSE
+            except Exception:
+                log.exception("nudge failed")
+                pause = BROKEN_PAUSE
+            time.sleep(pause)
+
+
+def _wait_for(conditions: list[Callable[[], bool]]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not all(condition() for condition in conditions) and time.monotonic() < deadline:
+        time.sleep(0.0005)
+
+
+def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
+    """The nudge through the relay's broker: that of the settings, else `app`'s. None where there is none or it is
+    switched off."""
+    if not settings.nudge or (app is None and settings.broker_url is None):
+        return None
+    return Nudge(_Wake(settings, app))
+
+
+class _Wake:
+    """Connects when it is first called, in the nudge's thread: by then the app is configured, and the fork is over."""
+
+    def __init__(self, settings: Settings, app: Celery | None) -> None:
+        self._settings = settings
+        self._app = app
+        self._pid: int | None = None
+
+    def __call__(self) -> bool:
+        if self._pid != os.getpid():
+            self._broker = self._connect()
+            self._pid = os.getpid()
+        return self._broker.wake_claim()
+
+    def _connect(self) -> Broker:
+        app, url = self._app, self._settings.broker_url
+        # Where both name the same place, the app knows more of it: its transport options, such as a prefix of the keys.
+        if app is None or not (url is None or same_place(url, joined(app.conf.broker_write_url))):
+            app = PinnedCelery("outbox_tasks.nudge", broker=str(url), settings=self._settings, timeout=TIMEOUT)
+        return Broker(app, self._settings, timeout=TIMEOUT)

@@ -1,0 +1,209 @@
+"""A message, checked, as the rows it becomes: all that can be refused is refused here, before anything is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any, NoReturn, get_args
+from uuid import UUID
+
+from pydantic_core import to_jsonable_python
+
+from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, PayloadTooLarge
+from outbox_tasks.model import (
+    EVENT_ID,
+    FIRST,
+    LAST,
+    MAX_EVENT_TYPE,
+    MAX_KEY,
+    MAX_TEXT,
+    TASK_HEADER,
+    Message,
+    Priority,
+    TaskHeaders,
+    sibling,
+    uuid7,
+)
+from outbox_tasks.settings import Settings
+from outbox_tasks.text import is_encodable, is_text, short
+
+JSON, TEXT, BYTES = "application/json", "text/plain; charset=utf-8", "application/octet-stream"
+
+
+NO_TRACE: Mapping[str, str] = MappingProxyType({})
+
+LONGEST_DELAY = timedelta(days=3653)
+
+Row = dict[str, Any]
+"""A row as JSON values, by the columns of `write.ROW`; what is absent is null."""
+
+_encode = json.JSONEncoder(
+    default=to_jsonable_python, allow_nan=False, ensure_ascii=False, separators=(",", ":")
+).encode
+
+
+def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_TRACE) -> tuple[UUID, list[Row]]:
+    """The id of a message and its rows, one for each destination. Raises a `MessageRefused`.
+
+    `trace`: the headers that carry on the writer's trace, for a message that does not say itself in which it is.
+    """
+    _check(message)
+    names = _destinations(message, settings)
+    body, content_type = _serialized(message, settings)
+    size = len(body) if isinstance(body, bytes) or body.isascii() else len(body.encode())
+    common: Row = {"event_type": message.event_type, "content_type": content_type, **_due(message)}
+    if isinstance(body, bytes) or "\0" in body:  # which a JSON text can't bring to PostgreSQL
+        common["data"] = b64encode(body if isinstance(body, bytes) else body.encode()).decode()
+    else:
+        common["text"] = body
+    for field in ("key", "aggregate_type", "aggregate_id"):
+        if (value := getattr(message, field)) is not None:
+            common[field] = value
+    headers = {**_untold(message, trace), **(message.headers or {})}
+    first = message.id or uuid7()
+    if len(names) > 1:
+        headers[EVENT_ID] = str(first)
+    if headers:
+        common["headers"] = headers
+    route = settings.route(message.event_type)
+    if message.key is not None and route is not None and route.latest:
+        common["latest"] = True
+    if message.priority != "normal":
+        common["priority"] = message.priority
+    made = []
+    for position, name in enumerate(names):
+        limit = settings.destination(name, message.event_type).largest
+        if size > limit:
+            raise PayloadTooLarge(event_type=message.event_type, size=size, destination=name, limit=limit)
+        id = first if position == 0 else sibling(first, name)
+        made.append({"id": str(id), "destination": name, **common})
+    return first, made
+
+
+def _untold(message: Message, trace: Mapping[str, str]) -> Mapping[str, str]:
+    """Of two traces in one message, a consumer could follow either: the application's own counts."""
+    if trace and message.headers and any(name.lower() == "traceparent" for name in message.headers):
+        return NO_TRACE
+    return trace
+
+
+def _destinations(message: Message, settings: Settings) -> list[str]:
+    to = settings.routed(message.event_type) if message.to is None else message.to
+    names = [to] if isinstance(to, str) else list(to)
+    if not names:
+        _refuse(message, "to", names, "names no destination")
+    if len(set(names)) < len(names):
+        _refuse(message, "to", names, "names a destination twice")
+    return names
+
+
+def _serialized(message: Message, settings: Settings) -> tuple[str | bytes, str]:
+    """The body and its content type. What is stored as it is stays so; the rest goes through the serializer."""
+    payload = message.payload
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload), message.content_type or BYTES
+    if isinstance(payload, str):
+        if not is_encodable(payload):
+            raise PayloadNotSerializable(event_type=message.event_type, reason="half of a surrogate pair is no text")
+        return payload, message.content_type or TEXT
+    if settings.serializer is not None:
+        return _by_setting(message, settings.serializer)
+    try:
+        if dataclasses.is_dataclass(payload):
+            payload = to_jsonable_python(payload)
+        text = _encode(payload)
+        _check_keys(payload)
+        if not is_encodable(text):
+            raise ValueError("half of a surrogate pair is no text")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PayloadNotSerializable(event_type=message.event_type, reason=error) from error
+    return text, message.content_type or JSON
+
+
+def _by_setting(message: Message, serializer: Any) -> tuple[str | bytes, str]:
+    try:
+        made = serializer(message.payload)
+        body, content_type = made
+    except Exception as error:  # it is the application's code: it may raise anything
+        raise PayloadNotSerializable(event_type=message.event_type, reason=error) from error
+    if not isinstance(body, str | bytes) or not isinstance(content_type, str):
+        reason = f"the serializer returned {type(body).__name__} and {type(content_type).__name__}, not bytes and str"
+        raise PayloadNotSerializable(event_type=message.event_type, reason=reason)
+    return body, message.content_type or content_type
+
+
+def _check_keys(value: object) -> None:
+    """JSON's own encoder would turn 1, True and None into texts without a word, and two keys into the same one."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"keys must be text, not {type(key).__name__} as in {key!r}")
+            if not isinstance(item, str):
+                _check_keys(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_keys(item)
+
+
+def _due(message: Message) -> Row:
+    """When the message is due; nothing: at once. A delay is counted by the database's clock."""
+    at: object = message.deliver_at
+    delay = message.delay
+    if at is not None:
+        if delay is not None:
+            _refuse(message, "delay", delay, "can't be combined with deliver_at")
+        if not isinstance(at, datetime) or at.tzinfo is None or at.utcoffset() is None:
+            _refuse(message, "deliver_at", at, "has no time zone: pass a datetime with one, such as datetime.now(UTC)")
+        if not FIRST <= at < LAST:
+            _refuse(message, "deliver_at", at, "must be a time in the years 1 to 9999")
+        return {"deliver_at": at.isoformat()}
+    if delay is None:
+        return {}
+    try:
+        delay = delay if isinstance(delay, timedelta) else timedelta(seconds=delay)
+    except (TypeError, ValueError, OverflowError):
+        _refuse(message, "delay", delay, "must be a number of seconds or a timedelta")
+    if not timedelta(0) <= delay <= LONGEST_DELAY:
+        _refuse(message, "delay", message.delay, "lies in the past, or more than ten years ahead")
+    return {"delay": delay.total_seconds()}
+
+
+def _check(message: Message) -> None:
+    """Refuse what the database, or every publisher, would refuse later."""
+    _check_text(message, "event_type", message.event_type, MAX_EVENT_TYPE, at_least=1)
+    if message.key is not None:
+        _check_text(message, "key", message.key, MAX_KEY, at_least=1)
+    _check_text(message, "aggregate_type", message.aggregate_type, MAX_TEXT)
+    _check_text(message, "aggregate_id", message.aggregate_id, MAX_TEXT)
+    _check_text(message, "content_type", message.content_type, MAX_TEXT)
+    if message.priority not in get_args(Priority):
+        _refuse(message, "priority", message.priority, "must be high, normal or low")
+    if message.id is not None and not isinstance(message.id, UUID):
+        _refuse(message, "id", message.id, "must be a UUID")
+    if not message.headers:
+        return
+    headers: object = message.headers
+    if not isinstance(headers, Mapping):
+        _refuse(message, "headers", headers, "must be a mapping of text to text")
+    else:
+        for name, value in headers.items():
+            if not is_text(name) or not is_text(value):
+                _refuse(message, f"headers[{name!r}]", value, "must be text under a name that is text")
+        if TASK_HEADER in headers and not isinstance(headers, TaskHeaders):
+            rule = "is not for the application: outbox.delay, apply_async and capture set it"
+            _refuse(message, f"headers[{TASK_HEADER!r}]", headers[TASK_HEADER], rule)
+
+
+def _check_text(message: Message, field: str, value: object, at_most: int, *, at_least: int = 0) -> None:
+    if value is None and not at_least:
+        return
+    if not is_text(value) or not at_least <= len(str(value)) <= at_most:
+        _refuse(message, field, value, f"must be text of {at_least} to {at_most} characters, without NUL")
+
+
+def _refuse(message: Message, field: str, value: object, rule: str) -> NoReturn:
+    raise InvalidMessage(event_type=short(message.event_type), field=field, value=short(value), rule=rule)

@@ -1,0 +1,269 @@
+"""The transactions of an application, whatever it works with: where one is open, what is written into it, and what
+happens after its commit."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, event
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.sql import Executable
+
+from outbox_tasks.database.pieces import check_dialect
+from outbox_tasks.errors import NotInTransaction, UnsupportedSession
+from outbox_tasks.writing.async_session import WAKE, Choose, Insert, chosen_by, defer, write_out, write_out_to
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+
+
+class DjangoConnection(Protocol):
+    """`django.db.connection`, or one of `django.db.connections`."""
+
+    vendor: str
+    in_atomic_block: bool
+
+    def cursor(self) -> Any: ...
+    def on_commit(self, func: Callable[[], object]) -> None: ...
+
+
+SyncSession: TypeAlias = "Session | scoped_session[Session] | Connection | DjangoConnection"
+DeferringSession: TypeAlias = "AsyncSession | async_scoped_session[AsyncSession]"
+AnySession: TypeAlias = "SyncSession | DeferringSession"
+AnyAsync: TypeAlias = "AsyncConnection | AsyncSession | async_scoped_session[AsyncSession]"
+Capturing: TypeAlias = (
+    "scoped_session[Session] | async_scoped_session[AsyncSession] | DjangoConnection | Callable[[], AnySession | None]"
+)
+
+
+class Transaction(Protocol):
+    """One open transaction of the application."""
+
+    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
+        """Call `insert` with these rows, now or, together with others, before the commit; through the engine that
+        would get the statement `into`."""
+
+    def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
+        """Execute a statement now, by the engine that would get one `like` it; returns how many rows it changed. An
+        INSERT must be RETURNING something to be counted, since some drivers know no other way."""
+
+    def wake(self, nudge: Callable[..., object]) -> None:
+        """Call `nudge` once it has committed."""
+
+    def opened(self) -> object:
+        """Something that lives, and is `is_active`, while it is open."""
+
+
+def transaction(session: object, event_type: str) -> Transaction:
+    """The open transaction of a session. Raises `UnsupportedSession`, `UnsupportedDialect` or `NotInTransaction`."""
+    session = unwrapped(session)
+    if isinstance(session, Session):
+        return _OfSession(session, event_type)
+    if isinstance(session, Connection):
+        return _OfConnection(session, event_type)
+    if is_kind(session, "sqlalchemy.ext.asyncio", "AsyncSession"):
+        return _OfAsyncSession(session, event_type)
+    if is_django(session):
+        return _OfDjango(session, event_type)
+    raise UnsupportedSession(kind=f"{type(session).__module__}.{type(session).__qualname__}")
+
+
+def unwrapped(session: Any) -> Any:
+    """The session that a scoped session stands for."""
+    if isinstance(session, scoped_session) or is_kind(session, "sqlalchemy.ext.asyncio", "async_scoped_session"):
+        return session()
+    return session
+
+
+def is_kind(session: object, module: str, name: str) -> bool:
+    """Whether it is of a class that may not even be imported, or installed."""
+    loaded = sys.modules.get(module)
+    return loaded is not None and isinstance(session, getattr(loaded, name))
+
+
+def is_awaited(session: object) -> bool:
+    """Whether what is asked of it now has to be awaited."""
+    return any(is_kind(session, "sqlalchemy.ext.asyncio", name) for name in ("AsyncSession", "AsyncConnection"))
+
+
+def is_django(session: object) -> bool:
+    """Whether it is one of Django's database connections, or stands for one."""
+    return is_kind(session, "django.db.backends.base.base", "BaseDatabaseWrapper") or is_kind(
+        session, "django.utils.connection", "ConnectionProxy"
+    )
+
+
+def current(capture: Any) -> Any:
+    """The session that a registry, Django's connection or a function stands for, if it is in a transaction."""
+    session = capture
+    if not is_django(capture):
+        registry = getattr(capture, "registry", None)
+        if registry is not None and not _has_session(registry):
+            return None
+        session = capture()
+    if session is None or not (session.in_atomic_block if is_django(session) else session.in_transaction()):
+        return None
+    return session
+
+
+def _has_session(registry: Any) -> bool:
+    """Whether it has a session for where we are: asking for it would make one."""
+    try:
+        return bool(registry.has())
+    except Exception:  # the application's own function says where we are, and may know of nowhere, as in beat
+        return False
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of a driver's error, however SQLAlchemy or Django has wrapped it."""
+    for inner in (error, getattr(error, "orig", None), error.__cause__):
+        state = getattr(inner, "sqlstate", None) or getattr(inner, "pgcode", None)
+        if state:
+            return str(state)
+    return None
+
+
+class _OfConnection:
+    def __init__(self, connection: Connection, event_type: str) -> None:
+        if not connection.in_transaction():
+            raise NotInTransaction(event_type=event_type)
+        check_dialect(connection.dialect.name)
+        self._connection = connection
+        self._event_type = event_type
+
+    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
+        insert(self.run, rows)
+
+    def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
+        write_out_to(self._connection)
+        return execute(self._connection, statement, parameters, self._event_type)
+
+    def wake(self, nudge: Callable[..., object]) -> None:
+        connection = self._connection
+        if connection not in _owing:
+            for name in ("commit", "commit_twophase"):
+                event.listen(connection, name, _connection_commits)
+            for name in ("rollback", "rollback_twophase"):
+                event.listen(connection, name, _connection_rolled_back)
+        _owing[connection] = nudge
+
+    def opened(self) -> object:
+        return self._connection.get_transaction()
+
+
+class _OfSession:
+    def __init__(self, session: Session, event_type: str) -> None:
+        if not session.in_transaction():
+            raise NotInTransaction(event_type=event_type)
+        self._session = session
+        self._event_type = event_type
+
+    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
+        insert(self.run, rows)
+
+    def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
+        choose = chosen_by(self._session)
+        write_out(self._session, choose)
+        return self._run(choose, statement, parameters, like)
+
+    def _run(
+        self, choose: Choose, statement: Executable, parameters: dict[str, Any], like: Executable | None = None
+    ) -> int:
+        # As Session.execute would choose it: by the statement, where the session has several engines.
+        connection = choose(statement if like is None else like)
+        check_dialect(connection.dialect.name)
+        return execute(connection, statement, parameters, self._event_type)
+
+    def wake(self, nudge: Callable[..., object]) -> None:
+        self._session.info[WAKE] = nudge
+
+    def opened(self) -> object:
+        return self._session.get_transaction()
+
+
+class _OfAsyncSession(_OfSession):
+    """It can't be awaited here: what is written waits for the commit, which can. In the session's own greenlet, as in
+    its events and `run_sync`, nothing has to wait."""
+
+    def __init__(self, session: Any, event_type: str) -> None:
+        super().__init__(session.sync_session, event_type)
+
+    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
+        if _in_greenlet():
+            super().write(into, insert, rows)
+        else:
+            defer(self._session, into, insert, self._run, rows)
+
+
+class _Opened:
+    is_active = True
+
+
+class _OfDjango:
+    def __init__(self, connection: Any, event_type: str) -> None:
+        if not connection.in_atomic_block:
+            raise NotInTransaction(event_type=event_type)
+        check_dialect(connection.vendor)
+        self._connection: DjangoConnection = connection
+
+    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
+        insert(self.run, rows)
+
+    def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
+        text, names = _compiled(statement)
+        with self._connection.cursor() as cursor:
+            cursor.execute(text, {**names, **parameters})
+            return int(cursor.rowcount)
+
+    def wake(self, nudge: Callable[..., object]) -> None:
+        self._connection.on_commit(nudge)
+
+    def opened(self) -> object:
+        found = _Opened()
+        self._connection.on_commit(partial(id, found))  # Django drops it as the transaction ends, either way
+        return found
+
+
+def _in_greenlet() -> bool:
+    """Whether SQLAlchemy can await here: it says so on its greenlets, but for the oldest releases."""
+    if (greenlet := sys.modules.get("greenlet")) is None:
+        return False
+    current = greenlet.getcurrent()
+    ours = type(current).__module__.startswith("sqlalchemy.")
+    return bool(getattr(current, "__sqlalchemy_greenlet_provider__", ours))
+
+
+def execute(connection: Connection, statement: Executable, parameters: dict[str, Any], event_type: str) -> int:
+    """Execute in the connection's transaction; returns how many rows it changed. Raises `NotInTransaction`."""
+    if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
+        raise NotInTransaction(event_type=event_type)  # begun in name only: each statement commits by itself
+    with connection.execute(statement, parameters) as result:
+        return result.rowcount
+
+
+@cache
+def _compiled(statement: Executable) -> tuple[str, dict[str, Any]]:
+    """The SQL as psycopg takes it, 2 and 3 alike, with the values that are part of the statement."""
+    compiled = statement.compile(dialect=PGDialect_psycopg())  # type: ignore[no-untyped-call,attr-defined]
+    return str(compiled), {name: value for name, value in compiled.params.items() if value is not None}
+
+
+_owing: WeakKeyDictionary[Connection, Callable[..., object] | None] = WeakKeyDictionary()
+"""The Core connections that have published, each with the nudge that its next commit owes."""
+
+
+def _connection_commits(connection: Connection, *_: object) -> None:
+    # SQLAlchemy tells of a connection's commit just before it: the nudge has to wait for its end.
+    nudge, _owing[connection] = _owing.get(connection), None
+    if nudge is not None:
+        transaction = connection.get_transaction()
+        nudge(lambda: transaction is None or not transaction.is_active)
+
+
+def _connection_rolled_back(connection: Connection, *_: object) -> None:
+    _owing[connection] = None

@@ -1,0 +1,102 @@
+"""Hop 1, write: insert messages in the application's own transaction, and nudge the claim once it has committed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from uuid import UUID
+
+from outbox_tasks.database import write
+from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
+from outbox_tasks.errors import ReusedId, SchemaMissing, WriterRights
+from outbox_tasks.model import Message, sibling
+from outbox_tasks.settings import Settings
+from outbox_tasks.wire import tracing
+from outbox_tasks.writing.async_session import Execute
+from outbox_tasks.writing.rows import Row, rows
+from outbox_tasks.writing.transactions import AnySession, sqlstate, transaction
+
+CHUNK = 16 * 1024 * 1024
+"""Characters that are written in one statement: PostgreSQL takes no parameter of a gigabyte."""
+
+UNIQUE_VIOLATION = "23505"
+
+
+class Writer:
+    """Writes messages into transactions of the application."""
+
+    def __init__(self, settings: Settings, nudge: Callable[..., object] | None) -> None:
+        self._settings = settings
+        self.nudge = nudge
+        schema = settings.database_schema
+        self._publish = write.publish(tables(schema))
+        self._publish_once = write.publish_once(schema)
+        self._cancel = write.cancel(schema)
+
+    def write(self, session: AnySession, messages: Iterable[Message]) -> list[UUID]:
+        """Insert messages, all checked before the first is written. Returns their ids."""
+        ids: list[UUID] = []
+        made: list[Row] = []
+        once = False
+        trace = tracing.current()
+        for message in messages:
+            id, own = rows(message, self._settings, trace)
+            ids.append(id)
+            made.extend(own)
+            once = once or message.id is not None
+        if made:
+            opened = transaction(session, made[0]["event_type"])
+            opened.write(self._publish, self._insert_once if once else self._insert, made)
+            if self.nudge is not None:
+                opened.wake(self.nudge)
+        return ids
+
+    def cancel(self, session: AnySession, id: UUID) -> bool:
+        """Take back a message, for each destination that it is not yet on its way to; false if there was none."""
+        ids = [id, *(sibling(id, name) for name in self._settings.destinations)]
+        opened = transaction(session, "outbox.cancel")
+        try:
+            return opened.run(self._cancel, {"ids": ids}, self._publish) > 0
+        except Exception as error:
+            self._explain(sqlstate(error), error)
+            raise
+
+    def _explain(self, state: str | None, error: Exception) -> None:
+        """Raise what says what to do, where we know it."""
+        if state in LOST_TABLE:
+            raise SchemaMissing(where=where(self._settings.database_schema)) from error
+        if state == NO_RIGHTS:
+            reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
+            raise WriterRights(reason=reason) from error
+
+    def _insert(self, execute: Execute, made: list[Row]) -> None:
+        self._execute(execute, self._publish, made)
+
+    def _insert_once(self, execute: Execute, made: list[Row]) -> None:
+        self._execute(execute, self._publish_once, made)
+
+    def _execute(self, execute: Execute, statement: Any, made: list[Row]) -> None:
+        try:
+            for text in _chunks(made):
+                execute(statement, {"row": text}, self._publish)
+        except Exception as error:  # each driver and framework has errors of its own
+            state = sqlstate(error)
+            self._explain(state, error)
+            if state == UNIQUE_VIOLATION and (reused := re.search(r"outbox_publish: id ([0-9a-f-]{36})", str(error))):
+                raise ReusedId(id=reused[1]) from error
+            raise
+
+
+def _chunks(made: Iterable[Row]) -> Iterator[str]:
+    """The rows as JSON, in their order, in as many texts as it takes."""
+    texts: list[str] = []
+    size = 0
+    for text in map(json.dumps, made):
+        if texts and size + len(text) > CHUNK:
+            yield f"[{','.join(texts)}]"
+            texts, size = [], 0
+        texts.append(text)
+        size += len(text)
+    yield f"[{','.join(texts)}]"
