@@ -7,11 +7,11 @@ listeners such as Flower of each. Events come from the worker's main process, wh
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any
-from urllib.parse import quote, unquote
 
 from celery import Task, signals
 from celery.app import trace
@@ -113,28 +113,42 @@ class BundleRequest(LeasingRequest):
 
 
 def report(verdicts: Sequence[Verdict]) -> str:
-    """What became of a bundle, as text for the log and for `outcome_events`: what is not named was sent."""
-    sent = sum(v.step is Step.SENT for v in verdicts)
-    # Quoted: a code may be any text, and the repr of the whole must stay simple to read.
-    rest = (f"{n}:{v.step}:{quote(v.code or '')}" for n, v in enumerate(verdicts) if v.step is not Step.SENT)
-    return " ".join([f"{sent} of {len(verdicts)} sent", *rest])
+    """What became of a bundle's messages, as JSON: how many were sent, and position, step and code of each other one.
+
+    Celery puts single quotes around it and escapes those inside, so there are none inside.
+    """
+    others = [[n, verdict.step, verdict.code or ""] for n, verdict in enumerate(verdicts) if verdict.step != Step.SENT]
+    told = {"sent": len(verdicts) - len(others), "others": others} if others else {"sent": len(verdicts)}
+    return json.dumps(told).replace("'", "\\u0027")
+
+
+def _read(result: str, count: int) -> dict[int, tuple[Step, str]]:
+    """The steps and codes of the messages that were not sent. Raises `ValueError` unless `result` is the repr of the
+    whole `report` of `count` messages."""
+    try:
+        told = json.loads(result.removeprefix("'").removesuffix("'"))
+        others = {int(n): (Step(step), str(code)) for n, step, code in told.get("others", ())}
+        whole = told["sent"] + len(others) == count and others.keys() <= set(range(count))
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise ValueError("the report of a bundle was cut, or is none") from error
+    if not whole:
+        raise ValueError(f"the report of a bundle is not one of {count} messages")
+    return others
 
 
 def outcome_events(bundle: Bundle, result: str, runtime: float) -> Iterable[tuple[Ticket, str, dict[str, Any]]]:
-    """The event of each message of a bundle whose task returned `result`, the repr of a `report`."""
-    others = {}
-    for part in result.strip("'").split(" ")[4:]:
-        position, step, code = part.split(":", 2)
-        others[int(position)] = (step, unquote(code))
+    """The event of each message of a bundle whose task returned `result`, the repr of a `report`. Raises `ValueError`
+    before the first if that can't be read: then nobody knows which of them were sent."""
+    others = _read(result, len(bundle.tickets))
     for n, ticket in enumerate(bundle.tickets):
         step, code = others.get(n, (Step.SENT, ""))
-        if step == Step.SENT:
+        if step is Step.SENT:
             yield ticket, "task-succeeded", {"result": "'sent'", "runtime": runtime}
-        elif step == Step.DISCARDED:
+        elif step is Step.DISCARDED:
             yield ticket, "task-succeeded", {"result": f"'discarded: {code}'", "runtime": runtime}
         elif step in (Step.RETRY, Step.RELEASE, Step.OUTAGE):
             yield ticket, "task-retried", {"exception": code, "traceback": None}
-        elif step == Step.DEAD:
+        elif step is Step.DEAD:
             yield ticket, "task-failed", {"exception": code, "traceback": None}
 
 

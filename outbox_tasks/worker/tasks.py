@@ -109,7 +109,7 @@ def register(app: Celery, settings: Settings) -> Relay:
         name=BUNDLE_TASK,
         Request="outbox_tasks.worker.bundles:BundleRequest",
         send_events=False,
-        resultrepr_maxsize=100_000,
+        resultrepr_maxsize=1_000_000,  # Celery cuts longer reports; the longest has fewer characters
         **publishing,
     )
     def outbox_bundle(self: Task, destination: str, lease: str, rows: list[list[Any]], *, more: bool = False) -> str:

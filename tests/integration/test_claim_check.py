@@ -78,7 +78,7 @@ def test_a_large_payload_is_stored_by_the_relay_and_the_message_tells_where(
         large = outbox.publish(session, "page.made", LARGE, key="page:1")
         outbox.publish(session, "page.made", {"n": 1}, key="page:1")
     assert list(storage.iterdir()) == []
-    assert relay(app, store, rows) == "2 of 2 sent"
+    assert relay(app, store, rows) == '{"sent": 2}'
     first, second = stream.entries()
     assert (first["data"], first["content_type"]) == (b"", b"application/json")
     assert first["ce_dataref"].decode() == f"file://{storage}/{large}"
@@ -109,7 +109,7 @@ def test_a_repetition_is_the_same_object(
         id = outbox.publish(session, "page.made", LARGE)
     publish(store, Publishers(mine), leased(store, rows))
     (storage / str(id)).write_bytes(b"half of it")
-    assert relay(app, store, rows) == "1 of 1 sent"
+    assert relay(app, store, rows) == '{"sent": 1}'
     assert len({entry["ce_dataref"] for entry in stream.entries()}) == 1
     assert len(stream) == 2
     assert {path.name: path.read_bytes() for path in storage.iterdir()} == {str(id): BODY}
@@ -122,13 +122,13 @@ def test_while_the_storage_is_down_small_messages_are_sent_and_large_ones_are_tr
         large = outbox.publish(session, "page.made", LARGE)
         small = [outbox.publish(session, "page.made", {"n": n}) for n in range(3)]
     away = storage.rename(storage.with_name("away"))
-    assert relay(app, store, rows).startswith("3 of 4 sent")
+    assert relay(app, store, rows).startswith('{"sent": 3, ')
     assert stream.ids() == [str(id) for id in small]
     row = rows.one(large)
     assert (row.status, row.attempts, row.last_error_code, row.payload) == ("pending", 1, "claim_check", BODY)
     assert "could not be put into file://" in row.last_error
     away.rename(storage)
-    assert relay(app, store, rows) == "1 of 1 sent"
+    assert relay(app, store, rows) == '{"sent": 1}'
     assert stream.ids() == [*map(str, small), str(large)]
     assert (storage / str(large)).read_bytes() == BODY
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+from celery import Celery
 from celery.utils.saferepr import saferepr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbox_tasks.broker.names import BUNDLE_TASK
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.relay.retry import MAX_CODE
+from outbox_tasks.settings import Settings
+from outbox_tasks.worker.arrivals import MOST
 from outbox_tasks.worker.bundles import outcome_events, report
+from outbox_tasks.worker.tasks import register
 
 EVENT = {
     Step.SENT: "task-succeeded",
@@ -38,7 +47,7 @@ def made(drawn: list[tuple[Step, str]]) -> tuple[Bundle, list[Verdict]]:
 def test_each_message_has_the_event_of_its_outcome(drawn: list[tuple[Step, str]]) -> None:
     bundle, verdicts = made(drawn)
     # What Celery hands to the event is the repr of what the task returned.
-    events = list(outcome_events(bundle, saferepr(report(verdicts), maxlen=100_000), 1.5))
+    events = list(outcome_events(bundle, saferepr(report(verdicts), maxlen=1_000_000), 1.5))
     assert [(ticket, kind) for ticket, kind, _ in events] == [
         (v.ticket, EVENT[v.step]) for v in verdicts if EVENT[v.step]
     ]
@@ -54,4 +63,44 @@ def test_each_message_has_the_event_of_its_outcome(drawn: list[tuple[Step, str]]
 
 def test_a_report_names_only_what_was_not_sent() -> None:
     _, verdicts = made([(Step.SENT, "-"), (Step.RETRY, "busy"), (Step.DEAD, "wrong_type"), (Step.STALE, "-")])
-    assert report(verdicts) == "1 of 4 sent 1:retry:busy 2:dead:wrong_type 3:stale:"
+    others = [[1, "retry", "busy"], [2, "dead", "wrong_type"], [3, "stale", ""]]
+    assert json.loads(report(verdicts)) == {"sent": 1, "others": others}
+    assert report(verdicts[:1]) == '{"sent": 1}'
+
+
+@given(outcomes, st.integers(min_value=1))
+def test_a_report_that_was_cut_tells_nothing(drawn: list[tuple[Step, str]], cut: int) -> None:
+    bundle, verdicts = made(drawn)
+    whole = report(verdicts)
+    for result in (saferepr(whole, maxlen=cut % len(whole)), repr(whole)[: 1 + cut % len(whole)]):
+        with pytest.raises(ValueError, match="report"):
+            list(outcome_events(bundle, result, 1.5))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "",
+        "None",
+        "'2 of 2 sent'",
+        "'[]'",
+        "'{\"others\": []}'",
+        "'{\"sent\": 1}'",
+        '\'{"sent": "2"}\'',
+        '\'{"sent": 1, "others": [[2, "dead", "-"]]}\'',
+        '\'{"sent": 1, "others": [[1, "unheard of", "-"]]}\'',
+        '\'{"sent": 1, "others": [1]}\'',
+    ],
+)
+def test_what_is_not_the_report_of_the_bundle_tells_nothing(result: str) -> None:
+    bundle, _ = made([(Step.SENT, "-")] * 2)
+    with pytest.raises(ValueError, match="report"):
+        list(outcome_events(bundle, result, 1.5))
+
+
+def test_the_longest_report_of_the_largest_bundle_is_not_cut() -> None:
+    bundle, verdicts = made([(Step.RELEASE, "\U0001f4ee" * MAX_CODE)] * MOST)
+    app = Celery(set_as_current=False)
+    register(app, Settings())
+    result = saferepr(report(verdicts), app.tasks[BUNDLE_TASK].resultrepr_maxsize)
+    assert len(list(outcome_events(bundle, result, 1.5))) == MOST
