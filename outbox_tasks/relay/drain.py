@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from outbox_tasks.model import Bundle, Step, Verdict
-from outbox_tasks.relay import claim, send, settle
+from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
+from outbox_tasks.relay import claim
+from outbox_tasks.relay.deliver import Listener, deliver
 from outbox_tasks.relay.send import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import SLOW, Settings
@@ -84,8 +85,8 @@ def drain(
     return drained
 
 
-class _Round:
-    """What one claim found, published as it is handed on."""
+class _Round(Listener):
+    """Delivers what one claim found, in place of a queue and its workers."""
 
     def __init__(
         self,
@@ -95,27 +96,26 @@ class _Round:
         settled: Callable[[Bundle, Sequence[Verdict], float], None],
         drained: Drained,
     ) -> None:
-        self._store, self._publishers, self._stop, self._settled = store, publishers, stop, settled
-        self._drained = drained
+        self._store, self._publishers, self._stop = store, publishers, stop
+        self._tell_settled, self._drained = settled, drained
         self.begun = 0
 
     def send(self, bundles: Sequence[Bundle]) -> None:
-        """In place of a queue."""
+        """Deliver each bundle. When it is time to stop, release the others."""
         for n, bundle in enumerate(bundles):
             if self._stop():
                 for left in bundles[n:]:
                     self._store.release(left.lease, left.tickets)
                 return
-            self._deliver(bundle)
+            deliver(self._store, self._publishers, bundle, self)
 
-    def _deliver(self, bundle: Bundle) -> None:
-        began = time.monotonic()
-        outcomes = send.publish(self._store, self._publishers, bundle)
-        verdicts = settle.settle(self._store, bundle, outcomes)
-        self._settled(bundle, verdicts, time.monotonic() - began)
+    def sent(self, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcome]]) -> None:
         self.begun += len(outcomes)
+
+    def dead(self, bundle: Bundle, verdict: Verdict) -> None:
+        # Not its error's text, which may quote the message: see `logs`.
+        log.warning("message %s is dead: %s", verdict.ticket.id, verdict.code)
+
+    def settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float) -> None:
+        self._tell_settled(bundle, verdicts, seconds)
         self._drained.steps.update(verdict.step for verdict in verdicts)
-        for verdict in verdicts:
-            if verdict.step is Step.DEAD:
-                # Not its error's text, which may quote the message: see `logs`.
-                log.warning("message %s is dead: %s", verdict.ticket.id, verdict.code)

@@ -86,18 +86,17 @@ class Publishers(Mapping[str, Publisher]):
         self._checks.clear()
 
 
-def publish(
+def begin_and_send(
     store: Store,
     publishers: Mapping[str, Publisher],
     bundle: Bundle,
-    crowded: Callable[[], None] = lambda: None,
+    no_slot: Callable[[], None] = lambda: None,
     *,
     unhurried: bool = False,
 ) -> list[tuple[Ticket, Outcome]]:
-    """Send the messages of a bundle that are still ours. Returns the outcome of each one begun, in order,
-    with the ticket of the attempt that was begun. `crowded` is called if there is no slot for it, with quick
-    sends in all of them. `unhurried`: see `Store.begin`."""
-    begun = _begin(store, bundle, crowded, unhurried)
+    """Send the messages of a bundle that are still ours. Returns the outcome of each message that was begun, in order,
+    with the ticket of the attempt. Calls `no_slot` if quick sends hold all slots. `unhurried`: see `Store.begin`."""
+    begun = _begin(store, bundle, no_slot, unhurried)
     messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
     free = _overtaking_nobody(bundle, begun)
     outcomes: dict[str, Outcome] = {}

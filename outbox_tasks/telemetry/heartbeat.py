@@ -26,7 +26,7 @@ from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.redaction import logger
 from outbox_tasks.settings import Settings
-from outbox_tasks.worker.liveness import TICK, Pulse
+from outbox_tasks.worker.liveness import TICK, Liveness
 from outbox_tasks.worker.process import Relay, serves
 
 log = logger(__name__)
@@ -52,14 +52,14 @@ class Beating(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         relay: Relay = consumer.app.outbox_relay
-        relay.pulse.start(solo=isinstance(consumer.pool, solo.TaskPool))
-        self._timer = consumer.timer.call_repeatedly(TICK, relay.pulse.tick)
+        relay.liveness.start(solo=isinstance(consumer.pool, solo.TaskPool))
+        self._timer = consumer.timer.call_repeatedly(TICK, relay.liveness.tick)
         if self._heartbeat is None:
-            self._heartbeat = Heartbeat(relay.settings, relay.pulse, consumer.hostname, _facts(consumer))
+            self._heartbeat = Heartbeat(relay.settings, relay.liveness, consumer.hostname, _facts(consumer))
             self._heartbeat.start()
 
     def stop(self, consumer: Any) -> None:
-        consumer.app.outbox_relay.pulse.stop()
+        consumer.app.outbox_relay.liveness.stop()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -80,9 +80,9 @@ def _facts(consumer: Any) -> dict[str, Any]:
 class Heartbeat:
     """Writes every few seconds that a worker is alive, until it ends."""
 
-    def __init__(self, settings: Settings, pulse: Pulse, node: str, facts: dict[str, Any]) -> None:
+    def __init__(self, settings: Settings, liveness: Liveness, node: str, facts: dict[str, Any]) -> None:
         self._database = Database.connect(settings)
-        self._pulse = pulse
+        self._liveness = liveness
         t = tables(settings.database_schema)
         self._beat, self._stopped = activity.beat(t), activity.stopped(t)
         self._sign = {"name": node, "kind": "worker", "ago": 0.0}
@@ -107,7 +107,7 @@ class Heartbeat:
         wait = 0.0
         while not self._ended.wait(wait):
             wait = EVERY
-            if self._pulse.trouble(EVERY) is None:
+            if self._liveness.trouble(EVERY) is None:
                 # With this host's time, by which the doctor compares the hosts.
                 sign = {**self._sign, "facts": {**self._facts, "clock": round(time.time(), 3)}}
                 self._do(self._beat, {"seen": json.dumps([sign])})

@@ -73,14 +73,14 @@ def of_worker(relay: Relay) -> dict[str, Page]:
     database = Recent(lambda: database_trouble(relay.settings))
 
     def live() -> Answer:
-        trouble = relay.pulse.trouble()
-        if trouble is not None and not relay.pulse.connected and refuses(relay.app):
+        trouble = relay.liveness.trouble()
+        if trouble is not None and not relay.liveness.connected and refuses(relay.app):
             # To start the worker anew would not bring the broker back, and would only delay it afterwards.
             return verdict([], note=f"{trouble}, which is down")
         return verdict([trouble] if trouble else [])
 
     def ready() -> Answer:
-        broker = relay.pulse.trouble() or (None if relay.pulse.connected else "it is not connected to its broker")
+        broker = relay.liveness.trouble() or (None if relay.liveness.connected else "it is not connected to its broker")
         return verdict([found for found in (database(), broker) if found])
 
     return {"/livez": live, "/readyz": ready, "/metrics": lambda: exposed(metrics.exposition)}

@@ -16,10 +16,10 @@ from typing import Literal, TypeAlias, get_args
 
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import PermanentError, TransientError
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Step
+from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Step, Ticket
 from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.send import publish, send
-from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.deliver import Listener, deliver
+from outbox_tasks.relay.send import send
 from outbox_tasks.testing.errors import ConsumerNotPlain, DrainEndless, NotADestination, NotAPoint
 from outbox_tasks.testing.messages import SeenMessage
 from outbox_tasks.testing.rows import ProbeStore
@@ -79,7 +79,7 @@ class _Retry:
         return self.bundle.tickets[0].id
 
 
-class Pipe:
+class Pipe(Listener):
     """Drains what a test has published."""
 
     def __init__(self, store: ProbeStore, *, beside_relay: bool) -> None:
@@ -92,6 +92,8 @@ class Pipe:
         self._retries: list[_Retry] = []
         self._real: Mapping[str, Publisher] = {}
         self._failed_test: AssertionError | None = None
+        self._sent: list[str] = []
+        """The event types of the bundle in hand, of those that were begun."""
 
     def drain(self, *, skip_waits: bool, publishers: Mapping[str, Publisher], at_most: int) -> Drained:
         """See `OutboxProbe.drain`."""
@@ -239,13 +241,7 @@ class Pipe:
         return min(waits if in_table is None else [*waits, in_table], default=None)
 
     def _deliver(self, bundle: Bundle, publishers: Mapping[str, Publisher], drained: Drained) -> None:
-        outcomes = publish(self._store, publishers, bundle)
-        if self._failed_test is not None:
-            failed, self._failed_test = self._failed_test, None
-            raise failed
-        event_types = [ticket.event_type for ticket, _ in outcomes]
-        self.reach("before_settle", event_types)
-        for verdict in settle(self._store, bundle, outcomes):
+        for verdict in deliver(self._store, publishers, bundle, self):
             if verdict.step is Step.RETRY:
                 alone = Bundle(bundle.destination, bundle.lease, (verdict.ticket,))
                 self._retries.append(_Retry(alone, time.monotonic() + verdict.wait))
@@ -253,7 +249,15 @@ class Pipe:
             drained.retried += verdict.step in (Step.RETRY, Step.RELEASE)
             drained.dead += verdict.step is Step.DEAD
             drained.discarded += verdict.step is Step.DISCARDED
-        self.reach("after_settle", event_types)
+        self.reach("after_settle", self._sent)
+
+    def sent(self, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcome]]) -> None:
+        """Raise what a consumer of the test found wrong, where no publisher's errors are caught."""
+        if self._failed_test is not None:
+            failed, self._failed_test = self._failed_test, None
+            raise failed
+        self._sent = [ticket.event_type for ticket, _ in outcomes]
+        self.reach("before_settle", self._sent)
 
     def _check_destination(self, name: str) -> None:
         destinations = self._store.settings.destinations

@@ -11,7 +11,7 @@ TICK = 2.0
 """Seconds between two ticks of a worker's loop."""
 
 
-class Pulse:
+class Liveness:
     """Kept by the loop, looked at by other threads."""
 
     def __init__(self) -> None:

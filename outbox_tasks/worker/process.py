@@ -22,8 +22,8 @@ from outbox_tasks.relay.send import Publishers
 from outbox_tasks.relay.store import Store, holder
 from outbox_tasks.relay.traffic import alive
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
-from outbox_tasks.worker.liveness import Pulse
-from outbox_tasks.worker.slots_full import Crowd
+from outbox_tasks.worker.liveness import Liveness
+from outbox_tasks.worker.slots_full import SlotsFull
 
 POOLS = ("prefork", "solo", "threads", "gevent")
 """Not eventlet: its development has ended, and psycopg does not cooperate with it."""
@@ -38,8 +38,8 @@ class Relay:
         self.app = app
         self.broker = Broker(app, settings)
         self.given = settings
-        self.pulse = Pulse()
-        self.crowd = Crowd()
+        self.liveness = Liveness()
+        self.slots_full = SlotsFull()
         self.before_close: list[Callable[[], None]] = []
         """What this process still has to write when it ends."""
         self.threads = 1

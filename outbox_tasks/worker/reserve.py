@@ -55,4 +55,4 @@ class Reserving(bootsteps.StartStopStep):
     def _is_for_others(consumer: Any) -> bool:
         relay: Relay = consumer.app.outbox_relay
         processes = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
-        return relay.crowd.noted and 1 < processes <= len(state.reserved_requests) + 1
+        return relay.slots_full.noted and 1 < processes <= len(state.reserved_requests) + 1

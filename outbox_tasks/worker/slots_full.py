@@ -10,7 +10,7 @@ HOLDS = 1.0
 """Seconds for which it holds; whoever still finds no slot then, notes it again."""
 
 
-class Crowd:
+class SlotsFull:
     """Made before a fork, and shared by all processes after it."""
 
     def __init__(self) -> None:

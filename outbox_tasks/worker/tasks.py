@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
 from typing import Any
 
 from celery import Celery, Task, signals
 from celery.concurrency import ALIASES
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from outbox_tasks.broker.names import BUNDLE_TASK, BY_BEAT, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES
 from outbox_tasks.errors import (
-    AttemptFailed,
     BrokerUnreachable,
     DatabaseTooSlow,
     DatabaseUnavailable,
@@ -21,15 +18,14 @@ from outbox_tasks.errors import (
     MaintainedElsewhere,
     OutboxError,
 )
-from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.model import Bundle, Ticket
 from outbox_tasks.operating import retention
-from outbox_tasks.redaction import redacted
-from outbox_tasks.relay import claim, send, settle
-from outbox_tasks.relay.retry import backoff
+from outbox_tasks.relay import claim
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
-from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_blocked, ran, settled
+from outbox_tasks.signals import claimed, ran
 from outbox_tasks.worker import arrivals, reconnect, reserve
 from outbox_tasks.worker.bundles import report, trace_each, verdict_in_hand
+from outbox_tasks.worker.delivery import conclude, deliver_in, tell_dead, wake_claim
 from outbox_tasks.worker.process import Relay
 from outbox_tasks.worker.task import RelayTask
 
@@ -78,7 +74,7 @@ def register(app: Celery, settings: Settings) -> Relay:
             log.warning("nothing is claimed while this is unavailable: %s", error)
             return "unavailable"
         for row in tally.buried:
-            _tell_dead(relay, row.destination, row.id, row.event_type, row.key, row.attempts, row.code, row.error)
+            tell_dead(relay, row.destination, row.id, row.event_type, row.key, row.attempts, row.code, row.error)
         claimed.send(sender=app, tally=tally, seconds=time.monotonic() - began)
         return f"claimed {tally.claimed} in {tally.bundles} bundles, {tally.dead} dead"
 
@@ -101,9 +97,9 @@ def register(app: Celery, settings: Settings) -> Relay:
         verdict = verdict_in_hand.get()
         bundle = Bundle(destination, lease, (Ticket(self.request.id, attempt, event_type),), more)
         if verdict is None:
-            [verdict] = _deliver(self, relay, bundle)
-            _wake_claim(relay, bundle)
-        return _conclude(self, relay, bundle, verdict)
+            [verdict] = deliver_in(self, relay, bundle)
+            wake_claim(relay, bundle)
+        return conclude(self, relay, bundle, verdict)
 
     @app.task(
         name=BUNDLE_TASK,
@@ -114,9 +110,9 @@ def register(app: Celery, settings: Settings) -> Relay:
     )
     def outbox_bundle(self: Task, destination: str, lease: str, rows: list[list[Any]], *, more: bool = False) -> str:
         bundle = Bundle(destination, lease, tuple(Ticket(*row) for row in rows), more)
-        verdicts = _deliver(self, relay, bundle)
+        verdicts = deliver_in(self, relay, bundle)
         trace_each(outbox_publish, bundle, verdicts)
-        _wake_claim(relay, bundle)
+        wake_claim(relay, bundle)
         return report(verdicts)
 
     @app.task(name=MAINTAIN_TASK, home=MAINTAIN_QUEUE, once=True, **common)
@@ -155,118 +151,6 @@ def _recall(relay: Relay) -> None:
                 log.warning("the database has crashed, and may have forgotten begins: %d leases end now", count)
     except DatabaseTooSlow as error:
         log.warning("leases that nobody will use were not ended: %s", error)
-
-
-def _deliver(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
-    """Begin, send, settle. While the database is away nothing is begun: Celery tries again, within the lease."""
-    began = time.monotonic()
-    # A single message that was tried more often than it was begun has all the time there is.
-    unhurried = len(bundle.tickets) == 1 and task.request.retries > bundle.tickets[0].attempt
-    try:
-        store = relay.store
-        outcomes = send.publish(store, relay.publishers, bundle, relay.crowd.note, unhurried=unhurried)
-    except DatabaseUnavailable as error:
-        wait = backoff(relay.settings, task.request.retries + 1)
-        smaller = _halved(relay, bundle) if isinstance(error, DatabaseTooSlow) else None
-        raise task.retry(args=smaller, exc=error, countdown=wait) from error
-    try:
-        verdicts = settle.settle(store, bundle, outcomes, partial(_tell_open, relay, bundle.destination))
-    except SoftTimeLimitExceeded as error:
-        reason = "the messages were sent, and the time limit came before they were settled"
-        raise DatabaseUnavailable(url=redacted(relay.settings.database_url or ""), reason=reason) from error
-    for verdict in verdicts:
-        if verdict.step is Step.DEAD:
-            _, attempt, event_type, key, *_ = ticket = verdict.ticket
-            _tell_dead(relay, bundle.destination, ticket.id, event_type, key, attempt, verdict.code, verdict.error)
-    seconds = time.monotonic() - began
-    settled.send(sender=relay.app, bundle=bundle, verdicts=verdicts, seconds=seconds)
-    return verdicts
-
-
-def _halved(relay: Relay, bundle: Bundle) -> tuple[Any, ...] | None:
-    """The arguments of a bundle with the first half of these messages, the rest of which are given back: all of them
-    were too much for a begin. None: it stays as it is."""
-    kept = len(bundle.tickets) // 2
-    if not kept:
-        return None
-    try:
-        relay.store.release(bundle.lease, bundle.tickets[kept:])
-    except DatabaseUnavailable:  # it is slow whatever it is asked for
-        return None
-    log.warning("a bundle of %d messages to %s is halved", len(bundle.tickets), bundle.destination)
-    return bundle.destination, bundle.lease, [ticket[:3] for ticket in bundle.tickets[:kept]]
-
-
-def _tell_open(relay: Relay, destination: str, code: str | None, error: str | None) -> None:
-    breaker_opened.send(sender=relay.app, destination=destination, code=code, error=error)
-
-
-def _tell_dead(
-    relay: Relay,
-    destination: str,
-    id: str,
-    event_type: str,
-    key: str | None,
-    attempts: int,
-    code: str | None,
-    error: str | None,
-) -> None:
-    facts = {"message_id": id, "event_type": event_type, "key": key, "attempts": attempts, "code": code, "error": error}
-    told = {"destination": destination, **{name: value for name, value in facts.items() if name != "error"}}
-    text = "message %s (%s) to %s is dead after attempt %d: %s"
-    log.warning(text, id, event_type, destination, attempts, code, extra=told)
-    dead_letter.send(sender=relay.app, destination=destination, **facts)
-    configured = relay.settings.destinations.get(destination)
-    if key is None or configured is None or configured.on_dead != "block":
-        return
-    log.warning("dead message %s (%s) holds up the key %r of %s", id, code, key, destination, extra=told)
-    key_blocked.send(sender=relay.app, destination=destination, key=key, message_id=id, code=code)
-
-
-def _wake_claim(relay: Relay, bundle: Bundle) -> None:
-    """There was more due than was claimed: claim on, before the queue has run dry. Beat would do it a little later."""
-    if bundle.more:
-        try:
-            relay.broker.wake_claim()
-        except (BrokerUnreachable, SoftTimeLimitExceeded) as error:
-            log.warning("could not wake the claim: %s", error)
-
-
-def _conclude(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
-    """End a message's task as its verdict says; what the row needs has been settled before."""
-    ticket = verdict.ticket
-    match verdict.step:
-        case Step.SENT:
-            return "sent"
-        case Step.DISCARDED:
-            return f"discarded: {verdict.code}"
-        case Step.STALE | Step.BEHIND:
-            raise Ignore(f"message {ticket.id} is not ours any more")
-        case Step.DEAD:
-            raise DeadLetter(id=ticket.id, attempt=ticket.attempt, code=verdict.code, error=verdict.error)
-        case Step.RELEASE | Step.OUTAGE:
-            raise Retry(f"{verdict.code}", when=verdict.wait)
-        case Step.RETRY:
-            return _retry(task, relay, bundle, verdict)
-
-
-def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
-    """Celery's own retry. The row's lease covers it already: if the task is lost, the row is claimed again."""
-    ticket, wait = verdict.ticket, verdict.wait
-    try:
-        raise task.retry(
-            args=(ticket.event_type, bundle.destination, ticket.attempt, bundle.lease),
-            kwargs={},
-            exc=AttemptFailed(code=verdict.code, error=verdict.error),
-            countdown=wait,
-        )
-    except Reject as refused:
-        # The broker did not take the retry: give the row back, due when the retry would have been.
-        facts = {"message_id": ticket.id, "destination": bundle.destination, "lease": bundle.lease}
-        text = "message %s to %s goes back to the table, lease %s: its retry was refused: %s"
-        log.warning(text, ticket.id, bundle.destination, bundle.lease, refused.reason, extra=facts)
-        relay.store.release(bundle.lease, [ticket], wait)
-        raise Retry(f"{verdict.code}", when=wait) from refused
 
 
 def _pool_of(worker: Any) -> str:

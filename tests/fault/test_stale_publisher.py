@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 
 from outbox_tasks.model import Bundle, Outcome, Ticket
-from outbox_tasks.relay.send import Publishers, publish
+from outbox_tasks.relay.send import Publishers, begin_and_send
 from outbox_tasks.relay.settle import settle
 from tests.acceptance.nodes import Relay, Worker, freeze
 from tests.conftest import Rows, Stream, eventually, seconds_from_now
@@ -29,7 +29,7 @@ def published_by_another(here: Here) -> PublishedByAnother:
         assert claimed.id == id
         bundle = Bundle("orders", lease, (Ticket(id, claimed.attempts, claimed.event_type),))
         publishers = Publishers(here.store.settings)
-        outcomes = publish(here.store, publishers, bundle)
+        outcomes = begin_and_send(here.store, publishers, bundle)
         publishers.close()
         return bundle, outcomes
 

@@ -12,7 +12,8 @@ from sqlalchemy import update
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Verdict
 from outbox_tasks.operating import pauses
 from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.send import publish
+from outbox_tasks.relay.deliver import deliver
+from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, seconds_from_now
@@ -58,7 +59,7 @@ def run(store: Store, destination: Destination, bundles: Sequence[Bundle] | None
     """What the relay does, once."""
     verdicts: list[Verdict] = []
     for bundle in claimed(store) if bundles is None else bundles:
-        verdicts += settle(store, bundle, publish(store, {"orders": destination}, bundle))
+        verdicts += deliver(store, {"orders": destination}, bundle)
     return verdicts
 
 
@@ -116,7 +117,7 @@ class TestOpening:
         bundles = claimed(store)
         assert len(bundles) == 4
         for bundle in bundles[:3]:
-            begun = publish(store, {"orders": Destination(OUT)}, bundle)
+            begun = begin_and_send(store, {"orders": Destination(OUT)}, bundle)
             settle(store, bundle, begun)
         [before] = store.traffic.states()
         late = Verdict(bundles[3].tickets[0], Step.OUTAGE, 1, "connection", "late")

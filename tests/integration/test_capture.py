@@ -37,8 +37,7 @@ from outbox_tasks.errors import (
     UnsupportedSession,
 )
 from outbox_tasks.model import Bundle, Step, Ticket
-from outbox_tasks.relay.send import publish
-from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.acceptance.shapes import calls, make_app
@@ -338,7 +337,7 @@ def relayed(store: Store) -> list[Any]:
     bundle = Bundle("tasks", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in claimed))
     publisher = CeleryTaskPublisher(store.settings.destinations["tasks"], store.settings)
     try:
-        return settle(store, bundle, publish(store, {"tasks": publisher}, bundle))
+        return deliver(store, {"tasks": publisher}, bundle)
     finally:
         publisher.close()
 

@@ -17,7 +17,7 @@ from outbox_tasks.errors import PayloadTooLarge
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Bundle
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.relay.send import Publishers, publish
+from outbox_tasks.relay.send import Publishers, begin_and_send
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, seconds_from_now
@@ -107,7 +107,7 @@ def test_a_repetition_is_the_same_object(
     """As when a worker dies after the send, before it has settled."""
     with Session(engine) as session, session.begin():
         id = outbox.publish(session, "page.made", LARGE)
-    publish(store, Publishers(mine), leased(store, rows))
+    begin_and_send(store, Publishers(mine), leased(store, rows))
     (storage / str(id)).write_bytes(b"half of it")
     assert relay(app, store, rows) == '{"sent": 1}'
     assert len({entry["ce_dataref"] for entry in stream.entries()}) == 1

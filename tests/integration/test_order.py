@@ -14,8 +14,7 @@ from sqlalchemy import Connection, Engine, insert, text
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
 from outbox_tasks.operating import overview
 from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.send import publish
-from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
@@ -56,7 +55,7 @@ def ids(bundles: Sequence[Bundle]) -> list[str]:
 def run(store: Store, destination: Destination, bundles: Sequence[Bundle] | None = None) -> dict[str, Step]:
     verdicts: list[Verdict] = []
     for bundle in claimed(store) if bundles is None else bundles:
-        verdicts += settle(store, bundle, publish(store, {bundle.destination: destination}, bundle))
+        verdicts += deliver(store, {bundle.destination: destination}, bundle)
     return {verdict.ticket.id: verdict.step for verdict in verdicts}
 
 

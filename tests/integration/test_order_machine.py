@@ -23,7 +23,8 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Verdict
 from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.send import publish
+from outbox_tasks.relay.deliver import deliver
+from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, seconds_from_now
@@ -177,7 +178,7 @@ class Relay(RuleBasedStateMachine):
         worker = self.store.worker = self.worker
         # Not where its worker dies too, or the server twice: then nobody is left who could tell.
         self.store.begin_is_lost = end in ("settled", "twice") and data.draw(st.integers(0, 5)) == 5
-        outcomes = publish(self.store, {"orders": self.destination}, bundle)
+        outcomes = begin_and_send(self.store, {"orders": self.destination}, bundle)
         self.store.begin_is_lost = False
         if end != "lost":
             self.store.worker = worker
@@ -228,7 +229,7 @@ class Relay(RuleBasedStateMachine):
             self.destination.answers = []
             self.store.settles_kept = len(self.committed)
             for bundle in self.bundles:
-                settle(self.store, bundle, publish(self.store, {"orders": self.destination}, bundle))
+                deliver(self.store, {"orders": self.destination}, bundle)
         first = {id: n for n, id in enumerate(dict.fromkeys(self.destination.arrived))}
         wanted = {id for _, id, _ in self.committed}
         assert set(first) <= wanted, "sent what was never committed"

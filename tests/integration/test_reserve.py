@@ -16,7 +16,7 @@ from outbox_tasks.celery import make_app
 from outbox_tasks.model import Bundle, Ticket
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
 from outbox_tasks.worker.reserve import Reserving
-from outbox_tasks.worker.slots_full import HOLDS, Crowd
+from outbox_tasks.worker.slots_full import HOLDS, SlotsFull
 
 LITTLE, MUCH = "little", "much"
 
@@ -46,17 +46,17 @@ def take(connection: Connection) -> Iterator[Callable[[int, int], str | None]]:
         [Queue(PUBLISH_QUEUE)], callbacks=[lambda body, message: taken.append(body[0][0])], no_ack=True
     ) as tasks:
         consumer: Any = SimpleNamespace(
-            app=SimpleNamespace(outbox_relay=SimpleNamespace(crowd=Crowd())),
+            app=SimpleNamespace(outbox_relay=SimpleNamespace(slots_full=SlotsFull())),
             task_consumer=tasks,
             controller=SimpleNamespace(),
             pool=SimpleNamespace(num_processes=4),
         )
         Reserving(consumer).start(consumer)
 
-        def look(processes: int, busy: int, *, crowded: bool = True) -> str | None:
+        def look(processes: int, busy: int, *, full: bool = True) -> str | None:
             consumer.pool.num_processes = processes
-            if crowded:
-                consumer.app.outbox_relay.crowd.note()
+            if full:
+                consumer.app.outbox_relay.slots_full.note()
             requests = [Running() for _ in range(busy)]
             state.reserved_requests.update(requests)
             taken.clear()
@@ -77,20 +77,20 @@ def test_the_last_free_process_takes_only_what_goes_first(take: Any) -> None:
     assert take(4, 2) == MUCH
 
 
-def test_without_a_crowd_it_takes_anything(take: Any) -> None:
-    assert take(4, 3, crowded=False) == LITTLE
-    assert take(4, 3, crowded=False) == MUCH
+def test_while_slots_are_free_it_takes_anything(take: Any) -> None:
+    assert take(4, 3, full=False) == LITTLE
+    assert take(4, 3, full=False) == MUCH
 
 
 def test_one_process_is_not_left_to_anybody(take: Any) -> None:
     assert [take(1, 0), take(1, 0)] == [LITTLE, MUCH]
 
 
-def test_a_crowd_is_noted_by_a_process_that_was_forked() -> None:
-    crowd = Crowd()
-    assert not crowd.noted
+def test_a_forked_process_can_note_that_slots_are_full() -> None:
+    slots_full = SlotsFull()
+    assert not slots_full.noted
     if (pid := os.fork()) == 0:
-        crowd.note()
+        slots_full.note()
         os._exit(0)
     os.waitpid(pid, 0)
-    assert crowd.noted
+    assert slots_full.noted

@@ -34,7 +34,7 @@ from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
 from outbox_tasks.operating.archive import partitions
-from outbox_tasks.relay.send import publish
+from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
@@ -211,11 +211,11 @@ class TestServerGone:
     ) -> None:
         first, second = (Destination() for _ in range(2))
         bundle = lease(4)
-        arrived = publish(store, {"orders": first}, bundle)
+        arrived = begin_and_send(store, {"orders": first}, bundle)
         forget(server, store)
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr("outbox_tasks.relay.store.holder", lambda: "elsewhere:1")
-            again = publish(store, {"orders": second}, bundle)
+            again = begin_and_send(store, {"orders": second}, bundle)
             settle(store, bundle, again[:2])
         settle(store, bundle, arrived)
         settle(store, bundle, again)

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
 from outbox_tasks.model import Bundle, Outcome, Ticket
-from outbox_tasks.relay.send import Publishers, publish
+from outbox_tasks.relay.send import Publishers, begin_and_send
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
@@ -101,7 +101,7 @@ def send(store: Store, destination: str) -> list[Outcome]:
     bundle = Bundle(destination, lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in found))
     publishers = Publishers(store.settings)
     try:
-        return [outcome for _, outcome in publish(store, publishers, bundle)]
+        return [outcome for _, outcome in begin_and_send(store, publishers, bundle)]
     finally:
         publishers.close()
 

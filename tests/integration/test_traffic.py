@@ -15,7 +15,7 @@ from sqlalchemy import func, select, update
 from outbox_tasks.database import slots
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket
 from outbox_tasks.relay.claim import claim
-from outbox_tasks.relay.send import publish
+from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import NATIVE_RETRIES, settle
 from outbox_tasks.relay.store import Store, holder
 from outbox_tasks.relay.traffic import Share
@@ -58,7 +58,7 @@ def claimed(store: Store, waiting: int = 0) -> list[Bundle]:
 
 
 def run(store: Store, destination: Destination, bundle: Bundle) -> list[Step]:
-    outcomes = publish(store, {bundle.destination: destination}, bundle)
+    outcomes = begin_and_send(store, {bundle.destination: destination}, bundle)
     return [verdict.step for verdict in settle(store, bundle, outcomes)]
 
 

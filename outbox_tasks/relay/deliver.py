@@ -1,0 +1,70 @@
+"""One bundle's way through the relay: begin, send, settle, and tell what became of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from outbox_tasks.destinations import Publisher
+from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
+from outbox_tasks.relay.send import begin_and_send
+from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.store import Store
+
+
+class Listener:
+    """Hears of each step of a delivery. Override what you need; an exception ends the delivery at that step."""
+
+    def no_slot(self) -> None:
+        """Quick sends hold all slots of the destination. The bundle goes back to the table."""
+
+    def not_begun(self, bundle: Bundle, error: DatabaseUnavailable) -> None:
+        """The begin failed, so nothing was sent. Without an exception of yours, `error` is raised."""
+
+    def sent(self, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcome]]) -> None:
+        """Each message that was begun has an outcome. The database does not know them yet."""
+
+    def breaker_opened(self, bundle: Bundle, code: str | None, error: str | None) -> None:
+        """The outcomes opened the breaker of the destination."""
+
+    def not_settled(self, bundle: Bundle, error: Exception) -> None:
+        """The database may not know the outcomes. Without an exception of yours, `error` is raised."""
+
+    def dead(self, bundle: Bundle, verdict: Verdict) -> None:
+        """A message is dead now."""
+
+    def settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float) -> None:
+        """The bundle is done; `seconds` is the time since the begin."""
+
+
+def deliver(
+    store: Store,
+    publishers: Mapping[str, Publisher],
+    bundle: Bundle,
+    listener: Listener | None = None,
+    *,
+    unhurried: bool = False,
+) -> list[Verdict]:
+    """Returns a verdict for each message of the bundle, in its order: see `settle`. `unhurried`: see `Store.begin`.
+
+    Raises `DatabaseUnavailable` if the database can't begin, or stays away when the outcomes are to be recorded.
+    """
+    listener = listener or Listener()
+    began = time.monotonic()
+    try:
+        outcomes = begin_and_send(store, publishers, bundle, listener.no_slot, unhurried=unhurried)
+    except DatabaseUnavailable as error:
+        listener.not_begun(bundle, error)
+        raise
+    listener.sent(bundle, outcomes)
+    try:
+        verdicts = settle(store, bundle, outcomes, lambda *why: listener.breaker_opened(bundle, *why))
+    except Exception as error:
+        listener.not_settled(bundle, error)
+        raise
+    for verdict in verdicts:
+        if verdict.step is Step.DEAD:
+            listener.dead(bundle, verdict)
+    listener.settled(bundle, verdicts, time.monotonic() - began)
+    return verdicts

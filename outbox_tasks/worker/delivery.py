@@ -1,0 +1,149 @@
+"""How a publish task of Celery delivers, and how it ends: with a result, a retry or a failure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from celery import Task
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+
+from outbox_tasks.errors import AttemptFailed, BrokerUnreachable, DatabaseTooSlow, DatabaseUnavailable, DeadLetter
+from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.redaction import redacted
+from outbox_tasks.relay.deliver import Listener, deliver
+from outbox_tasks.relay.retry import backoff
+from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, settled
+from outbox_tasks.worker.process import Relay
+
+log = logging.getLogger(__name__)
+
+
+def deliver_in(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
+    """Deliver a bundle in its task. If the database can't begin it, Celery retries the task, within the lease."""
+    # A single message whose task was tried more often than the message was begun gets all the time there is.
+    unhurried = len(bundle.tickets) == 1 and task.request.retries > bundle.tickets[0].attempt
+    listener = _TaskListener(task, relay)
+    try:
+        store = relay.store
+    except DatabaseUnavailable as error:
+        listener.not_begun(bundle, error)
+        raise
+    return deliver(store, relay.publishers, bundle, listener, unhurried=unhurried)
+
+
+class _TaskListener(Listener):
+    """Tells the log and the receivers of our signals, and turns trouble with the database into Celery's terms."""
+
+    def __init__(self, task: Task, relay: Relay) -> None:
+        self._task, self._relay = task, relay
+
+    def no_slot(self) -> None:
+        self._relay.slots_full.note()
+
+    def not_begun(self, bundle: Bundle, error: DatabaseUnavailable) -> None:
+        wait = backoff(self._relay.settings, self._task.request.retries + 1)
+        smaller = _halved(self._relay, bundle) if isinstance(error, DatabaseTooSlow) else None
+        raise self._task.retry(args=smaller, exc=error, countdown=wait) from error
+
+    def not_settled(self, bundle: Bundle, error: Exception) -> None:
+        if isinstance(error, SoftTimeLimitExceeded):
+            reason = "the messages were sent, and the time limit came before they were settled"
+            url = redacted(self._relay.settings.database_url or "")
+            raise DatabaseUnavailable(url=url, reason=reason) from error
+
+    def breaker_opened(self, bundle: Bundle, code: str | None, error: str | None) -> None:
+        breaker_opened.send(sender=self._relay.app, destination=bundle.destination, code=code, error=error)
+
+    def dead(self, bundle: Bundle, verdict: Verdict) -> None:
+        ticket, code, error = verdict.ticket, verdict.code, verdict.error
+        tell_dead(
+            self._relay, bundle.destination, ticket.id, ticket.event_type, ticket.key, ticket.attempt, code, error
+        )
+
+    def settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float) -> None:
+        settled.send(sender=self._relay.app, bundle=bundle, verdicts=verdicts, seconds=seconds)
+
+
+def _halved(relay: Relay, bundle: Bundle) -> tuple[Any, ...] | None:
+    """The arguments of a bundle with the first half of these messages: all of them took a begin too long. Releases
+    the other half. None: the bundle stays as it is."""
+    kept = len(bundle.tickets) // 2
+    if not kept:
+        return None
+    try:
+        relay.store.release(bundle.lease, bundle.tickets[kept:])
+    except DatabaseUnavailable:  # then it is slow at everything
+        return None
+    log.warning("a bundle of %d messages to %s is halved", len(bundle.tickets), bundle.destination)
+    return bundle.destination, bundle.lease, [ticket[:3] for ticket in bundle.tickets[:kept]]
+
+
+def tell_dead(
+    relay: Relay,
+    destination: str,
+    id: str,
+    event_type: str,
+    key: str | None,
+    attempts: int,
+    code: str | None,
+    error: str | None,
+) -> None:
+    """Tell the log and the receivers of our signals that a message is dead, and if its key waits for it."""
+    facts = {"message_id": id, "event_type": event_type, "key": key, "attempts": attempts, "code": code, "error": error}
+    told = {"destination": destination, **{name: value for name, value in facts.items() if name != "error"}}
+    text = "message %s (%s) to %s is dead after attempt %d: %s"
+    log.warning(text, id, event_type, destination, attempts, code, extra=told)
+    dead_letter.send(sender=relay.app, destination=destination, **facts)
+    configured = relay.settings.destinations.get(destination)
+    if key is None or configured is None or configured.on_dead != "block":
+        return
+    log.warning("dead message %s (%s) holds up the key %r of %s", id, code, key, destination, extra=told)
+    key_blocked.send(sender=relay.app, destination=destination, key=key, message_id=id, code=code)
+
+
+def wake_claim(relay: Relay, bundle: Bundle) -> None:
+    """Wake the claim if more was due than it took, before the queue is empty. Beat would do it a little later."""
+    if bundle.more:
+        try:
+            relay.broker.wake_claim()
+        except (BrokerUnreachable, SoftTimeLimitExceeded) as error:
+            log.warning("could not wake the claim: %s", error)
+
+
+def conclude(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
+    """End the task of one message as its verdict says. Its row has been settled before."""
+    ticket = verdict.ticket
+    match verdict.step:
+        case Step.SENT:
+            return "sent"
+        case Step.DISCARDED:
+            return f"discarded: {verdict.code}"
+        case Step.STALE | Step.BEHIND:
+            raise Ignore(f"message {ticket.id} is not ours any more")
+        case Step.DEAD:
+            raise DeadLetter(id=ticket.id, attempt=ticket.attempt, code=verdict.code, error=verdict.error)
+        case Step.RELEASE | Step.OUTAGE:
+            raise Retry(f"{verdict.code}", when=verdict.wait)
+        case Step.RETRY:
+            return _retry(task, relay, bundle, verdict)
+
+
+def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
+    """Let Celery retry. The lease already covers the wait: if the task gets lost, the row is claimed again."""
+    ticket, wait = verdict.ticket, verdict.wait
+    try:
+        raise task.retry(
+            args=(ticket.event_type, bundle.destination, ticket.attempt, bundle.lease),
+            kwargs={},
+            exc=AttemptFailed(code=verdict.code, error=verdict.error),
+            countdown=wait,
+        )
+    except Reject as refused:
+        # The broker did not take the retry. Release the row, due when the retry would have been.
+        facts = {"message_id": ticket.id, "destination": bundle.destination, "lease": bundle.lease}
+        text = "message %s to %s goes back to the table, lease %s: its retry was refused: %s"
+        log.warning(text, ticket.id, bundle.destination, bundle.lease, refused.reason, extra=facts)
+        relay.store.release(bundle.lease, [ticket], wait)
+        raise Retry(f"{verdict.code}", when=wait) from refused
