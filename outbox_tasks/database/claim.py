@@ -182,17 +182,16 @@ def recall(t: Tables) -> Update:
     """Let leases run out now of which it is known that nobody will use them.
 
     Those of messages that are not begun, of one holder or of all: whoever has a task for one after all can't begin it.
-    A retry is due when its wait is over. And what this holder, which is dead, has begun under one lease. What somebody
-    is changing just now is left to its lease. Parameters: gone (the holder; null: all), token (the lease, or null),
-    crashed (only those granted before the server's last crash, which it knows by the age of its statistics), hold
-    (seconds that leases are granted for beyond a wait).
+    A retry is due when its wait is over. And what this holder, which is dead, has begun. What somebody is changing just
+    now is left to its lease. Parameters: gone (the holder; null: all), crashed (only those granted before the server's
+    last crash, which it knows by the age of its statistics), hold (seconds that leases are granted for beyond a wait).
     """
     m = t.messages
     gone = bindparam("gone", type_=Text)
     crash = select(column("stats_reset", DateTime(True))).select_from(table("pg_stat_bgwriter")).scalar_subquery()
     before = or_(~bindparam("crashed", type_=Boolean), m.c.locked_until - seconds("hold") < crash)
     unused = and_(m.c.begun == false(), or_(gone.is_(None), m.c.locked_by == gone), before)
-    unended = and_(m.c.begun, m.c.locked_by == gone, m.c.lease == bindparam("token", type_=Uuid))
+    unended = and_(m.c.begun, m.c.locked_by == gone)
     found = (
         select(m.c.id)
         .where(pending(m), m.c.lease.is_not(None), m.c.locked_until > func.now(), or_(unused, unended))

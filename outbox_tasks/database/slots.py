@@ -54,6 +54,13 @@ def publishers(t: Tables) -> Select[Any]:
     return select(func.count()).select_from(p).where(p.c.seen_at > func.now() - literal(SEEN) * SECOND)
 
 
+def neighbours(t: Tables) -> Select[Any]:
+    """Who has published lately in a place where process numbers mean the same. Parameters: place, recent (seconds)."""
+    p = t.publishers
+    here = func.starts_with(p.c.holder, bindparam("place", type_=Text))
+    return select(p.c.holder).where(here, p.c.seen_at > func.now() - seconds("recent"))
+
+
 def left(t: Tables) -> Delete:
     """A process publishes no more. Parameter: holders."""
     return delete(t.publishers).where(t.publishers.c.holder == func.any_(bindparam("holders", type_=ARRAY(Text))))

@@ -181,11 +181,10 @@ class Store(Database):
         hold = self.settings.queue_lease
         return {"share": json.dumps(share), "token": UUID(lease), "holder": holder(), "hold": hold}
 
-    def recall(self, gone: str | None = None, lease: str | None = None, *, crashed: bool = False) -> int:
-        """Let leases run out now that nobody will use; returns how many. Not begun: all, or those of a process that is
-        `gone`, or that were granted before the server `crashed`. Begun: those that this process had under `lease`."""
-        token = lease and UUID(lease)
-        parameters = {"gone": gone, "token": token, "crashed": crashed, "hold": self.settings.queue_lease}
+    def recall(self, gone: str | None = None, *, crashed: bool = False) -> int:
+        """Let leases run out now that nobody will use; returns how many. All that a process has which is `gone`; or
+        those of what is not begun: all, or those that were granted before the server `crashed`."""
+        parameters = {"gone": gone, "crashed": crashed, "hold": self.settings.queue_lease}
         return self.do(self._recall, parameters)
 
     def bury_unroutable(self) -> list[Claimed]:

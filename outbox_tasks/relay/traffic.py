@@ -150,12 +150,17 @@ class Traffic:
 
     def _vacate(self, destination: str, holder: str) -> int:
         """Free the slots of processes that are gone, of those that we could see. Returns how many."""
-        host = holder.rpartition(":")[0]
         found = [row.holder for row in self._database.rows(slots.holders(self._tables), {"target": destination})]
-        gone = [name for name in found if name.rpartition(":")[0] == host and not alive(int(name.rpartition(":")[2]))]
+        gone = [name for name in found if name.startswith(_place(holder)) and not alive(_pid(name))]
         if not gone:
             return 0
         return self._database.do(slots.vacated(self._tables), {"target": destination, "gone": gone})
+
+    def dead_neighbours(self, holder: str, recent: float) -> set[str]:
+        """The processes that we could see, have published within so many seconds, and are gone."""
+        parameters = {"place": _place(holder), "recent": recent}
+        found = self._database.rows(slots.neighbours(self._tables), parameters)
+        return {row.holder.partition("#")[0] for row in found if not alive(_pid(row.holder))}
 
     def give_back(self, bundle: Bundle, fence: Mapping[str, Any]) -> int:
         """Release what was not begun because its destination is left alone; returns how many."""
@@ -192,6 +197,14 @@ class Traffic:
     def forget_publishers(self) -> int:
         """Forget processes that published long ago; returns how many."""
         return self._database.do(slots.forget_publishers(self._tables), {})
+
+
+def _place(holder: str) -> str:
+    return holder.rpartition(":")[0] + ":"
+
+
+def _pid(holder: str) -> int:
+    return int(holder.rpartition(":")[2].partition("#")[0])
 
 
 def alive(pid: int) -> bool:

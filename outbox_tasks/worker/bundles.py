@@ -41,13 +41,8 @@ class LeasingRequest(Request):
         """Called by Celery as the task has failed, or the process that ran it has ended or is about to be killed."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if isinstance(error, WorkerLostError | TimeLimitExceeded) and self.worker_pid:
-            self.task.app.outbox_relay.lost(self.worker_pid, self.lease)
+            self.task.app.outbox_relay.end_leases_of_the_dead(self.worker_pid)
         return super().on_failure(exc_info, *args, **keywords)
-
-    @property
-    def lease(self) -> str | None:
-        """The lease that it was to use."""
-        return None
 
 
 class PublishRequest(LeasingRequest):
@@ -61,19 +56,9 @@ class PublishRequest(LeasingRequest):
         state.revoked.discard(self.id)
         return bool(super().revoked())
 
-    @property
-    def lease(self) -> str | None:
-        """Its last argument."""
-        return str(self._args[3])
-
 
 class BundleRequest(LeasingRequest):
     """Sends the events of the messages in the bundle in place of its own."""
-
-    @property
-    def lease(self) -> str | None:
-        """Its second argument."""
-        return str(self._args[1])
 
     def send_event(self, type: str, **fields: Any) -> None:
         """Called by Celery as the bundle starts, succeeds, fails or expires. Never raises: these are only for show."""

@@ -28,6 +28,11 @@ from outbox_tasks.worker.slots_full import SlotsFull
 POOLS = ("prefork", "solo", "threads", "gevent")
 """Not eventlet: its development has ended, and psycopg does not cooperate with it."""
 
+LOOKS = (0.5, 4.0, 10.0)
+"""Seconds before each look for processes that are gone. One that has met its time limit is killed a moment later; the
+children of a worker that was killed end a little after it; and the server may still run the last statement of a dead
+process, whose rows are locked meanwhile."""
+
 log = logging.getLogger(__name__)
 
 
@@ -131,26 +136,22 @@ class Relay:
             publishers.close()
             store.close()
 
-    def lost(self, pid: int, lease: str | None) -> None:
-        """A process of this worker's pool has ended in the middle of a task: so do its leases, as soon as the database
-        answers. In the background: the worker has to go on meanwhile."""
-        threading.Thread(target=self._recall, args=(pid, lease), name="outbox-recall", daemon=True).start()
+    def end_leases_of_the_dead(self, pid: int | None = None) -> None:
+        """End the leases of processes that are surely gone: of `pid`, which was one of this worker's pool, and of those
+        that published on this host lately. In the background: the worker has to go on meanwhile."""
+        threading.Thread(target=self._end_leases, args=(pid,), name="outbox-leases", daemon=True).start()
 
-    def _recall(self, pid: int, lease: str | None) -> None:
+    def _end_leases(self, pid: int | None) -> None:
         store = Store.connect(self.settings)
-        ends = time.monotonic() + self.settings.run_lease
-        # Twice: the server may still run the last statement of that process, and its rows are locked meanwhile.
-        waits = [0.5, self.settings.statement_timeout + 1]
-        while waits and time.monotonic() < ends:
-            time.sleep(waits[0])
-            # One that has met its time limit is killed a moment later. Until its parent has seen its end, its number
-            # is nobody else's.
-            if alive(pid):
-                continue
+        for wait in LOOKS:
+            time.sleep(wait)
             with suppress(DatabaseUnavailable):
-                count = store.recall(holder(pid), lease)
-                log.warning("the process %d was lost: %d leases end now", pid, count)
-                waits.pop(0)
+                gone = store.traffic.dead_neighbours(holder(), 2 * self.settings.run_lease)
+                # Until its parent has seen its end, its number is nobody else's.
+                gone |= {holder(pid)} if pid is not None and not alive(pid) else set()
+                for name in sorted(gone):
+                    if count := store.recall(name):
+                        log.warning("the process %s is gone: %d leases end now", name, count)
             # Nothing stays open meanwhile: a process that the pool forks must not share it.
             store.engine.dispose()
 

@@ -177,6 +177,8 @@ def _connect_signals(app: Celery, relay: Relay) -> None:
         if is_ours(sender):
             names = ", ".join(sorted(relay.settings.destinations)) or "none"
             log.info("%s; destinations: %s", relay.settings.origin, names)
+            # It may take the place of a worker that was killed.
+            relay.end_leases_of_the_dead()
 
     def close(**_: Any) -> None:
         relay.close()

@@ -58,6 +58,7 @@ def test_what_a_killed_process_of_a_pool_held_does_not_wait_for_its_lease(
     relay.ready()
     with archive_locked(engine, schema):
         ids = rows.insert(12)
+        eventually(lambda: any(row.begun for row in rows.hot()))  # its settle waits for the archive
         eventually(lambda: waiting_for_locks(engine, schema))
         [child] = worker.container.pool()
         if by == "somebody":
@@ -68,6 +69,24 @@ def test_what_a_killed_process_of_a_pool_held_does_not_wait_for_its_lease(
     drained(rows, 40)
     assert check(rows, stream, ids) == 3
     assert Counter(row.last_error_code for row in rows.archived()) == {None: 9, "unsettled": 3}
+
+
+def test_what_a_killed_worker_held_does_not_wait_for_its_lease_once_another_starts_in_its_place(
+    relay: Relay, rows: Rows, stream: Stream, engine: Engine, schema: str
+) -> None:
+    worker = relay.publish(pool="solo", **LONG)
+    relay.claim(**LONG)
+    relay.beat(**LONG)
+    relay.ready()
+    with archive_locked(engine, schema):
+        ids = rows.insert(12)
+        eventually(lambda: any(row.begun for row in rows.hot()))  # its settle waits for the archive
+        eventually(lambda: waiting_for_locks(engine, schema))
+        worker.kill()
+        eventually(lambda: not waiting_for_locks(engine, schema))
+    worker.restart()
+    drained(rows, 60)
+    assert check(rows, stream, ids) == 3
 
 
 def test_a_worker_that_is_stopped_in_order_repeats_nothing(relay: Relay, rows: Rows, stream: Stream) -> None:

@@ -73,6 +73,7 @@ def current() -> dict[str, str]:
         "make_slots": slots.make_slots(t),
         "crowded": slots.crowded(t),
         "holders": slots.holders(t),
+        "neighbours": slots.neighbours(t),
         "vacated": slots.vacated(t),
         "make_meters": slots.make_meters(t),
         "metered": slots.metered(t),

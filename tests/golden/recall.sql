@@ -7,7 +7,7 @@ WITH found AS (
     AND (outbox_messages.begun = false AND (%(gone)s::VARCHAR IS NULL OR outbox_messages.locked_by = %(gone)s::VARCHAR) AND (NOT %(crashed)s OR outbox_messages.locked_until - %(hold)s * interval '1 second' < (
     SELECT stats_reset
     FROM pg_stat_bgwriter
-  )) OR outbox_messages.begun AND outbox_messages.locked_by = %(gone)s::VARCHAR AND outbox_messages.lease = %(token)s::UUID)
+  )) OR outbox_messages.begun AND outbox_messages.locked_by = %(gone)s::VARCHAR)
   FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox_messages
