@@ -20,7 +20,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from outbox_tasks.database.connection import Patient, engine_url, migrating
+from outbox_tasks.database.connection import PIPE, SESSION, Patient, engine_url, migrating
 from outbox_tasks.errors import (
     ConfigurationError,
     DatabaseTooSlow,
@@ -85,12 +85,12 @@ def admin(postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 class TestReadOnly:
     @pytest.fixture
-    def read_only(self, store: Store, rows: Rows, admin: psycopg.Connection[Any]) -> Iterator[Store]:
+    def read_only(self, new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> Store:
         """A store over one row, whose connections may only read, as on a standby."""
         rows.insert(destination="gone")
-        admin.execute("ALTER DATABASE outbox SET default_transaction_read_only = on")
-        yield store
-        admin.execute("ALTER DATABASE outbox RESET default_transaction_read_only")
+        for asked in (SESSION, PIPE):
+            monkeypatch.setitem(asked, "default_transaction_read_only", "on")
+        return new_store()
 
     @pytest.mark.parametrize(
         "call", [call for name, call in CALLS.items() if name not in ("check_version", "begin", "settle sent")]
