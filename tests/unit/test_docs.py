@@ -27,9 +27,8 @@ def test_every_setting_on_the_page_exists() -> None:
 def test_every_worker_that_is_shown_has_a_name_of_its_own() -> None:
     """Two of one name on a host answer for each other, and make `status`, `health` and `doctor` raise false alarms."""
     root = DOCS.parent
-    found = [
-        path for kind in ("docs", "examples", "workers", "outbox_tasks/doctor") for path in (root / kind).rglob("*.*")
-    ] + [root / "README.md"]
+    kinds = ("docs", "examples", "workers", "outbox_tasks/operating/doctor")
+    found = [path for kind in kinds for path in (root / kind).rglob("*.*")] + [root / "README.md"]
     shown = [
         line
         for path in found
