@@ -18,6 +18,7 @@ from kombu.exceptions import ChannelError
 from kombu.pools import ProducerPool
 from kombu.serialization import prepare_accept_content
 
+from outbox_tasks.broker.celery_internals import redis_length
 from outbox_tasks.broker.names import BUNDLE_TASK, CANARY, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, QUEUES
 from outbox_tasks.broker.pinned import PATIENCE, joined, transport_options, trouble
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
@@ -242,8 +243,9 @@ def _priority(producer: Producer, lane: int) -> int:
 
 
 def _length(producer: Producer, queue: str) -> int:
-    if hasattr(producer.channel, "client"):  # Redis: one round trip instead of the two that kombu's public way takes
-        return int(producer.channel._size(queue))
+    length = redis_length(producer.channel, queue)
+    if length is not None:
+        return length
     try:
         # On a channel of its own, which RabbitMQ closes if there is no such queue.
         with producer.connection.channel() as channel:

@@ -12,11 +12,13 @@ import logging
 import re
 from collections.abc import Callable, Container
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
 from kombu.exceptions import ContentDisallowed, DecodeError
 
+from outbox_tasks.broker.celery_internals import wrap_redis_read, wrap_task_handler
 from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, WAIT
 from outbox_tasks.worker.process import Relay, serves
 
@@ -52,18 +54,11 @@ class Arriving(bootsteps.StartStopStep):
         return serves(consumer.app)
 
     def create(self, consumer: Any) -> None:
-        make = consumer.create_task_handler
-
-        def create_task_handler(*arguments: Any, **keywords: Any) -> Callable[[Any], None]:
-            return checked(consumer, make(*arguments, **keywords))
-
-        consumer.create_task_handler = create_task_handler
+        wrap_task_handler(consumer, partial(checked, consumer))
 
     def start(self, consumer: Any) -> None:
         """With each connection. What is in a Redis list and no message at all fails earlier, in its transport."""
-        readers = getattr(consumer.task_consumer.channel, "handlers", {})
-        if "BRPOP" in readers:
-            readers["BRPOP"] = _unharmed(readers["BRPOP"])
+        wrap_redis_read(consumer, _unharmed)
 
 
 def _unharmed(read: Callable[..., Any]) -> Callable[..., Any]:

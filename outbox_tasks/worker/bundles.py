@@ -14,12 +14,12 @@ from contextvars import ContextVar
 from typing import Any
 
 from celery import Task, signals
-from celery.app import trace
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker import state
 from celery.worker.request import Request
 
 from outbox_tasks.broker.broker import publish_arguments
+from outbox_tasks.broker.celery_internals import quiet_tracer, tracer_is_wrapped
 from outbox_tasks.broker.names import PUBLISH_TASK
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.settings import PUBLISH_QUEUE
@@ -68,10 +68,10 @@ class BundleRequest(LeasingRequest):
             log.exception("could not tell of a bundle's messages")
 
     def _send_events(self, type: str, fields: dict[str, Any]) -> None:
-        listening = self._eventer
+        listening = self.eventer
         if not (listening and listening.enabled and (not listening.groups or "task" in listening.groups)):
             return
-        destination, lease, rows, *_ = self._args
+        destination, lease, rows, *_ = self.args
         bundle = Bundle(destination, lease, tuple(Ticket(*row) for row in rows))
         if type == "task-started":
             for ticket in bundle.tickets:
@@ -178,20 +178,12 @@ def _is_traced(step: Step) -> bool:
     if step in (Step.STALE, Step.BEHIND):
         return False
     followed = (signals.task_prerun, signals.task_postrun, TOLD.get(step, signals.task_retry))
-    wrapped = trace.build_tracer.__module__ != trace.__name__
-    return step is Step.RETRY or wrapped or any(signal.receivers for signal in followed)
+    return step is Step.RETRY or tracer_is_wrapped() or any(signal.receivers for signal in followed)
 
 
 def _tracer(publish: Task) -> Callable[..., Any]:
     """Celery's own tracer, but without its line at INFO for each success: the bundle has one for all."""
-    tracer = publish.__dict__.get("bundle_tracer")
+    tracer: Callable[..., Any] | None = publish.__dict__.get("bundle_tracer")
     if tracer is None:
-        logger = logging.getLogger("celery.app.trace")
-        level = logger.level
-        logger.setLevel(max(level, logging.WARNING))  # the tracer looks at the level once, when it is built
-        try:
-            tracer = trace.build_tracer(publish.name, publish, app=publish.app)
-        finally:
-            logger.setLevel(level)
-        publish.bundle_tracer = tracer
-    return tracer  # type: ignore[no-any-return]
+        tracer = publish.bundle_tracer = quiet_tracer(publish)
+    return tracer

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from celery import bootsteps
 
 from outbox_tasks.broker.broker import AT_ONCE
+from outbox_tasks.broker.celery_internals import set_connect_waits, wrap_event_publish, wrap_restore
 from outbox_tasks.worker.process import Relay, serves
 
 log = logging.getLogger(__name__)
@@ -37,21 +37,11 @@ class Returning(bootsteps.StartStopStep):
         return serves(consumer.app)
 
     def create(self, consumer: Any) -> None:
-        ensure = consumer.ensure_connected
-
-        def ensure_connected(connection: Any) -> Any:
-            connection.ensure_connection = partial(connection.ensure_connection, **WAITS)
-            return ensure(connection)
-
-        consumer.ensure_connected = ensure_connected
+        set_connect_waits(consumer, WAITS)
 
     def start(self, consumer: Any) -> None:
-        dispatcher = consumer.event_dispatcher
-        if dispatcher is not None:
-            dispatcher._publish = spared(dispatcher._publish)
-        channel = consumer.task_consumer.channel
-        if hasattr(channel, "_restore"):
-            channel._restore = restored(channel._restore)
+        wrap_event_publish(consumer, spared)
+        wrap_restore(consumer, restored)
 
 
 def spared(publish: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from celery import bootsteps
 from celery.worker import state
 
+from outbox_tasks.broker.celery_internals import choose_redis_steps, redis_steps
 from outbox_tasks.settings import PUBLISH_QUEUE
 from outbox_tasks.worker.process import Relay
 
@@ -33,23 +34,9 @@ class Reserving(bootsteps.StartStopStep):
         return PUBLISH_QUEUE in consumer.app.amqp.queues.consume_from
 
     def start(self, consumer: Any) -> None:
-        channel = consumer.task_consumer.channel
-        take = getattr(channel, "_brpop_start", None)
-        steps = list(getattr(channel, "priority_steps", ()))
-        if take is None or len(steps) < 2:
-            return
-
-        def take_what_is_wanted(timeout: float | None = None) -> None:
-            if not self._is_for_others(consumer):
-                take(timeout)
-                return
-            channel.priority_steps = steps[:1]
-            try:
-                take(LOOK_AGAIN)
-            finally:
-                channel.priority_steps = steps
-
-        channel._brpop_start = take_what_is_wanted
+        steps = redis_steps(consumer)
+        if len(steps) > 1:
+            choose_redis_steps(consumer, lambda: steps[:1] if self._is_for_others(consumer) else None, LOOK_AGAIN)
 
     @staticmethod
     def _is_for_others(consumer: Any) -> bool:

@@ -1,0 +1,113 @@
+"""The installed Celery and kombu still have, and still call, what `outbox_tasks.broker.celery_internals` wraps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from inspect import signature
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, signals
+from celery.app import trace
+from celery.events.dispatcher import EventDispatcher
+from celery.worker import loops
+from celery.worker.consumer import Consumer
+from celery.worker.request import Request
+from kombu import Connection
+from kombu.transport import redis, virtual
+
+from outbox_tasks.broker import celery_internals as internals
+from outbox_tasks.worker.reconnect import WAITS
+
+
+def calls(caller: Callable[..., Any], name: str) -> bool:
+    """Whether a function uses an attribute of this name."""
+    return name in caller.__code__.co_names
+
+
+def test_the_loops_of_a_worker_make_their_task_handler_with_create_task_handler() -> None:
+    assert callable(Consumer.create_task_handler)
+    assert calls(loops.asynloop, "create_task_handler")
+    assert calls(loops.synloop, "create_task_handler")
+
+
+def test_a_worker_connects_with_ensure_connected_which_asks_ensure_connection() -> None:
+    assert list(signature(Consumer.ensure_connected).parameters) == ["self", "conn"]
+    assert calls(Consumer.connection_for_read, "ensure_connected")
+    assert calls(Consumer.ensure_connected, "ensure_connection")
+    with Connection("memory://") as connection:
+        assert connection.ensure_connection(**WAITS).connected
+
+
+def test_events_are_sent_with_publish_of_the_dispatcher() -> None:
+    assert callable(EventDispatcher._publish)
+    assert calls(EventDispatcher.publish, "_publish")
+    assert calls(EventDispatcher.flush, "_publish")
+
+
+def test_unacknowledged_messages_return_by_restore_of_the_channel() -> None:
+    assert callable(redis.Channel._restore)
+    assert calls(virtual.QoS.restore_unacked, "_restore")
+
+
+def test_redis_reads_with_the_handlers_of_the_channel() -> None:
+    assert calls(redis.Channel.__init__, "handlers")
+    assert "BRPOP" in {key for const in redis.Channel.__init__.__code__.co_consts for key in
+                       (const if isinstance(const, tuple) else (const,))}  # fmt: skip
+    assert calls(redis.MultiChannelPoller.on_readable, "handlers")
+
+
+def test_redis_asks_with_brpop_start_for_the_priority_steps_of_the_channel() -> None:
+    assert signature(redis.Channel._brpop_start).parameters.keys() == {"self", "timeout"}
+    assert calls(redis.MultiChannelPoller._register_BRPOP, "_brpop_start")
+    assert calls(redis.Channel._brpop_start, "priority_steps")
+    assert len(redis.Channel.priority_steps) > 1
+
+
+def test_redis_knows_the_length_of_a_queue_by_size_of_the_channel() -> None:
+    assert list(signature(redis.Channel._size).parameters) == ["self", "queue"]
+    assert hasattr(redis.Channel, "client")
+
+
+def test_no_other_transport_is_taken_for_redis() -> None:
+    with Connection("memory://") as connection:
+        channel = connection.default_channel
+        consumer: Any = SimpleNamespace(task_consumer=SimpleNamespace(channel=channel), event_dispatcher=None)
+        assert internals.redis_length(channel, "any") is None
+        assert internals.redis_steps(consumer) == []
+        internals.wrap_redis_read(consumer, pytest.fail)
+        internals.wrap_event_publish(consumer, pytest.fail)
+
+
+def test_a_request_gives_its_arguments_and_its_event_dispatcher() -> None:
+    assert isinstance(Request.args, property)
+    assert isinstance(Request.eventer, property)
+
+
+def test_the_tracer_runs_a_task_with_its_signals_and_no_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    app = Celery(set_as_current=False, broker="memory://")
+    ended: list[str] = []
+
+    @app.task(name="added", ignore_result=True, shared=False)
+    def added(one: int, other: int) -> int:
+        return one + other
+
+    def end(task_id: str, **_: Any) -> None:
+        ended.append(task_id)
+
+    signals.task_postrun.connect(end)
+    try:
+        with caplog.at_level(logging.INFO, "celery.app.trace"):
+            result = internals.quiet_tracer(added)("an id", (1, 2), {}, {"id": "an id", "ignore_result": True})
+            assert logging.getLogger("celery.app.trace").level == logging.INFO
+    finally:
+        signals.task_postrun.disconnect(end)
+    assert (result[0], ended, caplog.messages) == (3, ["an id"], [])
+
+
+def test_a_wrapped_build_tracer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not internals.tracer_is_wrapped()
+    monkeypatch.setattr(trace, "build_tracer", lambda *arguments, **keywords: None)
+    assert internals.tracer_is_wrapped()
