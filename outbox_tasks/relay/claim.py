@@ -21,10 +21,10 @@ from outbox_tasks.settings import Settings
 log = logging.getLogger("outbox_tasks.claim")
 
 GATHERED = 25
-"""Where messages travel one by one, so many due are not yet much: a worker runs them together."""
+"""A worker runs up to this many single messages together, so this many due are still few."""
 
 SPREAD = 4
-"""When the workers have nothing to do, little is split this many ways, so that several of them share it."""
+"""While the workers are idle, few messages are split into this many bundles, so that several workers share them."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def _wanted(store: Store, queued: int) -> dict[str, int]:
     """
     settings = store.settings
     room = settings.max_in_flight - queued
-    # Not for crumbs: they would become small bundles, and cost the workers more than they carry.
+    # With little room the bundles would be small, and cost the workers more than they carry.
     if room >= min(settings.claim_batch, max(1, settings.max_in_flight // 4)):
         share = max(1, min(room, settings.claim_batch) // len(settings.destinations))
         return dict.fromkeys(settings.destinations, share)
@@ -101,28 +101,44 @@ def _claim_batch(
         return False
     rows = store.claim({name: share.size for name, share in shares.items()}, lease)
     due = [row for row in rows if row.status != DEAD and not row.superseded]
+    superseded = [row for row in rows if row.status != DEAD and row.superseded]
     found = Counter(row.destination for row in rows)
     store.traffic.unused(shares, found, lease)
-    filled = {name for name, share in shares.items() if found[name] >= share.size and not share.bounded}
-    store.traffic.flooding = store.traffic.flooding - shares.keys() | filled
+    filled = _note_filled(store, shares, found)
     made = bundled(store.settings, due, lease, spread=SPREAD if idle else 1, flooding=store.traffic.flooding)
     bundles = _marked(list(made), shares, found)
+    _hand_on(store, send, bundles, lease)
+    if log.isEnabledFor(logging.DEBUG):
+        _log_each(due, lease)
+    store.discard(lease, superseded)
+    _count(tally, rows, len(due), len(bundles))
+    return bool(filled or superseded or store.unfinished & shares.keys())
+
+
+def _note_filled(store: Store, shares: Mapping[str, Share], found: Mapping[str, int]) -> set[str]:
+    """The destinations that filled their share, so that more of them may be due. Keeps them for the next claim too."""
+    filled = {name for name, share in shares.items() if found[name] >= share.size and not share.bounded}
+    store.traffic.flooding = store.traffic.flooding - shares.keys() | filled
+    return filled
+
+
+def _hand_on(store: Store, send: Callable[[Sequence[Bundle]], None], bundles: list[Bundle], lease: str) -> None:
+    """Send the bundles to the broker. If it refuses, release them all: a bundle that arrived all the same finds its
+    lease gone at begin, and stops."""
     try:
         send(bundles)
     except BrokerUnreachable:
-        # What did arrive after all finds its lease gone at begin, and stops.
         store.release(lease, [ticket for bundle in bundles for ticket in bundle.tickets])
         raise
-    if log.isEnabledFor(logging.DEBUG):
-        _log_each(due, lease)
-    needless = [row for row in rows if row.superseded and row.status != DEAD]
-    store.discard(lease, needless)
-    tally.claimed += len(due)
-    tally.bundles += len(bundles)
+
+
+def _count(tally: Tally, rows: Sequence[Claimed], due: int, bundles: int) -> None:
+    dead = [row for row in rows if row.status == DEAD]
+    tally.claimed += due
+    tally.bundles += bundles
     tally.again.update((row.destination, row.cause) for row in rows if row.cause is not None)
-    tally.buried += [row for row in rows if row.status == DEAD]
-    tally.dead += len(rows) - len(due) - len(needless)
-    return bool(filled or needless or store.unfinished & shares.keys())
+    tally.buried += dead
+    tally.dead += len(dead)
 
 
 def _log_each(rows: Iterable[Claimed], lease: str) -> None:

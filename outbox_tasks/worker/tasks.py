@@ -1,4 +1,4 @@
-"""Where the pipe meets Celery: the tasks, and what one worker process works with."""
+"""The relay's Celery tasks, and what happens as their workers start and stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from celery import Celery, Task, signals
 from celery.concurrency import ALIASES
 
-from outbox_tasks.broker.names import BUNDLE_TASK, BY_BEAT, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES
+from outbox_tasks.broker.names import BUNDLE_TASK, BY_BEAT, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK
 from outbox_tasks.errors import (
     BrokerUnreachable,
     DatabaseTooSlow,
@@ -26,17 +26,18 @@ from outbox_tasks.signals import claimed, ran
 from outbox_tasks.worker import arrivals, reconnect, reserve
 from outbox_tasks.worker.bundles import report, trace_each, verdict_in_hand
 from outbox_tasks.worker.delivery import conclude, deliver_in, tell_dead, wake_claim
-from outbox_tasks.worker.process import Relay
+from outbox_tasks.worker.process import Relay, serves
 from outbox_tasks.worker.task import RelayTask
 
 log = logging.getLogger(__name__)
 
 CALM = 5.0
-"""Seconds for which the database must have been there before what it has forgotten is looked for. Those who have sent
-something in the meantime can still settle it."""
+"""Seconds for which the database must have been back before the claim looks for begins that a crash has undone.
+Workers that sent something in the meantime can still settle it."""
 
 CLAIM_LIMIT = 60.0
-"""Seconds that a claim may run: many times what one takes when everything is slow."""
+"""Seconds that a claim may run. Each of its statements and each call of the broker has a limit of its own, so a claim
+that takes this long hangs."""
 
 
 def register(app: Celery, settings: Settings) -> Relay:
@@ -44,29 +45,35 @@ def register(app: Celery, settings: Settings) -> Relay:
     relay = app.outbox_relay = Relay(app, settings)
     # Not shared: Celery would add them to every other app of the process too.
     common: dict[str, Any] = {"base": RelayTask, "broker": relay.broker, "shared": False}
-    publishing = {
+    _add_claim(relay, common)
+    _add_publish(relay, common)
+    _add_maintain(relay, common)
+    _connect_signals(app, relay)
+    reserve.connect(relay)
+    arrivals.connect(relay)
+    reconnect.connect(relay)
+    return relay
+
+
+def _add_claim(relay: Relay, common: dict[str, Any]) -> None:
+    app = relay.app
+
+    @app.task(
+        name=CLAIM_TASK,
+        home=CLAIM_QUEUE,
+        once=True,
+        bind=True,
+        Request="outbox_tasks.worker.bundles:LeasingRequest",
+        soft_time_limit=CLAIM_LIMIT,
+        time_limit=CLAIM_LIMIT + relay.given.statement_timeout + 10,
         **common,
-        "home": PUBLISH_QUEUE,
-        "bind": True,
-        # The row's attempts decide when it ends, not Celery's count.
-        "max_retries": None,
-        "soft_time_limit": settings.soft_time_limit,
-        "time_limit": settings.hard_time_limit,
-        "throws": (DeadLetter, DatabaseUnavailable),
-    }
-
-    # Every statement of it, and every word with the broker, has a limit of its own: one that runs for so long hangs.
-    limits = {"soft_time_limit": CLAIM_LIMIT, "time_limit": CLAIM_LIMIT + settings.statement_timeout + 10}
-
-    claiming = {"once": True, "bind": True, "Request": "outbox_tasks.worker.bundles:LeasingRequest"}
-
-    @app.task(name=CLAIM_TASK, home=CLAIM_QUEUE, **claiming, **limits, **common)
+    )
     def outbox_claim(self: Task) -> str:
         began = time.monotonic()
         if (self.request.headers or {}).get(BY_BEAT):
             ran.send(sender=app, what="beat")
         try:
-            _recall(relay)
+            _end_lost_leases(relay)
             tally = claim.claim(relay.store, relay.broker.send, relay.broker.waiting)
         except (DatabaseUnavailable, BrokerUnreachable) as error:
             if isinstance(error, DatabaseUnavailable):
@@ -78,7 +85,35 @@ def register(app: Celery, settings: Settings) -> Relay:
         claimed.send(sender=app, tally=tally, seconds=time.monotonic() - began)
         return f"claimed {tally.claimed} in {tally.bundles} bundles, {tally.dead} dead"
 
-    @app.task(
+
+def _end_lost_leases(relay: Relay) -> None:
+    """End the leases that nobody will use, if the broker has lost its queues or the database has lost begins. This is
+    tried once: with very many rows it may take too long, and then the leases run out by themselves."""
+    try:
+        if relay.broker.has_forgotten():
+            log.warning("the broker was emptied, or is new: %d leases end now", relay.store.recall())
+        if relay.shaken is not None and time.monotonic() - relay.shaken > CALM:
+            relay.shaken = None
+            if count := relay.store.recall(crashed=True):
+                log.warning("the database has crashed, and may have forgotten begins: %d leases end now", count)
+    except DatabaseTooSlow as error:
+        log.warning("leases that nobody will use were not ended: %s", error)
+
+
+def _add_publish(relay: Relay, common: dict[str, Any]) -> None:
+    """Add the publish task and the bundle task, which is several publish tasks in one."""
+    publishing = {
+        **common,
+        "home": PUBLISH_QUEUE,
+        "bind": True,
+        # The row's attempts decide when it ends, not Celery's count.
+        "max_retries": None,
+        "soft_time_limit": relay.given.soft_time_limit,
+        "time_limit": relay.given.hard_time_limit,
+        "throws": (DeadLetter, DatabaseUnavailable),
+    }
+
+    @relay.app.task(
         name=PUBLISH_TASK,
         Request="outbox_tasks.worker.bundles:PublishRequest",
         Strategy="outbox_tasks.worker.gather:strategy",
@@ -101,7 +136,7 @@ def register(app: Celery, settings: Settings) -> Relay:
             wake_claim(relay, bundle)
         return conclude(self, relay, bundle, verdict)
 
-    @app.task(
+    @relay.app.task(
         name=BUNDLE_TASK,
         Request="outbox_tasks.worker.bundles:BundleRequest",
         send_events=False,
@@ -115,7 +150,9 @@ def register(app: Celery, settings: Settings) -> Relay:
         wake_claim(relay, bundle)
         return report(verdicts)
 
-    @app.task(name=MAINTAIN_TASK, home=MAINTAIN_QUEUE, once=True, **common)
+
+def _add_maintain(relay: Relay, common: dict[str, Any]) -> None:
+    @relay.app.task(name=MAINTAIN_TASK, home=MAINTAIN_QUEUE, once=True, **common)
     def outbox_maintain() -> str:
         try:
             done = retention.maintain(relay.store)
@@ -123,7 +160,7 @@ def register(app: Celery, settings: Settings) -> Relay:
             log.warning("%s", error)
             return "not done"
         log.info("maintenance: %s", done)
-        ran.send(sender=app, what="maintain")
+        ran.send(sender=relay.app, what="maintain")
         if done.more:
             # A little at a time: on a worker that also claims, the claims that wait come first.
             try:
@@ -131,26 +168,6 @@ def register(app: Celery, settings: Settings) -> Relay:
             except BrokerUnreachable as error:
                 log.warning("there is more to clear away; beat's next run goes on: %s", error)
         return str(done)
-
-    _connect_signals(app, relay)
-    reserve.connect(relay)
-    arrivals.connect(relay)
-    reconnect.connect(relay)
-    return relay
-
-
-def _recall(relay: Relay) -> None:
-    """End the leases of what is not begun, as far as the database knows, and is in no queue any more. It is tried once:
-    with very many rows it may take too long, and then the leases run out by themselves."""
-    try:
-        if relay.broker.has_forgotten():
-            log.warning("the broker was emptied, or is new: %d leases end now", relay.store.recall())
-        if relay.shaken is not None and time.monotonic() - relay.shaken > CALM:
-            relay.shaken = None
-            if count := relay.store.recall(crashed=True):
-                log.warning("the database has crashed, and may have forgotten begins: %d leases end now", count)
-    except DatabaseTooSlow as error:
-        log.warning("leases that nobody will use were not ended: %s", error)
 
 
 def _pool_of(worker: Any) -> str:
@@ -163,7 +180,7 @@ def _pool_of(worker: Any) -> str:
 def _connect_signals(app: Celery, relay: Relay) -> None:
     def is_ours(sender: Any) -> bool:
         # An application's workers that have nothing to do with the relay start without it too.
-        return sender.app is app and not app.amqp.queues.consume_from.keys().isdisjoint(QUEUES)
+        return sender.app is app and serves(app)
 
     def check(sender: Any = None, **_: Any) -> None:
         if is_ours(sender):
