@@ -1,4 +1,4 @@
-"""What the relay asks of Celery's broker: waking the claim, handing on bundles, how much is queued, retries."""
+"""What the relay does at Celery's broker: wake the claim, enqueue bundles, look how much is queued."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ REDIS, DEFAULTS = ("redis", "rediss", "valkey", "valkeys"), {"redis": ("6379", "
 
 
 AT_ONCE = 1.0
-"""Seconds. What failed sooner may have met a connection that was closed meanwhile: a new one is worth trying."""
+"""Seconds. If a call failed sooner, its connection may have been closed before: a new one is worth a try."""
 
 
 class Broker:
     """The relay's side of a Celery app's broker. Every method that talks to it raises `BrokerUnreachable`.
 
-    It has connections of its own, by the app's configuration, with our timeouts where that sets none. `timeout` is for
-    callers in a hurry, and goes before the app's. The configuration is not looked at before the first use: it may not
-    be complete when the app gets its relay.
+    It has its own connections, by the app's configuration, with our timeouts where that sets none. `timeout` is for
+    callers in a hurry, and overrides the app's. It reads the configuration at the first use: that may not be complete
+    when the app gets its relay.
     """
 
     def __init__(self, app: Celery, settings: Settings, *, timeout: float | None = None) -> None:
@@ -50,11 +50,11 @@ class Broker:
         self.settings = settings
         self._timeout = timeout
         self._slow = 0
-        """Calls in a row for whose failure we had to wait."""
+        """How many calls in a row failed slowly."""
         self._spared = 0.0
 
     def check(self) -> None:
-        """Raises `ConfigurationError` if what the app says of its messages and its broker rules out the relay's."""
+        """Raises `ConfigurationError` if the app's settings for messages and broker rule out the relay's messages."""
         accepted = self.app.conf.accept_content
         if accepted is not None and "application/json" not in prepare_accept_content(accepted):
             rule = "the relay's messages are JSON; add 'json' to it, the application's own may stay as they are"
@@ -71,10 +71,10 @@ class Broker:
 
     @contextmanager
     def producer(self) -> Iterator[Producer]:
-        """A producer on one of the relay's connections. Trouble with the broker is raised as `BrokerUnreachable`.
+        """A producer on one of the relay's connections. Raises trouble with the broker as `BrokerUnreachable`.
 
-        One that has let us wait twice in a row is then spared for as long: many calls, one after another, would hold up
-        a worker beyond its time limit.
+        After two slow failures in a row it fails at once, for as long as the last one took: many slow calls would hold
+        up a worker beyond its time limit.
         """
         began = time.monotonic()
         if began < self._spared:
@@ -85,7 +85,7 @@ class Broker:
                 try:
                     yield producer
                 except self._trouble:
-                    # Its other sockets may be as dead, and each would have to be waited for.
+                    # Its other sockets may be dead too, and each would take as long.
                     with suppress(Exception):
                         producer.connection.collect(socket_timeout=socket.getdefaulttimeout())
                     raise
@@ -102,7 +102,7 @@ class Broker:
         return BrokerUnreachable(url=redacted(url), reason=without_secrets(reason, url))
 
     def wake_claim(self) -> bool:
-        """Send a claim task, unless one is waiting already: that one will see what we have committed."""
+        """Send a claim task, unless one waits already: that one will see what we have committed."""
         with self.producer() as producer:
             if _length(producer, CLAIM_QUEUE):
                 return False
@@ -110,13 +110,13 @@ class Broker:
         return True
 
     def waiting(self) -> int:
-        """Messages queued for the publish workers: at most; a bundle counts as a full one."""
+        """At most how many messages are queued for the publish workers: each bundle counts as a full one."""
         with self.producer() as producer:
             return _length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
 
     def has_forgotten(self) -> bool:
-        """Whether a Redis has lost what it knew: it was emptied, or has started anew without its data. It says so once,
-        to whoever asks first. Other brokers never say so, nor does a Redis where we may not write our key."""
+        """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. It tells this once, to
+        the first who asks. Other brokers never tell, and neither does a Redis where we may not write our key."""
         with self.producer() as producer:
             client = getattr(producer.channel, "client", None)
             try:
@@ -137,7 +137,7 @@ class Broker:
                 self._publish(producer, bundle)
 
     def _publish(self, producer: Producer, bundle: Bundle) -> None:
-        # Without `expires`, which Celery compares with the clock of another host: begin finds out what is stale.
+        # Without `expires`, which Celery compares with the clock of another host. Begin finds stale messages.
         if len(bundle.tickets) == 1:
             ticket = bundle.tickets[0]
             name, task_id = PUBLISH_TASK, ticket.id
@@ -171,14 +171,13 @@ class Broker:
         lane: int = 0,
         **headers: Any,
     ) -> None:
-        """What `apply_async` does in the end, without its detours: it is called for every message.
-
-        Nor do the app's `task_routes`, `task_protocol` and the like have a say.
+        """Do what `apply_async` does in the end, without its detours: this runs for every message. The app's
+        `task_routes`, `task_protocol` and the like do not apply.
         """
         message = self.app.amqp.as_task_v2(task_id, name, arguments, keywords, ignore_result=True, **headers)
         producer.publish(
             message.body,
-            # By the queue's name: a named exchange loses its bindings, and then messages silently, in a flush.
+            # By the queue's name: a flush of Redis deletes the bindings of a named exchange, which then drops messages.
             exchange="",
             routing_key=queue,
             serializer="json",
@@ -188,7 +187,7 @@ class Broker:
         )
 
     def connection(self) -> Connection:
-        """A connection as the relay's are, not yet open, and not one of its pool."""
+        """A connection like the relay's, not yet open, and not from its pool."""
         conf = self.app.conf
         given, timeout = conf.broker_transport_options, self._timeout
         ours = transport_options(joined(conf.broker_write_url), self.settings, timeout=timeout or PATIENCE)
@@ -236,8 +235,8 @@ def publish_arguments(bundle: Bundle, event_type: str, attempt: int) -> tuple[st
 
 
 def _priority(producer: Producer, lane: int) -> int:
-    """Redis counts from the front, and keeps each step in a list of its own; AMQP counts from the back, and only where
-    the queue was made for priorities."""
+    """The broker's priority for a lane. In Redis the lowest step goes first; in AMQP the highest priority does, if the
+    queue was made for priorities."""
     steps = getattr(producer.channel, "priority_steps", None)
     return int(steps[min(lane, len(steps) - 1)]) if steps else LAST_LANE - lane
 
@@ -247,7 +246,7 @@ def _length(producer: Producer, queue: str) -> int:
     if length is not None:
         return length
     try:
-        # On a channel of its own, which RabbitMQ closes if there is no such queue.
+        # On its own channel: RabbitMQ closes it if there is no such queue.
         with producer.connection.channel() as channel:
             return int(channel.queue_declare(queue=queue, passive=True).message_count)
     except ChannelError:  # an empty queue does not exist

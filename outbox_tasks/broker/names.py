@@ -5,20 +5,20 @@ from __future__ import annotations
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 
 WAIT = "outbox_wait"
-"""The header of a retry: for how many seconds it waits, from its arrival at a worker on. See `arrivals`."""
+"""The header of a retry: the seconds that it waits after its arrival at a worker. See `arrivals`."""
 
 CANARY = "outbox.canary"
-"""A key in Redis that is gone when all else is."""
+"""A key in Redis. If it is gone, so is everything else."""
 
 LAST_LANE = 3
-"""Of the lanes of `Bundle.lane`."""
+"""The last of the lanes in `Bundle.lane`."""
 
 CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.publish", "outbox_tasks.maintain"
 """The tasks' names are a contract."""
 
 
 BUNDLE_TASK = "outbox_tasks.bundle"
-"""Carries several publish tasks in one broker message; on its arrival it counts as those, not as itself."""
+"""Carries several publish tasks in one broker message. It shows and counts as those."""
 
 
 BY_BEAT = "outbox_beat"

@@ -1,4 +1,4 @@
-"""Connections to a broker: an app that uses the broker it was made with, and the options of every connection."""
+"""Connections to a broker: their options, and an app that keeps to the broker it was made with."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from kombu.exceptions import KombuError
 from outbox_tasks.settings import Settings
 
 PATIENCE = 3.0
-"""Seconds that Redis has to answer. Of connections that died silently, each is waited for, one after another."""
+"""Seconds that Redis has to answer. Connections that died silently take this long each, one after another."""
 
 
 def transport_options(broker_url: str, settings: Settings, *, timeout: float = PATIENCE) -> dict[str, Any]:
     """kombu's transport options for a broker. With the defaults a half-open connection hangs a worker for good."""
-    # kombu would wait for two seconds before it connects again: what is refused goes back to the table instead.
+    # kombu would wait two seconds before it connects again. Refused bundles go back to the table instead.
     connecting = {"max_retries": 1, "interval_start": 0, "interval_step": 0.1, "interval_max": 0.1}
     if not is_redis(broker_url):
         return connecting | ({"confirm_publish": True} if broker_url.startswith(("amqp", "pyamqp")) else {})
@@ -28,16 +28,15 @@ def transport_options(broker_url: str, settings: Settings, *, timeout: float = P
         "socket_connect_timeout": min(timeout, PATIENCE),
         "socket_keepalive": True,
         "health_check_interval": 3,
-        # Not noted in Redis as unacknowledged: the lease brings a lost task back, long before the visibility timeout
-        # would. And a Redis that is full, or hangs, refused the notes: that ended workers, or used up their prefetch.
+        # No list of unacknowledged messages in Redis: the lease brings a lost task back, long before the visibility
+        # timeout would. A Redis that was full, or hung, refused the list: that ended workers or used up their prefetch.
         "ack_emulation": False,
     }
 
 
 class PinnedCelery(Celery):  # type: ignore[misc]
-    """An app that uses the broker it was made with.
-
-    Others prefer CELERY_BROKER_URL, which in an application's environment names the application's broker.
+    """An app that keeps to the broker it was made with. Other apps prefer CELERY_BROKER_URL, which in an application's
+    environment names the application's broker.
     """
 
     def __init__(self, name: str, *, broker: str, settings: Settings, timeout: float = PATIENCE) -> None:
@@ -73,15 +72,15 @@ class PinnedCelery(Celery):  # type: ignore[misc]
 
 
 def trouble(connection: Connection) -> tuple[type[BaseException], ...]:
-    """What may be raised when the broker does not answer or refuses; each transport has errors of its own."""
+    """The errors of a broker that does not answer or refuses: each transport has its own."""
     transport = connection.transport
     own = (*transport.connection_errors, *transport.channel_errors)
-    # Of these, kombu counts KeyError as trouble of the connection; here it would hide our own mistakes.
+    # kombu counts KeyError as trouble of the connection. Here it would hide our own mistakes.
     return (KombuError, OSError, *(kind for kind in own if kind is not KeyError))
 
 
 def joined(broker_url: str | Sequence[str] | None) -> str:
-    """A broker's URL as Celery's configuration may have it, several or none, in one text that kombu takes as well."""
+    """One text for the broker URLs in Celery's configuration, which may be one, several or none. kombu takes it too."""
     return broker_url if isinstance(broker_url, str) else ";".join(broker_url or ())
 
 

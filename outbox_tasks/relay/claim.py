@@ -1,4 +1,4 @@
-"""Hop 2, claim: lease what is due, group it into bundles, hand them to the publish workers."""
+"""Hop 2, claim: lease due messages, group them into bundles, hand these to the publish workers."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class Tally:
     held_back: bool = False
     """More may be due, but the publish workers have enough to do."""
     waiting: int = 0
-    """How many messages were still queued for the publish workers, when it last looked: at most."""
+    """At most so many messages were queued for the publish workers when it last looked."""
     buried: list[Claimed] = field(default_factory=list)
-    """Dead letters that were found to have no attempts left, to be too old, or to have nowhere to go."""
+    """Messages that became dead: no attempts left, too old, or no known destination."""
     again: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Messages whose lease had run out, by destination and cause: see `Claimed.cause`."""
 
 
 def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Callable[[], int]) -> Tally:
-    """Claim until nothing is due, the publish workers have enough, or it is time to let a fresh claim take over.
+    """Claim until nothing is due, the publish workers have enough, or it is time for a fresh claim.
 
     `send` enqueues bundles; `waiting` tells how many messages are queued for the publish workers. Raises
-    `BrokerUnreachable`, after the leases that could not be handed on were given back.
+    `BrokerUnreachable`, after it has released the leases that it could not hand on.
     """
     settings, tally = store.settings, Tally()
     began = time.monotonic()
@@ -67,7 +67,7 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
         tally.dead += len(unroutable)
     seconds = time.monotonic() - began
     facts = {"claimed": tally.claimed, "bundles": tally.bundles, "dead": tally.dead, "seconds": round(seconds, 4)}
-    # An idle relay claims each second, and need not say so.
+    # An idle relay claims each second. Nobody needs to read that.
     level = logging.INFO if tally.claimed or tally.dead else logging.DEBUG
     text = "claimed %d messages in %d bundles, %d dead, in %.3f s"
     log.log(level, text, tally.claimed, tally.bundles, tally.dead, seconds, extra=facts)
@@ -75,10 +75,10 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
 
 
 def _wanted(store: Store, queued: int) -> dict[str, int]:
-    """How much to ask for of each destination, while so many messages wait for the publish workers.
+    """How many messages to claim of each destination, while `queued` messages wait for the publish workers.
 
-    Each has its own share: a flood to one starves nobody. What a share leaves over, the next batch takes. When the
-    workers have enough to do, only those are asked for that have not much due: theirs goes first.
+    Each destination has its own share, so a flood to one starves nobody. The next batch takes what a share left. When
+    the workers have enough to do, the claim takes only of destinations with little due: their messages go first.
     """
     settings = store.settings
     room = settings.max_in_flight - queued
@@ -149,8 +149,8 @@ def _log_each(rows: Iterable[Claimed], lease: str) -> None:
 
 
 def _marked(bundles: list[Bundle], shares: Mapping[str, Share], found: Mapping[str, int]) -> list[Bundle]:
-    """The last bundle of each destination that may have more due: whoever gets to its end wakes the claim again;
-    later batches are still queued behind it."""
+    """Mark the last bundle of each destination that may have more due. The worker that delivers it wakes the claim,
+    while later batches are still queued behind it."""
     last = {bundle.destination: n for n, bundle in enumerate(bundles)}
     for name, n in last.items():
         share = shares[name]
@@ -167,8 +167,8 @@ def bundled(
     spread: int = SPREAD,
     flooding: Container[str] = (),
 ) -> Iterator[Bundle]:
-    """The bundles for freshly leased rows: of one destination and priority each, in the order of insertion; those that
-    share a key stay together, whatever their priorities."""
+    """Group leased rows into bundles of one destination and priority, in the order of insertion. Messages of one key
+    stay together, whatever their priorities."""
     together: dict[tuple[str, int], list[Claimed]] = defaultdict(list)
     for row in rows:
         if row.alone:
@@ -181,9 +181,9 @@ def bundled(
         lane = 2 - priority if much or priority < 0 else 0
         for some in _packed(due, min(most, ceil(len(due) / spread)), most):
             tickets = tuple(map(_ticket, some))
-            # When a key's messages have arrived, those behind them are due, and nobody else would tell.
+            # Once a key's messages have arrived, the next ones of that key are due. Nobody else wakes the claim then.
             keyed = any(row.key is not None for row in some)
-            # So many of its size, run together, are still a light bundle.
+            # `GATHERED` messages of this size still make a light bundle.
             gather = most == 1 and _bytes(some) <= BUNDLE_BYTES // GATHERED
             yield Bundle(destination, lease, tickets, more=keyed, gather=gather, lane=lane)
 
@@ -193,7 +193,7 @@ def _ticket(row: Claimed) -> Ticket:
 
 
 def _packed(rows: Sequence[Claimed], size: int, most: int) -> Iterator[list[Claimed]]:
-    """Bundles of about `size` rows, and never more than `most` or of too many bytes, that no key is divided between."""
+    """Bundles of about `size` rows, never more than `most` and never too many bytes. A key is never split."""
     bundle: list[Claimed] = []
     weight = 0
     for run in _runs(rows):

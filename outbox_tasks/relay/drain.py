@@ -1,6 +1,6 @@
-"""The whole pipe in one process, without Celery: for cron, or a function that runs on a schedule.
+"""The whole relay in one process, without Celery: for cron, or a function that runs on a schedule.
 
-Under the same leases as the workers', so that any number of them, and workers too, may run at the same time.
+It takes the same leases as the workers, so any number of drains and workers may run at the same time.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from outbox_tasks.settings import SLOW, Settings
 log = logging.getLogger(__name__)
 
 ENOUGH = 1 << 62
-"""More than any queue holds: the claim then asks for nothing more."""
+"""More than any queue holds, so that the claim takes nothing more."""
 
 PATIENCE = 20
-"""Times that what was claimed could not be begun, since others held all slots of its destination, before it is left to
-them."""
+"""How often in a row a drain may claim messages and find no free slot to begin them. Then it leaves them to others."""
 
 
 @dataclass(slots=True)
@@ -34,9 +33,9 @@ class Drained:
 
     steps: Counter[Step] = field(default_factory=Counter)
     buried: int = 0
-    """Dead letters that were found to have no attempts left, or to be too old, or for no known destination."""
+    """Messages that the claim made dead: no attempts left, too old, or no known destination."""
     ended: bool = True
-    """Nothing was due any more; false if it was told to stop before."""
+    """True if nothing was due any more; false if it was told to stop before."""
 
     @property
     def sent(self) -> int:
@@ -48,12 +47,12 @@ class Drained:
 
     @property
     def later(self) -> int:
-        """Failed, and due again after a wait."""
+        """Messages that failed and are due again after a wait."""
         return self.steps[Step.RELEASE] + self.steps[Step.OUTAGE]
 
 
 def settings_for(settings: Settings) -> Settings:
-    """Those of a process that will be gone: every retry goes through the table."""
+    """The settings for a process that ends soon: every retry goes through the table."""
     return settings.replace(native_retry_max=0)
 
 
@@ -64,11 +63,11 @@ def drain(
     stop: Callable[[], bool] = lambda: False,
     settled: Callable[[Bundle, Sequence[Verdict], float], None] = lambda bundle, verdicts, seconds: None,
 ) -> Drained:
-    """Claim, publish and settle until nothing is due, or `stop()` is true: it is asked before each bundle.
+    """Claim, send and settle until nothing is due, or until `stop()`, asked before each bundle, is true.
 
-    `store` is one of `settings_for`. `settled` is told of each bundle, and of the seconds from begin to settle. What
-    fails is due again later, by its backoff, and is not waited for. Raises `DatabaseUnavailable`; what was claimed then
-    is claimed again when its lease has run out.
+    `store` must have the settings of `settings_for`. `settled` gets each bundle, its verdicts, and the seconds from
+    begin to settle. A message that fails is due again after its backoff; the drain does not wait for it. Raises
+    `DatabaseUnavailable`; then the claimed messages are claimed again when their leases have run out.
     """
     drained, tries, given_back = Drained(), 0, False
     while not stop():

@@ -1,4 +1,4 @@
-"""When a failed message is tried again, and when it is given up: pure functions of the outcome and the attempts."""
+"""Decides when a failed message is tried again, and when it is dead: pure functions of outcome and attempts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 
 JITTER = 0.25
-"""Waits are lengthened by up to this share, so that what failed together does not return together.
-It only lengthens: a wait is never shorter than the backoff or than what the destination asked for."""
+"""Waits get longer by up to this share, so that messages that failed together do not return together. A wait is never
+shorter than the backoff, or than the destination asked for."""
 
 LONGEST_ASKED = 86_400.0
 """Seconds: the longest wait that a destination can ask for. No answer may put a message off for good."""
 
 MAX_ATTEMPTS: int = Destination.model_fields["max_attempts"].default
-"""Of a destination that is not configured here."""
+"""The limit for a destination that is not configured here."""
 
 MAX_CODE, MAX_ERROR = 64, 500
 """Characters of an error's code and text that are kept on the row."""
@@ -37,16 +37,16 @@ def backoff(
 
 
 def asked(outcome: Outcome) -> float:
-    """The seconds for which the destination asked, within bounds: a publisher hands on what somebody else has said."""
+    """The seconds that the destination asked for, within bounds: a publisher hands on what others said."""
     try:
         seconds = float(outcome.retry_after or 0.0)
     except (TypeError, ValueError, OverflowError):
         return 0.0
-    return min(max(0.0, seconds), LONGEST_ASKED)  # in this order, not a number is 0
+    return min(max(0.0, seconds), LONGEST_ASKED)  # in this order, NaN becomes 0
 
 
 def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome) -> Verdict:
-    """What happens next to a message whose send, its `ticket.attempt`-th, had this outcome."""
+    """What happens next to a message whose `ticket.attempt`-th send had this outcome."""
     configured = settings.destinations.get(destination)
     urls = [configured.url] if configured else []
     code = outcome.code and outcome.code[:MAX_CODE]
@@ -57,19 +57,19 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
         return Verdict(ticket, Step.BEHIND)
     if outcome.result is Result.DISCARDED:
         return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
-    if outcome.code == FAILED_TOGETHER:  # nobody's attempt: by way of the table, where each is claimed alone
+    if outcome.code == FAILED_TOGETHER:  # counts for none of them: each is claimed again, alone
         return Verdict(ticket, Step.RELEASE, backoff(settings, ticket.attempt, destination=configured), code, error)
-    # An outage says nothing about the message: whether it has attempts left is looked at when it is claimed again.
+    # An outage says nothing about the message. The next claim checks whether it has attempts left.
     counts = outcome.result is not Result.OUTAGE
-    # A relay that does not know the destination yet, or any more, leaves the message to one that does.
+    # A relay that does not know the destination leaves the message to one that does.
     most = MAX_ATTEMPTS if configured is None else configured.max_attempts
     if outcome.result is Result.DEAD or (counts and ticket.attempt >= most):
         return Verdict(ticket, Step.DEAD, 0.0, code, error)
     wait = backoff(settings, ticket.attempt, destination=configured, at_least=asked(outcome))
     if outcome.result is Result.OUTAGE:
         return Verdict(ticket, Step.OUTAGE, wait, code, error)
-    # Longer waits belong in the table: a task that waits in Redis must not outlive the visibility timeout. So does
-    # what must pass the claim once more, which alone knows of rates, and of newer messages.
+    # A task that waits in Redis must not outlive the visibility timeout, so longer waits go through the table. So do
+    # messages with a rate or `latest`: only the claim knows of rates and of newer messages.
     soon = wait <= settings.native_retry_max * (1 + JITTER)
     native = soon and configured is not None and configured.rate_limit is None and not ticket.latest
     step = Step.RETRY if native else Step.RELEASE

@@ -1,4 +1,4 @@
-"""Hop 3, publish: begin, then send what began, with no transaction open while sending."""
+"""Hop 3, send: begin a bundle, then send the messages that were begun. No transaction is open while sending."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from outbox_tasks.wire import tracing
 log = logger("outbox_tasks.publish")
 
 SLOT_WAITS = (0.002, 0.004, 0.008)
-"""Seconds for which a bundle waits for a slot of its destination, while the sends that hold them are quick ones."""
+"""Seconds that a bundle waits for a slot of its destination, while quick sends hold them."""
 
 
 class Publishers(Mapping[str, Publisher]):
     """The publishers of the configured destinations, each made when first asked for.
 
-    Few clients may be used by two threads at once, or by two greenlets. So whoever sends borrows a publisher, and
-    there are as many of a destination as have ever sent to it at once.
+    Few clients may be used by two threads or greenlets at once. So each send borrows a publisher, and a destination
+    has as many of them as there were sends at once.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -42,7 +42,7 @@ class Publishers(Mapping[str, Publisher]):
 
     @contextmanager
     def borrowed(self, name: str) -> Iterator[Publisher | None]:
-        """A publisher of one's own, for one send; none of a destination that is not configured."""
+        """A publisher for this send alone; None if the destination is not configured."""
         if name not in self._free:
             yield None
             return
@@ -59,7 +59,7 @@ class Publishers(Mapping[str, Publisher]):
     def _made(self, name: str) -> Publisher:
         limits = self._settings.limits_of(name)
         if self.claim_check(name) is not None:
-            # Both together must end within the time limit: half is for the storage.
+            # Storing and sending share the time limit: half is for the storage.
             limits = limits.model_copy(update={"send_timeout": limits.send_timeout / 2})
         return load(self._settings.destinations[name], limits)
 
@@ -79,7 +79,7 @@ class Publishers(Mapping[str, Publisher]):
         return len(self._settings.destinations)
 
     def close(self) -> None:
-        """Close those that were made."""
+        """Close all publishers."""
         for free in self._free.values():
             while free:
                 free.pop().close()
@@ -115,8 +115,8 @@ def begin_and_send(
 
 
 def _overtaking_nobody(bundle: Bundle, begun: Mapping[str, LeasedMessage]) -> list[LeasedMessage]:
-    """The begun messages without those that may be behind one of their key that could not be begun, and so is not ours
-    any more. Which key that one has is not known: they are what has a key and comes later."""
+    """The begun messages that can't overtake another one. A message that could not be begun is no longer ours, and its
+    key is unknown: so each later message with a key might overtake it, and is left out."""
     free: list[LeasedMessage] = []
     gap = False
     for ticket in bundle.tickets:
@@ -129,18 +129,18 @@ def _overtaking_nobody(bundle: Bundle, begun: Mapping[str, LeasedMessage]) -> li
 
 
 def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None], unhurried: bool) -> dict[str, LeasedMessage]:
-    """Begin, once there is a slot: soon, or not in this task. What is not to be begun now is given back."""
+    """Begin as soon as there is a slot. If there is none soon, release the bundle."""
     for wait in (*SLOT_WAITS, None):
         begun = store.begin(bundle, unhurried=unhurried)
         if begun:
             break
         crowded = store.crowded(bundle)
         if crowded is None:
-            # Stale, or its destination is left alone: then it is for a later claim, at once.
+            # It is stale, or its breaker is open: then a later claim may take it at once.
             store.give_back(bundle)
             break
         if crowded or wait is None:
-            if not crowded:  # by quick sends, so that much of what is queued goes there
+            if not crowded:  # quick sends hold the slots, so much of the queue goes to this destination
                 no_slot()
             store.release(bundle.lease, bundle.tickets, SLOW)
             break
@@ -151,8 +151,8 @@ def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None], unhurried:
 def send_in_order(
     settings: Settings, publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]
 ) -> list[Outcome]:
-    """One outcome per message. Of those that share a key, each is sent when the one before it has arrived: in waves,
-    the first of every key together, then the second ones. What comes after one that failed is not sent.
+    """One outcome per message. Messages are sent in waves: the first of every key together, then the second ones. So
+    each message is sent after the one before it with the same key has arrived, and not at all if that one failed.
     """
     configured = settings.destinations.get(destination)
     passing = {Result.SENT, Result.DISCARDED, *((Result.DEAD,) if configured and configured.on_dead == "skip" else ())}
@@ -185,7 +185,7 @@ def _waves(messages: Sequence[LeasedMessage]) -> list[list[LeasedMessage]]:
 
 
 def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-    """One outcome per message, whatever the publisher does, and the storage of its large payloads, if it has one."""
+    """One outcome per message, whatever the publisher and the storage of its large payloads do."""
     try:
         check = publishers.claim_check(destination) if isinstance(publishers, Publishers) else None
         entries = messages if check is None else check.store(messages)

@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 NATIVE_RETRIES = 10
-"""More of one bundle than this go back to the table: each retry of Celery's is a task that travels alone, and claimed
-again they travel together. So a destination that fails many messages costs the workers little."""
+"""If more messages of one bundle than this fail, they go back to the table. A retry of Celery's travels alone; claimed
+again, the messages travel together. So a destination that fails many messages costs the workers little."""
 
 WAITS = (0.05, 0.2, 0.5)
-"""Seconds before the next try while the database is away, the last again and again: it is sent, so it is worth some
-waiting to say so."""
+"""Seconds before each next try while the database is away; the last one repeats. The messages are sent already, so
+recording that is worth some waiting."""
 
 
 def settle(
@@ -34,24 +34,23 @@ def settle(
     outcomes: Sequence[tuple[Ticket, Outcome]],
     opened: Callable[[str | None, str | None], None] = lambda code, error: None,
 ) -> list[Verdict]:
-    """Record the outcomes of a bundle. Returns a verdict for each of its messages, in its order; STALE are those
-    that were not begun or were not ours any more when they were settled. `opened` is called with the code and the
-    error if they have opened the destination's breaker.
+    """Record the outcomes of a bundle. Returns a verdict for each of its messages, in its order. A message that was not
+    begun, or was no longer ours, is STALE. `opened` gets code and error if they open the destination's breaker.
 
-    Raises `DatabaseUnavailable` when the database stays away: the leases then run out, and each message is
-    delivered again, with the cause on its row.
+    Raises `DatabaseUnavailable` if the database stays away. Then the leases run out, and each message is delivered
+    again, with the cause on its row.
     """
     verdicts = {ticket.id: judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes}
     if sum(verdict.step is Step.RETRY for verdict in verdicts.values()) > NATIVE_RETRIES:
         verdicts = {id: _released(verdict) for id, verdict in verdicts.items()}
     done = [verdict for verdict in verdicts.values() if verdict.step in (Step.SENT, Step.DISCARDED)]
     failed = [verdict for verdict in verdicts.values() if verdict.step not in (Step.SENT, Step.DISCARDED)]
-    # What the soft time limit leaves, after a slow send, for trying again.
+    # The soft time limit leaves so much after a slow send.
     patience = store.settings.soft_time_limit - store.settings.send_timeout - store.settings.statement_timeout
     deadline = time.monotonic() + patience
-    if not done:  # what was sent closes the breaker by itself, as it is settled
+    if not done:  # settling a sent message closes the breaker
         _tell_the_breaker(store, bundle, failed, deadline, opened)
-    # Two statements, two transactions: each is tried again by itself.
+    # Two statements in two transactions: each has its own retries.
     settled: set[str] = set()
     for some in (done, failed):
         record = partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender)
@@ -73,12 +72,12 @@ def _tell_the_breaker(
     deadline: float,
     opened: Callable[[str | None, str | None], None],
 ) -> None:
-    """A bundle counts as one send: it got through to the destination, or it did not."""
+    """To the breaker a bundle is one send, which reached the destination or did not."""
     failed = [verdict for verdict in failed if verdict.step is not Step.BEHIND]
     if not failed:  # then nothing was sent
         return
     outage = next((verdict for verdict in failed if verdict.step is Step.OUTAGE), None)
-    if outage is None:  # it has answered, if only to refuse
+    if outage is None:  # the destination answered, if only to refuse
         _patiently(partial(store.traffic.recovered, bundle.destination), deadline, bundle, len(failed))
         return
     tripped = partial(store.traffic.tripped, bundle.destination, bundle.lease, outage.code, outage.error)
@@ -91,12 +90,13 @@ def _tell_the_breaker(
 def _patiently(
     settle: Callable[[], R], deadline: float, bundle: Bundle, count: int, unhurried: Callable[[], R] | None = None
 ) -> R:
-    """`unhurried`: the same with more time for the statement, for when that is what it was too slow for."""
+    """Try again while the database is away, until the deadline. If the statement was too slow, go on with `unhurried`,
+    the same with more time."""
     for tried, wait in enumerate(chain(WAITS, repeat(WAITS[-1]))):
         try:
             return settle()
         except DatabaseUnavailable as error:
-            # Once more in any case: after a pause of the whole process the time is over, and the database may be back.
+            # At least one more try: the whole process may have been paused, and the database may be back.
             if tried and time.monotonic() + wait > deadline:
                 raise
             if unhurried and isinstance(error, DatabaseTooSlow):

@@ -1,9 +1,9 @@
-"""What arrives at a worker of the relay is looked at before Celery runs it: what it does not expect would end it.
+"""Checks each message that arrives at a worker of the relay, before Celery runs it.
 
-A message that is not as the relay writes them is refused with one line in the log, and the worker goes on. Anybody who
-reaches the broker can put one there; left in the queue it would end the next worker too.
+A malformed message would end the worker, and if it stayed in the queue, the next worker too. Anybody who reaches the
+broker can put one there. So the worker refuses it with one line in the log, and goes on.
 
-Nor does Celery measure a wait by the clocks of two hosts: see `_by_our_clock`.
+Waits are measured by one clock: see `_by_our_clock`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ TASKS = (CLAIM_TASK, PUBLISH_TASK, BUNDLE_TASK, MAINTAIN_TASK)
 MALFORMED = (
     ContentDisallowed, DecodeError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
-"""What a message raises where it is not what it should be."""
+"""What reading a malformed message raises."""
 
 MOST = 1000
 """Messages in a bundle, at most: as `Settings.bundle_size` has it."""
 
 SHOWN = 200
-"""Characters of what is wrong with a message that are written into the log."""
+"""Characters of the reason that go into the log."""
 
 IS_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 
 
 def connect(relay: Relay) -> None:
-    """Have the workers of this app look, those that serve the relay's queues."""
+    """Have those workers of this app check that serve the relay's queues."""
     relay.app.steps["consumer"].add(Arriving)
 
 
@@ -57,7 +57,7 @@ class Arriving(bootsteps.StartStopStep):
         wrap_task_handler(consumer, partial(checked, consumer))
 
     def start(self, consumer: Any) -> None:
-        """With each connection. What is in a Redis list and no message at all fails earlier, in its transport."""
+        """Called with each connection. What is no message at all fails earlier, in the Redis transport."""
         wrap_redis_read(consumer, _unharmed)
 
 
@@ -73,7 +73,7 @@ def _unharmed(read: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checked(consumer: Any, take: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Takes messages as `take` does, but for those that are refused."""
+    """Like `take`, but refuses malformed messages."""
 
     def take_or_refuse(message: Any) -> None:
         try:
@@ -111,7 +111,7 @@ def _task_of(message: Any) -> str | None:
 
 
 def _is_astray(message: Any, name: str | None, tasks: Container[str | None]) -> bool:
-    """In one of our queues, and for nobody here. Of what is in the application's own queues Celery tells."""
+    """Whether it is in one of our queues, for no task that is here. Celery reports those in other queues."""
     info = message.delivery_info
     return name not in tasks and isinstance(info, dict) and info.get("routing_key") in QUEUES
 
@@ -152,9 +152,9 @@ def _need(holds: bool, what: str) -> None:
 
 
 def _by_our_clock(headers: dict[str, Any]) -> None:
-    """Celery writes an ETA by the sender's clock and reads it by ours: minutes apart, a retry of a second would outlive
-    its lease. So the wait counts from its arrival. And it never expires by Celery: begin decides that, by the clock of
-    the database. What an older relay sent has an ETA alone."""
+    """Let the wait count from the arrival. Celery writes an ETA by the sender's clock and reads it by ours: if they are
+    minutes apart, a retry after a second would outlive its lease. For the same reason the message never expires: begin
+    decides that, by the database's clock. Messages of an older relay have only an ETA."""
     headers["expires"] = None
     wait = headers.get(WAIT)
     if wait is not None:

@@ -1,8 +1,8 @@
-"""A bundle in Celery's eyes: one publish task for each of its messages.
+"""Shows a bundle to Celery as one publish task for each of its messages.
 
-One broker message, one begin, one send, one settle; but every message is traced by Celery as an
-`outbox_tasks.publish` task of its own, with that task's signals, retries and failures, and the worker tells event
-listeners such as Flower of each. Events come from the worker's main process, which alone knows if they are wanted.
+A bundle is one broker message, one begin, one send, one settle. Still Celery traces each of its messages as an
+`outbox_tasks.publish` task, with that task's signals, retries and failures, and the worker sends the events of each to
+listeners such as Flower. Its main process sends them: only that one knows whether anybody listens.
 """
 
 from __future__ import annotations
@@ -27,18 +27,17 @@ from outbox_tasks.settings import PUBLISH_QUEUE
 log = logging.getLogger(__name__)
 
 TOLD = {Step.SENT: signals.task_success, Step.DISCARDED: signals.task_success, Step.DEAD: signals.task_failure}
-"""The signals of tasks that ended so; of the others it is `task_retry`."""
+"""Celery's signal for each step; `task_retry` for the others."""
 
 verdict_in_hand: ContextVar[Verdict | None] = ContextVar("verdict_in_hand", default=None)
-"""What became of the message whose publish task is being traced. Not in the request: a retry would send it along."""
+"""The verdict on the message whose publish task is being traced. A retry would send it along if the request had it."""
 
 
 class LeasingRequest(Request):
-    """A request whose leases end with the pool's process that ran it: this one has seen it end, and nobody else may
-    be sure of that."""
+    """Ends the leases of a process of the pool that has ended: only the main process knows that for sure."""
 
     def on_failure(self, exc_info: Any, *args: Any, **keywords: Any) -> Any:
-        """Called by Celery as the task has failed, or the process that ran it has ended or is about to be killed."""
+        """Celery calls this when the task failed, or its process ended or is about to be killed."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if isinstance(error, WorkerLostError | TimeLimitExceeded) and self.worker_pid:
             self.task.app.outbox_relay.end_leases_of_the_dead(self.worker_pid)
@@ -46,13 +45,10 @@ class LeasingRequest(Request):
 
 
 class PublishRequest(LeasingRequest):
-    """A request whose id is never refused, though somebody has revoked it.
-
-    The id is the message's: the worker would refuse every later attempt of that message, for as long as it remembers.
-    """
+    """Runs though somebody revoked its id. It is the message's id: the worker would refuse its later attempts too."""
 
     def revoked(self) -> bool:
-        """What has been said of its id is forgotten first."""
+        """Forget what was said of its id."""
         state.revoked.discard(self.id)
         return bool(super().revoked())
 
@@ -61,7 +57,7 @@ class BundleRequest(LeasingRequest):
     """Sends the events of the messages in the bundle in place of its own."""
 
     def send_event(self, type: str, **fields: Any) -> None:
-        """Called by Celery as the bundle starts, succeeds, fails or expires. Never raises: these are only for show."""
+        """Celery calls this as the bundle starts, ends or expires. Never raises: events are only for show."""
         try:
             self._send_events(type, fields)
         except Exception:
@@ -140,9 +136,8 @@ def outcome_events(bundle: Bundle, result: str, runtime: float) -> Iterable[tupl
 def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> None:
     """Run Celery's tracer over `publish` for each message, with its verdict in hand.
 
-    But for a retry, which Celery is to make, the tracer has nothing to do but to tell listeners: without any it is
-    spared, and our own log has it. A message costs it up to a millisecond, and a destination may refuse thousands.
-    Of one that was not ours, or was not sent, there is nothing to tell.
+    The tracer makes retries and tells listeners. It takes up to a millisecond for a message, and a destination may
+    refuse thousands, so it only runs where it has something to do.
     """
     tracer = _tracer(publish)
     steps = {step for step in {verdict.step for verdict in verdicts} if _is_traced(step)}
@@ -153,7 +148,7 @@ def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> No
         "ignore_result": True,
         "hostname": publish.request.hostname,
         "delivery_info": {"exchange": "", "routing_key": PUBLISH_QUEUE},
-        "headers": {},  # Celery would search each request for headers of the user's
+        "headers": {},  # otherwise Celery searches each request for the user's headers
     }
     for verdict in traced:
         ticket = verdict.ticket
@@ -173,8 +168,8 @@ def trace_each(publish: Task, bundle: Bundle, verdicts: Sequence[Verdict]) -> No
 
 
 def _is_traced(step: Step) -> bool:
-    """Whether Celery has something to do, or somebody follows such tasks: through Celery's signals, or by wrapping its
-    tracer as some monitors do."""
+    """Whether Celery is to retry, or somebody follows such tasks: by Celery's signals, or by wrapping its tracer as
+    some monitors do. There is nothing to tell of a message that was not ours or was not sent."""
     if step in (Step.STALE, Step.BEHIND):
         return False
     followed = (signals.task_prerun, signals.task_postrun, TOLD.get(step, signals.task_retry))
@@ -182,7 +177,7 @@ def _is_traced(step: Step) -> bool:
 
 
 def _tracer(publish: Task) -> Callable[..., Any]:
-    """Celery's own tracer, but without its line at INFO for each success: the bundle has one for all."""
+    """Celery's tracer, without its line at INFO for each success: the bundle has one for all."""
     tracer: Callable[..., Any] | None = publish.__dict__.get("bundle_tracer")
     if tracer is None:
         tracer = publish.bundle_tracer = quiet_tracer(publish)

@@ -1,8 +1,8 @@
 """Publish tasks that wait together, run together: one begin, one send and one settle for all of them.
 
-With `bundle_size = 1` each message is a Celery message of its own, and would cost a worker three round trips of its
-own. A worker that finds several of them waiting makes a bundle of them on its side; each stays a task of its own in
-every other respect (`bundles`). What is retried, or is single for another reason, runs alone and at once.
+With `bundle_size = 1` each message is a Celery message of its own, and costs a worker three round trips. So a worker
+that finds several of them waiting makes a bundle of them. In every other respect each stays a task of its own: see
+`bundles`. A retry, or a message that travels alone for another reason, runs alone and at once.
 
 Celery calls the strategy of a task with each message that arrives for it.
 https://docs.celeryq.dev/en/stable/userguide/extending.html
@@ -23,10 +23,10 @@ from outbox_tasks.broker.names import BUNDLE_TASK
 from outbox_tasks.worker.bundles import BundleRequest
 
 LIMIT = 25
-"""Messages in one gathering at most: most of the gain, and other workers keep their share."""
+"""Messages in one gathering at most. It brings most of the gain, and leaves other workers their share."""
 
 PAUSE = 0.001
-"""Seconds without a further message after which what has been gathered is run."""
+"""After so many seconds without another message, the gathered messages run."""
 
 Arrival = tuple[Any, Any, Callable[..., Any], Callable[..., Any], Any]
 """What Celery hands to a strategy: message, body, ack, reject, callbacks."""
@@ -35,13 +35,13 @@ Arrival = tuple[Any, Any, Callable[..., Any], Callable[..., Any], Any]
 def strategy(task: Task, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
     """The strategy of the publish task: see Celery's `Task.Strategy`."""
     alone: Callable[..., Any] = default(task, app, consumer, **options)
-    if consumer.hub is None:  # without an event loop there is no telling whether more is waiting
+    if consumer.hub is None:  # without an event loop it can't know whether more is waiting
         return alone
     return Gathering(app, consumer, alone)
 
 
 class Gathering:
-    """What one consumer has received and not yet run."""
+    """The messages that one consumer has received and not yet run."""
 
     def __init__(self, app: Any, consumer: Any, alone: Callable[..., Any]) -> None:
         self._app = app
@@ -89,7 +89,7 @@ class Gathering:
             self._run_together(arrivals)
 
     def _run_together(self, arrivals: list[Arrival]) -> None:
-        """What Celery's own strategy does for one message, with a bundle made of several."""
+        """Do what Celery's own strategy does for one message, with a bundle of several."""
         rows, more = [], False
         for message, *_ in arrivals:
             (event_type, destination, attempt, lease), keywords, _embed = message.payload

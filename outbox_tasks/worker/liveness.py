@@ -1,4 +1,4 @@
-"""How the main process of a worker is doing: whether it consumes, and whether its loop turns."""
+"""Whether the main process of a worker consumes, and whether its event loop turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TICK = 2.0
 
 
 class Liveness:
-    """Kept by the loop, looked at by other threads."""
+    """The event loop writes it, other threads read it."""
 
     def __init__(self) -> None:
         self.connected = False
@@ -21,12 +21,12 @@ class Liveness:
         self._solo = False
 
     def start(self, *, solo: bool) -> None:
-        """It consumes, and its loop runs the tasks too (`solo`), or leaves them to a pool."""
+        """It consumes. Its loop runs the tasks too (`solo`), or leaves them to a pool."""
         self.connected, self._solo = True, solo
         self.tick()
 
     def stop(self) -> None:
-        """It consumes no more: it ends, or has lost its broker."""
+        """It no longer consumes: it ends, or has lost its broker."""
         self.connected = False
 
     def tick(self) -> None:
@@ -39,7 +39,7 @@ class Liveness:
         return time.monotonic() - self._ticked
 
     def trouble(self, patience: float = LATE) -> str | None:
-        """What is wrong with it for more than `patience` seconds, if anything is."""
+        """What has been wrong for more than `patience` seconds; None if nothing has."""
         age = self.age
         if age <= patience or (self.connected and self._solo and age < _running_for_at_most()):
             return None
@@ -49,11 +49,11 @@ class Liveness:
 
 
 def _running_for_at_most() -> float:
-    """How long what runs now may hold up the loop of a solo pool, in seconds: the longest of the time limits."""
+    """Seconds for which the running tasks may hold up the loop of a solo pool: their longest time limit."""
     from celery.worker import state
 
     try:
         limits = [getattr(request.task, "time_limit", None) or inf for request in state.active_requests]
-    except RuntimeError:  # one began while we looked: it turns
+    except RuntimeError:  # a task began just now, so the loop turns
         return inf
     return max(limits, default=0.0)

@@ -1,4 +1,4 @@
-"""What one worker process works with: the settings, and the connections, opened when first used, after any fork."""
+"""The relay of an app, as one worker process has it: settings, connections, and the checks at its start."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class Relay:
         self.liveness = Liveness()
         self.slots_full = SlotsFull()
         self.before_close: list[Callable[[], None]] = []
-        """What this process still has to write when it ends."""
+        """Called when this process ends, to write what it still has."""
         self.threads = 1
         """How many tasks run at once in this process."""
         self._locks: dict[int, threading.Lock] = {}
-        """One for each process: what a parent held as it forked nobody would release."""
+        """One for each process: nobody would release a lock that the parent held when it forked."""
         self.shaken: float | None = time.monotonic()
-        """When the database was last away, as this process's claims found it; None: since then all is in order."""
+        """When a claim of this process last found the database away; None: that has been looked after."""
         self._pid: int | None = None
         self._store: Store | None = None
         self._publishers: Publishers | None = None
 
     @cached_property
     def settings(self) -> Settings:
-        """Those it was made with. Where they name no broker, the app's is theirs, for `celery://` destinations too.
+        """The given settings. If they name no broker, they get the app's, for `celery://` destinations too.
 
-        Not to be asked for before the app is configured.
+        Don't read this before the app is configured.
         """
         given, conf = self.given, self.app.conf
         url = joined(conf.broker_write_url)
@@ -94,7 +94,7 @@ class Relay:
             return self._publishers
 
     def check_pool(self, pool: str, concurrency: int) -> None:
-        """At a worker's start: raises what the relay can't do in such a pool of Celery's."""
+        """Called at a worker's start. Raises `ConfigurationError` if the relay can't run in this pool of Celery's."""
         if pool not in POOLS:
             rule = f"the relay's tasks run in the pools {', '.join(POOLS)}"
             raise ConfigurationError(setting="worker_pool", value=pool, rule=rule)
@@ -110,9 +110,8 @@ class Relay:
                 raise ConfigurationError(setting="worker_pool", value=pool, rule=rule)
 
     def check(self) -> None:
-        """At a worker's start, before any fork: raises what would otherwise come up with the first message.
-
-        A database that can't be reached is not one of these: it may come back, and until then nothing is begun.
+        """Called at a worker's start, before any fork. Raises what would otherwise fail with the first message, but not
+        for a database that can't be reached: it may come back, and until then nothing is begun.
         """
         self.broker.check()
         given = self.given.broker_url
@@ -152,7 +151,7 @@ class Relay:
                 for name in sorted(gone):
                     if count := store.recall(name):
                         log.warning("the process %s is gone: %d leases end now", name, count)
-            # Nothing stays open meanwhile: a process that the pool forks must not share it.
+            # Keep no connection open meanwhile: a process that the pool forks must not share it.
             store.engine.dispose()
 
     def close(self) -> None:
@@ -168,7 +167,7 @@ class Relay:
 
     @contextmanager
     def _own(self) -> Iterator[None]:
-        """What is open is this process's, and opened by one thread."""
+        """Inside, one thread at a time opens connections, and none are a parent's."""
         with self._locks.setdefault(os.getpid(), threading.Lock()):
             if self._pid != os.getpid():
                 if self._store is not None:

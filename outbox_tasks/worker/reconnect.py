@@ -1,4 +1,4 @@
-"""A worker's way back to a broker that was away, or hangs: without long waits, and without many in a row."""
+"""Brings a worker back soon to a broker that was away or hung: without long waits, and without many in a row."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from outbox_tasks.worker.process import Relay, serves
 log = logging.getLogger(__name__)
 
 WAITS = {"interval_start": 0.5, "interval_step": 0.5, "interval_max": 5.0}
-"""Seconds between two tries to connect. kombu's own grow to half a minute, which a worker would wait in vain once the
-broker is back."""
+"""Seconds between two tries to connect. kombu's own waits grow to half a minute: too long once the broker is back."""
 
 SILENT = 10.0
-"""Seconds for which no events are sent after one had to be waited for."""
+"""Seconds without events after one of them took long."""
 
 
 def connect(relay: Relay) -> None:
-    """Have the workers of this app return soon, those that serve the relay's queues."""
+    """Have those workers of this app return soon that serve the relay's queues."""
     relay.app.steps["consumer"].add(Returning)
 
 
@@ -45,9 +44,8 @@ class Returning(bootsteps.StartStopStep):
 
 
 def spared(publish: Callable[..., Any]) -> Callable[..., Any]:
-    """Publishes events as `publish` does, but drops them for a while after one of them took long: they are only for
-    show. Celery keeps those that failed, and tries them all again, one after another, in the loop that should consume.
-    """
+    """Like `publish`, but drops events for a while after one of them took long: they are only for show. Celery keeps
+    those that failed, and tries them all again, one after another, in the loop that should consume."""
     until = 0.0
 
     def publish_or_not(*arguments: Any, **keywords: Any) -> None:
@@ -64,8 +62,8 @@ def spared(publish: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def restored(restore: Callable[..., Any]) -> Callable[..., Any]:
-    """Puts what was taken and not begun back into its queue, as the connection is given up, but only while that works:
-    each failure has to be waited for, and leases bring the messages back in any case."""
+    """Like `restore`, which puts unacknowledged messages back into their queues, but stops after the first failure:
+    each failure takes long, and the messages come back in any case when their leases run out."""
     broken = False
 
     def restore_or_not(*arguments: Any, **keywords: Any) -> None:

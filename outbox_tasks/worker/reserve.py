@@ -1,8 +1,8 @@
-"""While quick sends take all the slots that a destination may have, the last free process of a worker is for others.
+"""While quick sends hold all slots of a destination, a worker reserves its last free process for other destinations.
 
-Without this, that process would take bundle after bundle of the same destination, only to find that there is no slot
-for it, and what goes elsewhere would wait for as long each time. So the worker then takes nothing but what is first in
-the queue: see `Bundle.lane`. That needs the Redis transport, where each step of priority is a list of its own.
+Otherwise that process would take bundle after bundle of the same destination and find no slot for it, and bundles of
+other destinations would wait each time. So the worker then takes only what goes first: see `Bundle.lane`. This needs
+the Redis transport, which has a list of its own for each step of priority.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from outbox_tasks.settings import PUBLISH_QUEUE
 from outbox_tasks.worker.process import Relay
 
 LOOK_AGAIN = 0.01
-"""Seconds for which a worker waits for what is first: then another process may be free."""
+"""Seconds for which a worker waits for bundles that go first. Then another process may be free."""
 
 
 def connect(relay: Relay) -> None:
-    """Have the workers of this app heed it, those that publish."""
+    """Have those workers of this app do so that take publish tasks."""
     relay.app.steps["consumer"].add(Reserving)
 
 

@@ -25,7 +25,7 @@ def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         MAINTAIN_TASK: {
             "task": MAINTAIN_TASK,
             "schedule": MAINTAIN_INTERVAL,
-            # Due as beat starts: one that is restarted more often than hourly would else never come to it.
+            # Due as beat starts. Otherwise a beat that restarts more often than hourly would never send it.
             "last_run_at": LONG_AGO,
             "options": {"queue": MAINTAIN_QUEUE},
         },

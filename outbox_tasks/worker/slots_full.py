@@ -1,4 +1,4 @@
-"""A note that the processes of a worker leave to the one that consumes: some destination has all its slots taken."""
+"""A note from a worker's pool to its main process, which consumes: all slots of some destination are taken."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import struct
 import time
 
 HOLDS = 1.0
-"""Seconds for which it holds; whoever still finds no slot then, notes it again."""
+"""Seconds for which a note holds. A process that still finds no slot then notes it again."""
 
 
 class SlotsFull:
-    """Made before a fork, and shared by all processes after it."""
+    """Made before the pool forks, and shared by all its processes."""
 
     def __init__(self) -> None:
         self._until = mmap.mmap(-1, struct.calcsize("d"))
 
     def note(self) -> None:
-        """There was no slot."""
+        """Note that there was no slot."""
         self._until[:] = struct.pack("d", time.monotonic() + HOLDS)
 
     @property
     def noted(self) -> bool:
-        """Whether there was none a moment ago."""
+        """Whether there was no slot a moment ago."""
         [until] = struct.unpack("d", self._until[:])
         return time.monotonic() < float(until)

@@ -16,34 +16,32 @@ from outbox_tasks.errors import BrokerUnreachable
 
 
 class RelayTask(Task):
-    """A task of the relay, in whichever app: what that app's configuration says of all tasks does not reach it.
-
-    Nor does the app's own Task class, which may retry or acknowledge in ways of its own. What would be None here,
-    Celery would fill in from the configuration.
+    """A task of the relay. Neither its app's configuration for all tasks nor the app's own Task class applies to it:
+    they may retry or acknowledge in other ways. Celery would replace a None here by the configuration's value.
     """
 
     abstract = True
 
     broker: Broker
     home: str
-    """Its queue. Celery's own attribute for it is deprecated, and loses against routes."""
+    """Its queue. Celery's own attribute for it is deprecated, and routes override it."""
     once = False
-    """It is not sent while one of it waits in its queue: that one will do."""
+    """It is not sent while its queue already holds one."""
 
-    # Acknowledged before it runs: the lease brings a lost task back, an unacknowledged one only comes twice.
+    # Acknowledged before it runs: the lease brings a lost task back, late acknowledgement would only repeat tasks.
     acks_late = reject_on_worker_lost = retry_on_worker_lost = False
     acks_on_failure_or_timeout = acks_on_failure = acks_on_timeout = True
-    # The outcome is on the row; a second copy in a result backend would be one more thing to fail.
+    # The row has the outcome. A copy in a result backend would be one more thing that can fail.
     ignore_result = True
     store_errors_even_if_ignored = store_eager_result = track_started = False
     serializer = "json"
     rate_limit = priority = 0
-    # Long: what it does has limits of its own.
+    # Long: each step of it has limits of its own.
     soft_time_limit, time_limit = 600.0, 660.0
 
     @classmethod
     def annotate(cls) -> None:
-        """Apply what `task_annotations` say of this task by name; a limit on all tasks is not meant for the relay."""
+        """Apply `task_annotations` for this task's name. Those for all tasks are not meant for the relay."""
         for name, value in (firstmethod("annotate")(cls.app.annotations, cls) or {}).items():
             if name.startswith("@"):
                 cls.add_around(name[1:], value)
@@ -62,8 +60,8 @@ class RelayTask(Task):
     ) -> Any:
         """Send it to its own queue, whatever the app's routes, default exchange or `task_always_eager` say.
 
-        So do `self.retry` and beat. Raises `BrokerUnreachable`. It never expires: Celery would compare the clocks of
-        two hosts. A producer of the caller's is not used: beat's own does not recover from every loss of its channel.
+        `self.retry` and beat use it too. Raises `BrokerUnreachable`. The task never expires: Celery would compare the
+        clocks of two hosts. It ignores the caller's producer: beat's does not recover from every loss of its channel.
         """
         task_id = task_id or str(uuid4())
         options["ignore_result"] = True
