@@ -47,9 +47,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two processes at most, each with servers of its own. Servers that were given can't be divided: tests on them look
+    """Three processes at most, each with servers of its own: most of the tests wait more than they compute. Servers that were given can't be divided: tests on them look
     at all that is there, to see that nothing is left behind."""
-    return 0 if GIVEN else min(2, os.cpu_count() or 1)
+    return 0 if GIVEN else min(3, 2 * (os.cpu_count() or 1))
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:

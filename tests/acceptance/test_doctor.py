@@ -149,7 +149,7 @@ def test_a_queue_without_a_worker(relay: Relay, run: Run) -> None:
         missing = "No worker serves the queue outbox.publish"
         gone = eventually(lambda: missing in (one := run("doctor", "--only", "no_workers")).stdout and one, 30)
         assert gone.exit_code == 1
-        assert "celery -A outbox_tasks worker -Q outbox.publish -E" in gone.stdout
+        assert "celery -A outbox_tasks worker -Q outbox.publish -n publish1@%h -E" in gone.stdout
     finally:
         publisher.container.restart()
         publisher.ready()

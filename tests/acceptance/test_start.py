@@ -84,10 +84,7 @@ def test_a_worker_refuses_tables_that_are_not_of_its_release(
         ({"broker_url": None}, "Setting broker_url = None is not usable: workers and beat need it;"),
         ({"run_lease": 20}, "Setting hard_time_limit = 25.0 is not usable: it must be below run_lease (20)"),
         ({"destinations": {"x": {"url": "carrier+pigeon://loft"}}}, "has the URL scheme 'carrier+pigeon', for which"),
-        (
-            {"destinations": {}},
-            "No destination is configured, so the relay can send nothing: there is no",
-        ),
+        ({"destinations": {}}, "No destination is configured, so the relay can send nothing: "),
     ],
     ids=["no broker", "contradiction", "unknown publisher", "no destination"],
 )

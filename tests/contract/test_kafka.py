@@ -115,7 +115,7 @@ class TestRefused:
     ) -> None:
         """Five are on their way at once. Of these, a real broker takes none after a gap; the mock does."""
         monkeypatch.setattr(
-            "outbox_tasks.destinations.kafka.KafkaPublisher._one_by_one",
+            "outbox_tasks.destinations.kafka.publisher.KafkaPublisher._one_by_one",
             lambda _, records, __: [Outcome.retry("not_sent", "")] * len(records),
         )
         with closing(loaded(f"{target.url(target.place)}?librdkafka.batch.num.messages=2")) as publisher:

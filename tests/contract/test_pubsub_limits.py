@@ -22,7 +22,7 @@ def published(target: Counterpart, *messages: LeasedMessage) -> list[Outcome]:
 
 def written(one: LeasedMessage) -> int:
     """Bytes of a request that it takes."""
-    return len(pubsub_message.entry(0, one, "/shop", ordered=True).body)
+    return len(pubsub_message.entry(one, "/shop", ordered=True).body)
 
 
 class TestLimits:

@@ -158,7 +158,7 @@ class TestWhatIsCaught:
         began = time.monotonic()
         with session.begin(), outbox.capture(session):
             group(app.tasks["shapes.note"].s(n) for n in range(3))()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 15  # a try to reach the dead backend would take much longer
         assert len(rows.hot()) == 3
 
     def test_the_results_of_a_group_can_be_had(

@@ -79,9 +79,9 @@ class Forgetful(Store):
     """Who is at work."""
     rows_of_test: Rows
 
-    def begin(self, bundle: Bundle) -> dict[str, LeasedMessage]:
+    def begin(self, bundle: Bundle, **keywords: Any) -> dict[str, LeasedMessage]:
         before = {str(row.id): row for row in self.rows_of_test.hot()}
-        begun = super().begin(bundle)
+        begun = super().begin(bundle, **keywords)
         if self.begin_is_lost:
             for id in begun:
                 row = before[id]
@@ -89,12 +89,14 @@ class Forgetful(Store):
                 self.rows_of_test.change([id], **same)
         return begun
 
-    def settle(self, lease: str, destination: str, verdicts: Sequence[Verdict], sender: Any = None) -> set[str]:
+    def settle(
+        self, lease: str, destination: str, verdicts: Sequence[Verdict], sender: Any = None, **keywords: Any
+    ) -> set[str]:
         if verdicts:
             self.settles_kept -= 1
             if self.settles_kept < 0:
                 return {verdict.ticket.id for verdict in verdicts}
-        return super().settle(lease, destination, verdicts, sender)
+        return super().settle(lease, destination, verdicts, sender, **keywords)
 
 
 class Relay(RuleBasedStateMachine):

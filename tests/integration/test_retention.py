@@ -416,7 +416,7 @@ def test_the_command_does_all_there_is_to_do(
         found = json.loads(shown.stdout)
         assert (shown.exit_code, found["dropped"], list(found["kept"]), found["failed"]) == (1, days[:2], days[2:], [])
     shown = CliRunner().invoke(outbox, ["maintain"])
-    assert (shown.exit_code, shown.output) == (0, "Made 0 partitions, forgot 0 marks, dropped 1 days.\n")
+    assert (shown.exit_code, shown.output) == (0, "Made 0 partitions, forgot 0 marks, dropped 1 day.\n")
 
 
 def maintain_if_free(store: Store) -> bool:
