@@ -47,8 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Three processes at most, each with servers of its own: most of the tests wait more than they compute. Servers that were given can't be divided: tests on them look
-    at all that is there, to see that nothing is left behind."""
+    """Three processes at most, each with servers of its own: most of the tests wait more than they compute. Servers
+    that were given can't be divided: tests on them look at all that is there, to see that nothing is left behind."""
     return 0 if GIVEN else min(3, 2 * (os.cpu_count() or 1))
 
 

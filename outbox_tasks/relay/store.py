@@ -1,7 +1,7 @@
-"""The only executor of SQL: one method a statement of `database`, each its own short transaction.
+"""The outbox tables, as the hops use them: one method for each statement of `database`, each its own short transaction.
 
-A method that changes rows under a lease returns what it changed; what is missing from the answer is not ours any
-more, which is a result to count and not an error.
+A method that changes rows under a lease returns what it changed. A row that is missing from the answer belongs to
+somebody else by now. That is a result to count, not an error.
 """
 
 from __future__ import annotations

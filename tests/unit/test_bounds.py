@@ -73,7 +73,7 @@ def test_all_models_are_looked_at() -> None:
 @ALL
 def test_a_number_has_a_least_and_a_most(model: type[BaseModel], name: str, field: FieldInfo) -> None:
     least, most = bounds(field)
-    assert None not in (least, most), f"{model.__name__}.{name} has no bounds: use a type of policy.py"
+    assert None not in (least, most), f"{model.__name__}.{name} has no bounds: use a type of settings/destination.py"
 
 
 @ALL

@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from outbox_tasks.database import breaker, settle
+from outbox_tasks.database import activity, begin, breaker, inbox, settle, write
 from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.errors import UnsupportedDialect
 from tests import golden
@@ -24,7 +24,7 @@ def test_no_file_is_left_over() -> None:
 
 
 def test_every_statement_is_recorded() -> None:
-    for module in (settle, breaker):
+    for module in (activity, begin, breaker, inbox, settle, write):
         public = {
             name
             for name, made in inspect.getmembers(module, inspect.isfunction)
