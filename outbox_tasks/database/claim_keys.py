@@ -177,7 +177,10 @@ def _heads(t: Tables, share: CTE) -> CTE:
     columns = (m.c.key, m.c.id, m.c.seq, m.c.status, m.c.locked_until)
     # From the beginning, an empty key too: nobody can write one any more, but there may be some.
     past = tuple_(func.coalesce(share.c.past, literal_column("''")), case((share.c.past.is_(None), 0), else_=LAST))
-    first = select(*columns, literal(1).label("hop")).where(*wanted, tuple_(m.c.key, m.c.seq) > past)
+    # The index holds only rows with a key, and the planner does not conclude that from a comparison of rows.
+    first = select(*columns, literal(1).label("hop")).where(
+        *wanted, m.c.key.is_not(None), tuple_(m.c.key, m.c.seq) > past
+    )
     walk = first.order_by(m.c.key, m.c.seq).limit(1).correlate(share).cte("walk", recursive=True, nesting=True)
     following = (
         select(*columns)

@@ -10,6 +10,7 @@ WITH share AS (
     WHERE outbox_messages.destination = share.destination
       AND outbox_messages.seq > share.beyond
       AND (share.blocks OR outbox_messages.status = 'pending')
+      AND outbox_messages.key IS NOT NULL
       AND (outbox_messages.key, outbox_messages.seq) > (coalesce(share.past, ''), CASE WHEN (share.past IS NULL) THEN %(param_13)s::INTEGER ELSE 9223372036854775807 END)
     ORDER BY outbox_messages.key, outbox_messages.seq
     LIMIT %(param_14)s::INTEGER

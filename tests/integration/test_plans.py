@@ -5,6 +5,7 @@ Bounds are on the pages that PostgreSQL touches, not on time.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -188,3 +189,16 @@ def test_looking_for_keys_reads_next_to_nothing(
         store, claim_keys.horizon(store.tables), {"asked": '[{"destination": "orders"}, {"destination": "b"}]'}
     )
     assert pages(plan) < 50
+
+
+@pytest.mark.parametrize("past", [None, "k2"])
+def test_a_claim_of_keys_reads_no_more_than_it_asks_for(store: Store, rows: Rows, past: str | None) -> None:
+    m = rows.tables.messages
+    keys = select(literal("orders"), func.concat("k", func.generate_series(1, PENDING)), literal("e"), literal(b"{}"))
+    with rows.engine.begin() as writing:
+        writing.execute(insert(m).from_select(["destination", "key", "event_type", "payload"], keys))
+    share = {"destination": "orders", "size": 5, "ceiling": 20, "longest": 5, "blocks": True, "past": past, "beyond": 0}
+    parameters = {"share": json.dumps([share]), "token": UUID(int=1), "holder": "me", "hold": 60.0, "high": 2**40}
+    plan = explained(store, claim_keys.claim_keys(store.tables), {**parameters, "marks": "[]"})
+    assert set(scans(plan)) <= {KEYS, BY_ID}
+    assert pages(plan) < 300
