@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from celery import signals
 
-from outbox_tasks.broker.names import QUEUES
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, WebhookFailed
 from outbox_tasks.redaction import logger
@@ -27,7 +26,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.signals import Signal, breaker_opened, dead_letter, key_blocked, stale
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.board import Board, News, pace
-from outbox_tasks.worker.process import Relay
+from outbox_tasks.worker.process import Relay, serves
 
 log = logger("outbox_tasks.alerts")
 
@@ -52,7 +51,7 @@ def connect(relay: Relay) -> Alerts:
 
     def watch(sender: Any = None, **_: Any) -> None:
         # After the pool's processes are made: a fork takes no thread along.
-        if sender.app is relay.app and not relay.app.amqp.queues.consume_from.keys().isdisjoint(QUEUES):
+        if sender.app is relay.app and serves(relay.app):
             alerts.watch()
 
     def close(**_: Any) -> None:
