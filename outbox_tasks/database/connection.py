@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalEr
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_tasks.database.pieces import alone, check_dialect, idle, unhurried
-from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
+from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
 from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUnavailable, SchemaMissing
 from outbox_tasks.model import FIRST, LAST
 from outbox_tasks.redaction import redacted, without_secrets
@@ -144,6 +144,7 @@ class Database:
         check_dialect(engine.dialect.name)
         self.engine = engine
         self.settings = settings
+        self.tables = tables(settings.database_schema)
 
     @classmethod
     def connect(cls, settings: Settings) -> Self:

@@ -11,7 +11,8 @@ from outbox_tasks.database.connection import SLOW_TRIP
 from outbox_tasks.errors import DatabaseUnavailable, OutboxError
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.overview import Census, Sign, Standing
-from outbox_tasks.relay.store import GRACE, Store
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import span
 

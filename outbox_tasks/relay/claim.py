@@ -13,9 +13,10 @@ from uuid import uuid4
 from outbox_tasks.database.claim import BUNDLE_BYTES
 from outbox_tasks.database.schema import DEAD
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.model import Bundle, Ticket
-from outbox_tasks.relay.store import Claimed, Store
-from outbox_tasks.relay.traffic import Share
+from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import Claimed
+from outbox_tasks.relay.store.traffic import Share
 from outbox_tasks.settings import Settings
 
 log = logging.getLogger("outbox_tasks.claim")
@@ -110,7 +111,7 @@ def _claim_batch(
     _hand_on(store, send, bundles, lease)
     if log.isEnabledFor(logging.DEBUG):
         _log_each(due, lease)
-    store.discard(lease, superseded)
+    _discard(store, superseded, lease)
     _count(tally, rows, len(due), len(bundles))
     return bool(filled or superseded or store.unfinished & shares.keys())
 
@@ -130,6 +131,16 @@ def _hand_on(store: Store, send: Callable[[Sequence[Bundle]], None], bundles: li
     except BrokerUnreachable:
         store.release(lease, [ticket for bundle in bundles for ticket in bundle.tickets])
         raise
+
+
+def _discard(store: Store, superseded: Iterable[Claimed], lease: str) -> None:
+    """Archive leased messages that newer ones replace."""
+    verdicts: dict[str, list[Verdict]] = defaultdict(list)
+    why = ("superseded", "it had failed, and there is a newer message of its key")
+    for row in superseded:
+        verdicts[row.destination].append(Verdict(_ticket(row), Step.DISCARDED, 0.0, *why))
+    for destination, theirs in verdicts.items():
+        store.settle(lease, destination, theirs)
 
 
 def _count(tally: Tally, rows: Sequence[Claimed], due: int, bundles: int) -> None:

@@ -134,7 +134,7 @@ def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None], unhurried:
         begun = store.begin(bundle, unhurried=unhurried)
         if begun:
             break
-        crowded = store.crowded(bundle)
+        crowded = store.traffic.crowded(bundle)
         if crowded is None:
             # It is stale, or its breaker is open: then a later claim may take it at once.
             store.give_back(bundle)

@@ -40,7 +40,8 @@ from outbox_tasks.database.schema import DEAD, PENDING, Tables
 from outbox_tasks.errors import SchemaMissing, SchemaTooOld
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import EVENT_ID
-from outbox_tasks.relay.store import Claimed, Store
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
 from outbox_tasks.testing.messages import SeenMessage

@@ -19,8 +19,8 @@ from outbox_tasks.destinations import kind_of
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
 from outbox_tasks.redaction import redacted
 from outbox_tasks.relay.send import Publishers
-from outbox_tasks.relay.store import Store, holder
-from outbox_tasks.relay.traffic import alive
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.processes import alive, holder
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.worker.liveness import Liveness
 from outbox_tasks.worker.slots_full import SlotsFull
@@ -145,7 +145,7 @@ class Relay:
         for wait in LOOKS:
             time.sleep(wait)
             with suppress(DatabaseUnavailable):
-                gone = store.traffic.dead_neighbours(holder(), 2 * self.settings.run_lease)
+                gone = store.traffic.dead_neighbours(2 * self.settings.run_lease)
                 # Until its parent has seen its end, its number is nobody else's.
                 gone |= {holder(pid)} if pid is not None and not alive(pid) else set()
                 for name in sorted(gone):

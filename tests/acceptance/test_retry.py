@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.relay.store import GRACE
+from outbox_tasks.relay.store.claims import GRACE
 from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually, seconds_from_now

@@ -8,7 +8,8 @@ from uuid import uuid4
 import pytest
 
 from outbox_tasks.model import Bundle, LeasedMessage, Ticket
-from outbox_tasks.relay.store import Claimed, Store
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import Claimed
 from tests.conftest import Rows
 
 Lease = Callable[..., Bundle]

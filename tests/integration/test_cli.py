@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.traffic import Share
+from outbox_tasks.relay.store.traffic import Share
 from tests.conftest import Rows, seconds_from_now
 
 Run = Callable[..., Result]

@@ -28,7 +28,8 @@ from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.drain import Drained, drain, settings_for
 from outbox_tasks.relay.send import Publishers
-from outbox_tasks.relay.store import GRACE, Store
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import GRACE
 from tests.acceptance.publishers import SCHEME, distribution
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, own_stream, seconds_from_now
 

@@ -249,7 +249,7 @@ def test_no_message_is_ever_overtaken_by_one_of_its_key(
 ) -> None:
     store = Forgetful.connect(new_store(bundle_size=3, max_in_flight=100, breaker_failures=20).settings)
     store.rows_of_test = rows
-    monkeypatch.setattr("outbox_tasks.relay.store.holder", lambda: f"here:{store.worker}")
+    monkeypatch.setattr("outbox_tasks.relay.store.processes.holder", lambda: f"here:{store.worker}")
 
     class Here(Relay):
         pass

@@ -20,7 +20,9 @@ from sqlalchemy import Engine, func, select, text
 
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.operating import retention
-from outbox_tasks.relay.store import GRACE, Claimed, Store, holder
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import GRACE, Claimed
+from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.settings.destination import CENTURY, WEEK
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease, after, bundle_of

@@ -214,7 +214,7 @@ class TestServerGone:
         arrived = begin_and_send(store, {"orders": first}, bundle)
         forget(server, store)
         with monkeypatch.context() as elsewhere:
-            elsewhere.setattr("outbox_tasks.relay.store.holder", lambda: "elsewhere:1")
+            elsewhere.setattr("outbox_tasks.relay.store.processes.holder", lambda: "elsewhere:1")
             again = begin_and_send(store, {"orders": second}, bundle)
             settle(store, bundle, again[:2])
         settle(store, bundle, arrived)

@@ -22,7 +22,9 @@ from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage, Outcome, TaskHeaders
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.relay.send import Publishers
-from outbox_tasks.relay.store import GRACE, Store, holder
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing import OutboxProbe, SeenMessage, SimulatedCrash
 from outbox_tasks.testing.errors import (

@@ -17,8 +17,9 @@ from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket
 from outbox_tasks.relay.claim import claim
 from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import NATIVE_RETRIES, settle
-from outbox_tasks.relay.store import Store, holder
-from outbox_tasks.relay.traffic import Share
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.processes import holder
+from outbox_tasks.relay.store.traffic import Share
 from outbox_tasks.settings import SLOW
 from tests.conftest import MakeStore, Rows, seconds_from_now
 

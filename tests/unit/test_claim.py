@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outbox_tasks.model import Bundle, Ticket
 from outbox_tasks.relay.claim import SPREAD, bundled
-from outbox_tasks.relay.store import Claimed
+from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.settings import Settings
 
 SETTINGS = Settings(

@@ -20,7 +20,7 @@ from celery import Celery
 from outbox_tasks import signals
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.relay.claim import Tally
-from outbox_tasks.relay.store import Claimed
+from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.telemetry.metrics import VARIABLE, exposition
 from tests.exposed import Samples, samples
 

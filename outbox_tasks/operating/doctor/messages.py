@@ -13,7 +13,7 @@ from outbox_tasks.operating.doctor.finding import Finding, Fine, error, lasting,
 from outbox_tasks.operating.doctor.site import COUNTED, Results, Site
 from outbox_tasks.operating.health import nobody_sends
 from outbox_tasks.operating.overview import MINUTES, tallies
-from outbox_tasks.relay.store import GRACE
+from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.settings import CLAIM_QUEUE
 
 UNMAINTAINED = 3 * 3600.0

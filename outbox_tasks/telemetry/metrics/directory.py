@@ -21,7 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from outbox_tasks.relay.traffic import alive
+from outbox_tasks.relay.store.processes import alive
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 PREFIX = "outbox-metrics-"

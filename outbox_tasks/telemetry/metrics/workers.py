@@ -15,7 +15,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from outbox_tasks import signals
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.relay.claim import Tally
-from outbox_tasks.relay.store import Claimed
+from outbox_tasks.relay.store.claims import Claimed
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 """From what a nudge makes possible to what is a matter for people."""

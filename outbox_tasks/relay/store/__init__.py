@@ -1,0 +1,36 @@
+"""The outbox tables, as the relay uses them. A method runs one statement of `database`, in its own short transaction.
+
+`claims` has what a claim runs, `deliveries` what the delivery of a bundle runs, `traffic` what both ask about
+destinations. A method that changes leased rows returns those that it changed. A row that is missing from the answer
+belongs to somebody else by now: that is a result to count, not an error.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from outbox_tasks.database import schema
+from outbox_tasks.database.schema import VERSION, where
+from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
+from outbox_tasks.relay.store.claims import Claims
+from outbox_tasks.relay.store.deliveries import Deliveries
+
+
+class Store(Claims, Deliveries):
+    """The outbox tables of one database."""
+
+    def check_version(self) -> None:
+        """Raises `SchemaMissing`, `SchemaTooOld` or `SchemaTooNew` unless the tables are of this release."""
+        found = self.rows(schema.version(self.tables), {})[0][0]
+        if found is None:
+            raise SchemaMissing(where=where(self.settings.database_schema))
+        if found < VERSION:
+            raise SchemaTooOld(found=found, needed=VERSION)
+        if found > VERSION:
+            raise SchemaTooNew(found=found, needed=VERSION)
+
+    def close(self) -> None:
+        """Say that this process publishes no more, and close the connections."""
+        with suppress(DatabaseUnavailable, SchemaMissing):
+            self.traffic.leave()
+        super().close()

@@ -1,0 +1,126 @@
+"""What a claim asks the database for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Set
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Engine
+
+from outbox_tasks.database import claim, claim_keys
+from outbox_tasks.database.connection import Database
+from outbox_tasks.relay.store import processes
+from outbox_tasks.settings import Settings
+
+GRACE = 3600.0
+"""Seconds for which due messages wait for an unknown destination: writers may know of it before the relay does."""
+
+
+class Claimed(NamedTuple):
+    """A row that a claim has just leased, or has made a dead letter."""
+
+    seq: int
+    id: str
+    destination: str
+    event_type: str
+    attempts: int
+    status: str
+    alone: bool
+    key: str | None = None
+    priority: int = 0
+    code: str | None = None
+    """Of its last error, or why it is dead."""
+    error: str | None = None
+    superseded: bool = False
+    """It has failed, and a newer message of its key replaces it."""
+    cause: str | None = None
+    """Why its last lease ended: `unsettled`, it may arrive twice; or `lease_expired`, before it was begun."""
+    size: int = 0
+    """Bytes of its payload."""
+
+
+class Claims(Database):
+    """The statements of a claim."""
+
+    since = 0
+    """A claim leaves rows up to this number alone."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        super().__init__(engine, settings)
+        self._keys_first = False
+        self._past: dict[str, str] = {}
+        """By destination: the last key that a claim looked at, if it did not get to the end."""
+        self._claim = claim.claim(self.tables)
+        self._horizon = claim_keys.horizon(self.tables)
+        self._claim_keys = claim_keys.claim_keys(self.tables)
+        self._recall = claim.recall(self.tables)
+        self._bury_unroutable = claim.bury_unroutable(self.tables)
+
+    def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
+        """Lease up to `shares[destination]` due messages of each destination, in the order of insertion.
+
+        Messages with a key and messages without one take turns at being first: neither starves the other.
+        """
+        found: list[Claimed] = []
+        self._keys_first = not self._keys_first
+        turns = [self._claim_unkeyed, self._claim_keyed]
+        for take in reversed(turns) if self._keys_first else turns:
+            taken = Counter(row.destination for row in found)
+            left = {name: size - taken[name] for name, size in shares.items() if size > taken[name]}
+            found += take(left, lease) if left else []
+        return sorted(found, key=lambda row: row.seq)
+
+    def _claim_unkeyed(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
+        return [Claimed(*row) for row in self.rows(self._claim, self._wanted(shares, lease))]
+
+    def _claim_keyed(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
+        marks = self.rows(self._horizon, {"asked": json.dumps([{"destination": name} for name in shares])})
+        if not marks:
+            self._past.clear()
+            return []
+        heed = self.settings.await_writers
+        floors = [{"class": row[1], "floor": row.floor} for row in marks if heed and row.floor is not None]
+        parameters = {**self._wanted(shares, lease), "high": marks[0].high, "marks": json.dumps(floors)}
+        rows = self.rows(self._claim_keys, parameters)
+        past = {row.destination: row.key for row in rows if row.id is None}
+        self._past = {name: key for name, key in self._past.items() if name not in shares} | past
+        return [Claimed(*row) for row in rows if row.id is not None]
+
+    @property
+    def unfinished(self) -> Set[str]:
+        """The destinations of which the last claim did not look at all keys."""
+        return self._past.keys()
+
+    def _wanted(self, shares: Mapping[str, int], lease: str) -> dict[str, Any]:
+        """The parameters of a claim: see `claim.SHARE`."""
+        configured = self.settings.destinations
+        share = [
+            {
+                "destination": name,
+                "size": size,
+                "ceiling": configured[name].max_attempts,
+                "oldest": configured[name].max_age,
+                "longest": self.settings.bundle_size_of(name),
+                "blocks": configured[name].on_dead == "block",
+                "past": self._past.get(name),
+                "beyond": self.since,
+            }
+            for name, size in shares.items()
+        ]
+        hold = self.settings.queue_lease
+        return {"share": json.dumps(share), "token": UUID(lease), "holder": processes.holder(), "hold": hold}
+
+    def bury_unroutable(self) -> list[Claimed]:
+        """Make dead letters of messages that have been due for `GRACE` seconds for destinations that are not
+        configured: some of them at each call."""
+        rows = self.rows(self._bury_unroutable, {"known": list(self.settings.destinations), "grace": GRACE})
+        return [Claimed(*row) for row in rows]
+
+    def recall(self, gone: str | None = None, *, crashed: bool = False) -> int:
+        """End leases that nobody will use; returns how many: those of the process `gone`, or else those of all messages
+        that are not begun. `crashed`: only leases from before the last crash of the database server."""
+        parameters = {"gone": gone, "crashed": crashed, "hold": self.settings.queue_lease}
+        return self.do(self._recall, parameters)

@@ -1,0 +1,173 @@
+"""What the delivery of a bundle asks the database for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Engine
+
+from outbox_tasks.database import begin, settle
+from outbox_tasks.database.connection import Database
+from outbox_tasks.model import Bundle, LeasedMessage, Step, Ticket, Verdict
+from outbox_tasks.relay.store import processes
+from outbox_tasks.relay.store.traffic import Traffic
+from outbox_tasks.settings import Settings
+from outbox_tasks.text import storable
+
+DONE = (Step.SENT, Step.DISCARDED)
+FAILED = (Step.RETRY, Step.RELEASE, Step.OUTAGE, Step.DEAD, Step.BEHIND)
+
+
+class Deliveries(Database):
+    """The statements of a delivery."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        super().__init__(engine, settings)
+        self.traffic = Traffic(engine, settings)
+        archive = settings.archive == "move"
+        self._begin = begin.begin(self.tables)
+        self._release = begin.release(self.tables)
+        self._give_back = begin.give_back(self.tables)
+        self._settle_done = settle.settle_done(self.tables, archive=archive)
+        self._settle_failed = settle.settle_failed(self.tables)
+        self._sent_in_vain = settle.sent_in_vain(self.tables, archive=archive)
+
+    def begin(self, bundle: Bundle, *, unhurried: bool = False) -> dict[str, LeasedMessage]:
+        """Take a slot, count an attempt of each message that is still ours, and fetch it. Returns them by id.
+        `unhurried`: this may take longer than a statement usually may."""
+        parameters = {
+            **_fence(bundle.lease, bundle.tickets),
+            "target": bundle.destination,
+            "sender": bundle.sender,
+            "room": self.traffic.rooms(publishing=True).get(bundle.destination),
+            "holder": processes.holder(),
+            "hold": self.settings.run_lease,
+            # Longer than any send may take; the row's lease allows for more than that.
+            "keep": self.settings.soft_time_limit,
+        }
+        return {row[0]: _leased(*row) for row in self.rows(self._begin, parameters, self._limit(unhurried))}
+
+    def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
+        """Give back leases that were not begun; the messages are due in `wait` seconds."""
+        rows = self.rows(self._release, {**_fence(lease, tickets), "hold": wait})
+        return {row[0] for row in rows}
+
+    def give_back(self, bundle: Bundle) -> int:
+        """Give back the leases that were not begun because the destination is left alone; returns how many."""
+        parameters = {**_fence(bundle.lease, bundle.tickets), "target": bundle.destination}
+        return len(self.rows(self._give_back, parameters))
+
+    def settle(
+        self,
+        lease: str,
+        destination: str,
+        verdicts: Sequence[Verdict],
+        sender: UUID | None = None,
+        *,
+        unhurried: bool = False,
+    ) -> set[str]:
+        """Record what became of begun messages, and free the slot of `sender`. Returns the ids that were still ours.
+        `unhurried`: see `begin`."""
+        fence = {"token": UUID(lease), "target": destination, "sender": sender}
+        done = [_done(verdict) for verdict in verdicts if verdict.step in DONE]
+        failed = [_failed(verdict, self.settings.queue_lease) for verdict in verdicts if verdict.step in FAILED]
+        settled: list[Any] = []
+        if done:
+            parameters = {"ticket": json.dumps(done), **fence}
+            settled += self.rows(self._settle_done, parameters, self._limit(unhurried))
+        if failed:
+            parameters = {"ticket": json.dumps(failed), "patience": self.settings.breaker_failures, **fence}
+            settled += self.rows(self._settle_failed, parameters, self._limit(unhurried))
+        return {row[0] for row in settled}
+
+    def sent_in_vain(self, tickets: Collection[Ticket]) -> None:
+        """Note on messages that were sent, but could not be settled, that they may have been delivered twice."""
+        self.do(self._sent_in_vain, {"ticket": _compared(tickets), "holder": processes.holder()})
+
+    def _limit(self, unhurried: bool) -> float | None:
+        """Seconds for a statement that did not end in time before: most of what a publish task has."""
+        return max(self.settings.statement_timeout, self.settings.soft_time_limit * 2 / 3) if unhurried else None
+
+
+def _compared(tickets: Collection[Ticket]) -> str:
+    return json.dumps([{"id": ticket.id, "attempt": ticket.attempt} for ticket in tickets])
+
+
+def _fence(lease: str, tickets: Collection[Ticket]) -> dict[str, Any]:
+    return {"ticket": _compared(tickets), "token": UUID(lease)}
+
+
+def _leased(
+    id: str,
+    event_type: str,
+    destination: str,
+    key: str | None,
+    payload: bytes,
+    content_type: str,
+    headers: str | None,
+    aggregate_type: str | None,
+    aggregate_id: str | None,
+    created_at: float,
+    attempts: int,
+    latest: bool,
+    age: float,
+) -> LeasedMessage:
+    return LeasedMessage(
+        id,
+        event_type,
+        destination,
+        key,
+        payload,
+        content_type,
+        {} if headers is None else _parsed(headers),
+        aggregate_type,
+        aggregate_id,
+        _time(created_at),
+        attempts,
+        latest=latest,
+        age=age,
+    )
+
+
+def _parsed(headers: str) -> Any:
+    """Headers that can't be parsed stay a text. A text is no headers, so the publisher refuses the message."""
+    try:
+        return json.loads(headers)
+    except (ValueError, RecursionError):
+        return headers
+
+
+def _time(seconds: float) -> datetime:
+    """A time that Python can't represent becomes the last one that it can."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.max.replace(tzinfo=UTC)
+
+
+def _done(verdict: Verdict) -> dict[str, Any]:
+    """What `settle_done` writes for a verdict."""
+    row: dict[str, Any] = {"id": verdict.ticket.id, "attempt": verdict.ticket.attempt}
+    if verdict.step is Step.DISCARDED:
+        row |= {"state": "discarded", "code": storable(verdict.code), "error": storable(verdict.error)}
+    return row
+
+
+def _failed(verdict: Verdict, queue_lease: float) -> dict[str, Any]:
+    """What `settle_failed` writes for a verdict. A short retry keeps its lease for the wait and the queue."""
+    keep = verdict.step is Step.RETRY
+    return {
+        "id": verdict.ticket.id,
+        "attempt": verdict.ticket.attempt,
+        "hold": verdict.wait + queue_lease if keep else verdict.wait,
+        "keep": keep,
+        "dead": verdict.step is Step.DEAD,
+        "outage": verdict.step is Step.OUTAGE,
+        "behind": verdict.step is Step.BEHIND,
+        "code": storable(verdict.code),
+        "error": storable(verdict.error),
+    }

@@ -1,0 +1,190 @@
+"""What a claim and a delivery ask about destinations: which ones to leave alone, and how much of the cluster each may
+take."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Engine
+
+from outbox_tasks.database import breaker, slots
+from outbox_tasks.database.connection import Database
+from outbox_tasks.model import Bundle
+from outbox_tasks.relay.store import processes
+from outbox_tasks.settings import Settings
+from outbox_tasks.text import storable
+
+COUNTED_FOR = 2.0
+"""Seconds before the processes that publish are counted again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many messages of a destination a claim may lease."""
+
+    size: int
+    probe: bool = False
+    """The breaker of the destination is open, and this one message tries whether it answers again."""
+    metered: bool = False
+    """The destination has a rate limit: the claim puts back what it does not use."""
+    cut: bool = False
+    """The free slots of the destination can't send as many as were wanted."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a claim that fills this share can't tell if more is due."""
+        return self.probe or self.metered or self.cut
+
+
+class Traffic(Database):
+    """The statements about destinations."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        super().__init__(engine, settings)
+        self.threads = 1
+        """How many tasks of this process send at once. Each counts as a process."""
+        self.flooding: set[str] = set()
+        """The destinations that had more due than the last claim of this process took."""
+        self._rooms: dict[bool, tuple[float, dict[str, int | None]]] = {}
+        self._admit = breaker.admit(self.tables)
+        self._tripped = breaker.tripped(self.tables)
+        self._recovered = breaker.recovered(self.tables)
+        self._crowded = slots.crowded(self.tables)
+        self._metered = slots.metered(self.tables)
+
+    def rooms(self, *, publishing: bool = False) -> Mapping[str, int | None]:
+        """How many sends to each destination may run at once; None: any number. `publishing`: this process sends too,
+        and says so.
+
+        A destination without a `concurrency` of its own leaves some of the processes to the others.
+        """
+        until, rooms = self._rooms.get(publishing, (0.0, {}))
+        now = time.monotonic()
+        if now >= until:
+            count = self._count_publishers(publishing)
+            rooms = {name: self.settings.room_of(name, count) for name in self.settings.destinations}
+            limited = [{"destination": name, "room": room} for name, room in rooms.items() if room is not None]
+            if limited and publishing:
+                self.do(slots.make_slots(self.tables), {"wanted": json.dumps(limited)})
+            self._rooms[publishing] = now + COUNTED_FOR, rooms
+        return rooms
+
+    def _count_publishers(self, publishing: bool) -> int:
+        if not publishing:
+            return int(self.rows(slots.publishers(self.tables), {})[0][0])
+        others = self.rows(slots.seen(self.tables), {"holders": processes.names(self.threads)})[0][0]
+        return int(others) + self.threads
+
+    def admit(self, wanted: Mapping[str, int], lease: str) -> dict[str, Share]:
+        """Of the messages wanted of each destination, those that may be leased now; of a probe, under this lease."""
+        settings, rooms = self.settings, self.rooms()
+        shares = {name: self._most(name, size) for name, size in wanted.items()}
+        asked = [{"destination": name, "room": rooms[name], "patience": settings.patience_of(name)} for name in wanted]
+        parameters = {"asked": json.dumps(asked), "token": UUID(lease), "hold": settings.queue_lease}
+        for row in self.rows(self._admit, parameters):
+            if row.left_alone:
+                shares[row.name] = Share(int(row.tried), probe=row.tried)
+            elif (room := rooms[row.name]) is not None:
+                size = max(0, room - row.slow) * settings.bundle_size_of(row.name)
+                shares[row.name] = Share(min(size, shares[row.name].size), cut=True)
+        return self._meter({name: share for name, share in shares.items() if share.size})
+
+    def _most(self, name: str, wanted: int) -> Share:
+        """With slots of its own, a destination has no more leased than can be sent at once."""
+        slots_of_its_own = self.settings.destinations[name].concurrency
+        if slots_of_its_own is None:
+            return Share(wanted)
+        most = slots_of_its_own * self.settings.bundle_size_of(name)
+        return Share(min(wanted, most), cut=most < wanted)
+
+    def _meter(self, shares: dict[str, Share]) -> dict[str, Share]:
+        configured = self.settings.destinations
+        # A probe is not counted: it has been granted already, and is only one.
+        rates = {name: configured[name].rate_limit for name, share in shares.items() if not share.probe}
+        rates = {name: rate for name, rate in rates.items() if rate is not None}
+        if not rates:
+            return shares
+        asked = [{"destination": name, "rate": rate, "size": shares[name].size} for name, rate in rates.items()]
+        granted = self._granted(asked)
+        if new := [one for one in asked if one["destination"] not in granted]:
+            self.do(slots.make_meters(self.tables), {"wanted": json.dumps(new)})
+            granted |= self._granted(new)
+        metered = {name: Share(granted.get(name, 0), metered=True) for name in rates}
+        return {name: share for name, share in (shares | metered).items() if share.size}
+
+    def _granted(self, asked: list[dict[str, Any]]) -> dict[str, int]:
+        rows = self.rows(self._metered, {"metered": json.dumps(asked)})
+        return {row.name: row.granted for row in rows}
+
+    def unused(self, shares: Mapping[str, Share], found: Mapping[str, int], lease: str) -> None:
+        """Hand back what a claim was granted and did not need."""
+        spare = []
+        for name, share in shares.items():
+            if share.probe and not found.get(name):
+                self.do(breaker.untried(self.tables), {"target": name, "token": UUID(lease)})
+            if share.metered and found.get(name, 0) < share.size:
+                spare.append({"destination": name, "size": share.size - found.get(name, 0)})
+        if spare:
+            self.do(slots.unspent(self.tables), {"spare": json.dumps(spare)})
+
+    def crowded(self, bundle: Bundle) -> bool | None:
+        """Why nothing of a bundle was begun. None: a slot was free, so that was not the reason. False: quick sends hold
+        the slots, and soon one will be free. True: slow sends hold them all."""
+        room = self.rooms(publishing=True).get(bundle.destination)
+        if room is None:
+            return None
+        parameters = {"target": bundle.destination, "sender": bundle.sender, "room": room}
+        [row] = self.rows(self._crowded, parameters)
+        if row.got:
+            return None
+        return bool(row.slow >= room) and not self._free_slots_of_the_dead(bundle.destination)
+
+    def _free_slots_of_the_dead(self, destination: str) -> int:
+        """Free the slots of processes of this host that are gone. Returns how many."""
+        found = self.rows(slots.holders(self.tables), {"target": destination})
+        names = [row.holder for row in found if row.holder.startswith(processes.neighbourhood())]
+        gone = [name for name in names if processes.is_gone(name)]
+        return self.do(slots.vacated(self.tables), {"target": destination, "gone": gone}) if gone else 0
+
+    def dead_neighbours(self, recent: float) -> set[str]:
+        """The processes of this host that published within the last `recent` seconds, and are gone."""
+        parameters = {"place": processes.neighbourhood(), "recent": recent}
+        found = [row.holder for row in self.rows(slots.neighbours(self.tables), parameters)]
+        return {name.partition("#")[0] for name in found if processes.is_gone(name)}
+
+    def tripped(self, destination: str, lease: str, code: str | None, error: str | None) -> bool:
+        """Count a send that found the destination out of reach. Returns whether it is left alone now."""
+        settings = self.settings
+        parameters = {
+            "target": destination,
+            "token": UUID(lease),
+            "reason_code": storable(code),
+            "reason": storable(error),
+            "enough": settings.breaker_failures,
+            "pause": settings.breaker_pause,
+            "longest": settings.breaker_pause_max,
+        }
+        return bool(self.rows(self._tripped, parameters)[0].open)
+
+    def recovered(self, destination: str) -> None:
+        """The destination has answered."""
+        self.do(self._recovered, {"target": destination})
+
+    def states(self) -> list[Any]:
+        """The destinations in trouble, or paused: see `breaker.states`."""
+        return list(self.rows(breaker.states(self.tables), {}))
+
+    def leave(self) -> None:
+        """Say that this process publishes no more, so that nobody counts it."""
+        if True in self._rooms:
+            self._rooms.clear()
+            self.do(slots.left(self.tables), {"holders": processes.names(self.threads)})
+
+    def forget_publishers(self) -> int:
+        """Forget processes that published long ago; returns how many."""
+        return self.do(slots.forget_publishers(self.tables), {})
