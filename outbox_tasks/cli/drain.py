@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from outbox_tasks.cli.common import echo_json, open_store, progress_console, say
 from outbox_tasks.cli.texts import many
 from outbox_tasks.model import Bundle, Step, Verdict
-from outbox_tasks.operating.left import COUNTED, Left, left_alone
+from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
 from outbox_tasks.relay.drain import Drained, drain, settings_for
 from outbox_tasks.relay.send import Publishers
 from outbox_tasks.settings import Settings
@@ -47,12 +47,12 @@ def run(seconds: float | None, *, as_json: bool) -> int:
         finally:
             tallies.close()
             publishers.close()
-        left = left_alone(store) if drained.ended else []
+        left = unsent(store) if drained.ended else []
     _tell(drained, left, as_json=as_json)
     return int(bool(drained.dead or drained.steps[Step.OUTAGE] or left))
 
 
-def _tell(drained: Drained, left: Sequence[Left], *, as_json: bool) -> None:
+def _tell(drained: Drained, left: Sequence[Unsent], *, as_json: bool) -> None:
     counts = {"sent": drained.sent, "later": drained.later, "dead": drained.dead}
     if as_json:
         echo_json(

@@ -26,9 +26,9 @@ def health(worker: str | None, as_json: bool) -> None:
     node = worker and worker.replace("%h", socket.gethostname())
     found = examine(Settings(), node)
     if as_json:
-        echo_json({"ok": not found, "findings": [asdict(finding) for finding in found]})
+        echo_json({"ok": not found, "findings": [asdict(problem) for problem in found]})
     else:
-        say("\n".join(finding.text for finding in found) or "in order")
+        say("\n".join(problem.text for problem in found) or "in order")
     raise SystemExit(bool(found))
 
 

@@ -62,32 +62,24 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
     from outbox_tasks.operating import health, overview
 
     queued = queues.ask()
-    trip = health.slow(store)
-    seen = overview.take(store)
+    problem = health.slow(store)
+    seen = overview.read(store)
     archived, estimated = overview.archived(store)
-    closed = {"state": "closed", "failures": 0}
     destinations = [
-        {
-            "name": name,
-            **closed,
-            **seen.troubled.get(name, {}),
-            "configured": name in store.settings.destinations,
-            **asdict(one),
-            "estimated": sorted(one.estimated),
-        }
-        for name, one in sorted(seen.standings.items())
+        {"name": name, **(one := asdict(status)).pop("breaker"), **one, "estimated": sorted(one["estimated"])}
+        for name, status in sorted(seen.destinations.items())
     ]
     lengths = queued()
-    ran = {kind: seen.last(kind) for kind in ("claim", "beat", "maintain")}
+    ran = {kind: seen.heartbeats.last.get(kind) for kind in ("claim", "beat", "maintain")}
     return {
-        "findings": [asdict(finding) for finding in (*([trip] if trip else []), *health.judge(store.settings, seen))],
+        "findings": [asdict(one) for one in (*filter(None, [problem]), *health.judge(store.settings, seen))],
         "destinations": destinations,
         "workers": [
             {"name": worker.name, "seen_at": worker.seen_at, "age": worker.age, **worker.facts}
-            for worker in seen.workers
+            for worker in seen.heartbeats.workers
         ],
-        "publishers": seen.publishers,
-        **{kind: sign and {"seen_at": sign.seen_at, "age": sign.age, **sign.facts} for kind, sign in ran.items()},
+        "publishers": seen.publish_processes,
+        **{kind: last and {"seen_at": last.seen_at, "age": last.age, **last.facts} for kind, last in ran.items()},
         "queues": lengths if isinstance(lengths, dict) else None,
         "queues_unknown": None if isinstance(lengths, dict) else lengths,
         "archived": {"count": archived, "estimated": estimated},

@@ -1,149 +1,133 @@
-"""What there is to see of an outbox: its destinations, its workers, and when what must run now and then ran last.
+"""The state of an outbox: its destinations, its workers, and when what must run now and then ran last.
 
-Read from the database alone, in a few round trips whose cost does not grow with the tables.
+It is read from the database alone, in a few round trips. Their cost does not grow with the tables.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
-from outbox_tasks.database import activity, claim_keys, slots
+from outbox_tasks.database import activity, breaker, claim_keys, slots
+from outbox_tasks.database.connection import Database
+from outbox_tasks.database.schema import Tables
 from outbox_tasks.operating import counts
+from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
 
 BOUND = 10_000
-"""Up to so many messages of a destination and a state are counted; what is beyond it is estimated."""
+"""Messages of a destination and state are counted up to this, and estimated beyond it."""
 
 PAGES = 1_000
-"""For an estimate, so many pages of the table are read."""
+"""Pages of the table that are read for an estimate."""
 
 KEYS = 1_000
-"""So many keys of a destination are looked at for the one that has waited longest."""
+"""Keys of a destination whose heads are looked at for the oldest."""
 
 MINUTES = 4
 """Rates are taken over this minute and so many before it."""
 
 STATES = ("pending", "leased", "retrying", "scheduled", "dead")
-"""Those of the view outbox_all, as far as they are not archived."""
+"""The states of the view outbox_all that are not of the archive."""
 
 FAILED = ("retry", "release", "outage", "dead")
-"""Outcomes that are a failed send."""
-
+"""Outcomes of a failed send."""
 
 Part = tuple[str, str]
-"""A destination, and one of the parts in which its messages are counted: see `counts.DUE`."""
+"""A destination, and a part of its messages: see `counts.DUE`."""
 
 
 @dataclass(slots=True)
-class Standing:
-    """How many messages of a destination there are in each state, and how things go."""
+class DestinationStatus:
+    """How many messages of a destination are in each state, and how its sends go."""
 
+    configured: bool = True
     states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STATES, 0))
     estimated: set[str] = field(default_factory=set)
-    """The states of which not all were counted."""
+    """The states whose messages were not all counted."""
     due: int = 0
-    """Of them, how many could be claimed now, but for their order; estimated if `pending` is."""
+    """How many could be claimed now, but for their order; estimated if `pending` is."""
     oldest: float | None = None
-    """For how many seconds the message that has waited longest has been due. Of messages with a key: among the first
-    `KEYS` keys, and only of those that no earlier one holds up."""
+    """For how many seconds the oldest due message has been due. Of messages with a key, only the heads of the first
+    `KEYS` keys are looked at."""
     held_up: int = 0
-    """Of those keys, how many are held up by a dead message."""
+    """How many of those keys a dead message holds up."""
     sent: float = 0.0
-    """Messages a minute, in the last few minutes."""
+    """Messages sent a minute, in the last few minutes."""
     failed: float = 0.0
-    """Sends a minute that failed, in the last few minutes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sign:
-    """A worker, or something that runs now and then, and when it was last seen."""
-
-    name: str
-    kind: str
-    seen_at: datetime
-    age: float
-    """Seconds since then, by the database's clock."""
-    facts: Mapping[str, Any]
+    """Failed sends a minute, in the last few minutes."""
+    breaker: dict[str, Any] = field(default_factory=lambda: {"state": "closed", "failures": 0})
+    """Its row of `breaker.states`, if it is paused or has failed."""
 
     @property
-    def shared(self) -> bool:
-        """Whether several workers are called so: each overwrites what the other has said. See `activity.beat`."""
-        return int(self.facts.get("met") or 0) > 1
+    def open(self) -> bool:
+        """Whether messages are sent to it: nobody has paused it, and its breaker is closed."""
+        return bool(self.breaker["state"] == "closed")
+
+    def stale(self, settings: Settings) -> bool:
+        """Whether a message has been due for longer than `stale_after`, although the destination is open."""
+        return self.open and (self.oldest or 0.0) > settings.stale_after
+
+
+Destinations = Mapping[str, DestinationStatus]
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
-    """All of it, at one moment."""
+class Overview:
+    """The state of an outbox at one moment."""
 
-    standings: Mapping[str, Standing]
-    """By destination."""
-    troubled: Mapping[str, Mapping[str, Any]]
-    """Destinations in trouble, or paused: see `breaker.states`."""
-    signs: Sequence[Sign]
-    publishers: int
+    destinations: Destinations
+    heartbeats: Heartbeats
+    publish_processes: int
     """How many processes publish, or did within the last half minute."""
 
-    @property
-    def workers(self) -> list[Sign]:
-        """Those seen within the last day that did not end in good order."""
-        return [sign for sign in self.signs if sign.kind == "worker"]
 
-    def last(self, kind: str) -> Sign | None:
-        """When `claim`, `publish`, `beat` or `maintain` ran last."""
-        return next((sign for sign in self.signs if sign.kind == kind), None)
-
-    def state(self, destination: str) -> str:
-        """As `breaker.states` has it: `closed` is in order."""
-        return str(self.troubled[destination]["state"]) if destination in self.troubled else "closed"
-
-
-def take(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Census:
-    """Look at all of it. `estimate`: what is beyond the bound too. Raises `DatabaseUnavailable` or `SchemaMissing`."""
-    troubled = {row.name: dict(row._mapping) for row in store.traffic.states()}
-    found = standings(store, bound, estimate=estimate, also=troubled)
-    for name, outcomes in tallies(store).items():
+def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview:
+    """Read all of it. Without `estimate`, counts end at the bound. Raises `DatabaseUnavailable` or `SchemaMissing`."""
+    found = destinations(store, bound, estimate=estimate)
+    for name, outcomes in rates(store).items():
         if name in found:
             found[name].sent = outcomes.get("sent", 0.0)
             found[name].failed = sum(outcomes.get(outcome, 0.0) for outcome in FAILED)
-    return Census(found, troubled, heartbeats(store), publishers(store))
+    return Overview(found, Heartbeats.read(store), int(store.rows(slots.publishers(store.tables), {})[0][0]))
 
 
-def standings(
-    store: Store, bound: int = BOUND, *, estimate: bool = True, also: Iterable[str] = ()
-) -> dict[str, Standing]:
-    """By destination: those that are configured, and others that there are messages of."""
-    t, configured = store.tables, store.settings.destinations
-    names = sorted({*configured, *also, *(row[0] for row in store.rows(counts.present(t), {}) if row[0] is not None)})
-    found = {name: Standing() for name in names}
+def destinations(database: Database, bound: int = BOUND, *, estimate: bool = True) -> dict[str, DestinationStatus]:
+    """By name: the destinations that are configured, that have messages, or that are paused or out of reach."""
+    t, configured = database.tables, database.settings.destinations
+    breakers = {row.name: dict(row._mapping) for row in database.rows(breaker.states(t), {})}
+    present = {row[0] for row in database.rows(counts.present(t), {}) if row[0] is not None}
+    names = sorted({*configured, *breakers, *present})
+    found = {name: DestinationStatus(name in configured) for name in names}
+    for name, row in breakers.items():
+        found[name].breaker = row
     parts: dict[Part, list[Any]] = defaultdict(list)
-    for row in store.rows(counts.counts(t), {"names": names, "bound": bound}):
+    for row in database.rows(counts.counts(t), {"names": names, "bound": bound}):
         parts[row.destination, row.part].append(row)
-    beyond = {part for part, rows in parts.items() if _fullest_lane(rows) >= bound}
-    sampled = _sampled(store) if beyond and estimate else {}
+    full = {part for part, rows in parts.items() if _fullest_lane(rows) >= bound}
+    sampled = _sampled(database, t) if full and estimate else {}
     for part, rows in parts.items():
-        _add(found[part[0]], part[1], rows, sampled.get(part, {}) if part in beyond else None)
+        _add(found[part[0]], part[1], rows, sampled.get(part, {}) if part in full else None)
     blocking = [{"destination": n, "blocks": n in configured and configured[n].on_dead == "block"} for n in names]
-    for row in store.rows(counts.heads(t), {"blocking": json.dumps(blocking), "most": KEYS}):
+    for row in database.rows(counts.heads(t), {"blocking": json.dumps(blocking), "most": KEYS}):
         one = found[row.destination]
         one.held_up = row.held_up
         one.oldest = _longest(one.oldest, row.oldest)
     return found
 
 
-def _add(one: Standing, part: str, rows: Iterable[Any], estimates: Mapping[str, int] | None) -> None:
-    """Add what was counted in a part; and what there probably is, where it goes beyond the bound."""
+def _add(one: DestinationStatus, part: str, rows: Iterable[Any], estimates: Mapping[str, int] | None) -> None:
+    """Add the counts of a part. `estimates`: of a part that goes beyond the bound."""
     states: Counter[str] = Counter()
     for row in rows:
         states[row.state] += row.counted
         one.oldest = _longest(one.oldest, row.oldest)
     if estimates is not None:
-        # What was counted is there in any case.
-        states = states | Counter(estimates)
+        states |= Counter(estimates)  # the larger of both: no estimate is below what was counted
         one.estimated |= states.keys()
     if part == counts.KEYED:
         del states["dead"]  # they are counted among the dead
@@ -160,12 +144,12 @@ def _fullest_lane(rows: Iterable[Any]) -> int:
     return max(lanes.values())
 
 
-def _sampled(store: Store) -> dict[Part, dict[str, int]]:
-    """How many messages there probably are in each part and state."""
-    pages = store.rows(counts.pages(store.tables), {})[0][0]
+def _sampled(database: Database, t: Tables) -> dict[Part, dict[str, int]]:
+    """About how many messages are in each part and state."""
+    pages = database.rows(counts.pages(t), {})[0][0]
     percent = min(100.0, 100.0 * PAGES / max(1, pages))
     found: dict[Part, dict[str, int]] = defaultdict(dict)
-    for row in store.rows(counts.sample(store.tables), {"percent": percent}):
+    for row in database.rows(counts.sample(t), {"percent": percent}):
         found[row.destination, row.part][row.state] = round(row.counted * 100.0 / percent)
     return found
 
@@ -174,37 +158,27 @@ def _longest(*ages: float | None) -> float | None:
     return max((age for age in ages if age is not None), default=None)
 
 
-def tallies(store: Store, minutes: int = MINUTES) -> dict[str, dict[str, float]]:
-    """What became of messages in this minute and the last few: outcomes a minute, by destination."""
+def rates(store: Store, minutes: int = MINUTES) -> dict[str, dict[str, float]]:
+    """Outcomes a minute, by destination, in this minute and the last few."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for row in store.rows(activity.tallied(store.tables), {"minutes": minutes}):
         found[row.destination][row.outcome] = row.counted / row.minutes
     return found
 
 
-def heartbeats(store: Store) -> list[Sign]:
-    """The workers (kind `worker`), and what ran last: `claim`, `publish`, `beat` and `maintain`."""
-    return [Sign(*row) for row in store.rows(activity.heartbeats(store.tables), {})]
-
-
-def publishers(store: Store) -> int:
-    """How many processes publish, or did within the last half minute."""
-    return int(store.rows(slots.publishers(store.tables), {})[0][0])
-
-
 def archived(store: Store, bound: int = BOUND) -> tuple[int, bool]:
-    """How many messages are archived, and whether that is an estimate."""
+    """How many messages are in the archive, and whether that is an estimate."""
     [row] = store.rows(counts.archived(store.tables), {"bound": bound})
     return (row.counted, False) if row.counted < bound else (max(row.counted, row.estimated or 0), True)
 
 
 def blocked_keys(store: Store, size: int) -> list[Any]:
-    """The keys that are held up by a dead message: see `claim_keys.blocked_keys`."""
+    """The keys that a dead message holds up: see `claim_keys.blocked_keys`."""
     return list(store.rows(claim_keys.blocked_keys(store.tables), {"blocking": _blocking(store), "size": size}))
 
 
 def count_blocked_keys(store: Store, size: int) -> int:
-    """How many keys are, counted up to `size`."""
+    """How many keys a dead message holds up, counted up to `size`."""
     counted = claim_keys.count_blocked_keys(store.tables)
     return int(store.rows(counted, {"blocking": _blocking(store), "size": size})[0][0])
 

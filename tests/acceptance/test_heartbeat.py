@@ -14,7 +14,7 @@ from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.operating.health import examine
-from outbox_tasks.operating.overview import Census, Sign, heartbeats, take
+from outbox_tasks.operating.heartbeats import Heartbeat, Heartbeats
 from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.counters import EVERY
 from tests.acceptance.conftest import cluster
@@ -40,13 +40,13 @@ def store(relay: Relay) -> Iterator[Store]:
     made.close()
 
 
-def workers(store: Store) -> dict[str, Sign]:
-    return {sign.name.partition("@")[0]: sign for sign in heartbeats(store) if sign.kind == "worker"}
+def workers(store: Store) -> dict[str, Heartbeat]:
+    return {worker.name.partition("@")[0]: worker for worker in Heartbeats.read(store).workers}
 
 
 def test_each_worker_that_serves_the_relay_says_how_it_does_so(celery_setup: CeleryTestSetup, store: Store) -> None:
     eventually(lambda: workers(store).keys() >= {"claim", "publish1", "threads"})
-    found: dict[str, Any] = {name: sign.facts for name, sign in workers(store).items()}
+    found: dict[str, Any] = {name: worker.facts for name, worker in workers(store).items()}
     assert found.keys() == {"claim", "publish1", "threads"}  # not the one that serves the application alone
     told = {name: (facts["queues"], facts["pool"], facts["concurrency"]) for name, facts in found.items()}
     assert told == {
@@ -60,7 +60,7 @@ def test_each_worker_that_serves_the_relay_says_how_it_does_so(celery_setup: Cel
 
 def test_a_relay_that_has_nothing_to_do_is_in_order(celery_setup: CeleryTestSetup, relay: Relay, store: Store) -> None:
     eventually(lambda: not examine(relay.settings))
-    before = take(store)
+    before = Heartbeats.read(store)
     for kind in ("claim", "beat"):
         eventually(lambda kind=kind: seen_at(store, kind) > seen_at(before, kind))
 
@@ -70,8 +70,8 @@ def test_a_claim_that_was_nudged_is_not_beat_s(celery_setup: CeleryTestSetup, re
     beat.suspend()
     try:
         # Until what it had sent before has been run, and told.
-        eventually(lambda: (one := take(store).last("beat")) and one.age > 2 * EVERY)
-        before = take(store)
+        eventually(lambda: (Heartbeats.read(store).age("beat") or 0.0) > 2 * EVERY)
+        before = Heartbeats.read(store)
         with PinnedCelery("nudge", broker=str(relay.settings.broker_url), settings=relay.settings) as app:
             Broker(app, relay.settings).wake_claim()
         eventually(lambda: seen_at(store, "claim") > seen_at(before, "claim"))
@@ -80,11 +80,9 @@ def test_a_claim_that_was_nudged_is_not_beat_s(celery_setup: CeleryTestSetup, re
         beat.resume()
 
 
-def seen_at(seen: Store | Census, kind: str) -> datetime:
-    census = take(seen) if isinstance(seen, Store) else seen
-    sign = census.last(kind)
-    assert sign is not None
-    return sign.seen_at
+def seen_at(seen: Store | Heartbeats, kind: str) -> datetime:
+    heartbeats = Heartbeats.read(seen) if isinstance(seen, Store) else seen
+    return heartbeats.last[kind].seen_at
 
 
 def test_one_that_stops_in_good_order_is_not_missed_and_one_that_is_killed_is(

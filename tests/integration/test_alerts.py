@@ -200,22 +200,22 @@ class TestLooking:
     def test_finds_what_has_been_due_for_too_long(self, new_board: MakeBoard, rows: Rows, key: str | None) -> None:
         board = new_board(stale_after=60)
         rows.insert(3, locked_until=seconds_from_now(-59), key=key)
-        assert board.overdue() == {}
+        assert board.stale() == {}
         rows.insert(locked_until=seconds_from_now(-100), key=key and "order:7")
-        assert board.overdue() == {"orders": pytest.approx(100, abs=5)}
+        assert board.stale() == {"orders": pytest.approx(100, abs=5)}
         rows.insert(destination="unknown", locked_until=seconds_from_now(-200), key=key)
-        assert board.overdue().keys() == {"orders", "unknown"}
+        assert board.stale().keys() == {"orders", "unknown"}
 
     @pytest.mark.parametrize("why", ["paused", "left alone"])
     def test_does_not_mind_what_is_to_wait(self, new_board: MakeBoard, store: Store, rows: Rows, why: str) -> None:
         rows.insert(locked_until=seconds_from_now(-1000))
-        assert new_board().overdue() != {}
+        assert new_board().stale() != {}
         if why == "paused":
             pauses.pause(store, "orders", "me", None)
         else:
             for _ in range(5):
                 store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
-        assert new_board().overdue() == {}
+        assert new_board().stale() == {}
 
 
 class TestPosting:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, literal_column, text
 
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import counts
-from outbox_tasks.operating.overview import STATES, Standing, archived, standings
+from outbox_tasks.operating.overview import STATES, DestinationStatus, archived, destinations
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.conftest import Lease, after
@@ -32,8 +32,8 @@ SHAPES = {
 }
 
 
-def of(store: Store, name: str = "orders", bound: int = 10_000) -> Standing:
-    return standings(store, bound)[name]
+def of(store: Store, name: str = "orders", bound: int = 10_000) -> DestinationStatus:
+    return destinations(store, bound)[name]
 
 
 @pytest.mark.parametrize("key", [None, "k"], ids=["without a key", "with a key"])
@@ -42,20 +42,20 @@ def test_the_states_are_those_of_the_view(store: Store, rows: Rows, key: str | N
         rows.insert(n, key=key, **shape)
     rows.insert(3, destination="mails", key=key)
     shown = Counter((row.destination, row.state) for row in rows.shown())
-    for name, standing in standings(store).items():
-        assert standing.states == {state: shown[name, state] for state in STATES}
-        assert not standing.estimated
+    for name, status in destinations(store).items():
+        assert status.states == {state: shown[name, state] for state in STATES}
+        assert not status.estimated
     assert of(store, "mails").due == 3
 
 
 def test_a_destination_that_has_nothing_is_there_too(store: Store) -> None:
-    assert standings(store) == {"orders": Standing()}
+    assert destinations(store) == {"orders": DestinationStatus()}
 
 
 def test_what_is_not_configured_any_more_is_found(store: Store, rows: Rows) -> None:
     rows.insert(2, destination="former", status="dead", dead_at=seconds_from_now(-5))
     rows.insert(1, destination="older", key="k")
-    assert standings(store).keys() == {"orders", "former", "older"}
+    assert destinations(store).keys() == {"orders", "former", "older"}
     assert of(store, "former").states["dead"] == 2
 
 

@@ -6,15 +6,13 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from outbox_tasks.database.activity import LATE
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, lasting, note, warning
 from outbox_tasks.operating.doctor.site import COUNTED, Results, Site
 from outbox_tasks.operating.health import nobody_sends
-from outbox_tasks.operating.overview import MINUTES, tallies
+from outbox_tasks.operating.overview import MINUTES, rates
 from outbox_tasks.relay.store.claims import GRACE
-from outbox_tasks.settings import CLAIM_QUEUE
 
 UNMAINTAINED = 3 * 3600.0
 """Seconds without maintenance, which is due each hour."""
@@ -28,17 +26,10 @@ SHOWN = 5
 
 def clockwork(site: Site) -> Results:
     """Whether beat ticks, claims run, and maintenance is done."""
-    ages = {sign.kind: sign.age for sign in site.heartbeats if sign.kind != "worker"}
-    late = max(LATE, 10 * site.settings.claim_interval)
+    heartbeats = site.heartbeats
+    beat, claim, maintain = (heartbeats.age(kind) for kind in ("beat", "claim", "maintain"))
     found: list[Finding] = []
-    takers = [
-        sign.age
-        for sign in site.heartbeats
-        if sign.kind == "worker" and CLAIM_QUEUE in (sign.facts.get("queues") or ())
-    ]
-    beat = ages.get("beat")
-    # Its ticks are known by the claims that they cause: while no worker takes those, nobody knows.
-    if beat is None or (beat > late and takers and beat - min(takers) > late):
+    if heartbeats.beat_stopped(site.settings):
         found.append(
             error(
                 "no_beat",
@@ -48,8 +39,7 @@ def clockwork(site: Site) -> Results:
                 "celery -A outbox_tasks beat",
             )
         )
-    claim = ages.get("claim")
-    if claim is None or claim > late:
+    if heartbeats.claims_stopped(site.settings):
         found.append(
             error(
                 "no_claims",
@@ -58,7 +48,6 @@ def clockwork(site: Site) -> Results:
                 "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
             )
         )
-    maintain = ages.get("maintain")
     # Beat runs it for the first time an hour after its start.
     if (site.rows(statements.upgraded(site.store.tables))[0].age if maintain is None else maintain) > UNMAINTAINED:
         found.append(
@@ -82,27 +71,24 @@ def _last(what: str, age: float | None) -> str:
 def stale(site: Site) -> Results:
     """Whether messages have been due for longer than `stale_after`. Of destinations that are paused, left alone, or
     not configured, another check tells."""
-    limit, found = site.settings.stale_after, False
-    alone = {row.name for row in site.store.traffic.states() if row.state != "closed"}
-    for name, one in site.standings.items():
-        if one.oldest is None or one.oldest <= limit or name in alone or name not in site.settings.destinations:
-            continue
-        found = True
+    limit = site.settings.stale_after
+    stale = {name: one for name, one in site.destinations.items() if one.configured and one.stale(site.settings)}
+    for name, one in stale.items():
         yield error(
             "stale",
-            f"{name}: the oldest message has been due for {lasting(one.oldest)}; {_many(one.due)} wait.",
+            f"{name}: the oldest message has been due for {lasting(one.oldest or 0.0)}; {_many(one.due)} wait.",
             f"More than stale_after ({limit:g} s). What else is found here mostly says why: no worker, no beat, a "
             "queue that is stuck, a transaction that is open.",
             f"outbox-tasks status\noutbox-tasks list --destination {name}",
         )
-    if not found:
+    if not stale:
         yield Fine(f"nothing has been due for longer than {lasting(limit)}")
 
 
 def unknown(site: Site) -> Results:
     """Whether messages wait for destinations that are not configured here."""
-    for name, one in site.standings.items():
-        if name not in site.settings.destinations and one.oldest is not None:
+    for name, one in site.destinations.items():
+        if not one.configured and one.oldest is not None:
             yield error(
                 "destination_unknown",
                 f"{name}: {_many(one.due)} messages wait, due for {lasting(one.oldest)} at most, and no such "
@@ -115,8 +101,7 @@ def unknown(site: Site) -> Results:
 
 def silent(site: Site) -> Results:
     """Whether messages are claimed, and nobody sends them."""
-    troubled = {row.name: row._mapping for row in site.store.traffic.states()}
-    silence = nobody_sends(site.settings, site.standings, troubled, site.heartbeats)
+    silence = nobody_sends(site.destinations, site.heartbeats)
     if silence is None:
         yield Fine("what is claimed is sent")
         return
@@ -131,7 +116,7 @@ def silent(site: Site) -> Results:
 
 def dead_letters(site: Site) -> Results:
     """Whether dead letters wait for a person."""
-    dead = {name: one.states["dead"] for name, one in site.standings.items() if one.states["dead"]}
+    dead = {name: one.states["dead"] for name, one in site.destinations.items() if one.states["dead"]}
     if not dead:
         yield Fine("no dead letters")
         return
@@ -192,7 +177,7 @@ def queue(site: Site) -> Results:
     """Whether what is queued is also sent, before its leases run out."""
     waiting, settings = site.broker.waiting(), site.settings
     # All that a send can come to: also one that failed shows that somebody works.
-    a_minute = sum(rate for outcomes in tallies(site.store).values() for rate in outcomes.values())
+    a_minute = sum(rate for outcomes in rates(site.store).values() for rate in outcomes.values())
     fact = f"About {waiting:,} messages are queued for the publish workers"
     if waiting >= settings.max_in_flight and not a_minute:
         yield error(

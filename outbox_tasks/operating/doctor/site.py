@@ -13,9 +13,11 @@ from sqlalchemy import Executable
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.operating import overview
 from outbox_tasks.operating.doctor.finding import Finding, Fine
 from outbox_tasks.operating.doctor.live_workers import Worker, called
-from outbox_tasks.operating.overview import Sign, Standing, heartbeats, standings
+from outbox_tasks.operating.heartbeats import Heartbeats
+from outbox_tasks.operating.overview import Destinations
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 
@@ -76,14 +78,14 @@ class Site:
         return Broker(self.app, self.settings, timeout=PATIENCE)
 
     @cached_property
-    def standings(self) -> dict[str, Standing]:
+    def destinations(self) -> Destinations:
         """The destinations that are configured, or have messages."""
-        return standings(self.store, COUNTED)
+        return overview.destinations(self.store, COUNTED)
 
     @cached_property
-    def heartbeats(self) -> Sequence[Sign]:
-        """Who was alive when; nobody where the tables can't be read."""
-        return heartbeats(self.store) if "tables" in self.reached else []
+    def heartbeats(self) -> Heartbeats:
+        """None where the tables can't be read."""
+        return Heartbeats.read(self.store) if "tables" in self.reached else Heartbeats()
 
     @cached_property
     def workers(self) -> Sequence[Worker]:

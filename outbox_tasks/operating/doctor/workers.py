@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from outbox_tasks.broker.names import PUBLISH_TASK, QUEUES
-from outbox_tasks.database.activity import LATE
 from outbox_tasks.operating.doctor.clocks import of_hosts
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, lasting, warning
 from outbox_tasks.operating.doctor.live_workers import Worker
@@ -44,19 +43,19 @@ A_DATABASE_OF_ITS_OWN = (
 def served(site: Site) -> Results:
     """Whether each queue of the relay has a worker."""
     live = site.workers if "broker" in site.reached else []
-    signs = [sign for sign in site.heartbeats if sign.kind == "worker"]
-    shared = [sign.name for sign in signs if sign.age <= LATE and sign.shared]
+    heartbeats = site.heartbeats
+    shared = heartbeats.shared_names
     known = {worker.name for worker in live if worker.answers > 1}
     yield from (_same_name(Worker(name)) for name in shared if name not in known)
     for queue in QUEUES:
         there = [worker for worker in live if not worker.foreign and queue in worker.queues]
-        seen = min((sign.age for sign in signs if queue in (sign.facts.get("queues") or ())), default=None)
-        fresh = seen is not None and seen <= LATE
+        last, fresh = heartbeats.last_consumer(queue), heartbeats.consumers(queue)
+        seen = None if last is None else last.age
         if fresh and (there or "broker" not in site.reached):
             yield Fine(f"{queue} is served")
         elif fresh:
             yield Fine(f"{queue} is served, by workers that are too busy to answer")
-        elif shared or not known.isdisjoint(sign.name for sign in signs):
+        elif shared or not known.isdisjoint(worker.name for worker in heartbeats.workers):
             continue  # one of those that share a name may serve it
         elif there and "tables" in site.reached:
             yield _no_heartbeat(queue, there, seen)
@@ -156,9 +155,9 @@ def _wrong(worker: Worker) -> Finding:
 def clocks(site: Site) -> Results:
     """How far the clocks of the workers' hosts are from the database's, by what they wrote with their heartbeats."""
     apart: dict[str, float] = {}
-    for sign in site.heartbeats:
-        if sign.kind == "worker" and sign.age <= LATE and isinstance(told := sign.facts.get("clock"), int | float):
-            apart[str(sign.facts.get("host", sign.name))] = told - sign.seen_at.timestamp()
+    for worker in site.heartbeats.alive:
+        if isinstance(told := worker.facts.get("clock"), int | float):
+            apart[str(worker.facts.get("host", worker.name))] = told - worker.seen_at.timestamp()
     if apart:
         yield of_hosts(apart)
 

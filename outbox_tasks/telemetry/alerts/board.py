@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outbox_tasks.database import breaker
 from outbox_tasks.database.connection import Database
 from outbox_tasks.database.schema import tables
-from outbox_tasks.operating import counts
+from outbox_tasks.operating import overview
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import statements
 from outbox_tasks.text import storable
@@ -29,9 +28,6 @@ HOLD = 60.0
 
 KEPT = 30 * 86_400.0
 """Seconds for which an alert that is over is remembered."""
-
-HEADS = 1000
-"""Keys of a destination that are looked at for the one whose message has waited longest."""
 
 KEYS = 10
 """Keys that are named; the rest are counted."""
@@ -90,23 +86,11 @@ class Board:
         # A little less than the pace, or every other turn would be missed by a moment.
         return bool(self._database.rows(statements.turn_to_look(self._tables), {"pace": pace * 0.9}))
 
-    def overdue(self) -> dict[str, float]:
-        """For how many seconds the oldest message of a destination has been due, where that is too long: of those that
-        are neither paused nor out of reach. Of destinations that are not configured here too."""
-        t, configured = self._tables, self._settings.destinations
-        waiting = {row.name for row in self._database.rows(breaker.states(t), {}) if row.state != "closed"}
-        present = {row[0] for row in self._database.rows(counts.present(t), {}) if row[0] is not None}
-        names = sorted((configured.keys() | present) - waiting)
-        blocks = {name for name, one in configured.items() if one.on_dead == "block"}
-        blocking = [{"destination": name, "blocks": name in blocks} for name in names]
-        found = [
-            *self._database.rows(counts.counts(t), {"names": names, "bound": 1}),
-            *self._database.rows(counts.heads(t), {"blocking": json.dumps(blocking), "most": HEADS}),
-        ]
-        ages = {row.destination: 0.0 for row in found}
-        for row in found:
-            ages[row.destination] = max(ages[row.destination], row.oldest or 0.0)
-        return {name: age for name, age in ages.items() if age > self._settings.stale_after}
+    def stale(self) -> dict[str, float]:
+        """For how many seconds the oldest message has been due, of each destination that is stale. Those that are not
+        configured here count too."""
+        found = overview.destinations(self._database, bound=1, estimate=False)
+        return {name: one.oldest or 0.0 for name, one in found.items() if one.stale(self._settings)}
 
     def end(self) -> list[Any]:
         """End what is over. Returns the alerts whose end is to be told."""

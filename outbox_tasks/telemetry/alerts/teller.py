@@ -206,7 +206,7 @@ class Teller:
     def _look(self, board: Board) -> list[Any]:
         if not board.turn(self._pace):
             return []
-        for destination, oldest in board.overdue().items():
+        for destination, oldest in board.stale().items():
             stale.send(sender=self._relay.app, destination=destination, oldest=oldest)
         if time.monotonic() >= self._next_clearing:
             self._next_clearing = time.monotonic() + 3600

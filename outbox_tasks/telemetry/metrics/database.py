@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from outbox_tasks.database import activity
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.operating import overview
-from outbox_tasks.operating.overview import Census, Standing
+from outbox_tasks.operating.overview import Destinations, DestinationStatus, Overview
 from outbox_tasks.relay.store import Store
 
 STATES = ("closed", "open", "trying", "paused")
@@ -27,11 +27,11 @@ DAY = 1440
 
 def families(store: Store) -> list[Metric]:
     """All of them, read in a few round trips that look at a bounded part of the tables."""
-    taken, configured = overview.take(store), sorted(store.settings.destinations)
+    seen, configured = overview.read(store), sorted(store.settings.destinations)
     return [
-        *_messages(taken, configured),
-        _destinations(taken, configured),
-        *_processes(taken),
+        *_messages(seen.destinations, configured),
+        _states(seen.destinations, configured),
+        *_processes(seen),
         _archive(store),
         _tallies(store),
     ]
@@ -52,13 +52,13 @@ class _Found(Collector):
         return self._found
 
 
-def _messages(taken: Census, configured: Sequence[str]) -> list[Metric]:
+def _messages(destinations: Destinations, configured: Sequence[str]) -> list[Metric]:
     to = ["destination"]
     rows = GaugeMetricFamily("outbox_rows", "Messages in a state.", labels=[*to, "state"])
     due = GaugeMetricFamily("outbox_due", "Messages that could be claimed now.", labels=to)
     oldest = GaugeMetricFamily("outbox_oldest_due_seconds", "For how long the oldest has been due.", labels=to)
     held_up = GaugeMetricFamily("outbox_keys_held_up", "Keys held up by a dead message.", labels=to)
-    for name, some in _by_name(taken.standings, configured).items():
+    for name, some in _by_name(destinations, configured).items():
         for state in overview.STATES:
             rows.add_metric([name, state], sum(one.states[state] for one in some))
         due.add_metric([name], sum(one.due for one in some))
@@ -67,36 +67,37 @@ def _messages(taken: Census, configured: Sequence[str]) -> list[Metric]:
     return [rows, due, oldest, held_up]
 
 
-def _by_name(standings: Mapping[str, Standing], configured: Sequence[str]) -> dict[str, list[Standing]]:
+def _by_name(destinations: Destinations, configured: Sequence[str]) -> dict[str, list[DestinationStatus]]:
     """Those of configured destinations, and all others together: anybody may write their names, in any number."""
-    found: dict[str, list[Standing]] = {name: [] for name in configured}
-    for name, one in standings.items():
+    found: dict[str, list[DestinationStatus]] = {name: [] for name in configured}
+    for name, one in destinations.items():
         found.setdefault(name if name in found else OTHERS, []).append(one)
     return found
 
 
-def _destinations(taken: Census, configured: Sequence[str]) -> Metric:
+def _states(destinations: Destinations, configured: Sequence[str]) -> Metric:
     made = GaugeMetricFamily(
         "outbox_destination_state", "1: what a destination is, 0: what it is not.", labels=["destination", "state"]
     )
     for name in configured:
         for state in STATES:
-            made.add_metric([name, state], taken.state(name) == state)
+            made.add_metric([name, state], destinations[name].breaker["state"] == state)
     return made
 
 
-def _processes(taken: Census) -> list[Metric]:
+def _processes(seen: Overview) -> list[Metric]:
     workers = GaugeMetricFamily("outbox_workers", f"Workers seen within {LATE:g} seconds.")
-    seen = GaugeMetricFamily("outbox_worker_seen_seconds", "Since a worker was last seen.", labels=["worker"])
+    ages = GaugeMetricFamily("outbox_worker_seen_seconds", "Since a worker was last seen.", labels=["worker"])
     ran = GaugeMetricFamily(
         "outbox_ran_seconds", "Since a claim, a send, beat's tick or maintenance ran.", labels=["what"]
     )
     publishing = GaugeMetricFamily("outbox_publish_processes", "Processes that publish.")
-    for sign in taken.signs:
-        (seen if sign.kind == "worker" else ran).add_metric([sign.name], max(0.0, sign.age))
-    workers.add_metric([], sum(worker.age <= LATE for worker in taken.workers))
-    publishing.add_metric([], taken.publishers)
-    return [workers, seen, ran, publishing]
+    for family, rows in ((ages, seen.heartbeats.workers), (ran, seen.heartbeats.last.values())):
+        for row in rows:
+            family.add_metric([row.name], max(0.0, row.age))
+    workers.add_metric([], len(seen.heartbeats.alive))
+    publishing.add_metric([], seen.publish_processes)
+    return [workers, ages, ran, publishing]
 
 
 def _archive(store: Store) -> Metric:

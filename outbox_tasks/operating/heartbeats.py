@@ -1,0 +1,92 @@
+"""Who is alive: the workers' heartbeats, and when claims, sends, beat and maintenance last ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from outbox_tasks.database import activity
+from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.connection import Database
+from outbox_tasks.settings import CLAIM_QUEUE, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A row of outbox_heartbeats: a worker, or something that runs now and then, and when it was last seen."""
+
+    name: str
+    kind: str
+    """`worker`, or what ran: `claim`, `publish`, `beat` or `maintain`."""
+    seen_at: datetime
+    age: float
+    """Seconds since then, by the database's clock."""
+    facts: Mapping[str, Any]
+
+    @property
+    def alive(self) -> bool:
+        return self.age <= LATE
+
+    @property
+    def queues(self) -> list[str]:
+        """The relay's queues that this worker consumes."""
+        return self.facts.get("queues") or []
+
+    @property
+    def shares_name(self) -> bool:
+        """Whether several workers have this name: each overwrites what the other has written. See `activity.beat`."""
+        return int(self.facts.get("met") or 0) > 1
+
+
+class Heartbeats:
+    """All heartbeats of one outbox. A worker that stopped in good order has none; one that was killed keeps its own for
+    a day."""
+
+    def __init__(self, rows: Iterable[Heartbeat] = ()) -> None:
+        rows = list(rows)
+        self.workers = [row for row in rows if row.kind == "worker"]
+        self.last = {row.kind: row for row in rows if row.kind != "worker"}
+        """When `claim`, `publish`, `beat` and `maintain` ran last."""
+
+    @classmethod
+    def read(cls, database: Database) -> Heartbeats:
+        return cls(Heartbeat(*row) for row in database.rows(activity.heartbeats(database.tables), {}))
+
+    @property
+    def alive(self) -> list[Heartbeat]:
+        return [worker for worker in self.workers if worker.alive]
+
+    @property
+    def shared_names(self) -> list[str]:
+        """Names that several live workers have: nobody knows which queues all of them consume."""
+        return [worker.name for worker in self.alive if worker.shares_name]
+
+    def consumers(self, queue: str) -> list[Heartbeat]:
+        """The live workers that consume a queue."""
+        return [worker for worker in self.alive if queue in worker.queues]
+
+    def last_consumer(self, queue: str) -> Heartbeat | None:
+        """The worker of a queue that was seen last, alive or not."""
+        return min((w for w in self.workers if queue in w.queues), key=lambda worker: worker.age, default=None)
+
+    def age(self, kind: str) -> float | None:
+        """Seconds since `claim`, `publish`, `beat` or `maintain` ran last; None: never."""
+        return self.last[kind].age if kind in self.last else None
+
+    def claims_stopped(self, settings: Settings) -> bool:
+        """Whether no claim has run for too long."""
+        age = self.age("claim")
+        return age is None or age > longest_pause(settings)
+
+    def beat_stopped(self, settings: Settings) -> bool:
+        """Whether beat has not ticked for too long. A tick is known by the claim that it causes, so the time without a
+        claim worker does not count."""
+        age, worker = self.age("beat"), self.last_consumer(CLAIM_QUEUE)
+        return age is None or (worker is not None and age - worker.age > longest_pause(settings))
+
+
+def longest_pause(settings: Settings) -> float:
+    """Seconds between two claims, or two ticks of beat, after which they count as stopped."""
+    return max(LATE, 10 * settings.claim_interval)

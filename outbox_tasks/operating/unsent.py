@@ -1,0 +1,47 @@
+"""What a drain could not send: the destinations that are in trouble, paused or limited, and how much waits for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outbox_tasks.operating import overview
+from outbox_tasks.relay.store import Store
+
+COUNTED = 1000
+"""Messages of a destination are counted up to this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """A destination whose messages could not be sent, although they are due."""
+
+    destination: str
+    waiting: int
+    """How many, counted up to some thousand."""
+    state: str
+    """`trouble`, `paused` or `limited`."""
+    why: str
+
+
+def unsent(store: Store) -> list[Unsent]:
+    """The destinations whose due messages a drain has not sent, although it had time for all.
+
+    The tables decide, so that each drain says the same. While a destination is in trouble, its failed messages count,
+    whether or not their next try is due at this moment.
+    """
+    found = []
+    for name, one in overview.destinations(store, COUNTED, estimate=False).items():
+        if not one.configured:
+            continue
+        configured, row = store.settings.destinations[name], one.breaker
+        # What an outage has put off has spent no attempt, and so counts as scheduled.
+        waiting = sum(one.states[state] for state in ("pending", "retrying", "scheduled"))
+        if row["state"] == "paused":
+            why = ": ".join(filter(None, (f"it is paused by {row['paused_by']}", row["paused_why"])))
+            found.append(Unsent(name, one.due, "paused", why))
+        elif row["failures"]:
+            why = f"its last sends failed ({row['error_code']}: {row['error']})"
+            found.append(Unsent(name, waiting, "trouble", why))
+        elif configured.rate_limit is not None or configured.concurrency is not None:
+            found.append(Unsent(name, one.due, "limited", "its rate_limit or concurrency is used up for now"))
+    return [one for one in found if one.waiting]
