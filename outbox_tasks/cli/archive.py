@@ -26,7 +26,7 @@ def maintain(as_json: bool) -> None:
     code 1 if a day that was to be dropped is still there, or anything else has failed.
     """
     from outbox_tasks.operating import retention
-    from outbox_tasks.telemetry.counters import Tallies
+    from outbox_tasks.telemetry.counters import Counters
 
     dropped: set[str] = set()
     made = forgotten = 0
@@ -37,9 +37,9 @@ def maintain(as_json: bool) -> None:
             dropped |= {str(day) for day in done.trimmed.dropped}
             if not done.more:
                 break
-        tallies = Tallies(lambda: store)
-        tallies.saw("maintain")
-        tallies.close()
+        counters = Counters(lambda: store)
+        counters.ran("maintain")
+        counters.close()
     kept = {str(day): why for day, why in done.trimmed.kept.items()}
     if as_json:
         found = {"partitions": made, "marks": forgotten, "dropped": sorted(dropped), "kept": kept}

@@ -18,7 +18,7 @@ from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
 from outbox_tasks.relay.drain import Drained, drain, settings_for
 from outbox_tasks.relay.send import Publishers
 from outbox_tasks.settings import Settings
-from outbox_tasks.telemetry.counters import Tallies
+from outbox_tasks.telemetry.counters import Counters
 from outbox_tasks.text import one_line
 
 
@@ -27,7 +27,7 @@ def run(seconds: float | None, *, as_json: bool) -> int:
     settings = settings_for(Settings())
     settings.check_destinations()
     with open_store(settings=settings) as store, _asked_to_stop() as stopped, _progress() as progress:
-        publishers, tallies = Publishers(settings), Tallies(lambda: store)
+        publishers, counters = Publishers(settings), Counters(lambda: store)
         deadline = None if seconds is None else time.monotonic() + seconds
         task = progress.add_task("sent 0")
         sent = 0
@@ -38,14 +38,14 @@ def run(seconds: float | None, *, as_json: bool) -> int:
         def settled(bundle: Bundle, verdicts: Sequence[Verdict], _: float) -> None:
             nonlocal sent
             sent += sum(verdict.step is Step.SENT for verdict in verdicts)
-            tallies.count(bundle.destination, (verdict.step.value for verdict in verdicts))
+            counters.count(bundle.destination, (verdict.step.value for verdict in verdicts))
             progress.update(task, description=one_line(f"sent {sent:,}, now {bundle.destination}"))
 
         try:
             drained = drain(store, publishers, stop=stop, settled=settled)
-            tallies.saw("claim", claimed=sent)
+            counters.ran("claim", claimed=sent)
         finally:
-            tallies.close()
+            counters.close()
             publishers.close()
         left = unsent(store) if drained.ended else []
     _tell(drained, left, as_json=as_json)

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 from outbox_tasks.errors import ClaimCheckFailed, ClaimCheckNotInstalled, ConfigurationError, OutboxError
 from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import CONTAINERS, without_secrets
 from outbox_tasks.settings.destination import Destination
 
@@ -40,8 +41,7 @@ class ClaimCheck:
         self._scheme = self._url.partition("://")[0]
         self.place = without_login(self._url)
         self._lanes = LANES if _client(destination.name, self._scheme, self.place).async_impl else 1
-        self._lock = threading.Lock()
-        self._opened: tuple[int, Any, str] | None = None
+        self._storage = PerProcess(self._open)
         self._left: list[threading.Thread] = []
 
     def store(self, messages: Sequence[LeasedMessage]) -> list[LeasedMessage | Outcome]:
@@ -99,7 +99,7 @@ class ClaimCheck:
                     found[message.id] = self._failed(message, f"{type(error).__name__}: {error}")
 
     def _put(self, message: LeasedMessage) -> None:
-        storage, root = self._open()
+        storage, root = self._storage.get()
         if getattr(storage, "local_file", False):
             _write(Path(root), message.id, message.payload)
         else:
@@ -109,10 +109,8 @@ class ClaimCheck:
     def _open(self) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
 
-        with self._lock:
-            if self._opened is None or self._opened[0] != os.getpid():  # its clients do not survive a fork
-                self._opened = (os.getpid(), *url_to_fs(self._url, skip_instance_cache=True))
-            return self._opened[1:]
+        storage, root = url_to_fs(self._url, skip_instance_cache=True)
+        return storage, str(root)
 
     def _failed(self, message: LeasedMessage, reason: str) -> OutboxError:
         shown = without_secrets(reason, self._url)[:SHOWN]

@@ -13,7 +13,7 @@ from outbox_tasks.errors import OutboxError
 from outbox_tasks.signals import settled
 from outbox_tasks.telemetry import heartbeat, logs, metrics, monitor
 from outbox_tasks.telemetry.alerts import teller, webhook
-from outbox_tasks.telemetry.counters import Tallies
+from outbox_tasks.telemetry.counters import Counters
 from outbox_tasks.worker.process import Relay, serves
 
 
@@ -28,9 +28,9 @@ def connect(relay: Relay) -> None:
             except OutboxError as error:
                 raise SystemExit(f"outbox_tasks: {error}") from None
 
-    tallies = Tallies(lambda: relay.store)
-    tallies.connect(app)
-    relay.before_close.append(tallies.close)
+    counters = Counters(lambda: relay.store)
+    counters.connect(app)
+    relay.before_close.append(counters.close)
     settled.connect(logs.published, sender=app, weak=False)
     signals.worker_init.connect(check, weak=False)
     teller.connect(relay)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from celery import Celery
 from outbox_tasks.database import activity
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import logger
 from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store import Store
@@ -42,109 +42,111 @@ MOST = 10_000
 Key = tuple[int, str, str]
 """When it was counted, in grains of the monotonic clock; destination, outcome."""
 
-Note = tuple[float, dict[str, Any]]
+Run = tuple[float, dict[str, Any]]
 """When something ran, by the monotonic clock, and its facts."""
 
 
-class Tallies:
-    """Counts, and notes of what has run. Every method may be called in any thread, after any fork."""
+class Unwritten:
+    """What one process has counted and not written yet."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.writing = threading.Lock()
+        self.counts: Counter[Key] = Counter()
+        self.runs: dict[str, Run] = {}
+        self.timer: threading.Timer | None = None
+
+
+class Counters:
+    """Counts messages by their outcome, and remembers when each part of the relay last ran. Any thread may call it."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
-        self._start()
-
-    def _start(self) -> None:
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
-        self._counts: Counter[Key] = Counter()
-        self._seen: dict[str, Note] = {}
-        self._timer: threading.Timer | None = None
+        self._own = PerProcess(Unwritten)
 
     def connect(self, app: Celery) -> None:
         """Count what the relay in this app does."""
-        settled.connect(self._settled, sender=app, weak=False)
-        claimed.connect(self._claimed, sender=app, weak=False)
-        ran.connect(self._ran, sender=app, weak=False)
+        settled.connect(self._count_settled, sender=app, weak=False)
+        claimed.connect(self._count_claimed, sender=app, weak=False)
+        ran.connect(self._note_run, sender=app, weak=False)
 
     def count(self, destination: str, outcomes: Iterable[str]) -> None:
         """Something became of messages of a destination: see `model.Step`, and `Claimed.cause`."""
         now = int(time.monotonic()) // GRAIN
-        self._note(Counter((now, destination, outcome) for outcome in outcomes), {})
+        self._add(Counter((now, destination, outcome) for outcome in outcomes), {})
 
-    def saw(self, what: str, **facts: Any) -> None:
+    def ran(self, what: str, **facts: Any) -> None:
         """`what` has run: `claim`, `publish` (something was sent, or tried), `beat` or `maintain`."""
-        self._note(Counter(), {what: (time.monotonic(), {"by": holder(), **facts})})
+        self._add(Counter(), {what: (time.monotonic(), {"by": holder(), **facts})})
 
     def flush(self) -> bool:
         """Write what there is. Returns whether that went well; if not, it is kept."""
-        if self._pid != os.getpid():
-            self._start()
-        with self._writing:
-            with self._lock:
-                counts, seen = self._counts, self._seen
-                self._counts, self._seen, self._timer = Counter(), {}, None
+        own = self._own.get()
+        with own.writing:
+            with own.lock:
+                counts, runs = own.counts, own.runs
+                own.counts, own.runs, own.timer = Counter(), {}, None
             try:
-                self._write(counts, seen)
+                self._write(counts, runs)
             except Exception as error:
                 known = isinstance(error, OutboxError)
                 log.log(logging.DEBUG if known else logging.ERROR, "could not write what was counted", exc_info=error)
-                with self._lock:
-                    self._counts = _bounded(counts + self._counts)
-                    self._seen = seen | self._seen
+                with own.lock:
+                    own.counts = _bounded(counts + own.counts)
+                    own.runs = runs | own.runs
                 return False
         return True
 
     def close(self) -> None:
         """Write what there is, for the last time, if it can be."""
-        timer = self._timer
-        if timer is not None and self._pid == os.getpid():
+        timer = self._own.get().timer
+        if timer is not None:
             timer.cancel()
             self.flush()
 
-    def _settled(self, bundle: Bundle, verdicts: Sequence[Verdict], **_: Any) -> None:
+    def _count_settled(self, bundle: Bundle, verdicts: Sequence[Verdict], **_: Any) -> None:
         self.count(bundle.destination, (verdict.step.value for verdict in verdicts))
         if any(verdict.step is not Step.STALE for verdict in verdicts):
-            self.saw("publish")
+            self.ran("publish")
 
-    def _claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
+    def _count_claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
         for row in tally.buried:
             self.count(row.destination, ["dead"])
         for (destination, cause), count in tally.again.items():
             self.count(destination, [cause] * count)
         facts = {"claimed": tally.claimed, "bundles": tally.bundles, "held_back": tally.held_back}
-        self.saw("claim", **facts, waiting=tally.waiting, seconds=round(seconds, 4))
+        self.ran("claim", **facts, waiting=tally.waiting, seconds=round(seconds, 4))
 
-    def _ran(self, what: str, **_: Any) -> None:
-        self.saw(what)
+    def _note_run(self, what: str, **_: Any) -> None:
+        self.ran(what)
 
-    def _note(self, counts: Counter[Key], seen: dict[str, Note]) -> None:
-        if self._pid != os.getpid():
-            self._start()
-        with self._lock:
-            self._counts.update(counts)
-            self._seen |= seen
-        self._later(EVERY)
+    def _add(self, counts: Counter[Key], runs: dict[str, Run]) -> None:
+        own = self._own.get()
+        with own.lock:
+            own.counts.update(counts)
+            own.runs |= runs
+        self._write_in(EVERY)
 
-    def _later(self, wait: float) -> None:
-        """Threads do not survive a fork, and an idle process needs none: one is started by the first count."""
-        with self._lock:
-            if self._timer is None:
+    def _write_in(self, wait: float) -> None:
+        """Start a thread that writes after `wait` seconds, unless there is one: an idle process needs none."""
+        own = self._own.get()
+        with own.lock:
+            if own.timer is None:
                 timer = threading.Timer(wait, self._flush_in_time)
-                timer.name, timer.daemon = "outbox-tallies", True
+                timer.name, timer.daemon = "outbox-counters", True
                 try:
                     timer.start()
                 except RuntimeError as error:  # the process is ending
                     log.debug("nothing more is counted: %s", error)
                 else:
-                    self._timer = timer  # only now: a time limit may strike before
+                    own.timer = timer  # only now: a time limit may strike before
 
     def _flush_in_time(self) -> None:
         if not self.flush():
-            self._later(BROKEN)
+            self._write_in(BROKEN)
 
-    def _write(self, counts: Counter[Key], seen: dict[str, Note]) -> None:
-        if not counts and not seen:
+    def _write(self, counts: Counter[Key], runs: dict[str, Run]) -> None:
+        if not counts and not runs:
             return
         now, store = time.monotonic(), self._store()
         if counts:
@@ -154,8 +156,8 @@ class Tallies:
             ]
             store.do(activity.tally(store.tables), {"counted": json.dumps(said)})
             counts.clear()  # written: not again if what follows fails
-        if seen:
-            rows = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in seen.items()]
+        if runs:
+            rows = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in runs.items()]
             store.do(activity.beat(store.tables), {"seen": json.dumps(rows)})
 
 

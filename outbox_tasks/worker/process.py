@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 
 from celery import Celery
@@ -17,6 +16,7 @@ from outbox_tasks.broker.names import QUEUES
 from outbox_tasks.broker.pinned import joined
 from outbox_tasks.destinations import kind_of
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import redacted
 from outbox_tasks.relay.send import Publishers
 from outbox_tasks.relay.store import Store
@@ -49,13 +49,10 @@ class Relay:
         """Called when this process ends, to write what it still has."""
         self.threads = 1
         """How many tasks run at once in this process."""
-        self._locks: dict[int, threading.Lock] = {}
-        """One for each process: nobody would release a lock that the parent held when it forked."""
         self.shaken: float | None = time.monotonic()
         """When a claim of this process last found the database away; None: that has been looked after."""
-        self._pid: int | None = None
-        self._store: Store | None = None
-        self._publishers: Publishers | None = None
+        self._store = PerProcess(self._open_store, lambda parents: parents.engine.dispose(close=False))
+        self._publishers = PerProcess(lambda: Publishers(self.settings))
 
     @cached_property
     def settings(self) -> Settings:
@@ -77,21 +74,18 @@ class Relay:
     @property
     def store(self) -> Store:
         """The store of this process. Raises a `Schema…` error when the tables are not of this release."""
-        with self._own():
-            if self._store is None:
-                store = Store.connect(self.settings)
-                store.check_version()
-                store.traffic.threads = self.threads
-                self._store = store
-            return self._store
+        return self._store.get()
 
     @property
     def publishers(self) -> Publishers:
         """The publishers of this process."""
-        with self._own():
-            if self._publishers is None:
-                self._publishers = Publishers(self.settings)
-            return self._publishers
+        return self._publishers.get()
+
+    def _open_store(self) -> Store:
+        store = Store.connect(self.settings)
+        store.check_version()
+        store.traffic.threads = self.threads
+        return store
 
     def check_pool(self, pool: str, concurrency: int) -> None:
         """Called at a worker's start. Raises `ConfigurationError` if the relay can't run in this pool of Celery's."""
@@ -158,22 +152,9 @@ class Relay:
         """Close the connections of this process."""
         for end in self.before_close:
             end()
-        if self._publishers is not None:
-            self._publishers.close()
-            self._publishers = None
-        if self._store is not None:
-            self._store.close()
-            self._store = None
-
-    @contextmanager
-    def _own(self) -> Iterator[None]:
-        """Inside, one thread at a time opens connections, and none are a parent's."""
-        with self._locks.setdefault(os.getpid(), threading.Lock()):
-            if self._pid != os.getpid():
-                if self._store is not None:
-                    self._store.engine.dispose(close=False)  # the connections belong to the parent
-                self._pid, self._store, self._publishers = os.getpid(), None, None
-            yield
+        for opened in (self._publishers.take(), self._store.take()):
+            if opened is not None:
+                opened.close()
 
 
 def serves(app: Celery) -> bool:

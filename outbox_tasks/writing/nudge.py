@@ -6,7 +6,6 @@ dead, slow or black-holed broker costs it nothing; what a lost nudge would have 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from celery import Celery
 from outbox_tasks.broker.broker import Broker, same_place
 from outbox_tasks.broker.pinned import PinnedCelery, joined
 from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import logger
 from outbox_tasks.settings import Settings
 
@@ -38,31 +38,29 @@ TIMEOUT = 1.0
 """Seconds that the broker has to answer."""
 
 
+Wanted = SimpleQueue[Callable[[], bool] | None]
+"""Calls of a nudge: each with the condition that it waits for, if any."""
+
+
 class Nudge:
     """Wakes the claim soon after it is called; many calls make one nudge."""
 
     def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
-        self._wanted: SimpleQueue[Callable[[], bool] | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._pid: int | None = None
+        self._wanted = PerProcess(self._start)
 
     def __call__(self, after: Callable[[], bool] | None = None) -> None:
         """Ask for a nudge, once `after` is true (or soon anyway). Returns at once; never raises."""
-        if self._pid != os.getpid():
-            self._start()
-        if self._wanted.qsize() < ENOUGH:
-            self._wanted.put(after)
+        wanted = self._wanted.get()
+        if wanted.qsize() < ENOUGH:
+            wanted.put(after)
 
-    def _start(self) -> None:
-        # Threads do not survive a fork: each process starts its own, when it first needs one.
-        with self._lock:
-            if self._pid != os.getpid():
-                self._pid = os.getpid()
-                self._wanted = SimpleQueue()
-                threading.Thread(target=self._run, args=(self._wanted,), name="outbox-nudge", daemon=True).start()
+    def _start(self) -> Wanted:
+        wanted: Wanted = SimpleQueue()
+        threading.Thread(target=self._run, args=(wanted,), name="outbox-nudge", daemon=True).start()
+        return wanted
 
-    def _run(self, wanted: SimpleQueue[Callable[[], bool] | None]) -> None:
+    def _run(self, wanted: Wanted) -> None:
         while True:
             waits = [wanted.get()]
             while not wanted.empty():
@@ -95,18 +93,15 @@ def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
 
 
 class _Wake:
-    """Connects when it is first called, in the nudge's thread: by then the app is configured, and the fork is over."""
+    """Connects when it is first called, in the nudge's thread: by then the app is configured."""
 
     def __init__(self, settings: Settings, app: Celery | None) -> None:
         self._settings = settings
         self._app = app
-        self._pid: int | None = None
+        self._broker = PerProcess(self._connect)
 
     def __call__(self) -> bool:
-        if self._pid != os.getpid():
-            self._broker = self._connect()
-            self._pid = os.getpid()
-        return self._broker.wake_claim()
+        return self._broker.get().wake_claim()
 
     def _connect(self) -> Broker:
         app, url = self._app, self._settings.broker_url

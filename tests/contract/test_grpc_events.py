@@ -170,12 +170,12 @@ class TestTheStatusOfACall:
         publisher: Any = loaded(target.url(target.place))
         with closing(publisher):
             publisher.publish([message(0)])
-            before = publisher._channel
+            before = publisher._channel.made
             sent_by(publisher, message(1, event_type="abort.RESOURCE_EXHAUSTED"))
-            assert publisher._channel is before
+            assert publisher._channel.made is before
             sent_by(publisher, message(1, event_type="abort.UNAVAILABLE"))
             assert publisher.publish([message(2)]) == [SENT]
-            assert publisher._channel is not before
+            assert publisher._channel.made is not before
 
 
 class TestSizes:

@@ -190,12 +190,12 @@ class TestTheStatusOfARequest:
         publisher: Any = loaded(target.url(target.place))
         with closing(publisher):
             publisher.publish([message(0)])
-            before = publisher._channel
+            before = publisher._own.get().channel
             sent_by(publisher, message(1, event_type="abort.RESOURCE_EXHAUSTED"))
-            assert publisher._channel is before
+            assert publisher._own.get().channel is before
             sent_by(publisher, message(1, event_type="abort.UNAVAILABLE"))
             assert publisher.publish([message(2)]) == [SENT]
-            assert publisher._channel is not before
+            assert publisher._own.get().channel is not before
 
     def test_a_time_limit_leaves_nothing_under_way(self, target: Counterpart) -> None:
         class Struck(BaseException):
@@ -213,7 +213,7 @@ class TestTheStatusOfARequest:
                 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
                 with pytest.raises(Struck):
                     publisher.publish([message(1)])
-                assert publisher._channel is None
+                assert publisher._own.get().channel is None
                 target.thaw()
                 assert publisher.publish([message(2)]) == [SENT]
         finally:

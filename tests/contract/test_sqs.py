@@ -130,7 +130,7 @@ def test_a_queue_may_be_named_in_other_ways(target: Counterpart, where: str) -> 
     path = where.format(place=target.place, region=REGION, account=ACCOUNT)
     with closing(loaded(f"sqs://test:te%2Fst@{REGION}/{path}?endpoint={target.address}")) as publisher:
         assert publisher.publish([message(3)]) == [SENT]
-        assert publisher._opened[1].endswith(f"/{ACCOUNT}/{target.place}")  # type: ignore[attr-defined]
+        assert publisher._own.get().place.endswith(f"/{ACCOUNT}/{target.place}")  # type: ignore[attr-defined]
     assert numbers(target) == [3]
 
 

@@ -198,12 +198,12 @@ class TestLooking:
 
     @pytest.mark.parametrize("key", [None, "order:42"])
     def test_finds_what_has_been_due_for_too_long(self, new_board: MakeBoard, rows: Rows, key: str | None) -> None:
-        board = new_board(stale_after=60)
-        rows.insert(3, locked_until=seconds_from_now(-59), key=key)
+        board = new_board(stale_after=600)
+        rows.insert(3, locked_until=seconds_from_now(-300), key=key)
         assert board.stale() == {}
-        rows.insert(locked_until=seconds_from_now(-100), key=key and "order:7")
-        assert board.stale() == {"orders": pytest.approx(100, abs=5)}
-        rows.insert(destination="unknown", locked_until=seconds_from_now(-200), key=key)
+        rows.insert(locked_until=seconds_from_now(-1000), key=key and "order:7")
+        assert board.stale() == {"orders": pytest.approx(1000, abs=60)}
+        rows.insert(destination="unknown", locked_until=seconds_from_now(-2000), key=key)
         assert board.stale().keys() == {"orders", "unknown"}
 
     @pytest.mark.parametrize("why", ["paused", "left alone"])

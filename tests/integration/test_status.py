@@ -30,7 +30,7 @@ from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import claimed, settled
-from outbox_tasks.telemetry.counters import MOST, Tallies
+from outbox_tasks.telemetry.counters import MOST, Counters
 from tests.conftest import Rows, eventually, seconds_from_now
 
 Run = Callable[..., Result]
@@ -182,15 +182,15 @@ def test_watching_ends_with_ctrl_c(env: dict[str, str], rows: Rows, as_json: boo
     assert b"Aborted" not in said
 
 
-class TestTallies:
+class TestCounters:
     @pytest.fixture
     def app(self) -> Iterator[Celery]:
         with Celery("t", set_as_current=False) as app:
             yield app
 
     @pytest.fixture
-    def tallies(self, store: Store, app: Celery) -> Iterator[Tallies]:
-        made = Tallies(lambda: store)
+    def counters(self, store: Store, app: Celery) -> Iterator[Counters]:
+        made = Counters(lambda: store)
         made.connect(app)
         yield made
         made.close()
@@ -204,7 +204,7 @@ class TestTallies:
         return dict(found)
 
     def test_of_what_was_settled_are_written_though_nothing_else_happens(
-        self, tallies: Tallies, app: Celery, rows: Rows
+        self, counters: Counters, app: Celery, rows: Rows
     ) -> None:
         steps = [Step.SENT] * 3 + [Step.RETRY, Step.DEAD, Step.STALE]
         tickets = tuple(Ticket(str(n), 1, "e") for n in range(len(steps)))
@@ -213,9 +213,11 @@ class TestTallies:
         expected = {("orders", "sent"): 3, ("orders", "retry"): 1, ("orders", "dead"): 1, ("orders", "stale"): 1}
         eventually(lambda: self.counted(rows) == expected)
 
-    def test_of_processes_add_up_and_show_as_rates(self, tallies: Tallies, store: Store, rows: Rows, run: Run) -> None:
-        other = Tallies(lambda: store)
-        for each in (tallies, other, tallies):
+    def test_of_processes_add_up_and_show_as_rates(
+        self, counters: Counters, store: Store, rows: Rows, run: Run
+    ) -> None:
+        other = Counters(lambda: store)
+        for each in (counters, other, counters):
             each.count("orders", ["sent"] * 500 + ["release"] * 5)
             assert each.flush()
         assert self.counted(rows) == {("orders", "sent"): 1500, ("orders", "release"): 15}
@@ -223,18 +225,18 @@ class TestTallies:
         assert 1500 / 5 <= orders["sent"] <= 1500 / 4
         assert 15 / 5 <= orders["failed"] <= 15 / 4
 
-    def test_of_other_apps_are_not_ours(self, tallies: Tallies, rows: Rows) -> None:
+    def test_of_other_apps_are_not_ours(self, counters: Counters, rows: Rows) -> None:
         with Celery("other", set_as_current=False) as other:
             claimed.send(sender=other, tally=Tally(claimed=1), seconds=0.1)
-        assert tallies.flush()
+        assert counters.flush()
         with rows.engine.connect() as connection:
             assert not connection.execute(rows.tables.heartbeats.select()).all()
 
-    def test_a_claim_leaves_its_facts(self, tallies: Tallies, app: Celery, run: Run) -> None:
+    def test_a_claim_leaves_its_facts(self, counters: Counters, app: Celery, run: Run) -> None:
         tally = Tally(claimed=7, bundles=2, held_back=True, waiting=300)
         tally.again["orders", "lease_expired"] = 4
         claimed.send(sender=app, tally=tally, seconds=0.25)
-        assert tallies.flush()
+        assert counters.flush()
         claim = shown(run)["claim"]
         assert (claim["claimed"], claim["bundles"], claim["held_back"]) == (7, 2, True)
         assert (claim["waiting"], claim["seconds"]) == (300, 0.25)
@@ -247,29 +249,29 @@ class TestTallies:
                 raise DatabaseUnavailable(url="x", reason="it is away")
             return store
 
-        tallies = Tallies(reach)
-        tallies.count("orders", ["sent"] * 3)
-        assert not tallies.flush()
-        tallies.count("orders", ["sent"])
-        assert not tallies.flush()
+        counters = Counters(reach)
+        counters.count("orders", ["sent"] * 3)
+        assert not counters.flush()
+        counters.count("orders", ["sent"])
+        assert not counters.flush()
         away = False
-        assert tallies.flush()
+        assert counters.flush()
         assert self.counted(rows) == {("orders", "sent"): 4}
         away = True
         for n in range(MOST + 10):
-            tallies.count(f"d{n}", ["sent"])
-        assert not tallies.flush()
-        assert len(tallies._counts) == MOST
-        tallies._counts.clear()
-        tallies.close()
+            counters.count(f"d{n}", ["sent"])
+        assert not counters.flush()
+        assert len(counters._own.get().counts) == MOST
+        counters._own.get().counts.clear()
+        counters.close()
 
-    def test_are_not_written_twice_by_a_fork(self, tallies: Tallies, rows: Rows) -> None:
-        tallies.count("orders", ["sent"])
+    def test_are_not_written_twice_by_a_fork(self, counters: Counters, rows: Rows) -> None:
+        counters.count("orders", ["sent"])
         if not (pid := os.fork()):
-            tallies.count("mails", ["sent"])
-            os._exit(len(tallies._counts))
+            counters.count("mails", ["sent"])
+            os._exit(len(counters._own.get().counts))
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
-        assert tallies.flush()
+        assert counters.flush()
         assert self.counted(rows) == {("orders", "sent"): 1}
 
 

@@ -13,7 +13,6 @@ JSON object, `headers`. A payload that is not text as SQS understands it goes as
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
 from abc import ABC, abstractmethod
@@ -32,6 +31,7 @@ from outbox_tasks.destinations.aws.address import address_of
 from outbox_tasks.destinations.aws.answers import failed, trouble
 from outbox_tasks.destinations.aws.message import attributes_of, body_of
 from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import encoded
@@ -76,6 +76,16 @@ class Round:
             self.ended = outcome
 
 
+@dataclass
+class Connections:
+    """What sends the requests of one process."""
+
+    threads: ThreadPoolExecutor
+    client: Any = None
+    """None until it is open."""
+    place: str = ""
+
+
 class BatchPublisher(ABC):
     """Sends in batches of ten, several at once. Sent means that the service has given the message an id of its own."""
 
@@ -89,19 +99,15 @@ class BatchPublisher(ABC):
         self._fifo = self._address.name.endswith(".fifo")
         self._source = settings.source
         self._send_timeout = settings.send_timeout
-        self._pool: ThreadPoolExecutor | None = None
-        self._opened: tuple[Any, str] | None = None
-        self._pid = os.getpid()
+        self._own = PerProcess(lambda: Connections(ThreadPoolExecutor(LANES, thread_name_prefix=self.service)))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """One request for ten messages; those of one group stay in their order, one request after the other."""
         deadline = time.monotonic() + self._send_timeout
-        if self._pid != os.getpid():  # neither threads nor connections survive a fork
-            self._pool, self._opened, self._pid = None, None, os.getpid()
         made, outcomes = encoded(messages, self._entry)
         sending = Round(outcomes)
         entries = [entry._replace(nth=nth) for nth, entry in made.items()]
-        if entries and self._opened is None:
+        if entries and self._own.get().client is None:
             self._run([partial(self._open, sending)], sending, deadline)
         self._run([partial(self._send_lane, lane, sending) for lane in _lanes(entries)], sending, deadline)
         if sending.ended is not None and sending.ended.code == "unauthorized":
@@ -110,18 +116,17 @@ class BatchPublisher(ABC):
 
     def close(self) -> None:
         """Close the connections."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._opened is not None:
-            self._opened[0].close()
-        self._pool = self._opened = None
+        own = self._own.take()
+        if own is not None:
+            own.threads.shutdown(wait=False, cancel_futures=True)
+            if own.client is not None:
+                own.client.close()
 
     def _run(self, steps: Sequence[Callable[[], None]], sending: Round, deadline: float) -> None:
         """In threads, because no option of the client bounds the whole of a request, nor what it does to find
         credentials and addresses."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(LANES, thread_name_prefix=self.service)
-        running = [self._pool.submit(step) for step in steps]
+        threads = self._own.get().threads
+        running = [threads.submit(step) for step in steps]
         try:
             late = wait(running, timeout=max(0.0, deadline - time.monotonic())).not_done
         except BaseException:
@@ -150,7 +155,8 @@ class BatchPublisher(ABC):
             session = boto3.session.Session(region_name=address.region, botocore_session=base, **address.credentials)
             client = session.client(self.service, endpoint_url=address.endpoint, config=config)
             client.meta.events.register_first(f"request-created.{self.service}", _encode)
-            self._opened = client, self._place(client)
+            own = self._own.get()
+            own.place, own.client = self._place(client), client
         except Exception as error:
             if client is not None:
                 client.close()
@@ -188,10 +194,11 @@ class BatchPublisher(ABC):
             sending.settle(entry, outcome)
 
     def _answers(self, batch: Sequence[Entry]) -> list[Outcome]:
-        if self._opened is None:
+        own = self._own.get()
+        if own.client is None:
             return [Outcome.retry("closed", "the publisher was closed")] * len(batch)
-        client, place = self._opened
-        answer = self._request(client, place, [{"Id": str(n), **entry.fields} for n, entry in enumerate(batch)])
+        entries = [{"Id": str(n), **entry.fields} for n, entry in enumerate(batch)]
+        answer = self._request(own.client, own.place, entries)
         said = {refused["Id"]: failed(refused) for refused in answer.get("Failed", ())}
         said |= {taken["Id"]: Outcome.sent() for taken in answer.get("Successful", ())}
         return [said.get(str(n), UNCONFIRMED) for n in range(len(batch))]

@@ -7,7 +7,6 @@ by default), `authority`, and for TLS `ca_file`, `cert_file` and `key_file`.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections import deque
@@ -24,6 +23,7 @@ from outbox_tasks.destinations.grpc_status import LOST, SIZE, outcome_of
 from outbox_tasks.destinations.proto import DELIVER, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import ConfigurationError, PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN, Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
@@ -65,9 +65,7 @@ class GrpcPublisher:
         self._metadata = [("authorization", f"Bearer {self._options['token']}")] if "token" in self._options else []
         self._tls = parts.scheme == "grpcs"
         self._source, self._timeout = settings.source, settings.send_timeout
-        self._channel: Any = None
-        self._deliver: Any = None
-        self._pid = 0
+        self._channel = PerProcess(self._open)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """One call for all, or as few as their size allows. A call that one message spoils is halved until it is
@@ -101,9 +99,9 @@ class GrpcPublisher:
 
     def close(self) -> None:
         """Close the connection."""
-        channel, self._channel, self._deliver = self._channel, None, None
-        if channel is not None:
-            channel.close()
+        opened = self._channel.take()
+        if opened is not None:
+            opened[0].close()
 
     def _calls(self, entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         """The entries in calls of at most the configured size. A larger one goes alone: the receiver may take it."""
@@ -122,7 +120,8 @@ class GrpcPublisher:
         request = DeliverRequest()
         for entry in entries:
             request.MergeFromString(entry.request)
-        response = self._connected()(request, timeout=max(timeout, 0), metadata=self._metadata)
+        _, deliver = self._channel.get()
+        response = deliver(request, timeout=max(timeout, 0), metadata=self._metadata)
         answers: dict[str, Outcome] = {}
         for result in response.results:
             # Of two answers for one id, the worse counts: to repeat a message does less harm than to lose it.
@@ -131,17 +130,12 @@ class GrpcPublisher:
         missing = Outcome.retry("no_result", "the receiver's answer says nothing of this message")
         return [answers.get(entry.id, missing) for entry in entries]
 
-    def _connected(self) -> Any:
-        if self._deliver is None or self._pid != os.getpid():
-            # A channel does not survive a fork.
-            self._channel = self._open()
-            self._pid = os.getpid()
-            self._deliver = self._channel.unary_unary(
-                DELIVER, DeliverRequest.SerializeToString, DeliverResponse.FromString
-            )
-        return self._deliver
+    def _open(self) -> tuple[Any, Any]:
+        """A channel, and its call."""
+        channel = self._new_channel()
+        return channel, channel.unary_unary(DELIVER, DeliverRequest.SerializeToString, DeliverResponse.FromString)
 
-    def _open(self) -> Any:
+    def _new_channel(self) -> Any:
         options: list[tuple[str, str | int]] = [
             ("grpc.use_local_subchannel_pool", 1),  # or a closed channel's connection may be found again
             ("grpc.max_receive_message_length", -1),

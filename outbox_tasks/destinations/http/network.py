@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import socket
 import ssl
 import threading
@@ -35,7 +34,6 @@ class Background:
     """An event loop in a thread of its own, so that `publish` may be called from any thread, or from another loop."""
 
     def __init__(self) -> None:
-        self.pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="outbox webhooks", daemon=True)
         self._thread.start()

@@ -9,14 +9,13 @@ say (https://www.standardwebhooks.com). Addresses of private networks are refuse
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -27,6 +26,7 @@ from outbox_tasks.destinations.http.network import Background, Connections
 from outbox_tasks.destinations.http.options import Headers
 from outbox_tasks.errors import OutageError, PermanentError
 from outbox_tasks.model import EVENT_ID, LeasedMessage, Outcome, Result
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, checked_headers, encoded
@@ -96,9 +96,8 @@ class HttpPublisher:
         ]
         if options.authorization is not None:
             self._common.append((b"authorization", options.authorization.encode()))
-        self._connections = Connections(url, private=options.private)
-        self._background: Background | None = None
-        self._lock = threading.Lock()
+        self._connections = PerProcess(partial(Connections, url, private=options.private))
+        self._background = PerProcess(Background)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """Messages of one key one after the other, all else at the same time, as far as connections go."""
@@ -108,23 +107,15 @@ class HttpPublisher:
             key = messages[index].key
             lanes.setdefault(index if key is None else key, []).append((index, request))
         if lanes:
-            self._running().run(self._send_all(list(lanes.values()), outcomes), self._timeout + GRACE)
+            self._background.get().run(self._send_all(list(lanes.values()), outcomes), self._timeout + GRACE)
         return [outcomes[index] for index in range(len(messages))]
 
     def close(self) -> None:
         """Close the connections."""
-        with self._lock:
-            background, self._background = self._background, None
-            if background is not None and background.pid == os.getpid():
-                background.run(self._connections.aclose(), GRACE)
-                background.stop()
-
-    def _running(self) -> Background:
-        with self._lock:
-            if self._background is None or self._background.pid != os.getpid():  # a fork takes no threads along
-                self._background = Background()
-                self._connections = Connections(self._options.url, private=self._options.private)
-            return self._background
+        background = self._background.take()
+        if background is not None:
+            background.run(self._connections.get().aclose(), GRACE)
+            background.stop()
 
     def _request(self, message: LeasedMessage) -> _Request:
         headers = [*self._common, (b"idempotency-key", message.id.encode())]
@@ -182,7 +173,7 @@ class HttpPublisher:
         connect = {"connect": min(5.0, self._timeout / 2)}
         headers = request.headers + self._options.signature(request.id, request.body)
         async with (
-            self._connections.one() as connection,
+            self._connections.get().one() as connection,
             connection.stream(
                 b"POST", self._url, headers=headers, content=request.body, extensions={"timeout": connect}
             ) as response,

@@ -7,10 +7,10 @@ and `content-type`, the payload unchanged as the value; the message's own header
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaException, Producer
@@ -19,12 +19,10 @@ from outbox_tasks.destinations.kafka import url
 from outbox_tasks.destinations.kafka.session import DebugLog, Record, Session
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN, Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
-
-_inherited: list[Any] = []
-"""Producers of a parent process. Their threads are not here: to destroy one would wait for them for ever."""
 
 
 class KafkaPublisher:
@@ -49,7 +47,8 @@ class KafkaPublisher:
             "message.timeout.ms": milliseconds,
         }
         _check(destination, self._conf)
-        self._session: Session | None = None
+        # Of several batches on their way, none is taken after one that was refused: their order holds.
+        self._session = PerProcess(partial(Session, {**self._conf, "enable.gapless.guarantee": True}))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All at once; or one by one, in order, if the broker refused a batch: that says nothing of each message."""
@@ -68,9 +67,9 @@ class KafkaPublisher:
 
     def close(self) -> None:
         """Close the connections; nothing is left to be sent."""
-        if self._session is not None:
-            self._session.end()
-            self._session = None
+        session = self._session.take()
+        if session is not None:
+            session.end()
 
     def _sent(self, records: Sequence[Record], deadline: float) -> tuple[list[Outcome], bool]:
         """Their outcomes, and whether the broker refused any. A producer with which anything went wrong is not used
@@ -103,15 +102,10 @@ class KafkaPublisher:
         return outcomes + [unsent] * (len(records) - len(outcomes))
 
     def _open(self) -> Session:
-        if self._session is not None and self._session.pid != os.getpid():
-            _inherited.append(self._session)
-            self._session = None
-        if self._session is not None and not self._session.is_well():
+        session = self._session.made
+        if session is not None and not session.is_well():
             self.close()
-        if self._session is None:
-            # Of several batches on their way, none is taken after one that was refused: their order holds.
-            self._session = Session({**self._conf, "enable.gapless.guarantee": True})
-        return self._session
+        return self._session.get()
 
     def _record(self, message: LeasedMessage) -> Record:
         ours = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}

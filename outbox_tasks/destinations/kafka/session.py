@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -70,7 +69,6 @@ class Session:
     """A producer, and what it said of itself. Its threads belong to the process that made it."""
 
     def __init__(self, conf: dict[str, Any]) -> None:
-        self.pid = os.getpid()
         self.troubled = False
         self._fatal: KafkaError | None = None
         self._errors: deque[KafkaError] = deque(maxlen=100)

@@ -12,15 +12,15 @@ the CloudEvents binding for RabbitMQ has it, so that a consumer may change its b
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from outbox_tasks.destinations.kombu.parcel import TEXT, Line, Parcel
 from outbox_tasks.destinations.kombu.rabbit import RabbitLine
 from outbox_tasks.destinations.kombu.virtual import VirtualLine
 from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
@@ -35,27 +35,20 @@ class KombuPublisher:
         self._source = settings.source
         self._send_timeout = settings.send_timeout
         amqp_scheme = destination.scheme in ("amqp", "amqps")
-        self._make: Callable[[], Line] = partial(RabbitLine if amqp_scheme else VirtualLine, destination, settings)
-        self._line: Line = self._make()
-        self._pid = os.getpid()
-        self._inherited: Line | None = None
+        kind = RabbitLine if amqp_scheme else VirtualLine
+        self._line = PerProcess[Line](partial(kind, destination, settings))
+        self._line.get()  # checks the URL
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All at once where the broker allows it, and one outcome for each."""
         deadline = time.monotonic() + self._send_timeout
         parcels, unsendable = encoded(messages, self._parcel)
-        outcomes = iter(self._own_line().send(list(parcels.values()), deadline) if parcels else ())
+        outcomes = iter(self._line.get().send(list(parcels.values()), deadline) if parcels else ())
         return [unsendable.get(place) or next(outcomes) for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connection."""
-        self._own_line().close()
-
-    def _own_line(self) -> Line:
-        if self._pid != os.getpid():
-            # That of the parent is kept and left alone: to close it here would end it there.
-            self._inherited, self._line, self._pid = self._line, self._make(), os.getpid()
-        return self._line
+        self._line.get().close()
 
     def _parcel(self, message: LeasedMessage) -> Parcel:
         events = {f"ce-{name}": value for name, value in attributes(message, self._source).items()}

@@ -11,10 +11,10 @@ those of the CloudEvents binding for Pub/Sub, binary mode (`ce-id`, …), with t
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 from urllib.parse import quote
@@ -29,6 +29,7 @@ from outbox_tasks.destinations.pubsub.channel import Opening, emulator_of, plain
 from outbox_tasks.destinations.pubsub.message import REQUEST, Entry, entry
 from outbox_tasks.errors import OutageError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import encoded
@@ -46,6 +47,16 @@ Lane = deque[list[Entry]]
 """Requests that follow one another, because their messages have one key."""
 
 
+@dataclass
+class Connection:
+    """The connection of one process: None until it is open."""
+
+    opening: Opening | None = None
+    channel: Any = None
+    publish: Any = None
+    """The channel's call."""
+
+
 class PubSubPublisher:
     """Publishes to one topic. Sent means that Pub/Sub has given the message an id of its own."""
 
@@ -55,10 +66,7 @@ class PubSubPublisher:
         topic = self._address.topic
         self._head = bytes(REQUEST(topic=topic).SerializeToString())
         self._metadata = [("x-goog-request-params", f"topic={quote(topic)}")]
-        self._opening: Opening | None = None
-        self._channel: Any = None
-        self._publish: Any = None
-        self._pid = 0
+        self._own = PerProcess(Connection)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """One request for all that may be together. One that is refused for a message is halved until that is found;
@@ -80,9 +88,9 @@ class PubSubPublisher:
 
     def close(self) -> None:
         """Close the connection."""
-        channel, self._channel, self._publish, self._opening = self._channel, None, None, None
-        if channel is not None and self._pid == os.getpid():
-            channel.close()
+        own = self._own.take()
+        if own is not None and own.channel is not None:
+            own.channel.close()
 
     def _lanes(self, entries: Sequence[Entry]) -> list[Lane]:
         lanes: dict[str, Lane] = {}
@@ -133,35 +141,32 @@ class PubSubPublisher:
     def _ask(self, entries: Sequence[Entry], deadline: float, *, alone: bool) -> Any:
         """The answer, or what will have it."""
         request = b"".join((self._head, *(one.body for one in entries)))
-        timeout = max(deadline - time.monotonic(), 0)
+        timeout, publish = max(deadline - time.monotonic(), 0), self._own.get().publish
         if not alone:
-            return self._publish.future(request, timeout, self._metadata)
+            return publish.future(request, timeout, self._metadata)
         try:
             # Without a thread that brings the answer, at half the CPU.
-            return self._publish.with_call(request, timeout, self._metadata)[1]
+            return publish.with_call(request, timeout, self._metadata)[1]
         except RpcError as error:
             return error  # which is an answer like any other
 
     def _connect(self, deadline: float) -> None:
         """Raises `OutageError`."""
-        if self._pid != os.getpid():
-            # Neither a channel nor a thread survives a fork.
-            self._opening = self._channel = self._publish = None
-            self._pid = os.getpid()
-        if self._publish is not None:
+        own = self._own.get()
+        if own.publish is not None:
             return
         emulator = emulator_of(self._address)
         if emulator is not None:
-            self._channel = plaintext(emulator)
+            own.channel = plaintext(emulator)
         else:
-            if self._opening is None:
-                self._opening = Opening(self._address)
+            if own.opening is None:
+                own.opening = Opening(self._address)
             try:
-                self._channel = self._opening.channel(deadline)
+                own.channel = own.opening.channel(deadline)
             finally:
-                if self._opening.done:
-                    self._opening = None
-        self._publish = self._channel.unary_unary(
+                if own.opening.done:
+                    own.opening = None
+        own.publish = own.channel.unary_unary(
             PUBLISH, request_serializer=None, response_deserializer=PublishResponse.pb().FromString
         )
 

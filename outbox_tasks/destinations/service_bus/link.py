@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 import threading
@@ -46,7 +45,6 @@ class Link:
     """A client with one sender. It is used by one thread at a time, and gone for good once it was closed."""
 
     def __init__(self, address: Address, timeout: float) -> None:
-        self.pid = os.getpid()
         self.used = time.monotonic()
         self._address, self._timeout = address, timeout
         self._sender: ServiceBusSender | None = None

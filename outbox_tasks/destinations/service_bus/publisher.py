@@ -9,7 +9,6 @@ detection drops repetitions.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from outbox_tasks.destinations.service_bus.link import Entry, Link
 from outbox_tasks.destinations.service_bus.message import outgoing
 from outbox_tasks.destinations.service_bus.url import address_of
 from outbox_tasks.model import LeasedMessage, Outcome, Result
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import encoded
@@ -73,7 +73,7 @@ class ServiceBusPublisher:
         self._source, self._timeout = settings.source, settings.send_timeout
         self._mixed = True
         """Whether a batch may have several keys; not where there are partitions, which only a refusal tells."""
-        self._link: Link | None = None
+        self._link = PerProcess(partial(Link, self._address, self._timeout))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """One batch for all, or as few as sizes and keys allow, one after the other; what is refused, message by
@@ -86,8 +86,8 @@ class ServiceBusPublisher:
 
     def close(self) -> None:
         """Close the connection."""
-        link, self._link = self._link, None
-        if link is not None and link.pid == os.getpid():
+        link = self._link.take()
+        if link is not None:
             link.close()
 
     def _run(self, entries: Sequence[Entry], sending: Round) -> dict[int, Outcome]:
@@ -99,18 +99,16 @@ class ServiceBusPublisher:
             ended = sending.ended or (UNSENT if sending.answered else LATE)
             outcomes = dict.fromkeys((entry.nth for entry in entries), ended) | sending.outcomes
             if not over or sending.lost:
-                self._link = None
+                self._link.take()
                 link.give_up()
         return outcomes
 
     def _connected(self) -> Link:
-        link = self._link
-        if link is not None and link.pid == os.getpid():
-            if time.monotonic() - link.used <= IDLE:
-                return link
+        link = self._link.get()
+        if time.monotonic() - link.used > IDLE:
+            self._link.take()
             link.give_up()  # which does not wait for the other side
-        self._link = Link(self._address, self._timeout)
-        return self._link
+        return self._link.get()
 
     def _send_all(self, link: Link, entries: Sequence[Entry], sending: Round) -> None:
         try:

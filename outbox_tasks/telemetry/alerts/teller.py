@@ -9,18 +9,19 @@ through when the broker is gone, and a webhook that hangs must keep no claim fro
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any
 
 from celery import signals
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, WebhookFailed
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import logger
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import Signal, breaker_opened, dead_letter, key_blocked, stale
@@ -67,10 +68,7 @@ class Alerts:
     """The alerts of one process. Nothing that is called here waits or fails."""
 
     def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._pid: int | None = None
-        self._lock = threading.Lock()
-        self._teller: Teller | None = None
+        self._teller = PerProcess(lambda: Teller(relay))
 
     def dead_letter(self, destination: str, message_id: str, event_type: str, code: str | None, **_: Any) -> None:
         """See the signal. By its code: the text of an error may quote what the message said."""
@@ -92,39 +90,29 @@ class Alerts:
 
     def watch(self) -> None:
         """Also look, from now on, at what is stale, what is over, and what was not posted."""
-        self._running(watching=True)
+        self._teller.get().watch()
 
     def close(self) -> None:
         """Put down what has happened."""
-        if self._teller is not None and self._pid == os.getpid():
-            self._teller.end()
+        teller = self._teller.made
+        if teller is not None:
+            teller.end()
 
     def _happened(self, name: str, news: News) -> None:
-        self._running().put(name, news)
-
-    def _running(self, *, watching: bool = False) -> Teller:
-        """The teller of this process: each starts its own, when it first needs one."""
-        if self._pid != os.getpid():
-            self._lock = threading.Lock()  # a fork may have caught it locked
-            self._pid, self._teller = os.getpid(), None
-        with self._lock:
-            if self._teller is None or (watching and not self._teller.watching):
-                if self._teller is not None:
-                    self._teller.end(wait=False)
-                self._teller = Teller(self._relay, watching=watching)
-            return self._teller
+        self._teller.get().put(name, news)
 
 
 class Teller:
     """The thread that puts down what has happened, and tells what is to be told."""
 
-    def __init__(self, relay: Relay, *, watching: bool) -> None:
-        self.watching: Final = watching
+    def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self._settings = relay.settings
         self._pace = pace(relay.settings)
-        self._news: SimpleQueue[tuple[str, News] | None] = SimpleQueue()
+        self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        """What others ask of the thread, for the thread to do."""
         self._pending: dict[str, News] = {}
+        self._watching = False
         self._next_look = 0.0
         self._next_clearing = 0.0
         self._ended = False
@@ -134,13 +122,16 @@ class Teller:
 
     def put(self, name: str, news: News) -> None:
         """Have it told soon."""
-        self._news.put((name, news))
+        self._orders.put(partial(self._add, name, news))
 
-    def end(self, *, wait: bool = True) -> None:
+    def watch(self) -> None:
+        """Also look at what is stale, what is over, and what was not posted."""
+        self._orders.put(self._begin_to_watch)
+
+    def end(self) -> None:
         """Put down what there is, and stop: within some seconds, or as the process ends."""
-        self._news.put(None)
-        if wait:
-            self._thread.join(timeout=webhook.TIMEOUT)
+        self._orders.put(self._stop)
+        self._thread.join(timeout=webhook.TIMEOUT)
 
     def _run(self) -> None:
         while not self._ended:
@@ -169,18 +160,20 @@ class Teller:
     def _gather(self) -> None:
         """Wait for news, or until it is time to look; then a moment for more of them."""
         with suppress(Empty):
-            wait = 0.0 if self._pending else self._pace if self.watching else None
-            self._take(self._news.get(timeout=wait))
+            wait = 0.0 if self._pending else self._pace if self._watching else None
+            self._orders.get(timeout=wait)()
             if not self._ended:
                 time.sleep(GATHER)
             while True:
-                self._take(self._news.get_nowait())
+                self._orders.get_nowait()()
 
-    def _take(self, entry: tuple[str, News] | None) -> None:
-        if entry is None:
-            self._ended = True
-            return
-        name, news = entry
+    def _stop(self) -> None:
+        self._ended = True
+
+    def _begin_to_watch(self) -> None:
+        self._watching, self._next_look = True, time.monotonic() + self._pace
+
+    def _add(self, name: str, news: News) -> None:
         if name in self._pending:
             self._pending[name].add(news)
         else:
@@ -191,7 +184,7 @@ class Teller:
             self._board = Board(Database.connect(self._settings))
         told = self._board.record(self._pending) if self._pending else []
         self._pending.clear()
-        look = self.watching and time.monotonic() >= self._next_look and not self._ended
+        look = self._watching and time.monotonic() >= self._next_look and not self._ended
         if look:
             self._next_look = time.monotonic() + self._pace
             told += self._look(self._board)
@@ -199,7 +192,7 @@ class Teller:
             announce(row, self._settings)
         if (told or look) and self._settings.alert_webhook and not self._ended:
             self._post(self._board, self._settings.alert_webhook)
-        if self._news.empty():
+        if self._orders.empty():
             # There may not be more for long; and what the pool forks meanwhile must not share a connection.
             self._board.close()
 

@@ -21,6 +21,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.store.processes import alive
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -29,20 +30,16 @@ ENDED = "ended"
 """In the name of a file, in place of a process."""
 
 _looking = threading.Lock()
-_own: tuple[int, Path, int] | None = None
-"""The process that made our directory, where it is, and the lock on it."""
 
 
 def prepare() -> None:
     """Before any fork: see that there is a directory, and that prometheus-client counts in it."""
-    global _own
     given = os.environ.get(VARIABLE)
     # One of ours is that of another worker, which has started this one.
     if not given or Path(given).name.startswith(PREFIX):
         _remove_abandoned()
-        path, lock = _made()
-        _own = os.getpid(), path, lock
-        os.environ[VARIABLE] = str(path)
+        _own.take()
+        os.environ[VARIABLE] = str(_own.get()[0])
     else:
         Path(given).mkdir(parents=True, exist_ok=True)
     if not values.ValueClass._multiprocess:
@@ -52,10 +49,8 @@ def prepare() -> None:
 
 def leave() -> None:
     """At the end of a process: it is not alive any more, and with the first one its directory goes."""
-    global _own
-    if _own is not None and _own[0] == os.getpid():
-        _, path, lock = _own
-        _own = None
+    if made := _own.take():
+        path, lock = made
         os.environ.pop(VARIABLE, None)
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
@@ -71,19 +66,23 @@ def exposition() -> tuple[bytes, str]:
         return generate_latest(registry), CONTENT_TYPE_LATEST
     with _looking:
         _forget_killed(Path(path))
-        if _own is not None:
+        if _own.made:
             for kind in ("counter", "histogram"):
                 _fold(Path(path), kind)
         MultiProcessCollector(registry, path)  # type: ignore[no-untyped-call]
         return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
-def _made() -> tuple[Path, int]:
+def _make() -> tuple[Path, int]:
     """A new directory, and the lock on it. It gets its name once it is locked: before, it would look abandoned."""
     unlocked = Path(mkdtemp(prefix=f"new-{PREFIX}"))
     lock = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     return unlocked.rename(unlocked.with_name(unlocked.name.removeprefix("new-"))), lock
+
+
+_own = PerProcess(_make)
+"""In the process that made it: our directory, and the lock on it."""
 
 
 def _remove_abandoned() -> None:

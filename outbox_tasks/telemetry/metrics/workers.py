@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +13,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from outbox_tasks import signals
 from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store.claims import Claimed
 
@@ -85,7 +85,7 @@ class Counting:
             "outbox_worker_processes", "Processes of the worker that have claimed or sent.",
             registry=None, multiprocess_mode="livesum",
         )  # fmt: skip
-        self._pid: int | None = None
+        self._count_process = PerProcess(lambda: self.processes.set(1)).get
         self._codes: dict[str, set[str]] = {}
         self._destinations = frozenset(destinations)
         for destination in sorted(self._destinations):
@@ -112,7 +112,7 @@ class Counting:
 
     def _settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
         to = bundle.destination
-        self._alive()
+        self._count_process()
         self.send_seconds.labels(to).observe(seconds)
         self.sizes.labels(to).observe(len(verdicts))
         sent = [verdict.ticket.age + seconds for verdict in verdicts if verdict.step is Step.SENT]
@@ -142,7 +142,7 @@ class Counting:
         return sum(outcome not in (Step.STALE, Step.BEHIND) for outcome, _ in others)
 
     def _claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
-        self._alive()
+        self._count_process()
         self.claims.inc()
         self.claim_seconds.observe(seconds)
         if tally.held_back:
@@ -180,8 +180,3 @@ class Counting:
             return "other"
         known.add(code)
         return code
-
-    def _alive(self) -> None:
-        if self._pid != os.getpid():  # once in each process, after any fork
-            self._pid = os.getpid()
-            self.processes.set(1)
