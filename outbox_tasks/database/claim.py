@@ -15,7 +15,6 @@ from sqlalchemy import (
     DateTime,
     Float,
     Integer,
-    SmallInteger,
     Table,
     Text,
     Uuid,
@@ -38,7 +37,18 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement, FromClause, Subquery, Update
 
-from outbox_tasks.database.pieces import SECOND, json_rows, never_settled, noted, once, pending, probe, seconds
+from outbox_tasks.database import hops
+from outbox_tasks.database.pieces import (
+    SECOND,
+    as_priority,
+    json_rows,
+    never_settled,
+    noted,
+    once,
+    pending,
+    probe,
+    seconds,
+)
 from outbox_tasks.database.schema import DEAD, PENDING, Tables
 from outbox_tasks.model import ALONE_AFTER
 
@@ -65,10 +75,8 @@ def claim(t: Tables) -> Update:
     """
     m = t.messages
     share = json_rows("share", **SHARE)
-    # Not VALUES, which SQLAlchemy would compile anew with each call.
-    lane = union_all(*(select(*_as_literals(priority, weight)) for priority, weight in WEIGHTS.items())).subquery(
-        "lane"
-    )
+    weighted = (select(as_priority(n), literal_column(str(w), Integer).label("weight")) for n, w in WEIGHTS.items())
+    lane = union_all(*weighted).subquery("lane")
     due = (
         select(*state(m), m.c.locked_until)
         .where(*is_due(m), m.c.key.is_(None), m.c.destination == share.c.destination, m.c.priority == lane.c.priority)
@@ -88,11 +96,6 @@ def claim(t: Tables) -> Update:
     placed = select(found, place.label("place")).subquery("placed")
     picked = select(placed).where(placed.c.place <= placed.c.size).cte("picked")
     return leased(m, picked)
-
-
-def _as_literals(priority: int, weight: int) -> tuple[ColumnElement[int], ColumnElement[int]]:
-    rank = literal_column(f"{priority}::smallint", SmallInteger)
-    return rank.label("priority"), literal_column(str(weight), Integer).label("weight")
 
 
 def is_due(m: FromClause) -> tuple[ColumnElement[bool], ...]:
@@ -251,16 +254,7 @@ def _unroutable(
     m: Table, name: str, kind: tuple[ColumnElement[bool], ...], order: tuple[ColumnElement[Any], ...]
 ) -> Subquery:
     """What is due for unknown destinations, of the messages in one of the indexes."""
-    first = select(m.c.destination).where(*kind).order_by(m.c.destination).limit(1)
-    found = select(first.scalar_subquery().label("destination")).cte(f"{name}_found", recursive=True)
-    step = (
-        select(m.c.destination)
-        .where(*kind, m.c.destination > found.c.destination)
-        .order_by(m.c.destination)
-        .limit(1)
-        .correlate(found)
-    )
-    found = found.union_all(select(step.scalar_subquery()).where(found.c.destination.is_not(None)))
+    found = hops.destinations(m, kind, f"{name}_found")
     unknown = (
         select(found.c.destination)
         .where(found.c.destination != func.all_(bindparam("known", type_=ARRAY(Text))))

@@ -95,7 +95,7 @@ def horizon(t: Tables) -> Select[Any]:
             .select_from(table("pg_database"))
             .where(literal_column("datname", Text) == func.current_database())
             .scalar_subquery(),
-            or_(kind > MARK, kind == _all_keys(t)),
+            or_(kind > MARK, kind == all_keys(t)),
         )
         .correlate(last)
         .lateral("mark")
@@ -199,7 +199,7 @@ def _heads(t: Tables, share: CTE) -> CTE:
 def _ready(t: Tables, head: CTE) -> CTE:
     """The heads that may go, with the length of the run that each may have, and the number up to which it may reach."""
     mark = json_rows("marks", **{"class": BigInteger, "floor": BigInteger})
-    theirs = or_(mark.c["class"] == _key_class(t, head), mark.c["class"] == _all_keys(t))
+    theirs = or_(mark.c["class"] == _key_class(t, head), mark.c["class"] == all_keys(t))
     floor = select(func.min(mark.c.floor)).where(theirs).correlate(head).scalar_subquery()
     reach = func.least(bindparam("high", type_=BigInteger), floor).label("reach")
     due = select(head, reach).where(*is_due(head)).subquery("due")
@@ -263,5 +263,6 @@ def _key_class(t: Tables, head: FromClause) -> ColumnElement[int]:
     ) + 2 * (MARK + 1)
 
 
-def _all_keys(t: Tables) -> ColumnElement[int]:
+def all_keys(t: Tables) -> ColumnElement[int]:
+    """The class of the mark that stands for all keys."""
     return function(t.messages.schema, "outbox_all_keys")()

@@ -9,6 +9,7 @@ from sqlalchemy import (
     JSON,
     Float,
     Interval,
+    SmallInteger,
     Text,
     TextClause,
     Uuid,
@@ -38,6 +39,8 @@ from outbox_tasks.errors import UnsupportedDialect
 DIALECTS = ("postgresql",)
 """An allow-list: SQLAlchemy compiles SKIP LOCKED away without a word on some of the others."""
 
+PRIORITIES = {"high": 1, "normal": 0, "low": -1}
+
 SECOND = literal_column("interval '1 second'", Interval)
 
 
@@ -50,6 +53,11 @@ def check_dialect(name: str) -> None:
 def pending(m: FromClause) -> ColumnElement[bool]:
     """Written out, not a parameter: only then can every plan use the partial index."""
     return m.c.status == literal_column("'pending'")
+
+
+def as_priority(number: int, name: str = "priority") -> ColumnElement[int]:
+    """A priority, for a row of a table in the statement. Not VALUES: SQLAlchemy compiles it anew with each call."""
+    return literal_column(f"{number}::smallint", SmallInteger).label(name)
 
 
 def held(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:

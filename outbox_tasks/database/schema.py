@@ -127,6 +127,18 @@ def function(schema: str | None, name: str) -> Callable[..., Function[Any]]:
     return getattr(func, name) if schema is None else partial(_Ours, name, packagenames=(str(schema),))
 
 
+def qualified(schema: str | None, name: str) -> str:
+    """The name of a table, index or function in `schema`, as SQL takes it."""
+    return f"{quoted(schema)}.{name}" if schema else name
+
+
+def error_group(messages: Table) -> Function[Any]:
+    """The error group of a dead letter."""
+    c = messages.c
+    died_of = (c.destination, c.event_type, c.last_error_code, c.last_error)
+    return function(messages.schema, "outbox_error_group")(*died_of, type_=Text)
+
+
 @cache
 def tables(schema: str | None = None) -> Tables:
     """The tables in `schema`; None: wherever the connection's search_path finds them."""
@@ -167,10 +179,9 @@ def tables(schema: str | None = None) -> Tables:
         messages.c.seq,
         postgresql_where=messages.c.key.is_not(None),
     )
-    died_of = (messages.c.destination, messages.c.event_type, messages.c.last_error_code, messages.c.last_error)
     Index(
         "outbox_messages_groups",
-        function(schema, "outbox_error_group")(*died_of),
+        error_group(messages),
         messages.c.dead_at,
         postgresql_where=messages.c.status == DEAD,
     )

@@ -24,7 +24,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql import ColumnElement, Insert, Select
 from sqlalchemy.sql.selectable import TableValuedAlias
 
-from outbox_tasks.database.pieces import SECOND, json_rows
+from outbox_tasks.database.pieces import PRIORITIES, SECOND, json_rows
 from outbox_tasks.database.schema import Tables, function
 
 ROW: dict[str, Any] = {
@@ -44,9 +44,6 @@ ROW: dict[str, Any] = {
     "latest": Boolean,
 }
 """A row to be written: the payload as text or, in base64, as data; due at deliver_at or after delay seconds."""
-
-
-PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 
 
 def publish(t: Tables) -> Insert:

@@ -25,7 +25,6 @@ from sqlalchemy import (
     exists,
     func,
     literal,
-    literal_column,
     null,
     or_,
     select,
@@ -37,11 +36,10 @@ from sqlalchemy import (
 from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause
 from sqlalchemy.sql.selectable import CTE
 
-from outbox_tasks.database.pieces import elapsed, json_rows, pending
-from outbox_tasks.database.schema import Tables
-
-LANES = (-1, 0, 1)
-"""The priorities: each is a range of its own in the index of what has no key."""
+from outbox_tasks.database import hops, states
+from outbox_tasks.database.pieces import PRIORITIES, as_priority, elapsed, json_rows, pending
+from outbox_tasks.database.schema import PENDING, Tables, qualified
+from outbox_tasks.database.states import is_dead
 
 DUE, LATER, KEYED, DEAD = "due", "later", "keyed", "dead"
 """The parts in which messages are counted, each a range of an index: without a key and due, or not yet; with a key;
@@ -56,7 +54,7 @@ def counts(t: Tables) -> CompoundSelect[Any]:
     """
     m = t.messages
     asked = _asked()
-    lane = union_all(*(select(literal_column(f"{n}::smallint", SmallInteger).label("lane")) for n in LANES)).cte("lane")
+    lane = union_all(*(select(as_priority(n, "lane")) for n in sorted(PRIORITIES.values()))).cte("lane")
     lanes = asked.join(lane, true())
     in_lane = (m.c.destination == asked.c.destination, m.c.key.is_(None), m.c.priority == lane.c.lane)
     bound: ColumnElement[int] = bindparam("bound", type_=Integer)
@@ -85,7 +83,7 @@ def counts(t: Tables) -> CompoundSelect[Any]:
         part(DUE, pending(m), *in_lane, m.c.locked_until <= func.now(), order=(m.c.locked_until,)),
         part(LATER, pending(m), *in_lane, m.c.locked_until > func.now(), order=(m.c.locked_until,)),
         part(KEYED, m.c.destination == asked.c.destination, m.c.key.is_not(None), order=(m.c.key, m.c.seq)),
-        part(DEAD, m.c.destination == asked.c.destination, _dead(m), order=(m.c.dead_at,)),
+        part(DEAD, m.c.destination == asked.c.destination, is_dead(m), order=(m.c.dead_at,)),
     )
 
 
@@ -122,13 +120,15 @@ def heads(t: Tables) -> Select[Any]:
 def present(t: Tables) -> CompoundSelect[Any]:
     """The destinations that there are messages of, configured or not: one probe of an index each."""
     m = t.messages
-    kinds = {"unkeyed": (pending(m), m.c.key.is_(None)), "keyed": (m.c.key.is_not(None),), "buried": (_dead(m),)}
-    return union(*(select(_hops(m, name, *kind)) for name, kind in kinds.items()))
+    kinds = {"unkeyed": (pending(m), m.c.key.is_(None)), "keyed": (m.c.key.is_not(None),), "buried": (is_dead(m),)}
+    return union(*(select(hops.destinations(m, kind, name).c.destination) for name, kind in kinds.items()))
 
 
 def pages(t: Tables) -> Select[Any]:
     """How many pages outbox_messages has."""
-    size = func.pg_relation_size(func.to_regclass(literal(_name(t.messages))), type_=BigInteger)
+    size = func.pg_relation_size(
+        func.to_regclass(literal(qualified(t.messages.schema, t.messages.name))), type_=BigInteger
+    )
     return select(size // cast(func.current_setting("block_size"), BigInteger))
 
 
@@ -136,7 +136,7 @@ def sample(t: Tables) -> Select[Any]:
     """The rows on some pages, taken at random: destination, part, state, counted. Parameter: percent (of the pages)."""
     m = t.messages.tablesample(func.system(bindparam("percent", type_=Float)))
     part = case(
-        (_dead(m), DEAD), (m.c.key.is_not(None), KEYED), (m.c.locked_until <= func.now(), DUE), else_=LATER
+        (is_dead(m), DEAD), (m.c.key.is_not(None), KEYED), (m.c.locked_until <= func.now(), DUE), else_=LATER
     ).label("part")
     found = select(m.c.destination, part, _state(m).label("state")).subquery("found")
     return select(found, func.count().label("counted")).group_by(*found.c)
@@ -151,7 +151,7 @@ def archived(t: Tables) -> Select[Any]:
     tuples = (
         select(func.sum(func.greatest(classes.c.reltuples, 0)))
         .select_from(inherits.join(classes, classes.c.oid == inherits.c.inhrelid))
-        .where(inherits.c.inhparent == func.to_regclass(literal(_name(a))))
+        .where(inherits.c.inhparent == func.to_regclass(literal(qualified(a.schema, a.name))))
     )
     counted = select(func.count()).select_from(some).scalar_subquery()
     return select(counted.label("counted"), cast(tuples.scalar_subquery(), BigInteger).label("estimated"))
@@ -162,24 +162,8 @@ def _asked() -> CTE:
     return select(names.c.destination).cte("asked")
 
 
-def _name(table: Table) -> str:
-    return f'"{table.schema}"."{table.name}"' if table.schema else table.name
-
-
-def _dead(m: FromClause) -> ColumnElement[bool]:
-    return m.c.status == literal_column("'dead'")
-
-
 def _state(m: FromClause) -> ColumnElement[str]:
-    """As the view outbox_all has it."""
-    leased = m.c.lease.is_not(None) & (m.c.locked_until > func.now()) & or_(m.c.begun, m.c.attempts == 0)
-    return case(
-        (_dead(m), "dead"),
-        (leased, "leased"),
-        (m.c.attempts > 0, "retrying"),
-        (m.c.locked_until > func.now(), "scheduled"),
-        else_="pending",
-    )
+    return case(*states.rules(m, func.now()), else_=PENDING)
 
 
 def _due_since(m: Table) -> ColumnElement[Any]:
@@ -190,7 +174,7 @@ def _due_since(m: Table) -> ColumnElement[Any]:
     """
     never_begun = (m.c.attempts == 0) & (m.c.last_error_code == "lease_expired")
     return case(
-        (_dead(m), null()),
+        (is_dead(m), null()),
         (never_begun, func.coalesce(m.c.deliver_at, m.c.created_at)),
         (m.c.locked_until <= func.now(), m.c.locked_until),
     )
@@ -204,12 +188,3 @@ def _age(since: ColumnElement[Any]) -> ColumnElement[float]:
 
 def _next(statement: Select[Any], m: Table) -> Select[Any]:
     return statement.order_by(m.c.key, m.c.seq).limit(1)
-
-
-def _hops(m: Table, name: str, *kind: ColumnElement[bool]) -> ColumnElement[str]:
-    first = select(m.c.destination).where(*kind).order_by(m.c.destination).limit(1)
-    found = select(first.scalar_subquery().label("destination")).cte(name, recursive=True)
-    step = select(m.c.destination).where(*kind, m.c.destination > found.c.destination)
-    following = step.order_by(m.c.destination).limit(1).correlate(found).scalar_subquery()
-    found = found.union_all(select(following).where(found.c.destination.is_not(None)))
-    return found.c.destination

@@ -112,7 +112,7 @@ def destinations(database: Database, bound: int = BOUND, *, estimate: bool = Tru
     sampled = _sampled(database, t) if full and estimate else {}
     for part, rows in parts.items():
         _add(found[part[0]], part[1], rows, sampled.get(part, {}) if part in full else None)
-    blocking = [{"destination": n, "blocks": n in configured and configured[n].on_dead == "block"} for n in names]
+    blocking = [{"destination": n, "blocks": database.settings.dead_blocks(n)} for n in names]
     for row in database.rows(counts.heads(t), {"blocking": json.dumps(blocking), "most": KEYS}):
         one = found[row.destination]
         one.held_up = row.held_up
@@ -184,5 +184,4 @@ def count_blocked_keys(store: Store, size: int) -> int:
 
 
 def _blocking(store: Store) -> list[str]:
-    configured = store.settings.destinations
-    return [name for name, destination in configured.items() if destination.on_dead == "block"]
+    return [name for name in store.settings.destinations if store.settings.dead_blocks(name)]

@@ -154,8 +154,7 @@ def send_in_order(
     """One outcome per message. Messages are sent in waves: the first of every key together, then the second ones. So
     each message is sent after the one before it with the same key has arrived, and not at all if that one failed.
     """
-    configured = settings.destinations.get(destination)
-    passing = {Result.SENT, Result.DISCARDED, *((Result.DEAD,) if configured and configured.on_dead == "skip" else ())}
+    passing = {Result.SENT, Result.DISCARDED, *(() if settings.dead_blocks(destination) else (Result.DEAD,))}
     outcomes: dict[str, Outcome] = {}
     stopped: set[str] = set()
     deadline = time.monotonic() + settings.waves_of(destination)

@@ -225,6 +225,12 @@ class Settings(Upkeep, BaseSettings):
             return own
         return max(1, processes - self.reserve)
 
+    def dead_blocks(self, destination: str) -> bool:
+        """Whether a dead message holds up those behind it with the same key. Not where the destination isn't
+        configured: its messages wait for the configuration."""
+        own = self.destinations.get(destination)
+        return own is not None and own.on_dead == "block"
+
     def waves_of(self, destination: str) -> float:
         """Seconds after which a bundle begins no further send: one of `send_timeout` is still settled in time."""
         own = self.destinations.get(destination)

@@ -15,7 +15,6 @@ from sqlalchemy import (
     Float,
     Table,
     Text,
-    and_,
     case,
     cast,
     column,
@@ -36,7 +35,8 @@ from sqlalchemy.sql import ColumnElement, Executable
 from outbox_tasks.database import settle
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.pieces import SECOND
-from outbox_tasks.database.schema import DEAD, PENDING, Tables
+from outbox_tasks.database.schema import PENDING, Tables
+from outbox_tasks.database.states import state_of
 from outbox_tasks.errors import SchemaMissing, SchemaTooOld
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import EVENT_ID
@@ -193,14 +193,7 @@ def seen(t: Tables, since: int) -> Any:
     """Rows written after number `since`. Only types that every driver and framework reads alike."""
     m, a = t.messages, t.archive
     # By the clock, not by now(): in its own transaction a message was written after now().
-    state = case(
-        (m.c.status == DEAD, literal(DEAD)),
-        (and_(m.c.lease.is_not(None), m.c.locked_until > func.clock_timestamp(), m.c.begun | (m.c.attempts == 0)),
-         literal("leased")),
-        (m.c.attempts > 0, literal("retrying")),
-        (m.c.locked_until > func.clock_timestamp(), literal("scheduled")),
-        else_=literal(PENDING),
-    )  # fmt: skip
+    state = state_of(m, func.clock_timestamp())
     due = case((m.c.status == PENDING, _epoch(m.c.locked_until)))
     both = union_all(_columns(m, since, state, due), _columns(a, since, a.c.state, cast(null(), Float))).subquery()
     return select(*(c for c in both.c if c.name != "seq")).order_by(both.c.seq)

@@ -96,8 +96,7 @@ def tell_dead(
     text = "message %s (%s) to %s is dead after attempt %d: %s"
     log.warning(text, id, event_type, destination, attempts, code, extra=told)
     dead_letter.send(sender=relay.app, destination=destination, **facts)
-    configured = relay.settings.destinations.get(destination)
-    if key is None or configured is None or configured.on_dead != "block":
+    if key is None or not relay.settings.dead_blocks(destination):
         return
     log.warning("dead message %s (%s) holds up the key %r of %s", id, code, key, destination, extra=told)
     key_blocked.send(sender=relay.app, destination=destination, key=key, message_id=id, code=code)

@@ -227,6 +227,10 @@ class TestDestinationsAndRoutes:
         with pytest.raises(NoRoute, match="Known destinations: none"):
             Settings().routed("anything")
 
+    def test_a_dead_message_holds_up_its_key_unless_the_destination_skips_it_or_is_unknown(self) -> None:
+        made = Settings(destinations={"a": {"url": "a://b"}, "b": {"url": "a://b", "on_dead": "skip"}})
+        assert [made.dead_blocks(name) for name in ("a", "b", "unknown")] == [True, False, False]
+
     def test_a_destination_may_have_a_bundle_size_of_its_own(self) -> None:
         made = Settings(destinations={"a": {"url": "a://b", "bundle_size": 1}, "b": {"url": "a://b"}}, bundle_size=9)
         assert (made.bundle_size_of("a"), made.bundle_size_of("b")) == (1, 9)

@@ -37,8 +37,9 @@ from sqlalchemy.dialects.postgresql import OID
 from sqlalchemy.sql import ColumnElement, FromClause, Select
 from sqlalchemy.sql.selectable import LateralFromClause
 
+from outbox_tasks.database.claim_keys import all_keys
 from outbox_tasks.database.pieces import json_rows, seconds
-from outbox_tasks.database.schema import Tables, function
+from outbox_tasks.database.schema import Tables
 
 MOST = 10_000
 """Rows are counted up to this."""
@@ -230,7 +231,7 @@ def _marks(t: Tables, whose: TableClause, theirs: Callable[[FromClause], ColumnE
     """The marks that a transaction holds, as writers leave them (see `outbox_keep_order`), if it has written to this
     very table: of how many keys, and whether of all of them."""
     written, mark = LOCKS.alias("written"), LOCKS.alias("mark")
-    every = cast(mark.c.classid, BigInteger) == function(t.messages.schema, "outbox_all_keys")()
+    every = cast(mark.c.classid, BigInteger) == all_keys(t)
     wrote = exists(
         select(written.c.mode)
         .where(theirs(written), written.c.relation == _oid(t, t.messages.name), written.c.mode == "RowExclusiveLock")

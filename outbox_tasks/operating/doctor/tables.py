@@ -12,7 +12,7 @@ from sqlalchemy import Column, Index, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 
-from outbox_tasks.database.schema import NO_RIGHTS, VERSION, Tables, quoted, where
+from outbox_tasks.database.schema import NO_RIGHTS, VERSION, Tables, qualified, quoted, where
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
 from outbox_tasks.operating.archive import statements as archive
 from outbox_tasks.operating.archive.partitions import day_of
@@ -119,7 +119,7 @@ def _needed(t: Tables) -> Iterator[dict[str, str]]:
 
 
 def _named(t: Tables, name: str) -> str:
-    return f"{quoted(t.messages.schema)}.{name}" if t.messages.schema else name
+    return qualified(t.messages.schema, name)
 
 
 def indexes(site: Site) -> Results:
@@ -154,7 +154,7 @@ def _index_missing(index: Index, *, there: bool) -> Finding:
     concurrently = table.name != "outbox_archive"
     made = " ".join(str(CreateIndex(index).compile(dialect=postgresql.dialect())).split())  # type: ignore[no-untyped-call]
     made = made.replace("INDEX", "INDEX CONCURRENTLY", 1) if concurrently else made
-    drop = f"DROP INDEX {quoted(table.schema) + '.' if table.schema else ''}{index.name};\n" if there else ""
+    drop = f"DROP INDEX {qualified(table.schema, str(index.name))};\n" if there else ""
     return error(
         "index_missing",
         f"The index {index.name} on {table.name} " + ("has other columns than ours." if there else "is missing."),

@@ -37,16 +37,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement, Select
 
+from outbox_tasks.database import hops
 from outbox_tasks.database.pieces import noted, probe
-from outbox_tasks.database.schema import DEAD, PENDING, Tables
-from outbox_tasks.database.states import hops, is_dead
+from outbox_tasks.database.schema import DEAD, PENDING, Tables, error_group
+from outbox_tasks.database.states import is_dead
 from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages.find_statements import columns, group_of, wanted
+from outbox_tasks.operating.messages.find_statements import columns, wanted
 
 
 def places_of_dead(t: Tables) -> Select[Any]:
     """What time it is, and the destinations that have dead letters: one row for each, or one without."""
-    place = hops(t.messages.c.destination, (is_dead(t.messages),), "place")
+    place = hops.values(t.messages.c.destination, (is_dead(t.messages),), "place")
     now = select(func.clock_timestamp().label("now")).subquery("clock")
     return select(now.c.now, place.c.name).select_from(now.outerjoin(place, true()))
 
@@ -64,7 +65,7 @@ def next_dead(t: Tables, by: Literal["destination", "group"], *, counted: bool =
     latest); time and last, where this page begins.
     """
     m = t.messages
-    column = group_of(m) if by == "group" else m.c.destination
+    column = error_group(m) if by == "group" else m.c.destination
     begin = tuple_(bindparam("time", type_=DateTime(True)), bindparam("last", type_=Uuid))
     some = select(*columns(m)).where(
         is_dead(m),

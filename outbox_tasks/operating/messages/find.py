@@ -154,9 +154,8 @@ class Lookup:
         message = dict(rows[0]._mapping)
         message["ahead"] = None
         if message["key"] is not None and message["state"] in WAITING:
-            configured = self._database.settings.destinations.get(message["destination"])
             place = {name: message[name] for name in ("destination", "key", "seq")}
-            place["blocks"] = configured is None or configured.on_dead == "block"
+            place["blocks"] = self._database.settings.dead_blocks(message["destination"])
             before = self._database.rows(find_statements.ahead(self._tables), place)
             message["ahead"] = dict(before[0]._mapping) if before else None
         named = [entry["entry"] for entry in message["history"] or () if "entry" in entry]

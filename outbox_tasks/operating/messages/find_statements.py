@@ -21,7 +21,6 @@ from sqlalchemy import (
     Boolean,
     Float,
     Integer,
-    SmallInteger,
     Table,
     Text,
     Uuid,
@@ -40,9 +39,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
 
-from outbox_tasks.database.pieces import SECOND, brief, pending, probe
-from outbox_tasks.database.schema import Tables, function
-from outbox_tasks.database.states import LANES, hops, is_dead, state_of
+from outbox_tasks.database import hops
+from outbox_tasks.database.pieces import PRIORITIES, SECOND, as_priority, brief, pending, probe
+from outbox_tasks.database.schema import Tables, error_group
+from outbox_tasks.database.states import is_dead, state_of
 
 COUNTED = 100_000
 """Up to so many are counted where more would take long."""
@@ -51,12 +51,6 @@ SHOWN = (
     "id", "seq", "destination", "key", "event_type", "attempts", "last_error_code", "last_error", "created_at",
     "locked_by",
 )  # fmt: skip
-
-
-def group_of(m: Table) -> ColumnElement[str]:
-    """The error group of a dead letter, as the index outbox_messages_groups has it."""
-    died_of = (m.c.destination, m.c.event_type, m.c.last_error_code, m.c.last_error)
-    return function(m.schema, "outbox_error_group")(*died_of, type_=Text)
 
 
 def columns(m: Table) -> list[ColumnElement[Any]]:
@@ -87,8 +81,7 @@ def waiting(t: Tables) -> Select[Any]:
     """Messages without a key, by when they are due, from now on in both directions, of each lane of a destination."""
     m = t.messages
     kind = (pending(m), m.c.key.is_(None))
-    # Not VALUES, which SQLAlchemy would compile anew with each call.
-    lanes = (select(literal_column(f"{n}::smallint", SmallInteger).label("priority")) for n in LANES)
+    lanes = (select(as_priority(n)) for n in PRIORITIES.values())
     lane, place = union_all(*lanes).subquery("lane"), _places(m, kind)
     own = (*kind, m.c.destination == place.c.name, m.c.priority == lane.c.priority)
     parts = []
@@ -122,7 +115,7 @@ def dead_of_destinations(t: Tables) -> Select[Any]:
 def dead_of_group(t: Tables) -> Select[Any]:
     """Dead letters of one error group, the last to die first. Parameters: as above, and group."""
     m = t.messages
-    own = (is_dead(m), group_of(m) == bindparam("group", type_=Text))
+    own = (is_dead(m), error_group(m) == bindparam("group", type_=Text))
     some = select(*columns(m), _lane("group")).where(*own).order_by(m.c.dead_at.desc()).limit(_look())
     return _found([some], "dead_at")
 
@@ -135,8 +128,10 @@ def groups(t: Tables) -> Select[Any]:
     is null).
     """
     m = t.messages
-    group, destination = group_of(m), bindparam("destination", type_=Text)
-    walk = hops(group, (is_dead(m),), "walk", past=bindparam("past", type_=Text), most=bindparam("most", type_=Integer))
+    group, destination = error_group(m), bindparam("destination", type_=Text)
+    walk = hops.values(
+        group, (is_dead(m),), "walk", past=bindparam("past", type_=Text), most=bindparam("most", type_=Integer)
+    )
     own = (is_dead(m), group == walk.c.name)
     about = (m.c.id, m.c.destination, m.c.event_type, m.c.last_error_code, brief(m.c.last_error).label("last_error"))
     last = select(*about, m.c.dead_at).where(*own).order_by(m.c.dead_at.desc()).limit(1).correlate(walk).lateral("last")
@@ -159,7 +154,7 @@ def everything(t: Tables) -> CompoundSelect[Any]:
     own = ("locked_until", "lease", "begun", "dead_at", "outages", "deliver_at", "latest", "priority")
     hot = select(*(m.c[name] for name in (*both, *own)), state_of(m).label("state"))
     done = select(*(a.c[name] for name in both), *(cast(null(), m.c[name].type).label(name) for name in own), a.c.state)
-    group = case((is_dead(m), group_of(m))).label("group")
+    group = case((is_dead(m), error_group(m))).label("group")
     finished = cast(null(), a.c.finished_at.type).label("finished_at")
     return union_all(
         hot.add_columns(finished, group).where(m.c.id == id),
@@ -227,7 +222,7 @@ def _by_time(table: Table, shown: list[ColumnElement[Any]]) -> list[Select[Any]]
 
 def _places(m: Table, kind: Iterable[ColumnElement[bool]]) -> FromClause:
     """The destinations that have such messages; or only the one that is asked for."""
-    walk = hops(m.c.destination, kind, "walk")
+    walk = hops.values(m.c.destination, kind, "walk")
     name = bindparam("destination", type_=Text)
     return select(walk.c.name).where(or_(name.is_(None), walk.c.name == name)).subquery("place")
 

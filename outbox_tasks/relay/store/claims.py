@@ -104,7 +104,7 @@ class Claims(Database):
                 "ceiling": configured[name].max_attempts,
                 "oldest": configured[name].max_age,
                 "longest": self.settings.bundle_size_of(name),
-                "blocks": configured[name].on_dead == "block",
+                "blocks": self.settings.dead_blocks(name),
                 "past": self._past.get(name),
                 "beyond": self.since,
             }
