@@ -62,12 +62,11 @@ class Broker:
         connection = self.app.connection_for_read()
         channel = getattr(connection.transport, "Channel", None)
         timeout = connection.transport_options.get("visibility_timeout", getattr(channel, "visibility_timeout", None))
-        if timeout is not None:
-            try:
-                self.settings.replace(visibility_timeout=timeout)
-            except ConfigurationError as error:
-                setting = "broker_transport_options['visibility_timeout']"
-                raise ConfigurationError(setting=setting, value=timeout, rule=error.rule) from None
+        least = self.settings.least_visibility_timeout
+        if timeout is not None and timeout < least:
+            rule = f"it must be at least {least:g}, or Redis repeats tasks that only wait (see queue_lease)"
+            setting = "broker_transport_options['visibility_timeout']"
+            raise ConfigurationError(setting=setting, value=timeout, rule=rule)
 
     @contextmanager
     def producer(self) -> Iterator[Producer]:

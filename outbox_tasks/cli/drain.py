@@ -15,7 +15,7 @@ from outbox_tasks.cli.common import echo_json, open_store, progress_console, say
 from outbox_tasks.cli.texts import many
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
-from outbox_tasks.relay.drain import Drained, drain, settings_for
+from outbox_tasks.relay.drain import Drained, drain
 from outbox_tasks.relay.send import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.counters import Counters
@@ -24,7 +24,7 @@ from outbox_tasks.text import one_line
 
 def run(seconds: float | None, *, as_json: bool) -> int:
     """Drain, and tell what came of it. Returns the exit code."""
-    settings = settings_for(Settings())
+    settings = Settings()
     settings.check_destinations()
     with open_store(settings=settings) as store, _asked_to_stop() as stopped, _progress() as progress:
         publishers, counters = Publishers(settings), Counters(lambda: store)

@@ -28,21 +28,18 @@ from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.redaction import redacted
-from outbox_tasks.settings import PREFIX, Settings
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.sources import PREFIX
 
 FAILING_SHARE = 0.06
 """Of the requests with messages to the destination."""
 
 TIMES = {
     "CLAIM_INTERVAL": 0.5,
-    "STATEMENT_TIMEOUT": 1.5,
-    "SEND_TIMEOUT": 2,
-    "SOFT_TIME_LIMIT": 6,
-    "HARD_TIME_LIMIT": 7,
-    "RUN_LEASE": 8,
+    "STATEMENT_TIMEOUT": 1,
+    "SEND_TIMEOUT": 1.5,
     "QUEUE_LEASE": 9,
     "BACKOFF_BASE": 0.2,
-    "SOFT_SHUTDOWN_TIMEOUT": 8,
 }
 """Shorter than in production: what a killed worker held comes back when its lease ends, in seconds here."""
 

@@ -21,6 +21,12 @@ from outbox_tasks.settings import Settings
 
 log = logging.getLogger("outbox_tasks.claim")
 
+BATCH = 1000
+"""Rows leased by one statement, shared among the destinations."""
+
+LONGEST = 5.0
+"""Seconds after which a run of the claim ends, and the next one takes over."""
+
 GATHERED = 25
 """A worker runs up to this many single messages together, so this many due are still few."""
 
@@ -53,7 +59,7 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
     """
     settings, tally = store.settings, Tally()
     began = time.monotonic()
-    deadline = began + settings.claim_expires
+    deadline = began + LONGEST
     while settings.destinations:
         queued = tally.waiting = waiting()
         wanted = _wanted(store, queued)
@@ -84,8 +90,8 @@ def _wanted(store: Store, queued: int) -> dict[str, int]:
     settings = store.settings
     room = settings.max_in_flight - queued
     # With little room the bundles would be small, and cost the workers more than they carry.
-    if room >= min(settings.claim_batch, max(1, settings.max_in_flight // 4)):
-        share = max(1, min(room, settings.claim_batch) // len(settings.destinations))
+    if room >= min(BATCH, max(1, settings.max_in_flight // 4)):
+        share = max(1, min(room, BATCH) // len(settings.destinations))
         return dict.fromkeys(settings.destinations, share)
     if queued > 2 * settings.max_in_flight:  # nobody works at all
         return {}

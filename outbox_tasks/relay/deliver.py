@@ -16,6 +16,9 @@ from outbox_tasks.relay.store import Store
 class Listener:
     """Hears of each step of a delivery. Override what you need; an exception ends the delivery at that step."""
 
+    retries_by_celery = True
+    """Celery retries a message after a short wait. If false, the message goes back to the table."""
+
     def no_slot(self) -> None:
         """Quick sends hold all slots of the destination. The bundle goes back to the table."""
 
@@ -59,7 +62,13 @@ def deliver(
         raise
     listener.sent(bundle, outcomes)
     try:
-        verdicts = settle(store, bundle, outcomes, lambda *why: listener.breaker_opened(bundle, *why))
+        verdicts = settle(
+            store,
+            bundle,
+            outcomes,
+            lambda *why: listener.breaker_opened(bundle, *why),
+            by_celery=listener.retries_by_celery,
+        )
     except Exception as error:
         listener.not_settled(bundle, error)
         raise

@@ -16,7 +16,7 @@ from outbox_tasks.relay import claim
 from outbox_tasks.relay.deliver import Listener, deliver
 from outbox_tasks.relay.send import Publishers
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import SLOW, Settings
+from outbox_tasks.settings import SLOW
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +51,6 @@ class Drained:
         return self.steps[Step.RELEASE] + self.steps[Step.OUTAGE]
 
 
-def settings_for(settings: Settings) -> Settings:
-    """The settings for a process that ends soon: every retry goes through the table."""
-    return settings.replace(native_retry_max=0)
-
-
 def drain(
     store: Store,
     publishers: Publishers,
@@ -65,9 +60,9 @@ def drain(
 ) -> Drained:
     """Claim, send and settle until nothing is due, or until `stop()`, asked before each bundle, is true.
 
-    `store` must have the settings of `settings_for`. `settled` gets each bundle, its verdicts, and the seconds from
-    begin to settle. A message that fails is due again after its backoff; the drain does not wait for it. Raises
-    `DatabaseUnavailable`; then the claimed messages are claimed again when their leases have run out.
+    `settled` gets each bundle, its verdicts, and the seconds from begin to settle. A message that fails is due again
+    after its backoff; the drain does not wait for it. Raises `DatabaseUnavailable`; then the claimed messages are
+    claimed again when their leases have run out.
     """
     drained, tries, given_back = Drained(), 0, False
     while not stop():
@@ -86,6 +81,8 @@ def drain(
 
 class _Round(Listener):
     """Delivers what one claim found, in place of a queue and its workers."""
+
+    retries_by_celery = False
 
     def __init__(
         self,

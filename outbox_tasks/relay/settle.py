@@ -33,20 +33,23 @@ def settle(
     bundle: Bundle,
     outcomes: Sequence[tuple[Ticket, Outcome]],
     opened: Callable[[str | None, str | None], None] = lambda code, error: None,
+    *,
+    by_celery: bool = True,
 ) -> list[Verdict]:
     """Record the outcomes of a bundle. Returns a verdict for each of its messages, in its order. A message that was not
     begun, or was no longer ours, is STALE. `opened` gets code and error if they open the destination's breaker.
+    `by_celery`: Celery may retry messages after a short wait.
 
     Raises `DatabaseUnavailable` if the database stays away. Then the leases run out, and each message is delivered
     again, with the cause on its row.
     """
     verdicts = {ticket.id: judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes}
-    if sum(verdict.step is Step.RETRY for verdict in verdicts.values()) > NATIVE_RETRIES:
+    if not by_celery or sum(verdict.step is Step.RETRY for verdict in verdicts.values()) > NATIVE_RETRIES:
         verdicts = {id: _released(verdict) for id, verdict in verdicts.items()}
     done = [verdict for verdict in verdicts.values() if verdict.step in (Step.SENT, Step.DISCARDED)]
     failed = [verdict for verdict in verdicts.values() if verdict.step not in (Step.SENT, Step.DISCARDED)]
     # The soft time limit leaves so much after a slow send.
-    patience = store.settings.soft_time_limit - store.settings.send_timeout - store.settings.statement_timeout
+    patience = store.settings.waves_of(bundle.destination) + store.settings.statement_timeout
     deadline = time.monotonic() + patience
     if not done:  # settling a sent message closes the breaker
         _tell_the_breaker(store, bundle, failed, deadline, opened)

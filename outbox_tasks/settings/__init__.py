@@ -6,63 +6,44 @@ and names the setting, its value and the rule that it breaks.
 
 from __future__ import annotations
 
-import difflib
-import logging
-import os
-import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, ImportString, PrivateAttr, ValidationError
 from pydantic_settings import (
     BaseSettings,
-    EnvSettingsSource,
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
 )
 
-from outbox_tasks.errors import (
-    ConfigurationError,
-    NoDestinations,
-    NoRoute,
-    NoTaskDestination,
-    SettingsFileError,
-    UnknownDestination,
-)
+from outbox_tasks.errors import ConfigurationError, NoDestinations, NoRoute, NoTaskDestination, UnknownDestination
 from outbox_tasks.settings.destination import (
     HIDDEN,
-    BatchSize,
     BundleSize,
     Count,
     Destination,
-    ProcessesOrNone,
     Route,
     Seconds,
     SecondsOrZero,
-    Span,
     Url,
 )
 from outbox_tasks.settings.operation import Upkeep
-
-log = logging.getLogger(__name__)
-
-PREFIX = "OUTBOX_"
-CONFIG_VARIABLE = "OUTBOX_CONFIG"
-DEFAULT_FILE = "outbox.toml"
-NOT_SETTINGS = {CONFIG_VARIABLE, "OUTBOX_FLOWER_PASSWORD"}
-"""Variables with our prefix that are read elsewhere: the settings file's place, and Flower's password."""
+from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
 
 CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "outbox.maintain"
 """The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
 
-
 SLOW = 0.25
-"""Seconds after which a send under way counts as slow: whoever waited for it would hold up others."""
+"""Seconds after which a send counts as slow. To wait for it would hold up others."""
+
+
+USUAL_STATEMENT = 3.0
+"""Seconds that a statement may take if the relay sets no limit: the limit that its role has then."""
 
 
 class Settings(Upkeep, BaseSettings):
@@ -90,64 +71,44 @@ class Settings(Upkeep, BaseSettings):
 
     claim_interval: Seconds = 1.0
     """How often beat wakes the claim; what the nudge missed waits this long at most."""
-    claim_expires: Seconds = 5.0
-    """How long one run of the claim goes on at most; then the next one takes over."""
-    claim_batch: BatchSize = 1000
-    """Rows leased by one statement, shared among the destinations."""
     bundle_size: BundleSize = 100
     """Most messages in one bundle; 1: one Celery message for each outbox message."""
     max_in_flight: Count = 10_000
-    """Back-pressure: no more is leased while this many messages wait for publish workers. At most half
-    of what the workers can publish within `queue_lease`, or leases run out in the queue."""
+    """Back-pressure: no more is leased while this many messages wait for publish workers. At most half of what the
+    workers can publish within `queue_lease`, or leases run out in the queue."""
     await_writers: bool = True
-    """Leave messages with a key alone while a transaction that has written such messages before them has not ended. If
-    not, it may be overtaken: what overlapping transactions write under one key is sent as they commit."""
-    reserve: ProcessesOrNone = 1
-    """Publish processes that one destination always leaves to the others, if there are others: however slow it is, it
-    can't hold them all."""
+    """Messages with a key wait for each open transaction that wrote such messages before them. If false, messages that
+    overlapping transactions write under one key are sent in the order of the commits."""
     nudge: bool = True
     """Wake the claim right after a commit, so that messages need not wait for beat."""
 
-    queue_lease: Seconds = 60.0
-    """How long a claimed message may wait in the queue before it may be claimed again."""
-    run_lease: Seconds = 40.0
-    """What a begun send is granted at least."""
     send_timeout: Seconds = 10.0
     """The longest that one send to a destination may take."""
     statement_timeout: SecondsOrZero = 3.0
-    """The longest that one statement may run; 0: no limit is asked for (as behind PgBouncer). A connection on which
-    no answer has come 2 s later (if it is 0, after 10 s) is given up."""
-    soft_time_limit: Seconds = 18.0
-    """Celery's soft limit for a publish task: what is still being sent is given up, and settled as a retry."""
-    hard_time_limit: Seconds = 25.0
-    """Celery's hard limit: the worker process is killed, and the lease brings its messages back."""
-    soft_shutdown_timeout: Seconds = 25.0
-    """How long a stopping worker lets running tasks end."""
-    visibility_timeout: Span = 3600.0
-    """When an application's workers that run the relay on Redis take an unacknowledged task for lost."""
+    """The longest that one statement may run; 0: the relay asks for no limit (as behind PgBouncer). It gives up a
+    connection that has not answered 2 s later (if it is 0, after 10 s)."""
+    queue_lease: Seconds = 60.0
+    """How long a claimed message may wait in the queue before it may be claimed again."""
 
     backoff_base: Seconds = 1.0
     """The wait after the first failed attempt."""
     backoff_cap: Seconds = 3600.0
     """The wait before attempt n + 1 is base · 2^(n-1), at most the cap, plus up to a quarter at random."""
-    native_retry_max: SecondsOrZero = 60.0
-    """Waits up to this are Celery's own retry; longer ones go back to the table."""
 
     breaker_failures: Count = 5
-    """Sends in a row, over the whole cluster, that find a destination out of reach before it is left alone."""
+    """So many sends in a row, over the whole cluster, find a destination out of reach before it is left alone."""
     breaker_pause: Seconds = 5.0
-    """How long it is left alone at first; then one message is tried. Doubles with each that fails."""
-    breaker_pause_max: Seconds = 60.0
-    """The longest that a destination is left alone between two tries."""
+    """How long it is left alone at first; then one message is tried. Doubles with each that fails, up to twelve times
+    as long."""
 
-    _file: Path = PrivateAttr(default_factory=lambda: _file_path().absolute())
-    _found: bool = PrivateAttr(default_factory=lambda: _file_path().exists())
+    _file: Path = PrivateAttr(default_factory=lambda: settings_file().absolute())
+    _found: bool = PrivateAttr(default_factory=lambda: settings_file().exists())
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise _first_problem(error) from None
+            raise first_problem(error, type(self).model_fields) from None
         except SettingsError as error:
             setting = str(error).partition('field "')[2].partition('"')[0]
             rule = "it must be written as JSON"
@@ -165,7 +126,7 @@ class Settings(Upkeep, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, _Environment(settings_cls), InitSettingsSource(settings_cls, _read_file())
+        return init_settings, Environment(settings_cls), InitSettingsSource(settings_cls, read_file())
 
     def replace(self, **values: Any) -> Self:
         """A copy with other values, checked like the first."""
@@ -173,7 +134,7 @@ class Settings(Upkeep, BaseSettings):
 
     @property
     def origin(self) -> str:
-        """Which file was read, or looked for in vain; for people."""
+        """Which settings file was read, or that there is none; for people."""
         return f"the settings file is {self._file}" if self._found else f"there is no settings file {self._file}"
 
     def check_destinations(self) -> None:
@@ -219,11 +180,12 @@ class Settings(Upkeep, BaseSettings):
         return self.destinations[destination].bundle_size or self.bundle_size
 
     def room_of(self, destination: str, processes: int) -> int | None:
-        """How many sends to `destination` may run at once while so many processes publish; None: any number."""
+        """How many sends to `destination` may run at once while so many processes publish; None: any number. It leaves
+        one process to the other destinations, unless it has a `concurrency` of its own."""
         own = self.destinations[destination].concurrency
-        if own is not None or not self.reserve or len(self.destinations) == 1:
+        if own is not None or len(self.destinations) == 1:
             return own
-        return max(1, processes - self.reserve)
+        return max(1, processes - 1)
 
     def dead_blocks(self, destination: str) -> bool:
         """Whether a dead message holds up those behind it with the same key. Not where the destination isn't
@@ -231,15 +193,18 @@ class Settings(Upkeep, BaseSettings):
         own = self.destinations.get(destination)
         return own is not None and own.on_dead == "block"
 
-    def waves_of(self, destination: str) -> float:
-        """Seconds after which a bundle begins no further send: one of `send_timeout` is still settled in time."""
-        own = self.destinations.get(destination)
-        timeout = (own and own.send_timeout) or self.send_timeout
-        return self.soft_time_limit - timeout - 2 * self.statement_timeout
-
     def patience_of(self, destination: str) -> float:
-        """Seconds after which a send holds its slot for long enough that nobody waits for it."""
+        """Seconds after which a send holds its slot for so long that nobody waits for it."""
         return 0.0 if self.destinations[destination].concurrency else SLOW
+
+    def send_timeout_of(self, destination: str) -> float:
+        """The longest that one send to `destination` may take."""
+        own = self.destinations.get(destination)
+        return (own and own.send_timeout) or self.send_timeout
+
+    def waves_of(self, destination: str) -> float:
+        """Seconds after which a bundle begins no further send. One of `send_timeout` can still be settled in time."""
+        return self.soft_time_limit - self.send_timeout_of(destination) - 2 * self.statement_timeout
 
     def limits_of(self, destination: str) -> Self:
         """These settings with what `destination` overrides: its timeout and its backoff."""
@@ -247,51 +212,60 @@ class Settings(Upkeep, BaseSettings):
         names = ("send_timeout", "backoff_base", "backoff_cap")
         return self.model_copy(update={name: value for name in names if (value := getattr(own, name)) is not None})
 
+    # What follows from the settings above. In this order, each is longer than the one before:
+    # longest_send, soft_time_limit, hard_time_limit, run_lease.
+
+    @property
+    def longest_send(self) -> float:
+        """Seconds that a send to the slowest destination may take, with the statements that begin and settle it."""
+        slowest = max([self.send_timeout, *map(self.send_timeout_of, self.destinations)])
+        return slowest + 2 * (self.statement_timeout or USUAL_STATEMENT)
+
+    @property
+    def run_lease(self) -> float:
+        """What a begun send is granted at least: 40 s (or two thirds of `queue_lease`, if that is shorter), and more if
+        a send may take long."""
+        return max(2.5 * self.longest_send, min(40.0, self.queue_lease * 2 / 3))
+
+    @property
+    def soft_time_limit(self) -> float:
+        """Celery's soft limit for a publish task. A send that still runs is given up, and settled as a retry."""
+        return 0.45 * self.run_lease
+
+    @property
+    def hard_time_limit(self) -> float:
+        """Celery's hard limit: the worker process is killed, and the lease brings its messages back."""
+        return 0.625 * self.run_lease
+
+    @property
+    def soft_shutdown_timeout(self) -> float:
+        """How long a stopping worker lets running tasks end."""
+        return self.hard_time_limit
+
+    @property
+    def native_retry_max(self) -> float:
+        """Waits up to this are Celery's own retry; longer ones go back to the table."""
+        return min(60.0, self.queue_lease)
+
     @property
     def least_visibility_timeout(self) -> float:
         """Twice as long as a retry may wait without being acknowledged."""
         return 2 * (self.native_retry_max * 1.25 + self.queue_lease)
 
-    def _check_limits(self, prefix: str) -> None:
-        """What a destination can override: `prefix` tells whose it is."""
-        publish_statements = 2 * self.statement_timeout
-        rules = [
-            ("send_timeout", self.send_timeout + publish_statements < self.soft_time_limit,
-             f"with begin and settle ({publish_statements:g}) it must stay below soft_time_limit "
-             f"({self.soft_time_limit:g}), or a slow send is cut before it is settled"),
-            ("backoff_cap", self.backoff_cap >= self.backoff_base,
-             f"it must be at least backoff_base ({self.backoff_base:g})"),
-        ]  # fmt: skip
-        for setting, holds, rule in rules:
-            if not holds:
-                raise ConfigurationError(setting=prefix + setting, value=getattr(self, setting), rule=rule)
+    @property
+    def visibility_timeout(self) -> float:
+        """Seconds after which workers of the relay on Redis take an unacknowledged task for lost."""
+        return max(3600.0, self.least_visibility_timeout)
+
+    @property
+    def breaker_pause_max(self) -> float:
+        """The longest that a destination is left alone between two tries."""
+        return 12 * self.breaker_pause
 
     def _check_contradictions(self) -> None:
-        least = self.least_visibility_timeout
-        rules = [
-            ("claim_interval", self.claim_interval < self.claim_expires,
-             f"it must be below claim_expires ({self.claim_expires:g}), after which the next claim takes over"),
-            ("claim_expires", self.claim_expires < self.queue_lease,
-             f"it must be below queue_lease ({self.queue_lease:g})"),
-            ("soft_time_limit", self.soft_time_limit < self.hard_time_limit,
-             f"it must be below hard_time_limit ({self.hard_time_limit:g})"),
-            ("hard_time_limit", self.hard_time_limit < self.run_lease,
-             f"it must be below run_lease ({self.run_lease:g}), or a message is claimed again while it is sent"),
-            ("visibility_timeout", least <= self.visibility_timeout,
-             f"it must be at least twice native_retry_max with jitter plus queue_lease ({least:g}), "
-             "or Redis repeats tasks that are only waiting"),
-            ("soft_shutdown_timeout", self.soft_shutdown_timeout >= self.hard_time_limit,
-             f"it must be at least hard_time_limit ({self.hard_time_limit:g}), or a stop cuts sends short"),
-            ("breaker_pause_max", self.breaker_pause_max >= self.breaker_pause,
-             f"it must be at least breaker_pause ({self.breaker_pause:g})"),
-        ]  # fmt: skip
-        for setting, holds, rule in rules:
-            if not holds:
-                raise ConfigurationError(setting=setting, value=getattr(self, setting), rule=rule)
-        self._check_limits("")
-        for name in self.destinations:
-            self.limits_of(name)._check_limits(f"destinations.{name}.")
-        for destination in self.destinations.values():
+        _check_backoff("", self)
+        for name, destination in self.destinations.items():
+            _check_backoff(f"destinations.{name}.", self.limits_of(name))
             destination.check_claim_check()
         for pattern, route in self.routes.items():
             for name in route.to:
@@ -301,50 +275,8 @@ class Settings(Upkeep, BaseSettings):
                     raise ConfigurationError(setting=f"routes.{pattern!r}", value=name, rule=rule)
 
 
-class _Environment(EnvSettingsSource):
-    """The environment. It is not ours alone: a variable with our prefix that is no setting is told once, and left."""
-
-    told: ClassVar[set[str]] = set()
-    """The variables that this process has told of."""
-
-    def __call__(self) -> dict[str, Any]:
-        known = {PREFIX + name.upper() for name in self.settings_cls.model_fields} | NOT_SETTINGS
-        for variable in sorted(os.environ.keys() - known - self.told):
-            if variable.startswith(PREFIX):
-                self.told.add(variable)
-                names = [name.removeprefix(PREFIX) for name in known]
-                near = difflib.get_close_matches(variable.removeprefix(PREFIX), names, n=1)
-                hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
-                log.warning("%s is ignored: there is no such setting%s", variable, hint)
-        return super().__call__()
-
-
-def _file_path() -> Path:
-    return Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_FILE)
-
-
-def _read_file() -> dict[str, Any]:
-    path = _file_path()
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if os.environ.get(CONFIG_VARIABLE):
-            raise SettingsFileError(path=path, reason="there is no such file") from None
-        return {}
-    except (OSError, ValueError) as error:
-        raise SettingsFileError(path=path, reason=error) from None
-
-
-def _first_problem(error: ValidationError) -> ConfigurationError:
-    problem = error.errors()[0]
-    setting = ".".join(str(part) for part in problem["loc"]) or "settings"
-    value = problem["input"]
-    secret = "url" in setting or "claim_check" in setting or problem["type"] == "extra_forbidden" or "://" in str(value)
-    if isinstance(value, dict | list) or (isinstance(value, str) and secret):
-        value = HIDDEN
-    rule = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        fields = Destination.model_fields if setting.startswith("destinations.") else Settings.model_fields
-        near = difflib.get_close_matches(setting.rpartition(".")[2], fields, n=1)
-        rule = "there is no such setting" + (f"; did you mean {near[0]}?" if near else "")
-    return ConfigurationError(setting=setting, value=value, rule=rule)
+def _check_backoff(prefix: str, settings: Settings) -> None:
+    """`prefix` says whose it is: a destination may have its own."""
+    if settings.backoff_cap < settings.backoff_base:
+        rule = f"it must be at least backoff_base ({settings.backoff_base:g})"
+        raise ConfigurationError(setting=f"{prefix}backoff_cap", value=settings.backoff_cap, rule=rule)

@@ -70,11 +70,9 @@ Span = Annotated[float, Field(ge=SHORTEST, le=CENTURY, allow_inf_nan=False)]
 """An age: what is so long ago, or so far ahead, is still a date."""
 SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY, allow_inf_nan=False), AfterValidator(_none_or_enough)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
-BatchSize = Annotated[int, Field(ge=1, le=50_000)]
 BundleSize = Annotated[int, Field(ge=1, le=1000)]
 Processes = Annotated[int, Field(ge=1, le=10_000)]
 """Each is a row of `outbox_slots`."""
-ProcessesOrNone = Annotated[int, Field(ge=0, le=10_000)]
 Bytes = Annotated[int, Field(ge=1, le=256 * 1024 * 1024)]
 """Of one payload, which is in memory several times while it is sent."""
 PerSecond = Annotated[float, Field(ge=0.0001, le=1_000_000, allow_inf_nan=False)]
@@ -121,7 +119,7 @@ class Destination(BaseModel):
     bundle_size: BundleSize | None = None
     """Overrides the general `bundle_size`."""
     concurrency: Processes | None = None
-    """Sends at once, over the whole cluster; none: as many as there are publish processes, but for `reserve`."""
+    """Sends at once, over the whole cluster; none: all publish processes, but one for the other destinations."""
     rate_limit: PerSecond | None = None
     """Messages a second at most, over the whole cluster, in bursts of what a second allows."""
     send_timeout: Seconds | None = None

@@ -42,18 +42,25 @@ from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import EVENT_ID
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claimed
+from outbox_tasks.relay.store.traffic import Traffic
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
 from outbox_tasks.testing.messages import SeenMessage
 from outbox_tasks.writing.transactions import is_django, unwrapped
 
 
-def _alone(settings: Settings) -> Settings:
-    """Without what shares a cluster among destinations: a drain sends one bundle after the other, as fast as it can,
-    and what crashes in it takes no process with it whose slots would be free."""
+class _NoSlots(Traffic):
+    """Any number of sends at once. A crash in a drain ends no process, so nothing would free its slots."""
+
+    def rooms(self, *, publishing: bool = False) -> Mapping[str, int | None]:
+        return dict.fromkeys(self.settings.destinations)
+
+
+def _without_limits(settings: Settings) -> Settings:
+    """A drain sends one bundle after the other, as fast as it can."""
     limits = {"concurrency": None, "rate_limit": None}
     names = {name: each.model_copy(update=limits) for name, each in settings.destinations.items()}
-    return settings.model_copy(update={"reserve": 0, "destinations": names})
+    return settings.model_copy(update={"destinations": names})
 
 
 class ProbeStore(Store):
@@ -63,13 +70,14 @@ class ProbeStore(Store):
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
+        self.traffic = _NoSlots(engine, settings)
         # What was sent is to be looked at, whatever the application does with it.
         self._settle_done = settle.settle_done(self.tables, archive=True)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
         """Connect, make the tables if they are missing or old, and begin."""
-        store = cls.connect(_alone(settings))
+        store = cls.connect(_without_limits(settings))
         try:
             store.check_version()
         except (SchemaMissing, SchemaTooOld):

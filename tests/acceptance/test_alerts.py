@@ -40,8 +40,7 @@ def values(web: Receiver) -> dict[str, Any]:
         "alert_repeat": REPEAT,
         "stale_after": 2,
         "breaker_failures": 2,
-        "breaker_pause": 0.3,
-        "breaker_pause_max": 0.3,
+        "breaker_pause": 0.05,
         "send_timeout": 2,
     }
 

@@ -124,7 +124,7 @@ def test_two_workers_of_one_name(relay: Relay, start: Start) -> None:
 
 def test_a_worker_whose_time_limit_outlasts_the_lease(relay: Relay) -> None:
     assert found(relay, "lease_short") == {}
-    shorter = relay.settings.replace(run_lease=20, hard_time_limit=19, soft_time_limit=17, soft_shutdown_timeout=19)
+    shorter = relay.settings.replace(queue_lease=30, send_timeout=2)
     [finding, *_] = eventually(lambda: examine(shorter, only=["lease_short"]).findings, 30)
     assert "is 25 s; run_lease is 20 s" in finding.fact
 

@@ -37,7 +37,7 @@ def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
 
 @pytest.fixture(scope="module")
 def values() -> dict[str, Any]:
-    return {"backoff_base": 20, "native_retry_max": 60}
+    return {"backoff_base": 20}
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,6 @@ def values(web: Receiver, log_format: str) -> dict[str, Any]:
         "alert_webhook": web.url,
         "log_format": log_format,
         "claim_interval": 0.3,
-        "native_retry_max": 1,
         "backoff_base": 0.2,
         "breaker_failures": 2,
     }

@@ -27,8 +27,8 @@ UNREACHABLE = "redis+stream://127.0.0.1:1/0/nobody"
 
 @pytest.fixture(scope="module")
 def values() -> dict[str, Any]:
-    return {"breaker_failures": 1, "breaker_pause": 0.2, "queue_lease": 6, "run_lease": 4, "hard_time_limit": 3,
-            "soft_time_limit": 2.5, "send_timeout": 1, "statement_timeout": 0.5}  # fmt: skip
+    return {"breaker_failures": 1, "breaker_pause": 0.2, "queue_lease": 6, "send_timeout": 1,
+            "statement_timeout": 0.5}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.conftest import Rows, Stream, eventually, seconds_from_now
 
 @pytest.fixture(scope="module")
 def values() -> dict[str, Any]:
-    return {"backoff_base": 0.2, "backoff_cap": 1, "native_retry_max": 2}
+    return {"backoff_base": 0.2, "backoff_cap": 1, "queue_lease": 6}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_message_that_fails_is_sent_by_celerys_own_retry(
 
 
 def test_a_long_wait_is_given_back_to_the_row(publish: Any, engine: Engine, rows: Rows, stream: Stream) -> None:
-    id = publish("told", {"fail": 1, "retry_after": 3})  # more than native_retry_max, with jitter
+    id = publish("told", {"fail": 1, "retry_after": 8})  # longer than Celery waits
     row = eventually(lambda: (found := rows.one(id)).attempts and not found.begun and found)
     assert (row.lease, row.status, row.last_error_code, rows.state(id)) == (None, "pending", "told", "retrying")
 

@@ -82,7 +82,7 @@ def test_a_worker_refuses_tables_that_are_not_of_its_release(
     ("wrong", "reason"),
     [
         ({"broker_url": None}, "Setting broker_url = None is not usable: workers and beat need it;"),
-        ({"run_lease": 20}, "Setting hard_time_limit = 25.0 is not usable: it must be below run_lease (20)"),
+        ({"backoff_cap": 0.5}, "Setting backoff_cap = 0.5 is not usable: it must be at least backoff_base (1)"),
         ({"destinations": {"x": {"url": "carrier+pigeon://loft"}}}, "has the URL scheme 'carrier+pigeon', for which"),
         ({"destinations": {}}, "No destination is configured, so the relay can send nothing: "),
     ],

@@ -29,25 +29,18 @@ from tests.conftest import Rows, Stream, eventually
 
 SHORT = {
     "claim_interval": 0.5,
-    "claim_expires": 2,
     "statement_timeout": 1,
     "send_timeout": 1,
-    "soft_time_limit": 3.5,
-    "hard_time_limit": 4,
-    "run_lease": 5,
     "queue_lease": 5,
-    "soft_shutdown_timeout": 4,
-    "native_retry_max": 2,
-    "visibility_timeout": 60,
     "backoff_base": 0.2,
     "backoff_cap": 1,
 }
-"""What a killed process held comes back after five seconds."""
+"""What a killed process held comes back after 7.5 seconds."""
 
-PATIENT = {"queue_lease": 60, "visibility_timeout": 600}
+PATIENT = {"queue_lease": 60}
 """No lease runs out in the queue, though the machine be busy."""
 
-LONG = {"queue_lease": 100, "run_lease": 100, "visibility_timeout": 600}
+LONG = {"queue_lease": 100}
 """Leases whose end no test waits for."""
 
 MakeRelay = Callable[..., Relay]

@@ -22,12 +22,7 @@ README = Path(__file__).parents[2] / "README.md"
 CALM = {
     "statement_timeout": 10,
     "send_timeout": 10,
-    "soft_time_limit": 40,
-    "hard_time_limit": 50,
-    "soft_shutdown_timeout": 50,
-    "run_lease": 60,
     "queue_lease": 60,
-    "visibility_timeout": 3600,
 }
 """Nobody is killed here: what comes twice is the doing of beats and claims, and not of a lease that was too short."""
 
@@ -35,7 +30,7 @@ CALM = {
 def test_two_beats_and_four_claim_workers_deliver_each_message_once(
     relay: Relay, here: Here, rows: Rows, stream: Stream, engine: Engine, schema: str
 ) -> None:
-    small = {"claim_batch": 100, "bundle_size": 10, **CALM}
+    small = {"max_in_flight": 200, "bundle_size": 10, **CALM}
     claimers = [relay.claim(f"claim{n}", **small) for n in range(4)]
     relay.publish(concurrency=2, **CALM)
     relay.beat(**CALM)

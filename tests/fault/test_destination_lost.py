@@ -30,7 +30,7 @@ def values(values: dict[str, Any], stream: Stream, away: EmbeddedValkey) -> dict
     lost = {"url": away.url.replace("://", "+stream://") + "/lost", "max_attempts": 3}
     return {
         **values, "destinations": {"orders": {"url": stream.url}, "lost": lost},
-        "breaker_pause": 0.5, "breaker_pause_max": 2, "breaker_failures": 3,
+        "breaker_pause": 0.2, "breaker_failures": 3,
     }  # fmt: skip
 
 

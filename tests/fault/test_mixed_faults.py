@@ -43,7 +43,7 @@ LONG_LEASES = os.environ.get("MIXED_FAULTS_LEASES") == "long"
 PAUSE = (4.0, 6.0) if LONG_LEASES else (0.5, 1.5)
 """Seconds between two faults."""
 
-STANDS_STILL = (0.5, 8.0)
+STANDS_STILL = (0.5, 11.0)
 """Seconds for which something hangs: less than a lease, or more."""
 
 KEYS, WRITERS, MOST, BUSY = 60, 4, 25, 3

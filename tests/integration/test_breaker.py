@@ -26,7 +26,6 @@ def store(new_store: MakeStore) -> Store:
     return new_store(
         breaker_failures=3,
         breaker_pause=100,
-        breaker_pause_max=300,
         backoff_base=0.001,
         backoff_cap=0.001,
         bundle_size=10,
@@ -184,12 +183,12 @@ class TestTrying:
         rows.insert(1)
         open_it(store, rows)
         pauses = []
-        for _ in range(4):
+        for _ in range(6):
             [row] = store.traffic.states()
             pauses.append(round((row.pause_until - row.failed_at).total_seconds()))
             elapse(rows)
             run(store, Destination(OUT))
-        assert pauses == [100, 200, 300, 300]
+        assert pauses == [100, 200, 400, 800, 1200, 1200]
 
     def test_a_try_that_is_lost_is_made_again(self, store: Store, rows: Rows) -> None:
         rows.insert(2)

@@ -91,12 +91,12 @@ def test_everything_away_is_a_finding_each_and_takes_some_seconds(run: Run, monk
 
 
 def test_settings_that_contradict_each_other(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOX_RUN_LEASE", "1")
+    monkeypatch.setenv("OUTBOX_BACKOFF_CAP", "0.5")
     told = run("--json")
     assert told.exit_code == 1
     [finding] = json.loads(told.stdout)["findings"]
     assert (finding["code"], finding["subject"]) == ("settings", "Settings")
-    assert "hard_time_limit" in finding["fact"]
+    assert "backoff_cap" in finding["fact"]
 
 
 def test_a_check_that_fails_is_a_finding_and_stops_no_other(

@@ -20,13 +20,13 @@ from click.testing import CliRunner
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from outbox_tasks import Outbox, Settings
+from outbox_tasks import Outbox
 from outbox_tasks.cli import outbox
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Step
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import Lookup
-from outbox_tasks.relay.drain import Drained, drain, settings_for
+from outbox_tasks.relay.drain import Drained, drain
 from outbox_tasks.relay.send import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import GRACE
@@ -35,9 +35,8 @@ from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, ow
 
 Start = Callable[..., "subprocess.Popen[str]"]
 
-SHORT = {"queue_lease": 3, "run_lease": 3, "hard_time_limit": 2.5, "soft_time_limit": 2, "send_timeout": 0.5,
-         "statement_timeout": 0.5, "claim_expires": 2, "native_retry_max": 2, "soft_shutdown_timeout": 3}  # fmt: skip
-"""What a killed process held comes back after three seconds."""
+SHORT = {"queue_lease": 3, "send_timeout": 0.5, "statement_timeout": 0.5}
+"""What a killed process held comes back after four seconds."""
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def drained(new_store: MakeStore) -> Iterator[Callable[..., Drained]]:
     with ExitStack() as stack:
 
         def run(stop: Callable[[], bool] = lambda: False, **values: Any) -> Drained:
-            store = new_store(**{"native_retry_max": 0, **values})
+            store = new_store(**values)
             publishers = Publishers(store.settings)
             stack.callback(publishers.close)
             return drain(store, publishers, stop=stop)
@@ -219,7 +218,7 @@ def told(store: Store, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) 
     def run(destinations: dict[str, Any]) -> tuple[int, str]:
         monkeypatch.setenv("OUTBOX_DATABASE_URL", str(store.settings.database_url))
         monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(store.settings.database_schema))
-        for name in ("BACKOFF_CAP", "BREAKER_PAUSE", "BREAKER_PAUSE_MAX"):
+        for name in ("BACKOFF_CAP", "BREAKER_PAUSE"):
             monkeypatch.setenv(f"OUTBOX_{name}", "1")
         monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps(destinations))
         result = CliRunner().invoke(outbox, ["drain"])
@@ -282,7 +281,7 @@ def test_keys_keep_their_order_and_are_sent_to_the_end(
 
 def test_several_at_once_share_the_work(start: Start, rows: Rows, stream: Stream) -> None:
     ids = rows.insert(6_000)
-    processes = [start(claim_batch=100) for _ in range(3)]
+    processes = [start(max_in_flight=100) for _ in range(3)]
     assert sum(ended(process)["sent"] for process in processes) == 6_000
     assert Counter(stream.ids()) == Counter(ids)
 
@@ -322,8 +321,3 @@ def test_for_so_many_seconds(start: Start, rows: Rows) -> None:
     assert not result["ended"]
     assert 0 < result["sent"] < 20
     assert not [row for row in rows.hot() if row.lease is not None]
-
-
-def test_its_settings_keep_no_retry_for_celery(settings: MakeSettings) -> None:
-    made: Settings = settings_for(settings())
-    assert made.native_retry_max == 0

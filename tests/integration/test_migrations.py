@@ -465,7 +465,7 @@ class TestOutboxAll:
         assert row.payload == shown
 
     def test_shows_a_lease_that_ran_out_as_pending_again(self, rows: Rows, new_store: Any) -> None:
-        store = new_store(queue_lease=0.2, claim_expires=0.1, claim_interval=0.05)
+        store = new_store(queue_lease=0.2)
         [id] = rows.insert()
         store.claim({"orders": 1}, str(UUID(int=1)))
         assert rows.state(id) == "leased"

@@ -228,7 +228,7 @@ class TestOneKey:
         self, new_store: MakeStore, rows: Rows, in_flight: int
     ) -> None:
         """Nobody can write one any more, but a raw insert or an earlier release may have."""
-        store = new_store(claim_batch=in_flight)
+        store = new_store(max_in_flight=in_flight)
         empty, others = rows.insert(3, key=""), rows.insert(2, key="b")
         destination = Destination()
         while run(store, destination) or store.unfinished:
@@ -265,7 +265,7 @@ class TestManyKeys:
         assert [sorted(call) for call in destination.calls] == [sorted(waves[0] + free), *map(sorted, waves[1:])]
 
     def test_are_all_reached_however_many_are_blocked(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(claim_batch=10, bundle_size=5)
+        store = new_store(max_in_flight=10, bundle_size=5)
         for n in range(60):
             rows.insert(1, key=f"blocked {n:02}", locked_until=seconds_from_now(100))
         [last] = rows.insert(1, key="z")
@@ -280,7 +280,7 @@ class TestManyKeys:
         assert {all(some) for some in taken} == {True, False}
 
     def test_are_claimed_by_many_at_once_without_an_overtaking(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(bundle_size=7, claim_batch=40)
+        store = new_store(bundle_size=7, max_in_flight=40)
         written = {f"k{n}": rows.insert(30, key=f"k{n}") for n in range(12)}
         received: dict[str, list[str]] = defaultdict(list)
         lock = threading.Lock()

@@ -110,7 +110,6 @@ class TestSlots:
         ("values", "limited"),
         [
             ({"destinations": {"orders": {"url": "a://b"}}}, False),
-            ({"destinations": TWO, "reserve": 0}, False),
             ({"destinations": TWO}, True),
             ({"destinations": {"orders": {"url": "a://b", "concurrency": 1}}}, True),
         ],
@@ -339,7 +338,7 @@ class TestTheQueue:
     def test_when_it_is_full_only_those_are_claimed_for_that_have_little_due(
         self, new_store: MakeStore, rows: Rows
     ) -> None:
-        store = new_store(destinations=TWO, claim_batch=200, bundle_size=10)
+        store = new_store(destinations=TWO, max_in_flight=200, bundle_size=10)
         rows.insert(300)
         rows.insert(3, destination="mails")
         claimed(store)

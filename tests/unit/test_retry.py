@@ -136,10 +136,6 @@ class TestJudge:
         if verdict.step is Step.RETRY:
             assert 2 * (verdict.wait + TEN_ATTEMPTS.queue_lease) <= TEN_ATTEMPTS.visibility_timeout
 
-    def test_retries_can_be_kept_out_of_the_broker(self) -> None:
-        settings = TEN_ATTEMPTS.replace(native_retry_max=0)
-        assert judge(settings, "orders", ticket(1), FAILED).step is Step.RELEASE
-
     @pytest.mark.parametrize("make", [Outcome.dead, Outcome.retry])
     def test_a_long_error_is_cut(self, settings: MakeSettings, make: Any) -> None:
         verdict = judge(settings(), "orders", ticket(1), make("long", "x" * 10_000))

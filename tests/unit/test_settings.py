@@ -20,54 +20,83 @@ from outbox_tasks.errors import (
     UnknownDestination,
 )
 from outbox_tasks.redaction import redacted
-from outbox_tasks.settings import Settings, _Environment
-from outbox_tasks.settings.destination import Destination
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import WEEK, Destination
+from outbox_tasks.settings.sources import REMOVED, Environment
 from tests.conftest import MakeSettings
 
 SECRET = "hunter2"
 ORDERS = {"orders": {"url": "redis+stream://localhost/0/orders"}}
 
 
-class TestContradictions:
-    @pytest.mark.parametrize(
-        ("setting", "value", "rule"),
-        [
-            ("claim_interval", 5, "claim_expires (5)"),
-            ("claim_expires", 60, "queue_lease (60)"),
-            ("send_timeout", 12, "soft_time_limit (18)"),
-            ("soft_time_limit", 25, "hard_time_limit (25)"),
-            ("hard_time_limit", 40, "run_lease (40)"),
-            (
-                "visibility_timeout",
-                269.9,
-                "at least twice native_retry_max with jitter plus queue_lease (270)",
-            ),
-            ("soft_shutdown_timeout", 24.9, "at least hard_time_limit (25)"),
-            ("backoff_cap", 0.9, "at least backoff_base (1)"),
-        ],
-    )
-    def test_is_refused_with_the_setting_its_value_and_the_rule(self, setting: str, value: float, rule: str) -> None:
-        with pytest.raises(ConfigurationError) as caught:
-            Settings(**{setting: value})
-        assert (caught.value.setting, caught.value.value) == (setting, value)
-        assert rule in caught.value.rule
-        assert str(caught.value).startswith(f"Setting {setting} = {float(value)!r} is not usable: ")
+LIMITS = ("soft_time_limit", "hard_time_limit", "soft_shutdown_timeout", "run_lease")
+
+
+class TestLimits:
+    """What follows from `send_timeout`, `statement_timeout` and `queue_lease`."""
 
     @pytest.mark.parametrize(
-        ("setting", "value"),
+        ("values", "limits"),
         [
-            ("claim_interval", 4.9),
-            ("claim_expires", 59.9),
-            ("send_timeout", 11.9),
-            ("soft_time_limit", 24.9),
-            ("hard_time_limit", 24.9),
-            ("visibility_timeout", 270),
-            ("soft_shutdown_timeout", 25),
-            ("backoff_cap", 1),
+            ({}, (18, 25, 25, 40)),
+            ({"statement_timeout": 0}, (18, 25, 25, 40)),
+            ({"send_timeout": 1}, (18, 25, 25, 40)),
+            ({"queue_lease": 600}, (18, 25, 25, 40)),
+            ({"send_timeout": 34}, (45, 62.5, 62.5, 100)),
+            ({"send_timeout": 1, "statement_timeout": 0.5, "queue_lease": 12}, (3.6, 5, 5, 8)),
+            ({"send_timeout": 2, "statement_timeout": 1, "queue_lease": 5}, (4.5, 6.25, 6.25, 10)),
         ],
     )
-    def test_just_short_of_it_is_taken(self, setting: str, value: float) -> None:
-        assert getattr(Settings(**{setting: value}), setting) == value
+    def test_leave_each_send_enough_time(self, values: dict[str, float], limits: tuple[float, ...]) -> None:
+        made = Settings(**values)
+        assert tuple(getattr(made, name) for name in LIMITS) == pytest.approx(limits, abs=1e-9)
+
+    def test_make_room_for_the_slowest_destination(self) -> None:
+        slow = {"slow": {"url": "a://b", "send_timeout": 34}, "quick": {"url": "a://b", "send_timeout": 1}}
+        made = Settings(destinations=slow)
+        assert made.run_lease == 100
+        assert (made.waves_of("slow"), made.waves_of("quick")) == (5, 38)
+
+    @given(
+        send=st.floats(0.001, WEEK), own=st.floats(0.001, WEEK), statement=st.floats(0.001, WEEK),
+        queue=st.floats(0.001, WEEK),
+    )  # fmt: skip
+    def test_always_end_in_the_same_order(self, send: float, own: float, statement: float, queue: float) -> None:
+        """A slow send is settled, then given up, then killed, and only then claimed again."""
+        made = Settings(
+            send_timeout=send,
+            statement_timeout=statement,
+            queue_lease=queue,
+            destinations={"own": {"url": "a://b", "send_timeout": own}},
+        )
+        longest = max(send, own) + 2 * statement
+        assert longest < made.soft_time_limit < made.hard_time_limit < made.run_lease
+        assert made.soft_shutdown_timeout >= made.hard_time_limit
+        assert made.waves_of("own") > 0
+        assert 2 * (1.25 * made.native_retry_max + queue) <= made.visibility_timeout
+
+    def test_of_a_pause_follow_from_its_beginning(self) -> None:
+        assert (Settings().breaker_pause_max, Settings(breaker_pause=1).breaker_pause_max) == (60, 12)
+
+    @pytest.mark.parametrize("name", REMOVED)
+    def test_that_were_settings_are_refused_with_what_to_set(self, empty_directory: Path, name: str) -> None:
+        (empty_directory / "outbox.toml").write_text(f"{name} = 5")
+        with pytest.raises(ConfigurationError, match=f"{name} = 5 .*this setting was removed: ") as caught:
+            Settings()
+        assert caught.value.rule.endswith(REMOVED[name])
+
+
+class TestContradictions:
+    @pytest.mark.parametrize("own", [False, True])
+    def test_are_refused_with_the_setting_its_value_and_the_rule(self, own: bool) -> None:
+        values: dict[str, Any] = {"backoff_cap": 0.9}
+        prefix = "destinations.orders." if own else ""
+        with pytest.raises(ConfigurationError) as caught:
+            Settings(**({"destinations": {"orders": {"url": "a://b", **values}}} if own else values))
+        assert str(caught.value) == (
+            f"Setting {prefix}backoff_cap = 0.9 is not usable: it must be at least backoff_base (1)"
+        )
+        assert Settings(backoff_cap=1).backoff_cap == 1
 
     def test_a_route_to_an_unknown_destination_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match=r"'order\.\*' = 'audit' is not usable.*known: orders") as caught:
@@ -75,22 +104,22 @@ class TestContradictions:
         assert caught.value.value == "audit"
 
     def test_a_changed_copy_is_checked_too(self, settings: MakeSettings) -> None:
-        assert settings().replace(claim_batch=7).claim_batch == 7
+        assert settings().replace(max_in_flight=7).max_in_flight == 7
         with pytest.raises(ConfigurationError):
-            settings().replace(claim_interval=60)
+            settings().replace(backoff_cap=0.5)
 
     def test_made_settings_do_not_change(self, settings: MakeSettings) -> None:
         with pytest.raises(ValueError, match="frozen"):
-            settings().claim_batch = 5  # type: ignore[misc]
+            settings().max_in_flight = 5  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
     ("values", "setting"),
     [
-        ({"claim_batch": 0}, "claim_batch"),
+        ({"max_in_flight": 0}, "max_in_flight"),
         ({"claim_interval": "soon"}, "claim_interval"),
         ({"claim_interval": 0}, "claim_interval"),
-        ({"run_lease": float("nan")}, "run_lease"),
+        ({"queue_lease": float("nan")}, "queue_lease"),
         ({"bundle_size": 1001}, "bundle_size"),
         ({"statement_timeout": -1}, "statement_timeout"),
         ({"archive": "keep"}, "archive"),
@@ -112,9 +141,9 @@ def test_a_value_that_can_not_be_is_refused_by_name(values: dict[str, Any], sett
 
 class TestUnknownKeys:
     def test_as_keywords(self) -> None:
-        with pytest.raises(ConfigurationError, match="no such setting; did you mean claim_batch") as caught:
-            Settings(clam_batch=3)
-        assert caught.value.setting == "clam_batch"
+        with pytest.raises(ConfigurationError, match="no such setting; did you mean bundle_size") as caught:
+            Settings(bundel_size=3)
+        assert caught.value.setting == "bundel_size"
 
     def test_in_the_environment_are_told_once_and_ignored(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -123,11 +152,13 @@ class TestUnknownKeys:
         monkeypatch.setattr(
             logging.getLogger("outbox_tasks.settings"), "disabled", False
         )  # as Alembic's recipe leaves it
-        monkeypatch.setattr(_Environment, "told", set())
+        monkeypatch.setattr(Environment, "told", set())
         monkeypatch.setenv("OUTBOX_CLAIM_INTERVALL", SECRET)
         monkeypatch.setenv("OUTBOX_ENABLED", SECRET)
+        monkeypatch.setenv("OUTBOX_CLAIM_BATCH", SECRET)
         assert Settings() == Settings()
         assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+            f"OUTBOX_CLAIM_BATCH is ignored: this setting was removed: {REMOVED['claim_batch']}",
             "OUTBOX_CLAIM_INTERVALL is ignored: there is no such setting; did you mean OUTBOX_CLAIM_INTERVAL?",
             "OUTBOX_ENABLED is ignored: there is no such setting",
         ]
@@ -154,20 +185,22 @@ class TestSources:
     @pytest.fixture(autouse=True)
     def file(self, empty_directory: Path) -> Path:
         path = empty_directory / "outbox.toml"
-        path.write_text('claim_batch = 1\nbundle_size = 1\nmax_in_flight = 1\n[destinations.file]\nurl = "a://b"\n')
+        path.write_text(
+            'breaker_failures = 1\nbundle_size = 1\nmax_in_flight = 1\n[destinations.file]\nurl = "a://b"\n'
+        )
         return path
 
     def test_keywords_come_before_the_environment_and_that_before_the_file(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("OUTBOX_CLAIM_BATCH", "2")
+        monkeypatch.setenv("OUTBOX_BREAKER_FAILURES", "2")
         monkeypatch.setenv("OUTBOX_BUNDLE_SIZE", "2")
-        made = Settings(claim_batch=3)
-        assert (made.claim_batch, made.bundle_size, made.max_in_flight) == (3, 2, 1)
+        made = Settings(breaker_failures=3)
+        assert (made.breaker_failures, made.bundle_size, made.max_in_flight) == (3, 2, 1)
 
     def test_an_empty_variable_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("OUTBOX_CLAIM_BATCH", "")
-        assert Settings().claim_batch == 1
+        monkeypatch.setenv("OUTBOX_BREAKER_FAILURES", "")
+        assert Settings().breaker_failures == 1
 
     def test_destinations_and_routes_can_be_json_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"env": {"url": "c://d"}}))
@@ -183,9 +216,9 @@ class TestSources:
 
     def test_another_file_can_be_named(self, empty_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         other = empty_directory / "other.toml"
-        other.write_text("claim_batch = 9")
+        other.write_text("breaker_failures = 9")
         monkeypatch.setenv("OUTBOX_CONFIG", str(other))
-        assert (Settings().claim_batch, Settings().destinations) == (9, {})
+        assert (Settings().breaker_failures, Settings().destinations) == (9, {})
 
     def test_a_named_file_that_is_not_there_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OUTBOX_CONFIG", "nowhere.toml")
@@ -196,7 +229,7 @@ class TestSources:
         file.unlink()
         assert Settings().destinations == {}
 
-    @pytest.mark.parametrize("content", [b"claim_batch = ", b"\xff\xfe"])
+    @pytest.mark.parametrize("content", [b"breaker_failures = ", b"\xff\xfe"])
     def test_a_file_that_is_no_toml_is_an_error(self, file: Path, content: bytes) -> None:
         file.write_bytes(content)
         with pytest.raises(SettingsFileError, match=r"outbox\.toml could not be read"):
@@ -299,6 +332,6 @@ def test_a_destination_does_not_change() -> None:
 
 
 def test_every_error_of_the_settings_is_one_of_ours() -> None:
-    for values in ({"x": 1}, {"claim_batch": None}, {"destinations": 5}, {"routes": {"a": [1]}}):
+    for values in ({"x": 1}, {"breaker_failures": None}, {"destinations": 5}, {"routes": {"a": [1]}}):
         with pytest.raises(OutboxError):
             Settings(**values)

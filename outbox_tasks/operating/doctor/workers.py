@@ -130,7 +130,8 @@ def _limits(site: Site, worker: Worker) -> Iterator[Finding]:
             f"On the worker {worker} the time limit of {PUBLISH_TASK} is {limit}; run_lease is "
             f"{site.settings.run_lease:g} s.",
             "A send may go on after its lease has ended: the message is claimed and sent a second time meanwhile.",
-            "Set hard_time_limit below run_lease, alike for all workers, and leave time_limit out of task_annotations.",
+            "Give all workers the same send_timeout, statement_timeout and queue_lease, and leave time_limit out of "
+            "task_annotations.",
         )
 
 

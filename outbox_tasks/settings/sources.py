@@ -1,0 +1,101 @@
+"""Where settings come from: the environment and `outbox.toml`; and what is said of a value that is refused."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import tomllib
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ValidationError
+from pydantic_settings import EnvSettingsSource
+
+from outbox_tasks.errors import ConfigurationError, SettingsFileError
+from outbox_tasks.settings.destination import HIDDEN, Destination
+
+log = logging.getLogger("outbox_tasks.settings")
+
+PREFIX = "OUTBOX_"
+CONFIG_VARIABLE = "OUTBOX_CONFIG"
+DEFAULT_FILE = "outbox.toml"
+NOT_SETTINGS = {CONFIG_VARIABLE, "OUTBOX_FLOWER_PASSWORD"}
+"""Variables with our prefix that are read elsewhere: the place of the settings file, and Flower's password."""
+
+FOLLOWS = "it follows from send_timeout, statement_timeout and queue_lease; set one of these"
+REMOVED = {
+    "run_lease": FOLLOWS,
+    "soft_time_limit": FOLLOWS,
+    "hard_time_limit": FOLLOWS,
+    "soft_shutdown_timeout": FOLLOWS,
+    "native_retry_max": "it follows from queue_lease; set that",
+    "visibility_timeout": "it follows from queue_lease; broker_transport_options can set another one",
+    "breaker_pause_max": "it is twelve times breaker_pause; set that",
+    "claim_batch": "it is 1000, or max_in_flight if that is less; set that",
+    "claim_expires": "each run of the claim ends after 5 s; leave it out",
+    "reserve": "one process is always left to the other destinations; set concurrency of a destination",
+}
+"""Settings that older releases had, and what to do instead."""
+
+
+class Environment(EnvSettingsSource):
+    """The environment. It is not ours alone: it logs a variable with our prefix that is no setting once, and ignores
+    it."""
+
+    told: ClassVar[set[str]] = set()
+    """The variables that this process has logged."""
+
+    def __call__(self) -> dict[str, Any]:
+        known = {PREFIX + name.upper() for name in self.settings_cls.model_fields} | NOT_SETTINGS
+        for variable in sorted(os.environ.keys() - known - self.told):
+            if variable.startswith(PREFIX):
+                self.told.add(variable)
+                log.warning("%s is ignored: %s", variable, _no_such_setting(variable, known))
+        return super().__call__()
+
+
+def settings_file() -> Path:
+    """Where the settings file is, or would be."""
+    return Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_FILE)
+
+
+def read_file() -> dict[str, Any]:
+    """The values of the settings file. Raises `SettingsFileError`."""
+    path = settings_file()
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if os.environ.get(CONFIG_VARIABLE):
+            raise SettingsFileError(path=path, reason="there is no such file") from None
+        return {}
+    except (OSError, ValueError) as error:
+        raise SettingsFileError(path=path, reason=error) from None
+
+
+def first_problem(error: ValidationError, fields: Collection[str]) -> ConfigurationError:
+    """The first problem that pydantic found, without secrets. `fields` are the names of the settings."""
+    problem = error.errors()[0]
+    setting = ".".join(str(part) for part in problem["loc"]) or "settings"
+    value = problem["input"]
+    unknown = problem["type"] == "extra_forbidden"
+    secret = "url" in setting or "claim_check" in setting or unknown or "://" in str(value)
+    if isinstance(value, dict | list) or (isinstance(value, str) and secret):
+        value = HIDDEN
+    rule = problem["msg"].removeprefix("Value error, ")
+    if unknown and setting.startswith("destinations."):
+        rule = _no_such_setting(setting.rpartition(".")[2], Destination.model_fields)
+    elif unknown:
+        rule = _no_such_setting(setting, fields)
+    return ConfigurationError(setting=setting, value=value, rule=rule)
+
+
+def _no_such_setting(name: str, known: Collection[str]) -> str:
+    """`name` and `known` are names of settings, or of variables."""
+    if advice := REMOVED.get(name.removeprefix(PREFIX).lower()):
+        return f"this setting was removed: {advice}"
+    # Without the prefix, which would make all variables alike.
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
+    prefix = PREFIX if name.startswith(PREFIX) else ""
+    return "there is no such setting" + (f"; did you mean {prefix}{near[0]}?" if near else "")
