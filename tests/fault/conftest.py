@@ -37,8 +37,8 @@ SHORT = {
 }
 """What a killed process held comes back after 7.5 seconds."""
 
-PATIENT = {"queue_lease": 60}
-"""No lease runs out in the queue, though the machine be busy."""
+CALM = {"statement_timeout": 10, "send_timeout": 10, "queue_lease": 100}
+"""No lease and no time limit ends, though the machine be busy."""
 
 LONG = {"queue_lease": 100}
 """Leases whose end no test waits for."""

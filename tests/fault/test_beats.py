@@ -14,17 +14,10 @@ from outbox_tasks.broker.names import CLAIM_TASK
 from outbox_tasks.settings import CLAIM_QUEUE
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import Here, check, drained, messages_locked, waiting_for_locks
+from tests.fault.conftest import CALM, Here, check, drained, messages_locked, waiting_for_locks
 
 MANY = 4000
 README = Path(__file__).parents[2] / "README.md"
-
-CALM = {
-    "statement_timeout": 10,
-    "send_timeout": 10,
-    "queue_lease": 60,
-}
-"""Nobody is killed here: what comes twice is the doing of beats and claims, and not of a lease that was too short."""
 
 
 def test_two_beats_and_four_claim_workers_deliver_each_message_once(

@@ -12,7 +12,7 @@ import pytest
 from outbox_tasks.local.commands import beat_argv, claim_worker_argv, publish_worker_argv
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import PATIENT, check, drained
+from tests.fault.conftest import CALM, check, drained
 
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 
@@ -21,7 +21,7 @@ MANY = 300
 
 @pytest.fixture
 def values(values: dict[str, Any]) -> dict[str, Any]:
-    return {**values, **PATIENT}
+    return {**values, **CALM}
 
 
 SLEEP = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"

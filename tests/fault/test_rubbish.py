@@ -14,7 +14,7 @@ from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import PATIENT, check, drained
+from tests.fault.conftest import CALM, check, drained
 
 ID = str(uuid4())
 PLAIN: dict[str, Any] = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
@@ -60,7 +60,7 @@ NO_MESSAGES = [b"rubbish", b"5", b"[]", b"null", b'{"a": 1}', b'{"body": "", "pr
 
 @pytest.fixture
 def values(values: dict[str, Any]) -> dict[str, Any]:
-    return {**values, **PATIENT}
+    return {**values, **CALM}
 
 
 def test_rubbish_in_the_queues_is_refused_in_a_line_each_and_ends_no_worker(
