@@ -1,35 +1,35 @@
-"""The command line: `outbox-tasks`, also found as `celery -A outbox_tasks outbox`."""
+"""The command line: `outbox-tasks`, also found as `celery -A outbox_tasks outbox`.
+
+Each command is in the file of its name. A file is loaded when its command is used. `shared/` has what several use.
+"""
 
 from __future__ import annotations
 
-from outbox_tasks.cli import acts, alerts, archive, doctor, edit, find, health, keys, metrics, pause, purge, run, status
-from outbox_tasks.cli.common import Group, outbox
+import click
 
-assert isinstance(outbox, Group)
-outbox.show(
-    {
-        "Run it": [run.init, run.up, run.drain, run.demo, run.bench],
-        "See what is going on": [
-            status.status,
-            health.health,
-            doctor.doctor,
-            keys.keys,
-            alerts.alerts,
-            metrics.metrics,
-            health.monitor,
-        ],
-        "Keep it small": [archive.maintain, archive.export, purge.purge],
-        "Find and mend messages": [
-            find.list_messages,
-            find.show,
-            find.errors,
-            acts.redrive,
-            acts.discard,
-            edit.edit,
-        ],
-        "Steer it": [pause.pause, pause.resume, find.audit],
-    }
+from outbox_tasks import __version__
+from outbox_tasks.cli.shared.group import Group
+
+SECTIONS = {
+    "Run it": ["init", "up", "drain", "demo", "bench"],
+    "See what is going on": ["status", "health", "doctor", "keys", "alerts", "metrics", "monitor"],
+    "Keep it small": ["maintain", "export", "purge"],
+    "Find and mend messages": ["list", "show", "errors", "redrive", "discard", "edit"],
+    "Steer it": ["pause", "resume", "audit"],
+}
+"""The commands, as `--help` lists them."""
+
+
+@click.group(
+    cls=Group, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
+@click.version_option(__version__, prog_name="outbox-tasks")
+def outbox() -> None:
+    """A transactional outbox for Celery and SQLAlchemy.
+
+    Settings come from OUTBOX_<NAME> variables and outbox.toml; OUTBOX_DATABASE_URL and OUTBOX_BROKER_URL
+    say where the database and Celery's broker are.
+    """
 
 
 def main() -> None:

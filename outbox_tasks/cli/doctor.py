@@ -1,33 +1,34 @@
-"""The command that finds out what is wrong."""
+"""`outbox-tasks doctor`: what is wrong, why it matters and what to do."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.text import Text
 
-from outbox_tasks.cli.common import console, echo_json, installed, json_option
-
-if TYPE_CHECKING:
-    from outbox_tasks.operating.doctor import Examination
+from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option
+from outbox_tasks.cli.shared.store import installed
+from outbox_tasks.errors import ConfigurationError, SettingsFileError
+from outbox_tasks.operating.doctor import CODES, Examination, examine, refused
+from outbox_tasks.settings import Settings
+from outbox_tasks.text import printable
 
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
 @click.command(short_help="Look for what is wrong, and say why it matters.")
-@click.option("--only", metavar="CODE", multiple=True, help="Look for these findings alone; may be given again.")
+@click.option("--only", metavar="CODE", multiple=True, help="Only look for this finding; may be given again.")
 @json_option
 @click.pass_context
 def doctor(context: click.Context, only: tuple[str, ...], as_json: bool) -> None:
-    """Look for what is wrong, and say why it matters and what to do about it. Exit code 1 if there is something.
+    """Look for what is wrong, and say why it matters and what to do about it. Exit code 1 if something is wrong.
 
-    Looks at the database, its tables, open transactions, the broker, the workers, the messages and the destinations;
-    changes nothing, and takes some seconds at most. docs/doctor.md explains each finding by its code.
+    It looks at the database, its tables, open transactions, the broker, the workers, the messages and the destinations.
+    It changes nothing, and takes some seconds at most. docs/doctor.md explains each finding by its code.
     """
-    from outbox_tasks.operating.doctor import CODES
-
     for code in only:
         if code not in CODES:
             raise click.BadParameter(f"there is no finding {code!r}; there are: {', '.join(sorted(CODES))}")
@@ -40,10 +41,6 @@ def doctor(context: click.Context, only: tuple[str, ...], as_json: bool) -> None
 
 
 def _examined(only: tuple[str, ...]) -> Examination:
-    from outbox_tasks.errors import ConfigurationError, SettingsFileError
-    from outbox_tasks.operating.doctor import examine, refused
-    from outbox_tasks.settings import Settings
-
     try:
         app, settings = installed() or (None, Settings())
         return examine(settings, app, only)
@@ -62,12 +59,7 @@ def _plain(found: Examination) -> dict[str, Any]:
 
 
 def _show(found: Examination) -> None:
-    """By subject: first what is wrong, each with what to do, then in a few words what is in order."""
-    from rich.text import Text
-
-    from outbox_tasks.cli.texts import cell
-    from outbox_tasks.text import printable
-
+    """By subject: first each finding with its remedy, then in a few words what is in order."""
     out = console()
 
     def say(text: Text, indent: int, first: str = "") -> None:

@@ -1,4 +1,4 @@
-"""`outbox-tasks drain`, as people and programs see it."""
+"""`outbox-tasks drain`: send without workers."""
 
 from __future__ import annotations
 
@@ -9,24 +9,39 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from types import FrameType
 
+import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from outbox_tasks.cli.common import echo_json, open_store, progress_console, say
-from outbox_tasks.cli.texts import many
+from outbox_tasks.cli.shared.output import console, echo_json, json_option, many, say
+from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
-from outbox_tasks.relay.drain import Drained, drain
+from outbox_tasks.relay.drain import Drained
+from outbox_tasks.relay.drain import drain as send_due
 from outbox_tasks.relay.send import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.counters import Counters
 from outbox_tasks.text import one_line
 
 
-def run(seconds: float | None, *, as_json: bool) -> int:
-    """Drain, and tell what came of it. Returns the exit code."""
+@click.command()
+@click.option("--for", "seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after this many seconds.")
+@json_option
+def drain(seconds: float | None, as_json: bool) -> None:
+    """Send due messages from this process, without workers, then end.
+
+    For cron, or a function that runs on a schedule. It takes leases as workers do, so several drains and workers can
+    run at once. A message that fails is due again later. Ctrl-C and SIGTERM end it after the current bundle. Exit
+    code 1 if a message is dead, or if due messages could not be sent: it says which destination is left alone, and why.
+    """
+    raise SystemExit(_run(seconds, as_json=as_json))
+
+
+def _run(seconds: float | None, *, as_json: bool) -> int:
+    """Drain, and say what it did. Returns the exit code."""
     settings = Settings()
     settings.check_destinations()
-    with open_store(settings=settings) as store, _asked_to_stop() as stopped, _progress() as progress:
+    with open_store(settings=settings) as store, _stop_signals() as stopped, _progress() as progress:
         publishers, counters = Publishers(settings), Counters(lambda: store)
         deadline = None if seconds is None else time.monotonic() + seconds
         task = progress.add_task("sent 0")
@@ -42,17 +57,17 @@ def run(seconds: float | None, *, as_json: bool) -> int:
             progress.update(task, description=one_line(f"sent {sent:,}, now {bundle.destination}"))
 
         try:
-            drained = drain(store, publishers, stop=stop, settled=settled)
+            drained = send_due(store, publishers, stop=stop, settled=settled)
             counters.ran("claim", claimed=sent)
         finally:
             counters.close()
             publishers.close()
         left = unsent(store) if drained.ended else []
-    _tell(drained, left, as_json=as_json)
+    _report(drained, left, as_json=as_json)
     return int(bool(drained.dead or drained.steps[Step.OUTAGE] or left))
 
 
-def _tell(drained: Drained, left: Sequence[Unsent], *, as_json: bool) -> None:
+def _report(drained: Drained, left: Sequence[Unsent], *, as_json: bool) -> None:
     counts = {"sent": drained.sent, "later": drained.later, "dead": drained.dead}
     if as_json:
         echo_json(
@@ -79,8 +94,8 @@ def _tell(drained: Drained, left: Sequence[Unsent], *, as_json: bool) -> None:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
-    """The signals that have come: the first ends the drain after the bundle in hand, a second one at once."""
+def _stop_signals() -> Iterator[list[int]]:
+    """The signals that came: the first ends the drain after the current bundle, a second one at once."""
     came: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -97,7 +112,7 @@ def _asked_to_stop() -> Iterator[list[int]]:
 
 
 def _progress() -> Progress:
-    """On a terminal only."""
-    console = progress_console()
+    """A line that moves, on a terminal only."""
+    screen = console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)

@@ -1,40 +1,42 @@
-"""The command that mends the payload of a dead letter."""
+"""`outbox-tasks edit`: mend the payload of a dead letter."""
 
 from __future__ import annotations
 
 import difflib
 import json
-from typing import Any, BinaryIO
+from typing import BinaryIO
 from uuid import UUID
 
 import click
+from rich.text import Text
 
-from outbox_tasks.cli.acts import Options, act_on_named, careful
-from outbox_tasks.cli.common import console, echo_json, open_store, say
-from outbox_tasks.cli.filters import MessageId
+from outbox_tasks.cli.shared.acts import ActOptions, act_on_ids
+from outbox_tasks.cli.shared.options import act_options
+from outbox_tasks.cli.shared.output import console, echo_json, say
+from outbox_tasks.cli.shared.payload import laid_out, lossless
+from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.errors import NotDead, UnknownMessage
+from outbox_tasks.operating.messages.acts import Mending
+from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.text import printable
 
 
 @click.command()
-@click.argument("id", type=MessageId())
-@click.option("--payload", "source", type=click.File("rb"), metavar="FILE", help="The new payload; -: standard input.")
-@click.option("--content-type", metavar="TYPE", help="Its content type, if it is another one.")
+@click.argument("id", type=click.UUID)
+@click.option("--payload", "source", type=click.File("rb"), metavar="FILE", help="The new payload; -: stdin.")
+@click.option("--content-type", metavar="TYPE", help="The new content type.")
 @click.option("--redrive", is_flag=True, help="Then send it.")
-@careful
+@act_options
 def edit(
     id: UUID, source: BinaryIO | None, content_type: str | None, redrive: bool, *,
     yes: bool, dry_run: bool, as_json: bool, who: str, why: str | None,
 ) -> None:  # fmt: skip
     """Mend the payload of a dead letter, in $EDITOR or from a file.
 
-    The former one is kept in the audit: `outbox-tasks audit --payload NO` prints it. The message keeps its id: who has
-    taken it before, in spite of the error, takes it for a repetition.
+    The audit keeps the former payload: `outbox-tasks audit --payload NO` prints it. The message keeps its id: to a
+    consumer that took it before, in spite of the error, it is a repetition.
     """
-    from outbox_tasks.errors import NotDead, UnknownMessage
-    from outbox_tasks.operating.messages.acts import Mending
-    from outbox_tasks.operating.messages.find import Lookup
-
-    options = Options(yes, dry_run, as_json, who, why)
-    options.check()
+    ActOptions(yes, dry_run, as_json, who, why)  # refuses to ask through JSON
     with open_store() as store:
         found = Lookup(store).one(id)
         if found is None:
@@ -49,7 +51,7 @@ def edit(
         if (payload, kind) == (former, found["content_type"]):
             raise click.ClickException("Nothing was changed.")
         if not as_json:
-            console().print(difference(former, payload, found["content_type"], kind))
+            console().print(_difference(former, payload, found["content_type"], kind))
         if dry_run:
             if as_json:
                 echo_json({"dry_run": True, "size": len(payload), "former_size": len(former)})
@@ -62,22 +64,20 @@ def edit(
         elif not redrive:
             echo_json({"edited": id, "audit": entry})
         if redrive:
-            act_on_named(store, "redrive", ("dead",), [id], Options(True, False, as_json, who, why))
+            act_on_ids(store, "redrive", ("dead",), [id], ActOptions(True, False, as_json, who, why))
 
 
 def _edited(former: bytes) -> bytes:
-    """As a person left it in the editor. JSON is laid out for it, and written as it was before."""
-    from outbox_tasks.cli.texts import laid_out, lossless
-
+    """As a person left it in the editor, which gets JSON laid out. JSON is stored as it was spaced before."""
     text = laid_out(former)
     if text is None:
-        raise click.UsageError("the payload is no text: give the new one with --payload FILE")
+        raise click.UsageError("the payload is not text: give the new one with --payload FILE")
     found = lossless(former)
     written = click.edit(text, extension=".txt" if found is None else ".json", require_save=True)
     if written is None:
         raise click.ClickException("Nothing was changed.")
     if found is None:
-        # An editor ends a text with a line's end.
+        # An editor ends a text with a newline.
         return (written if text.endswith("\n") else written.removesuffix("\n")).encode()
     try:
         return json.dumps(json.loads(written), ensure_ascii=False, separators=found[1]).encode()
@@ -85,13 +85,8 @@ def _edited(former: bytes) -> bytes:
         return written.encode()  # which is refused, where it must be JSON
 
 
-def difference(former: bytes, payload: bytes, former_kind: str, kind: str) -> Any:
-    """What is changed, line by line; of what is no text the sizes."""
-    from rich.text import Text
-
-    from outbox_tasks.cli.texts import laid_out
-    from outbox_tasks.text import printable
-
+def _difference(former: bytes, payload: bytes, former_kind: str, kind: str) -> Text:
+    """What changes, line by line; the sizes if it is not text."""
     styles = {"+": "green", "-": "red", "@": "cyan"}
     before, after = laid_out(former), laid_out(payload)
     lines = [f"-{former_kind}", f"+{kind}"] if former_kind != kind else []

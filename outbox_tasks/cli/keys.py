@@ -1,31 +1,52 @@
-"""The commands that show what is going on."""
+"""`outbox-tasks keys`: the keys that a dead message holds up."""
 
 from __future__ import annotations
 
-import click
+from typing import Any
 
-from outbox_tasks.cli.common import console, echo_json, json_option, open_store, say
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from outbox_tasks.cli.shared.options import limit_option
+from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option, say
+from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import overview
+from outbox_tasks.text import one_line
+
+COUNTED = 10_000
+"""Messages that wait for a key are counted up to here: see `claim_keys.blocked_keys`."""
 
 
 @click.command(short_help="List the keys that are held up, and by which message.")
-@click.option("--blocked", is_flag=True, help="Those held up by a dead message: the default, and so far all there is.")
-@click.option("--limit", default=100, show_default=True, type=click.IntRange(1), help="So many at most.")
+@click.option("--blocked", is_flag=True, help="The default: keys that a dead message holds up.")
+@limit_option(100)
 @json_option
 def keys(blocked: bool, limit: int, as_json: bool) -> None:
     """List the keys that are held up: by which message, since when, how many wait. Exit code 1 if there are any."""
-    from outbox_tasks.cli.tables import COUNTED, blocked_keys
-
     with open_store() as store:
         found = [dict(row._mapping) for row in overview.blocked_keys(store, limit)]
         more = overview.count_blocked_keys(store, COUNTED) - len(found) if len(found) == limit else 0
     if as_json:
         echo_json({"blocked": found, "more": max(0, more)})
     elif found:
-        console().print(blocked_keys(found))
+        console().print(_table(found))
         if more > 0:
             about = " or more" if more + len(found) >= COUNTED else ""
             say(f"There are {more:,}{about} more: --limit shows them.", err=True)
     else:
         say("No key is held up.")
     raise SystemExit(bool(found))
+
+
+def _table(found: list[dict[str, Any]]) -> RenderableType:
+    """Of each key its name and how many messages wait; below it the dead message and its error."""
+    lines: list[Text] = []
+    for one in found:
+        count = f"{one['waiting']:,}" + ("+" if one["waiting"] >= COUNTED else "")
+        line = cell(f"{one['destination']}  ").append(one_line(one["key"]), "bold")
+        lines.append(line.append(f"  {count} {'waits' if one['waiting'] == 1 else 'wait'}", "yellow"))
+        lines.append(cell(f"  {one['id']}  dead since {one['since'].astimezone():%Y-%m-%d %H:%M}"))
+        if why := ": ".join(filter(None, (one["last_error_code"], one["last_error"]))):
+            lines.append(cell(f"  {why}", "dim"))
+    return Group(*lines)

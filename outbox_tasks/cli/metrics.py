@@ -1,18 +1,19 @@
-"""The command that tells monitoring how the outbox stands."""
+"""`outbox-tasks metrics`: figures of the database for Prometheus."""
 
 from __future__ import annotations
 
 import click
 
-from outbox_tasks.cli.common import echo_json, json_option, open_store
+from outbox_tasks.cli.shared.output import echo_json, json_option
+from outbox_tasks.cli.shared.store import open_store
 
 
-@click.command(short_help="Print how the outbox stands, for Prometheus.")
+@click.command(short_help="Print figures of the outbox for Prometheus.")
 @json_option
 def metrics(as_json: bool) -> None:
-    """Print how the outbox stands, for Prometheus: what is due, dead or late, breakers, workers.
+    """Print figures of the outbox for Prometheus: what is due, dead or late, breakers, workers.
 
-    For node_exporter's textfile collector or a pushgateway. What workers count themselves is under their /metrics.
+    For node_exporter's textfile collector or a pushgateway. A worker's own counts are at its /metrics.
     """
     from outbox_tasks.telemetry.metrics import database_exposition, database_samples
 

@@ -1,26 +1,27 @@
-"""The command that deletes for good what is old."""
+"""`outbox-tasks purge`: delete old messages for good."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import click
 
-from outbox_tasks.cli.acts import Options, act_on_chosen, careful
-from outbox_tasks.cli.common import echo_json, open_store, say
-from outbox_tasks.cli.filters import Duration, as_filter
-from outbox_tasks.cli.texts import many
+from outbox_tasks.cli.shared.acts import ActOptions, act_on_filter
+from outbox_tasks.cli.shared.options import Duration, act_options, as_filter
+from outbox_tasks.cli.shared.output import echo_json, many, say
+from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.operating import retention
+from outbox_tasks.operating.messages.acts import Mending
+from outbox_tasks.relay.store import Store
 
-if TYPE_CHECKING:
-    from outbox_tasks.relay.store import Store
 
-
-@click.command(short_help="Delete for good what is old.")
-@click.option("--older-than", type=Duration(), required=True, metavar="TIME", help="Sent, or dead, before: 30d.")
-@click.option("--dead", is_flag=True, help="Dead letters, for good, instead of the archive.")
-@click.option("--destination", metavar="NAME", help="With --dead: only those to this destination.")
-@careful
+@click.command(short_help="Delete old messages for good.")
+@click.option(
+    "--older-than", type=Duration(), required=True, metavar="TIME", help="Sent, or dead, for longer than this: 30d."
+)
+@click.option("--dead", is_flag=True, help="Delete dead letters, not days of the archive.")
+@click.option("--destination", metavar="NAME", help="With --dead: only messages to this destination.")
+@act_options
 def purge(
     older_than: float,
     dead: bool,
@@ -32,27 +33,22 @@ def purge(
     who: str,
     why: str | None,
 ) -> None:
-    """Delete for good what is old: the archive's days, or dead letters.
+    """Delete old messages for good: whole days of the archive, or dead letters.
 
-    Of the archive those days go that are wholly older; first they are exported, if `archive_export` is set. Retention
-    does the same by itself: see `archive_retention`.
+    With `archive_export` set, a day is exported first. Retention deletes old days by itself: see `archive_retention`.
     """
-    options = Options(yes, dry_run, as_json, who, why)
-    options.check()
+    options = ActOptions(yes, dry_run, as_json, who, why)
     if destination is not None and not dead:
         raise click.UsageError("--destination goes with --dead: the archive is kept by days")
     with open_store() as store:
         if dead:
             wanted = as_filter(("dead",), None, destination=destination)
-            act_on_chosen(store, "purge", wanted, options, lambda now: now - timedelta(seconds=older_than))
+            act_on_filter(store, "purge", wanted, options, lambda now: now - timedelta(seconds=older_than))
         else:
             _purge_archive(store, timedelta(seconds=older_than), options)
 
 
-def _purge_archive(store: Store, older_than: timedelta, options: Options) -> None:
-    from outbox_tasks.operating import retention
-    from outbox_tasks.operating.messages.acts import Mending
-
+def _purge_archive(store: Store, older_than: timedelta, options: ActOptions) -> None:
     days = retention.days_before(store, older_than)
     if not options.as_json:
         older = f"{many(len(days), 'day')} of the archive {'is' if len(days) == 1 else 'are'} wholly older"

@@ -1,4 +1,4 @@
-"""`outbox-tasks status`: in a few seconds a person sees what is wrong."""
+"""`outbox-tasks status`: what is wrong, what waits, who is at work."""
 
 from __future__ import annotations
 
@@ -11,31 +11,38 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.live import Live
 
-from outbox_tasks.cli.common import console, echo_json, installed, json_option, open_store
+from outbox_tasks import __version__
+from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option
+from outbox_tasks.cli.shared.status_table import status_shown
+from outbox_tasks.cli.shared.store import installed, open_store
+from outbox_tasks.database.schema import VERSION
+from outbox_tasks.errors import BrokerUnreachable, OutboxError
+from outbox_tasks.operating import health, overview
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
 
 if TYPE_CHECKING:
     from celery import Celery
 
     from outbox_tasks.broker.broker import Broker
-    from outbox_tasks.relay.store import Store
-    from outbox_tasks.settings import Settings
 
 PATIENCE = 0.5
-"""Seconds that the broker has to tell how much is queued. All else comes from the database."""
+"""Seconds that the broker has to say how much is queued. Everything else comes from the database."""
 
 
 @click.command(short_help="Show what is wrong, what waits, and who is at work.")
 @click.option(
     "--watch", is_flag=False, flag_value=2.0, type=click.FloatRange(0.2, 3600), metavar="[SECONDS]",
-    help="Look again every so many seconds (2), until Ctrl-C.",
+    help="Look again every 2 or SECONDS seconds, until Ctrl-C.",
 )  # fmt: skip
 @json_option
 def status(watch: float | None, as_json: bool) -> None:
     """Show what is wrong, how much waits for each destination and for how long, and who is at work.
 
-    Counts are exact up to 10,000; "~" marks an estimate. Rates are those of the last few minutes. Exit code 0, whatever
-    is found: see `health`.
+    Counts are exact up to 10,000; "~" marks an estimate. Rates are those of the last few minutes. Exit code 0, even
+    if something is wrong: for supervisors there is `health`.
     """
     app, settings = installed() or (None, None)
     with open_store(settings=settings) as store:
@@ -45,8 +52,6 @@ def status(watch: float | None, as_json: bool) -> None:
             if as_json:
                 echo_json(found)
             else:
-                from outbox_tasks.cli.tables import status_shown
-
                 console().print(status_shown(found, console().width))
         else:
             try:
@@ -56,11 +61,7 @@ def status(watch: float | None, as_json: bool) -> None:
 
 
 def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
-    """All that is shown, for programs."""
-    from outbox_tasks import __version__
-    from outbox_tasks.database.schema import VERSION
-    from outbox_tasks.operating import health, overview
-
+    """Everything that is shown, for programs."""
     queued = queues.ask()
     problem = health.slow(store)
     seen = overview.read(store)
@@ -89,36 +90,30 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
     }
 
 
-def _watch(look: Callable[[], dict[str, Any]], every: float, as_json: bool) -> None:
-    from rich.live import Live
-
-    from outbox_tasks.cli.tables import status_shown
-    from outbox_tasks.cli.texts import cell
-    from outbox_tasks.errors import OutboxError
-
+def _watch(take: Callable[[], dict[str, Any]], every: float, as_json: bool) -> None:
     if as_json:
         while True:
-            echo_json(look())
+            echo_json(take())
             time.sleep(every)
     with Live(console=console(), auto_refresh=False, screen=True) as live:
         while True:
             try:
-                shown = status_shown(look(), live.console.width)
-            except OutboxError as error:  # it may come back, and whoever watches wants to see that
+                shown = status_shown(take(), live.console.width)
+            except OutboxError as error:  # show it, and go on: the database may come back
                 shown = cell(f"✗ {error}", "red")
             live.update(shown, refresh=True)
             time.sleep(every)
 
 
 class Queues:
-    """How much is queued, asked in threads that nobody has to wait for."""
+    """Asks the broker how much is queued, in a thread: a broker that hangs does not hold up the rest."""
 
     def __init__(self, settings: Settings, app: Celery | None = None) -> None:
         self._settings = settings
         self._app = app
 
     def ask(self) -> Callable[[], dict[str, int] | str]:
-        """Ask the broker. What is returned gives the answer, or why there is none."""
+        """Start to ask. The function returned gives the lengths, or the reason why there are none."""
         if self._app is None and self._settings.broker_url is None:
             return lambda: "not asked: OUTBOX_BROKER_URL is not set"
         found: dict[str, int] = {}
@@ -132,8 +127,6 @@ class Queues:
         return answer
 
     def _ask(self, found: dict[str, int]) -> None:
-        from outbox_tasks.errors import BrokerUnreachable
-
         with suppress(BrokerUnreachable):
             found.update(self._broker.lengths())
 

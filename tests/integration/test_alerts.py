@@ -389,7 +389,7 @@ class TestTheCommand:
     def test_lists_what_is_going_on_first(
         self, run: Callable[..., Result], board: Board, later: Callable[[float], None]
     ) -> None:
-        assert (run().exit_code, run().stdout) == (0, "There has been nothing to tell.\n")
+        assert (run().exit_code, run().stdout) == (0, "There was no alert.\n")
         board.record(broken())
         later(REPEAT)
         board.end()
@@ -412,7 +412,7 @@ class TestTheCommand:
         assert (refused.exit_code, "set OUTBOX_ALERT_WEBHOOK" in refused.output) == (1, True)
         monkeypatch.setenv("OUTBOX_ALERT_WEBHOOK", web.url)
         told = run("--test")
-        assert (told.exit_code, "has taken the test: HTTP 200." in told.stdout) == (0, True)
+        assert (told.exit_code, "accepted the test: HTTP 200." in told.stdout) == (0, True)
         assert web.got[0]["kind"] == "test"
         web.status, web.answer = 404, b"no_team"
         failed = run("--test")

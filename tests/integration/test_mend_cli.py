@@ -20,9 +20,10 @@ from click.testing import CliRunner, Result
 from sqlalchemy import text
 
 from outbox_tasks.cli import outbox
-from outbox_tasks.cli.filters import Duration
-from outbox_tasks.cli.texts import lossless, printable, shown_payload
+from outbox_tasks.cli.shared.options import Duration
+from outbox_tasks.cli.shared.payload import lossless, shown_payload
 from outbox_tasks.relay.store import Store
+from outbox_tasks.text import printable
 from tests.conftest import Rows, eventually, seconds_from_now
 from tests.integration.test_redrive import acts, bury
 

@@ -325,7 +325,7 @@ class TestOneAtATime:
     def test_who_is_killed_holds_nothing(self, store: Store, environment: dict[str, str]) -> None:
         script = (
             "import time\n"
-            "from outbox_tasks.cli.common import open_store\n"
+            "from outbox_tasks.cli.shared.store import open_store\n"
             "with open_store() as store, store.alone('maintain') as ours:\n"
             "    print(ours, flush=True)\n"
             "    time.sleep(600)\n"

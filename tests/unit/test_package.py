@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import outbox_tasks
+import outbox_tasks.cli
 
 LOADED = """
 import sys
+from pathlib import Path
 import outbox_tasks.cli, outbox_tasks.relay.store
 print(*sorted({"celery", "kombu", "sqlalchemy.orm"} & sys.modules.keys()))
 """
@@ -25,6 +29,14 @@ def test_every_public_name_is_there(name: str) -> None:
 def test_there_are_no_others() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Queue'"):
         outbox_tasks.Queue  # noqa: B018
+
+
+def test_each_command_is_in_the_file_of_its_name_and_listed_in_the_help() -> None:
+    files = sorted(path.stem for path in Path(outbox_tasks.cli.__file__).parent.glob("*.py"))
+    listed = [name for names in outbox_tasks.cli.SECTIONS.values() for name in names]
+    assert sorted(["__init__", *listed]) == files
+    shown = CliRunner().invoke(outbox_tasks.cli.outbox, ["--help"]).stdout
+    assert [name for name in listed if f"\n  {name} " not in shown] == []
 
 
 def test_what_only_looks_loads_neither_celery_nor_the_orm() -> None:

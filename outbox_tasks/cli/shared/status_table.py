@@ -1,4 +1,4 @@
-"""What `outbox-tasks status` and `keys` show to people."""
+"""What `outbox-tasks status` shows to people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from outbox_tasks.cli.texts import cell, many
+from outbox_tasks.cli.shared.output import cell, many
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.settings import PUBLISH_QUEUE
 from outbox_tasks.text import one_line, span
@@ -22,35 +22,19 @@ SHOWN = {"closed": "in order", "open": "left alone", "trying": "being tried", "p
 NARROW = 100
 """Columns of a terminal below which queues are named by their last word."""
 
-COUNTED = 10_000
-"""What waits for a key is counted up to here: see `claim_keys.blocked_keys`."""
-
 Found = Mapping[str, Any]
 
 
 def status_shown(found: Found, width: int) -> RenderableType:
-    """What `cli.status.snapshot` has found: the worst first."""
+    """What `cli.status.snapshot` found: the worst first."""
     parts: list[RenderableType] = [_headline(found), Text(), _destinations(found), *_reasons(found), Text()]
     if found["workers"]:
         parts += [_workers(found, short=width < NARROW), Text()]
     return Group(*parts, _footer(found))
 
 
-def blocked_keys(found: list[dict[str, Any]]) -> RenderableType:
-    """Keys that are held up: of each its name and how many wait; below, the dead message with its whole id, and why."""
-    lines: list[Text] = []
-    for one in found:
-        count = f"{one['waiting']:,}" + ("+" if one["waiting"] >= COUNTED else "")
-        line = cell(f"{one['destination']}  ").append(one_line(one["key"]), "bold")
-        lines.append(line.append(f"  {count} {'waits' if one['waiting'] == 1 else 'wait'}", "yellow"))
-        lines.append(cell(f"  {one['id']}  dead since {one['since'].astimezone():%Y-%m-%d %H:%M}"))
-        if why := ": ".join(filter(None, (one["last_error_code"], one["last_error"]))):
-            lines.append(cell(f"  {why}", "dim"))
-    return Group(*lines)
-
-
 def number(count: float, *, estimated: bool = False) -> str:
-    """So that it can be read at a glance."""
+    """A number that is read at a glance: 1,234 or 12k or 3.4M."""
     about = "~" if estimated else ""
     if count >= 999_500:
         return f"{about}{count / 1e6:.1f}M"
@@ -99,7 +83,7 @@ def _count(count: float, *, estimated: bool = False, style: str = "") -> Text:
 
 
 def _reasons(found: Found) -> Iterator[Text]:
-    """Below the table, where there is room for what was said."""
+    """Why destinations are left alone: below the table, where there is room."""
     for one in found["destinations"]:
         name, state = one["name"], one["state"]
         if state == "paused":

@@ -1,0 +1,57 @@
+"""`outbox-tasks audit`: who did what, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.table import Table
+
+from outbox_tasks.cli.shared.options import limit_option
+from outbox_tasks.cli.shared.output import cell, clock, console, echo_json, json_option, many, say, table
+from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.text import one_line
+
+
+@click.command(short_help="List who did what, and why.")
+@limit_option(50, 10_000)
+@click.option("--payload", "entry", type=int, metavar="NO", help="Print the payload that edit no. NO replaced.")
+@json_option
+def audit(limit: int, entry: int | None, as_json: bool) -> None:
+    """List who did what, and why, the last one first: redrive, discard, edit, purge, pause, resume."""
+    with open_store() as store:
+        if entry is not None:
+            former = Lookup(store).former_payload(entry)
+            if former is None:
+                raise click.ClickException(f"No. {entry} of the audit is no edit.")
+            click.echo(former, nl=False)
+            return
+        found = Lookup(store).acts(limit)
+    if as_json:
+        echo_json({"acts": found})
+    elif found:
+        screen = console()
+        screen.print(_table(found, screen.width))
+    else:
+        say("Nobody has done anything yet.")
+
+
+def _table(found: list[dict[str, Any]], width: int) -> Table:
+    """Who did what, when, to which messages and why."""
+    shown = table(width, "no.", "when", "who", "what", right=("no.",))
+    for one in found:
+        count = "" if one["target"] and one["count"] == 1 else f" {many(one['count'], 'message')}"
+        if one["action"] in ("pause", "resume"):
+            count = ""
+        line = cell(f"{one['action']}{count}", "bold").append(f" {one_line(one['target'] or '')}", "")
+        facts = ", ".join(f"{name.replace('_', ' ')} {_plain(value)}" for name, value in one["facts"].items())
+        for more, style in ((one["why"], ""), (facts, "dim")):
+            if more:
+                line.append(f"\n{one_line(more)}", style)
+        shown.add_row(str(one["seq"]), clock(one["at"]), cell(one["who"]), line)
+    return shown
+
+
+def _plain(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

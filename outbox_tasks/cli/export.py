@@ -1,0 +1,56 @@
+"""`outbox-tasks export`: the archive as files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from outbox_tasks.cli.shared.output import console, echo_json, json_option, many, say
+from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.operating import retention
+from outbox_tasks.operating.archive.export import Day, Told
+
+
+@click.command()
+@click.option(
+    "--day", type=click.DateTime(["%Y-%m-%d"]), help="Only this day (UTC). Without it: all days that are over."
+)
+@click.option("--to", "url", metavar="URL", help="Write there, and not to archive_export.")
+@json_option
+def export(day: datetime | None, url: str | None, as_json: bool) -> None:
+    """Write days of the archive to files, without dropping them.
+
+    It skips files that it has written and verified before.
+    """
+    with open_store() as store:
+        settings = store.settings if url is None else store.settings.replace(archive_export=url)
+        if settings.archive_export is None:
+            raise click.UsageError("Where to? Give --to, or set OUTBOX_ARCHIVE_EXPORT.")
+        with _progress(as_json) as told:
+            parts = retention.export_days(store, settings.archive_export, day.date() if day else None, told)
+    if as_json:
+        echo_json({"parts": [asdict(part) for part in parts]})
+        return
+    for part in parts:
+        done = "" if part.written else ", there already"
+        say(f"{part.file}: {many(part.rows, 'row')}, {many(part.bytes, 'byte')}, verified{done}")
+    if not parts:
+        say("There are no rows to export." if day is None else f"There are no rows of {day:%Y-%m-%d}.")
+
+
+@contextmanager
+def _progress(silent: bool) -> Iterator[Callable[[Day], Told]]:
+    """A line for each day."""
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), disable=silent, transient=True) as progress:
+
+        def begun(day: Day) -> Told:
+            task = progress.add_task(str(day.day), total=None)
+            return lambda done, total: progress.update(task, advance=done, total=total)
+
+        yield begun

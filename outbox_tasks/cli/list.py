@@ -1,0 +1,98 @@
+"""`outbox-tasks list`: the messages that filters say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from outbox_tasks.cli.shared.options import as_filter, filter_options, limit_option
+from outbox_tasks.cli.shared.output import (
+    STATE_STYLES,
+    ago,
+    cell,
+    console,
+    echo_json,
+    error_of,
+    json_option,
+    say,
+    table,
+)
+from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.operating.messages.find import STATES, Found, Lookup
+from outbox_tasks.text import one_line
+
+WIDE = 110
+"""Columns of a terminal in which a message fits on one line."""
+
+
+@click.command("list")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(STATES), help="Only this state; may be given again."
+)
+@filter_options
+@limit_option(50, 10_000)
+@json_option
+def list_messages(states: tuple[str, ...], error: str | None, limit: int, as_json: bool, **given: Any) -> None:
+    """List messages, the newest first.
+
+    It looks at the newest messages, at the oldest that are not yet sent, and at those that the filters lead to, but not
+    at millions of rows. It says if there may be more. With --state dead, the last to die come first.
+    """
+    wanted = as_filter(states, error, **given)
+    with open_store() as store:
+        found = Lookup(store).find(wanted, limit)
+        known = store.settings.destinations
+    if as_json:
+        echo_json({"messages": found.messages, "complete": found.complete, "back_to": found.back_to})
+        return
+    if found.messages:
+        screen = console()
+        wide = screen.width >= WIDE
+        screen.print(_wide(found.messages, screen.width) if wide else _narrow(found.messages))
+    for line in _remarks(found, limit):
+        say(line, err=True)
+    if not found.messages and wanted.destination is not None and wanted.destination not in known:
+        say(f"No destination {wanted.destination!r} is configured.", err=True)
+
+
+def _remarks(found: Found, limit: int) -> list[str]:
+    if len(found.messages) == limit:
+        return [f"These are {limit:,}; --limit shows more, and filters show less."]
+    said = [] if found.messages else ["No such messages."]
+    if not found.complete:
+        far = f" back to those of {found.back_to.astimezone():%Y-%m-%d %H:%M:%S}" if found.back_to else ""
+        said.append(
+            f"Looked at {found.looked:,} messages{far}. To see others, add --older-than, or more filters: "
+            "--destination, --key, --state."
+        )
+    return said
+
+
+def _wide(messages: list[dict[str, Any]], width: int) -> Table:
+    """Each message on one line."""
+    shown = table(width, "id", "state", "age", "destination", "type", "key", "error")
+    for column, most in zip(shown.columns[3:6], (14, 22, 18), strict=True):
+        column.max_width = most
+    for one in messages:
+        cells = (cell(one[name] or "") for name in ("destination", "event_type", "key"))
+        state = Text(one["state"], STATE_STYLES[one["state"]])
+        shown.add_row(str(one["id"]), state, ago(one["created_at"]), *cells, Text(error_of(one), "dim"))
+    return shown
+
+
+def _narrow(messages: list[dict[str, Any]]) -> RenderableType:
+    """Each message on one line, and a second one for its error and key."""
+    lines = [Text(f"{'id':<36}  {'state':<9}  {'age':<4} message", "bold")]
+    for one in messages:
+        line = Text(f"{one['id']}  ").append(f"{one['state']:<9}", STATE_STYLES[one["state"]])
+        line.append(f"  {ago(one['created_at']):<4} {one_line(one['destination'])}  {one_line(one['event_type'])}")
+        key = f"key {one_line(one['key'])}" if one["key"] is not None else ""
+        more = "  ".join(filter(None, (error_of(one), key)))
+        lines += [line, Text(f"  {more}", "dim")] if more else [line]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines)

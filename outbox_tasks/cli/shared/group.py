@@ -1,0 +1,55 @@
+"""The group of all commands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import click
+
+from outbox_tasks.cli.shared.output import JSON, echo_json
+from outbox_tasks.errors import OutboxError
+from outbox_tasks.text import printable
+
+
+class Group(click.Group):
+    """Loads a command when it is used, and lists the commands by purpose. The library's own errors end it with one line
+    on stderr and exit code 1; with --json also with an object on stdout."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._sections = sections
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in self._sections.values() for name in names]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        members = vars(import_module(f"outbox_tasks.cli.{cmd_name}")).values()
+        return next(one for one in members if isinstance(one, click.Command) and one.name == cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, ValueError):  # a stream that stands in for them may be unable to
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        try:
+            return super().invoke(ctx)
+        except click.UsageError:
+            raise
+        except (OutboxError, click.ClickException) as error:
+            message = error.message if isinstance(error, click.ClickException) else str(error)
+            if ctx.meta.get(JSON):
+                echo_json({"error": message})
+            raise click.ClickException(printable(message)) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.list_commands(ctx)))
+        limit = formatter.width - 6 - width
+        for title, names in self._sections.items():
+            commands = [self.get_command(ctx, name) for name in names]
+            with formatter.section(title):
+                formatter.write_dl([(f"{c.name:<{width}}", c.get_short_help_str(limit)) for c in commands if c])

@@ -1,0 +1,79 @@
+"""Options and arguments that several commands take."""
+
+from __future__ import annotations
+
+import getpass
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from outbox_tasks.cli.shared.output import json_option
+from outbox_tasks.operating.messages.find import Filter
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+GROUP = re.compile("[0-9a-f]{12}")
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg] # generic only in newer releases of click
+    """A length of time such as 90s, 15m, 2h, 3d, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", value)
+        if found is None:
+            self.fail(f"{value!r} is no length of time: write 90s, 15m, 2h, 3d or 1w", param, ctx)
+        return float(found[1]) * UNITS[found[2]]
+
+
+def filter_options(command: F) -> F:
+    """--destination, --type, --key, --error, --older-than and --newer-than."""
+    for option in reversed(
+        [
+            click.option("--destination", metavar="NAME", help="Only messages to this destination."),
+            click.option("--type", "event_type", metavar="PATTERN", help="Only these event types, such as order.*."),
+            click.option("--key", help="Only messages with this key."),
+            click.option("--error", metavar="CODE", help="Only this last error code, or this error group."),
+            click.option(
+                "--older-than", type=Duration(), metavar="TIME", help="Written more than 90s, 15m, 2h, 3d ago."
+            ),
+            click.option("--newer-than", type=Duration(), metavar="TIME", help="Written less than that ago."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def as_filter(states: tuple[str, ...], error: str | None, group: str | None = None, **given: Any) -> Filter:
+    """The filter that the options make."""
+    if error is not None and group is None and GROUP.fullmatch(error):
+        error, group = None, error
+    if group is not None and states and "dead" not in states:
+        raise click.UsageError("an error group is one of dead letters: it goes with --state dead alone")
+    return Filter(states=("dead",) if group is not None else states, code=error, group=group, **given)
+
+
+def limit_option(default: int, most: int | None = None) -> Callable[[F], F]:
+    """--limit."""
+    return click.option(
+        "--limit", default=default, show_default=True, type=click.IntRange(1, most), help="At most this many."
+    )
+
+
+def who_and_why(command: F) -> F:
+    """--why and --who, for the audit."""
+    why = click.option("--why", help="Why it is done, for the audit.")
+    who = click.option("--who", default=getpass.getuser, metavar="NAME", help="Who does it, if not you, for the audit.")
+    return why(who(command))
+
+
+def act_options(command: F) -> F:
+    """--dry-run, --yes, --why, --who and --json."""
+    dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+    return dry_run(click.option("--yes", is_flag=True, help="Do it without asking.")(who_and_why(json_option(command))))

@@ -1,0 +1,103 @@
+"""How commands write to people and to programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from outbox_tasks.text import one_line, printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+JSON = f"{__name__}.json"
+"""Where the context keeps whether --json was given."""
+
+STATE_STYLES = {
+    "pending": "", "scheduled": "cyan", "leased": "blue", "retrying": "yellow", "dead": "red", "sent": "green",
+    "discarded": "dim",
+}  # fmt: skip
+
+
+def _remember(context: click.Context, _: click.Parameter, value: bool) -> bool:
+    context.meta[JSON] = value
+    return value
+
+
+json_option = click.option("--json", "as_json", is_flag=True, callback=_remember, help="Print one JSON object.")
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """For people: a line, without anything that a terminal would obey."""
+    click.echo(printable(text), err=err)
+
+
+def echo_json(value: Any) -> None:
+    """For programs: one JSON object on a line; times as ISO 8601, ids as texts."""
+    click.echo(json.dumps(value, default=_plain))
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """For people: what they asked for on stdout, progress on stderr."""
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+
+
+def age(seconds: float) -> str:
+    """A length of time in two or three characters: 45s, 12m, 3h, 9d."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def ago(moment: datetime) -> str:
+    """How long ago something was; with "in", how far ahead it is."""
+    seconds = (datetime.now(UTC) - moment).total_seconds()
+    return age(seconds) if seconds >= 0 else f"in {age(-seconds)}"
+
+
+def clock(moment: datetime) -> str:
+    """A time for people, in the zone of this machine."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
+
+
+def cell(text: object, style: str = "") -> Text:
+    """Text by others, in one line, for rich: neither markup nor anything that a terminal would obey."""
+    from rich.text import Text
+
+    return Text(one_line(str(text)), style)
+
+
+def many(count: int, noun: str, shown: str | None = None) -> str:
+    """A number of things in words: 1 message, 2 messages. `shown` replaces the number."""
+    return f"{shown or f'{count:,}'} {noun}{'' if count == 1 else 's'}"
+
+
+def table(width: int, *columns: str, right: Iterable[str] = ()) -> Table:
+    """A table that fits the terminal: only the last column may be cut."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, header_style="bold", width=width)
+    for name in columns:
+        made.add_column(
+            name, no_wrap=True, overflow="ellipsis", justify="right" if name in right else "left",
+            ratio=1 if name == columns[-1] else None,
+        )  # fmt: skip
+    return made
+
+
+def error_of(message: dict[str, Any]) -> str:
+    """The last error in one line."""
+    return one_line(": ".join(filter(None, (message["last_error_code"], message["last_error"]))))

@@ -1,0 +1,161 @@
+"""`outbox-tasks show`: everything about one message."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import click
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from outbox_tasks.cli.shared.output import (
+    STATE_STYLES,
+    ago,
+    cell,
+    clock,
+    console,
+    echo_json,
+    error_of,
+    json_option,
+    many,
+)
+from outbox_tasks.cli.shared.payload import shown_payload
+from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.errors import UnknownMessage
+from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.text import printable
+
+KEPT = 30
+"""Entries of a history that are kept: the first one, and the last ones."""
+
+
+@click.command()
+@click.argument("id", type=click.UUID)
+@click.option("--payload", "only_payload", is_flag=True, help="Print the bytes of the payload, and nothing else.")
+@json_option
+def show(id: UUID, only_payload: bool, as_json: bool) -> None:
+    """Show everything about one message, its history and its payload.
+
+    Exit code 1 if there is no such message.
+    """
+    with open_store() as store:
+        found = Lookup(store).one(id)
+    if found is None:
+        raise UnknownMessage(id=id)
+    if only_payload:
+        click.echo(found["payload"], nl=False)
+    elif as_json:
+        echo_json(_with_text(found))
+    else:
+        console().print(_message(found))
+
+
+def _with_text(found: dict[str, Any]) -> dict[str, Any]:
+    """The message for JSON: a payload that is not text in base64."""
+    payload = found.pop("payload")
+    try:
+        return {**found, "payload": payload.decode()}
+    except ValueError:
+        return {**found, "payload_base64": base64.b64encode(payload).decode()}
+
+
+def _message(one: dict[str, Any]) -> RenderableType:
+    """The facts, the history and the payload."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, value in _facts(one):
+        facts.add_row(name, value if isinstance(value, Text) else Text(printable(str(value))))
+    parts: list[RenderableType] = [Text(f"Message {one['id']}", "bold"), facts]
+    timeline = Table.grid(padding=(0, 2))
+    timeline.add_column(style="dim", no_wrap=True)
+    timeline.add_column(overflow="fold")
+    for moment, what in _timeline(one):
+        timeline.add_row(cell(moment), Text(printable(what)))
+    parts += [Text("\nHistory", "bold"), timeline]
+    if len(one["history"] or ()) >= KEPT:
+        parts.append(Text(f"Of a long history, the first entry and the last {KEPT - 1} are kept.", "dim"))
+    size = f"{len(one['payload']):,} bytes"
+    parts += [Text(f"\nPayload, {printable(one['content_type'])}, {size}", "bold"), Text(shown_payload(one["payload"]))]
+    return Group(*parts)
+
+
+def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    yield "state", Text(one["state"], STATE_STYLES[one["state"]])
+    yield "event type", one["event_type"]
+    yield "destination", one["destination"]
+    if one["aggregate_type"] or one["aggregate_id"]:
+        yield "aggregate", " ".join(filter(None, (one["aggregate_type"], one["aggregate_id"])))
+    for other in one["elsewhere"]:
+        yield "also at", f"{other['destination']}: {other['id']} ({other['state']})"
+    if one["key"] is not None:
+        yield "key", one["key"]
+    if (ahead := one["ahead"]) is not None:
+        first = f"the first is {ahead['id']} ({ahead['state']})"
+        yield "held up by", Text(f"{ahead['count']:,} of its key before it; {first}", "yellow")
+    if one["priority"]:
+        yield "priority", {1: "high", -1: "low"}[one["priority"]]
+    for name in ("created_at", "deliver_at", "dead_at", "finished_at"):
+        if one[name] is not None:
+            yield name.replace("_", " "), _moment(one[name])
+    if one["state"] in ("scheduled", "retrying", "leased") and one["locked_until"] is not None:
+        yield {"leased": "leased until"}.get(one["state"], "due"), _moment(one["locked_until"])
+    if one["lease"] is not None:
+        yield "lease", f"{one['lease']}, {'begun' if one['begun'] else 'not begun'}, held by {one['locked_by']}"
+    elif one["locked_by"]:
+        yield "last held by", one["locked_by"]
+    yield "attempts", one["attempts"]
+    if error_of(one):
+        yield "last error", Text(error_of(one), "red")
+    if one["group"]:
+        yield "error group", one["group"]
+    for name, value in (one["headers"] or {}).items() if isinstance(one["headers"], dict) else ():
+        yield "header", f"{name}: {value}"
+
+
+def _moment(moment: Any) -> str:
+    past = ago(moment)
+    return f"{clock(moment)} ({past if past.startswith('in ') else past + ' ago'})"
+
+
+def _timeline(one: dict[str, Any]) -> list[tuple[str, str]]:
+    """What happened, in order."""
+    told = [(one["created_at"].isoformat(), "written")]
+    told += [(entry.get("at", ""), _entry_text(entry)) for entry in one["history"] or ()]
+    if one["state"] == "sent":
+        told.append((one["finished_at"].isoformat(), f"sent by {one['locked_by'] or 'nobody known'}"))
+    elif one["finished_at"] and not any(entry.get("what") == "discarded" for entry in one["history"] or ()):
+        told.append((one["finished_at"].isoformat(), f"discarded: {error_of(one)}"))
+    return [(_when(moment), what) for moment, what in told]
+
+
+def _when(moment: str) -> str:
+    try:
+        return clock(datetime.fromisoformat(moment))
+    except ValueError:
+        return moment
+
+
+def _entry_text(entry: dict[str, Any]) -> str:
+    """An entry of a history in words."""
+    text = str(entry.get("what", "?"))
+    if entry.get("attempt"):
+        text = (
+            f"attempt {entry['attempt']} {text}"
+            if text in ("failed", "outage")
+            else f"{text} after {_attempts(entry['attempt'])}"
+        )
+    if "by" in entry:
+        text += f" by {entry['by']}"
+    said = [str(entry[name]) for name in ("code", "error", "why") if entry.get(name)]
+    return ": ".join([text, *said])
+
+
+def _attempts(number: Any) -> str:
+    """The number is from the row's history, where a writer may have put anything."""
+    return many(number, "attempt") if isinstance(number, int) else f"{number} attempts"

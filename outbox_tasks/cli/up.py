@@ -1,0 +1,28 @@
+"""`outbox-tasks up`: the whole relay on this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+
+@click.command()
+@click.option(
+    "--directory", type=click.Path(path_type=Path), help="Keep the servers' data here. Without it: for this run only."
+)
+@click.option(
+    "--publishers", default=2, show_default=True, type=click.IntRange(1, 64), help="How many publish workers."
+)
+@click.option("--flower/--no-flower", default=True, show_default=True, help="Start Flower, which shows the tasks.")
+def up(directory: Path | None, publishers: int, flower: bool) -> None:
+    """Run the whole relay here, until Ctrl-C.
+
+    Starts claim and publish workers, beat and Flower. Without OUTBOX_DATABASE_URL it also starts a PostgreSQL, and
+    without OUTBOX_BROKER_URL a Redis-compatible server.
+    """
+    from outbox_tasks.local.up import up as run
+
+    raise SystemExit(run(os.environ, directory=directory, publishers=publishers, flower=flower, console=Console()))
