@@ -50,6 +50,7 @@ def listening() -> Any:
     from outbox_tasks.telemetry.metrics.workers import Counting
 
     directory.prepare()
+    directory.count_here()
     counting = Counting(["orders"])
     counting.listen(APP)
     return counting
@@ -185,9 +186,7 @@ def count_in_forks() -> tuple[Samples, Samples, list[str]]:
     for _ in range(3):
         in_fork(lambda: settle(*[verdict(Step.SENT)] * 100), by=signal.SIGKILL)
     second = samples(exposition()[0])
-    again = samples(exposition()[0])
-    assert again == second
-    files = sorted(file.name.replace(str(living), "living") for file in Path(os.environ[VARIABLE]).iterdir())
+    files = [file.name for file in Path(os.environ[VARIABLE]).glob("*.db")]
     os.kill(living, signal.SIGKILL)
     os.waitpid(living, 0)
     return first, second, files
@@ -199,9 +198,63 @@ def test_processes_are_added_up_also_those_that_were_killed(fresh: Fresh) -> Non
     assert sent == [[({"destination": "orders", "outcome": "sent"}, n)] for n in (13, 313)]
     assert second["outbox_latency_seconds_count"] == [({"destination": "orders"}, 313)]
     assert [found["outbox_worker_processes"] for found in (first, second)] == [[({}, 1)]] * 2
-    # What ended processes have left is in one file of each kind; the main process and the living one have theirs.
-    assert {"counter_ended.db", "histogram_ended.db", "counter_living.db", "gauge_livesum_living.db"} <= set(files)
-    assert len(files) == 8
+    # The main process and the living one have their files. The five others went on with the same ones.
+    kinds = Counter(name.partition("_")[0] for name in files)
+    assert kinds == {"counter": 3, "histogram": 3, "gauge": 2}
+
+
+def two_at_once() -> tuple[Samples, Samples]:
+    """Two processes that live at the same time, and then only one of them."""
+    listening()
+    reading, writing = os.pipe()
+    pids = []
+    for number in range(2):
+        pids.append(os.fork())
+        if not pids[-1]:
+            settle(*[verdict(Step.SENT)] * (number + 1))
+            os.write(writing, b".")
+            signal.pause()
+        os.read(reading, 1)
+    both = samples(exposition()[0])
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        if pid == pids[0]:
+            one = samples(exposition()[0])
+    return both, one
+
+
+def test_living_processes_are_counted_as_long_as_they_live(fresh: Fresh) -> None:
+    both, one = fresh(two_at_once)
+    assert [found["outbox_worker_processes"] for found in (both, one)] == [[({}, 2)], [({}, 1)]]
+    for found in (both, one):
+        assert ({"destination": "orders", "outcome": "sent"}, 3) in found["outbox_messages_total"]
+
+
+def observe_both_ways() -> tuple[Samples, Samples]:
+    from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+    from outbox_tasks.telemetry.metrics.batch_histogram import BatchHistogram
+
+    found = []
+    for kind in (Histogram, BatchHistogram):
+        registry = CollectorRegistry()
+        histogram = kind("h", "h", ["to"], buckets=(0.1, 1, 10), registry=registry).labels("orders")
+        for amounts in ([0.0, 0.1, 0.1000001, 9], [10.0], [11.0, 1000.0, 0.5]):
+            if isinstance(histogram, BatchHistogram):
+                histogram.observe_all(amounts)
+            else:
+                for amount in amounts:
+                    histogram.observe(amount)
+        found.append(samples(generate_latest(registry)))
+    return found[0], found[1]
+
+
+def test_a_batch_of_values_counts_like_each_of_them(fresh: Fresh) -> None:
+    one_by_one, together = fresh(observe_both_ways)
+    assert {name: value for name, value in together.items() if "created" not in name} == {
+        name: value for name, value in one_by_one.items() if "created" not in name
+    }
 
 
 def count_late() -> Samples:
@@ -245,7 +298,7 @@ def begin_in_a_given_one() -> str:
 def test_a_given_directory_is_used_and_left(fresh: Fresh, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, str(directory / "given"))
     assert fresh(begin_in_a_given_one) == str(directory / "given")
-    assert {file.name.partition("_")[0] for file in (directory / "given").iterdir()} == {
+    assert {file.name.partition("_")[0] for file in (directory / "given").glob("*.db")} == {
         "counter",
         "histogram",
         "gauge",

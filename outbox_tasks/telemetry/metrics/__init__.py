@@ -45,6 +45,7 @@ def connect(relay: Relay) -> None:
     def count() -> None:
         nonlocal counting
         if not counting:
+            _part("directory").count_here()
             _part("workers").Counting(relay.settings.destinations).listen(app)
             counting = True
 

@@ -1,8 +1,12 @@
-"""Where the processes of a worker leave what they count, and whoever is asked finds it.
+"""The directory where the processes of a worker count, and from which the worker answers a scrape.
 
-The directory is the one that PROMETHEUS_MULTIPROC_DIR names, else one of the worker's own. All processes of the worker
-hold a lock on that: what nobody holds has been left behind by a kill, and is removed by whoever starts next. And
-systemd-tmpfiles, which removes what is old, leaves a locked one alone.
+It is the one that PROMETHEUS_MULTIPROC_DIR names, or else the worker makes one. All processes of the worker hold a lock
+on that. So the next worker can remove a directory that a killed worker left behind, and systemd-tmpfiles, which removes
+old directories, leaves one alone that is in use.
+
+prometheus-client would name the files of a process after its pid. Pools replace their processes, so the files would
+become more and more, and a scrape reads them all. Here a process takes a place: it goes on with the files of one that
+has ended.
 """
 
 from __future__ import annotations
@@ -11,73 +15,76 @@ import fcntl
 import os
 import shutil
 import threading
-from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest, values
-from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.relay.store.processes import alive
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 PREFIX = "outbox-metrics-"
-ENDED = "ended"
-"""In the name of a file, in place of a process."""
+PLACE = "outbox-place-"
 
-_looking = threading.Lock()
+_scraping = threading.Lock()
 
 
 def prepare() -> None:
-    """Before any fork: see that there is a directory, and that prometheus-client counts in it."""
+    """Called by the worker's main process before it forks: see that there is a directory, and count there."""
     given = os.environ.get(VARIABLE)
-    # One of ours is that of another worker, which has started this one.
+    # One of ours belongs to another worker, which has started this one.
     if not given or Path(given).name.startswith(PREFIX):
         _remove_abandoned()
         _own.take()
         os.environ[VARIABLE] = str(_own.get()[0])
     else:
         Path(given).mkdir(parents=True, exist_ok=True)
-    if not values.ValueClass._multiprocess:
-        # It has looked for the variable as it was imported, which an application may have done long ago.
-        values.ValueClass = values.get_value_class()  # type: ignore[no-untyped-call]
+
+
+def count_here() -> None:
+    """Have the metrics that this process makes from now on count in the directory. By itself, prometheus-client decides
+    this as it is imported, which an application may have done long ago."""
+    values.ValueClass = _value_class()
+
+
+@cache
+def _value_class() -> Any:
+    """One for all metrics: each opens the files anew."""
+    return values.MultiProcessValue(lambda: _place.get()[0])  # type: ignore[no-untyped-call]
 
 
 def leave() -> None:
-    """At the end of a process: it is not alive any more, and with the first one its directory goes."""
-    if made := _own.take():
-        path, lock = made
+    """Called as a process ends. It is not alive any more. The main process removes its directory."""
+    if own := _own.take():
+        path, lock = own
         os.environ.pop(VARIABLE, None)
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
-    elif shared := os.environ.get(VARIABLE):
-        mark_process_dead(os.getpid(), shared)  # type: ignore[no-untyped-call]
+    elif (place := _place.made) and (shared := os.environ.get(VARIABLE)):
+        mark_process_dead(place[0], shared)  # type: ignore[no-untyped-call]
 
 
 def exposition() -> tuple[bytes, str]:
     """See `metrics.exposition`."""
     registry = CollectorRegistry()
     path = os.environ.get(VARIABLE)
-    if path is None:  # nobody counts
-        return generate_latest(registry), CONTENT_TYPE_LATEST
-    with _looking:
-        _forget_killed(Path(path))
-        if _own.made:
-            for kind in ("counter", "histogram"):
-                _fold(Path(path), kind)
-        MultiProcessCollector(registry, path)  # type: ignore[no-untyped-call]
-        return generate_latest(registry), CONTENT_TYPE_LATEST
+    if path is not None:
+        with _scraping:
+            _forget_ended(Path(path))
+            MultiProcessCollector(registry, path)  # type: ignore[no-untyped-call]
+            return generate_latest(registry), CONTENT_TYPE_LATEST
+    return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 def _make() -> tuple[Path, int]:
     """A new directory, and the lock on it. It gets its name once it is locked: before, it would look abandoned."""
     unlocked = Path(mkdtemp(prefix=f"new-{PREFIX}"))
-    lock = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    lock = _lock(unlocked, os.O_DIRECTORY)
     return unlocked.rename(unlocked.with_name(unlocked.name.removeprefix("new-"))), lock
 
 
@@ -87,46 +94,48 @@ _own = PerProcess(_make)
 
 def _remove_abandoned() -> None:
     for path in Path(gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # it is in use, or not ours, or somebody else removes it too
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(lock)
+        with suppress(OSError), _locked(path, os.O_DIRECTORY | os.O_NOFOLLOW):
+            shutil.rmtree(path, ignore_errors=True)
 
 
-def _files(path: Path, kind: str) -> Iterator[tuple[Path, str]]:
-    """The files of a kind, and whose they are."""
-    for file in path.glob(f"{kind}_*.db"):
-        yield file, file.stem.rpartition("_")[2]
+def _take_place() -> tuple[str, int]:
+    """The first place that no living process has, and the lock on it. The lock ends with the process."""
+    directory, number = Path(os.environ[VARIABLE]), 0
+    while True:
+        place = f"{PLACE}{number}"
+        try:
+            return place, _lock(directory / place, os.O_CREAT)
+        except BlockingIOError:
+            number += 1
 
 
-def _forget_killed(path: Path) -> None:
-    """What says that a process is alive is no longer true of one that was killed."""
-    for _, whose in _files(path, "gauge_live*"):
-        if not alive(int(whose)):
-            mark_process_dead(int(whose), str(path))  # type: ignore[no-untyped-call]
+_place = PerProcess(_take_place)
+"""Of this process, and the lock on it."""
 
 
-def _fold(path: Path, kind: str) -> None:
-    """Add up in one file what ended processes have counted. Pools replace their processes now and then, and each one
-    that ever was would be read at each look."""
-    ended = [file for file, whose in _files(path, kind) if whose == ENDED or not alive(int(whose))]
-    if len(ended) < 2:
-        return
-    totals: dict[str, float] = defaultdict(float)
-    for file in ended:
-        for key, value, _, _ in MmapedDict.read_all_values_from_file(file):  # type: ignore[no-untyped-call]
-            totals[key] += value
-    together = path / f"{kind}.new"
-    together.unlink(missing_ok=True)
-    folded = MmapedDict(together)  # type: ignore[no-untyped-call]
-    for key, value in totals.items():
-        folded.write_value(key, value, 0.0)  # type: ignore[no-untyped-call]
-    folded.close()  # type: ignore[no-untyped-call]
-    target = path / f"{kind}_{ENDED}.db"
-    together.replace(target)
-    for file in ended:
-        if file != target:
-            file.unlink()
+def _forget_ended(directory: Path) -> None:
+    """A process that was killed could not say that it is no longer alive."""
+    for place in directory.glob(f"{PLACE}*"):
+        with suppress(OSError), _locked(place):
+            mark_process_dead(place.name, str(directory))  # type: ignore[no-untyped-call]
+
+
+def _lock(path: Path, flags: int) -> int:
+    """Raises `BlockingIOError` if another process has locked it."""
+    lock = os.open(path, os.O_RDONLY | flags, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+@contextmanager
+def _locked(path: Path, flags: int = 0) -> Iterator[None]:
+    lock = _lock(path, flags)
+    try:
+        yield
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)  # also for a process that was forked meanwhile, and shares it
+        os.close(lock)

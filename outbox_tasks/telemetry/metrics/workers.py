@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -16,15 +15,13 @@ from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store.claims import Claimed
+from outbox_tasks.telemetry.metrics.batch_histogram import BatchHistogram
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 """From what a nudge makes possible to what is a matter for people."""
 
 CLAIM_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000)
-
-LONGEST = 10 * 365 * 86_400.0
-"""Seconds. Rows are written by anybody: one from the year -4712 must not spoil the sum for good."""
 
 CODES = 40
 """Different error codes of a destination that a process tells apart; what comes later is `other`. Publishers may take
@@ -38,22 +35,6 @@ LOST = "lost"
 
 UNROUTABLE = ""
 """Stands for all destinations that are not configured."""
-
-
-class Latency(Histogram):
-    """A histogram that takes the values of a bundle together: one by one they cost ten times as much."""
-
-    def observe_all(self, amounts: Sequence[float]) -> None:
-        """As `observe` for each."""
-        low, high, total = min(amounts), max(amounts), sum(amounts)
-        if not (low >= 0 and high <= LONGEST and total >= 0):  # the last is false for what is not a number
-            amounts = [min(LONGEST, max(0.0, amount)) for amount in amounts]
-            low, high, total = min(amounts), max(amounts), sum(amounts)
-        place = partial(bisect_left, self._upper_bounds)
-        self._sum.inc(total)
-        places = {place(low): len(amounts)} if place(low) == place(high) else Count(map(place, amounts))
-        for found, count in places.items():
-            self._buckets[found].inc(count)
 
 
 class Counting:
@@ -77,7 +58,7 @@ class Counting:
         self.claim_seconds = histogram("outbox_claim_seconds", "How long a claim took.", buckets=CLAIM_SECONDS)
         self.send_seconds = histogram("outbox_send_seconds", "A bundle, from begin to settle.", to, buckets=SECONDS)
         self.sizes = histogram("outbox_bundle_messages", "How many messages a bundle had.", to, buckets=SIZES)
-        self.latency = Latency(
+        self.latency = BatchHistogram(
             "outbox_latency_seconds", "From when a message was due until it was settled as sent.", to,
             buckets=SECONDS, registry=None,
         )  # fmt: skip
