@@ -15,17 +15,18 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from kombu import Producer
 
 from outbox_tasks.broker.broker import batch
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.errors import ConfigurationError, PermanentError
+from outbox_tasks.destinations import options
+from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.redaction import without_secrets
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
 from outbox_tasks.wire.cloudevents import (
     UNEXPRESSED,
@@ -37,7 +38,7 @@ from outbox_tasks.wire.cloudevents import (
     unexpressed,
 )
 
-OPTIONS = ("task", "queue", "broker", "accept")
+OPTIONS: options.Options = dict.fromkeys(("task", "queue", "broker", "accept"), options.TEXT)
 
 KEPT = {"compression"}
 """Headers that a worker acts upon, beside those that Celery sets of every task: not for the message's own."""
@@ -51,19 +52,17 @@ class CeleryTaskPublisher:
     green = True
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
-        setting = f"destinations.{destination.name}.url"
-        parts = urlsplit(destination.url)
-        options = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        if parts.netloc or parts.path or not options.keys() <= set(OPTIONS):
-            rule = f"it must be celery:// with the options {', '.join(OPTIONS)}, as in celery://?queue=shop"
-            raise ConfigurationError(setting=setting, value=HIDDEN, rule=rule)
-        broker = options.get("broker") or settings.broker_url
-        if broker is None:
-            raise ConfigurationError(setting=setting, value="celery://", rule="it needs a broker: set broker_url")
+        parts, found = urlsplit(destination.url), options.read(destination, OPTIONS)
+        broker = found.get("broker") or settings.broker_url or ""
+        options.check(
+            destination,
+            (not parts.netloc and not parts.path, "it must be celery:// with options only, as in celery://?queue=shop"),
+            (broker, "it needs a broker: set broker_url"),
+        )
         self._source = settings.source
         self._accepted = accepted(destination)
-        self._task = options.get("task")
-        self._queue = options.get("queue", "celery")
+        self._task = found.get("task")
+        self._queue = found.get("queue", "celery")
         # Half of what a send may take: connecting counts too.
         self._app = PinnedCelery(
             "outbox_tasks.destination", broker=broker, settings=settings, timeout=settings.send_timeout / 2
@@ -73,8 +72,7 @@ class CeleryTaskPublisher:
         try:
             self._app.connection_for_write().transport  # noqa: B018 - loads the client, connects to nothing
         except (KeyError, ValueError, ImportError) as error:
-            rule = f"its broker can't be used: {without_secrets(str(error), broker)}"
-            raise ConfigurationError(setting=setting, value=HIDDEN, rule=rule) from error
+            raise destination.unusable(f"its broker can't be used: {without_secrets(str(error), broker)}") from error
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All in one batch where the broker's transport has batches."""

@@ -12,19 +12,20 @@ import re
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 from redis.retry import Retry
 
-from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.destinations import options
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
+OPTIONS: options.Options = {"maxlen": options.number(1, 10**15 - 1)}
 Fields = dict[str, str | bytes]
 
 
@@ -38,7 +39,7 @@ class RedisStreamPublisher:
         parts = urlsplit(destination.url)
         database, stream = _path(destination, parts.path)
         self.stream = stream or destination.name
-        maxlen = _maxlen(destination, parts.query)
+        maxlen = options.read(destination, OPTIONS).get("maxlen")
         self._trim = ("MAXLEN", "~", maxlen) if maxlen else ()
         self._client = redis.Redis.from_url(
             urlunsplit((parts.scheme.partition("+")[0], parts.netloc, f"/{database}", "", "")),
@@ -130,14 +131,5 @@ def _path(destination: Destination, path: str) -> tuple[int, str]:
         return int(first), rest
     if rest:
         rule = "the path of a redis+stream:// URL is /db/stream, as in redis+stream://localhost:6379/1/orders"
-        raise ConfigurationError(setting=f"destinations.{destination.name}.url", value=path, rule=rule)
+        raise destination.unusable(rule)
     return 0, first
-
-
-def _maxlen(destination: Destination, query: str) -> int | None:
-    options = parse_qs(query)
-    value = options.pop("maxlen", [None])[0]
-    if options or (value is not None and not re.fullmatch("[1-9][0-9]{0,14}", value)):
-        rule = "the only option of a redis+stream:// URL is maxlen=<entries>, at least 1 and at most 15 digits"
-        raise ConfigurationError(setting=f"destinations.{destination.name}.url", value=HIDDEN, rule=rule)
-    return int(value) if value else None

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, ImportString, PrivateAttr, ValidationError
 from pydantic_settings import (
@@ -169,7 +168,7 @@ class Settings(Upkeep, BaseSettings):
         for pattern, route in self.routes.items():
             if fnmatchcase(task, pattern) and (routed := [name for name in route.to if name in celery]):
                 return routed[0]
-        free = [name for name in celery if "task" not in parse_qs(urlsplit(self.destinations[name].url).query)]
+        free = [name for name in celery if not self.destinations[name].option("task")]
         if len(free or celery) != 1:
             several = f"there are several celery:// destinations ({', '.join(free or celery)})"
             raise NoTaskDestination(task=task, found=several if celery else "there is no celery:// destination")

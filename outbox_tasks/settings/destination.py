@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
-from urllib.parse import SplitResult, parse_qs
+from urllib.parse import SplitResult, parse_qsl
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -32,6 +32,11 @@ def split(url: str) -> SplitResult:
         raise ValueError("it is not a URL")
     scheme, *rest = (part or "" for part in found.groups())
     return SplitResult(scheme.lower(), *rest)
+
+
+def options_of(url: str) -> list[tuple[str, str]]:
+    """The options behind the question mark, decoded. A plus is a plus, as in base64; a space is %20."""
+    return parse_qsl(split(url).query.replace("+", "%2B"), keep_blank_values=True)
 
 
 def _has_scheme(url: str) -> str:
@@ -138,7 +143,20 @@ class Destination(BaseModel):
     @property
     def takes_the_relays_broker(self) -> bool:
         """Whether it sends tasks to the relay's own broker, for the want of one that it names."""
-        return self.scheme == "celery" and "broker" not in parse_qs(self.url.partition("?")[2])
+        return self.scheme == "celery" and not self.option("broker")
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """The options of the URL, as they stand there."""
+        return options_of(self.url)
+
+    def option(self, name: str) -> str | None:
+        """One option of the URL."""
+        return dict(self.options).get(name)
+
+    def unusable(self, rule: str) -> ConfigurationError:
+        """The error that the URL breaks a rule. It does not show the URL, which may hold credentials."""
+        return ConfigurationError(setting=f"destinations.{self.name}.url", value=HIDDEN, rule=rule)
 
     @property
     def largest(self) -> int:

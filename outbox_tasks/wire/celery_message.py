@@ -11,16 +11,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from kombu import Exchange, Producer, Queue, binding
 from kombu.exceptions import SerializerNotInstalled
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import dumps, loads
 
-from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import TASK_HEADER
-from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.settings.destination import Destination
 
 ENVELOPE = TASK_HEADER
 """The header that has it."""
@@ -97,13 +95,12 @@ KINDS: dict[str, Any] = {
 def accepted(destination: Destination) -> set[str]:
     """The content types of stored tasks that a `celery://` destination takes, by its option `accept`. Raises
     `ConfigurationError`."""
-    names = parse_qs(urlsplit(destination.url).query).get("accept", [JSON])[0].split(",")
+    names = (destination.option("accept") or JSON).split(",")
     try:
         return set(prepare_accept_content(names))
     except SerializerNotInstalled:
         rule = "accept names serializers of Celery or content types, as in celery://?accept=json,yaml"
-        setting = f"destinations.{destination.name}.url"
-        raise ConfigurationError(setting=setting, value=HIDDEN, rule=rule) from None
+        raise destination.unusable(rule) from None
 
 
 def describe(entities: Sequence[Queue | Exchange]) -> list[Described]:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,9 +14,13 @@ from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.relay.send import send
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
+from tests.conftest import eventually
 from tests.contract.counterparts import Counterpart
 
 SENT = Outcome.sent()
+
+LEEWAY = 8.0
+"""Seconds that a busy machine may add to a time limit."""
 
 
 def loaded(url: str, **values: Any) -> Publisher:
@@ -51,6 +58,19 @@ def message(number: int = 0, **fields: Any) -> LeasedMessage:
 def sent_by(publisher: Publisher, *messages: LeasedMessage) -> list[Outcome]:
     """The outcomes as the pipe sees them, for which an exception is a reason to try again."""
     return send({"orders": publisher}, "orders", messages)
+
+
+def connected(publisher: Publisher) -> None:
+    """Sends message 0 until it arrives. The first send also connects, and may need more than a short time limit."""
+    eventually(lambda: sent_by(publisher, message(0)) == [SENT], 30)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """What happens inside ends in time, also on a busy machine."""
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < seconds + LEEWAY
 
 
 def results(outcomes: list[Outcome]) -> list[Result]:

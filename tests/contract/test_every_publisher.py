@@ -21,7 +21,7 @@ from outbox_tasks.model import LeasedMessage, Outcome, Result
 from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts import Counterpart, every
-from tests.contract.messages import SENT, loaded, message, numbers, results, sent_by
+from tests.contract.messages import SENT, connected, loaded, message, numbers, results, sent_by, within
 
 ROOT = Path(__file__).parents[2]
 
@@ -168,10 +168,8 @@ class TestOneBadMessage:
 class TestTrouble:
     def test_no_server(self, target: Counterpart) -> None:
         """Each outcome says so; what could never be sent is told apart."""
-        with open_publisher(target, target.url_at(free_port()), send_timeout=2) as publisher:
-            started = time.monotonic()
+        with open_publisher(target, target.url_at(free_port()), send_timeout=2) as publisher, within(2):
             outcomes = sent_by(publisher, message(0), message(1, headers={"n": 5}), message(2))
-            assert time.monotonic() - started < 2.5
         assert {outcomes[0].result, outcomes[2].result} <= AGAIN
         assert outcomes[1].result is Result.DEAD
         assert outcomes[0].code in ("connection", "timeout")
@@ -181,40 +179,37 @@ class TestTrouble:
     def test_a_server_that_never_answers(self, target: Counterpart, count: int) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = target.url_at(silent.getsockname()[1])
-            with open_publisher(target, url, send_timeout=1) as publisher:
-                started = time.monotonic()
+            with open_publisher(target, url, send_timeout=1) as publisher, within(1):
                 outcomes = sent_by(publisher, *(message(n) for n in range(count)))
-                assert time.monotonic() - started < 3
         assert set(results(outcomes)) <= AGAIN
         assert len(outcomes) == count
 
     def test_a_server_that_stops_answering(self, target: Counterpart) -> None:
         with open_publisher(target, send_timeout=1) as publisher:
-            assert sent_by(publisher, message(0)) == [SENT]
+            connected(publisher)
             target.freeze()
             try:
-                started = time.monotonic()
-                outcomes = sent_by(publisher, message(1), message(2))
-                assert time.monotonic() - started < 3
+                with within(1):
+                    outcomes = sent_by(publisher, message(1), message(2))
             finally:
                 target.thaw()
             assert set(results(outcomes)) <= AGAIN
-            eventually(lambda: sent_by(publisher, message(3)) == [SENT], 20)
+            eventually(lambda: sent_by(publisher, message(3)) == [SENT], 30)
 
     def test_a_server_that_was_killed_and_is_back(self, target: Counterpart) -> None:
         with open_publisher(target, send_timeout=2) as publisher:
-            assert sent_by(publisher, message(0)) == [SENT]
+            connected(publisher)
             target.kill()
             assert set(results(sent_by(publisher, message(1), message(1)))) <= AGAIN
             target.start()
             target.url(target.place)
-            eventually(lambda: sent_by(publisher, message(2)) == [SENT], 20)
+            eventually(lambda: sent_by(publisher, message(2)) == [SENT], 30)
         eventually(lambda: 2 in numbers(target))
 
     def test_a_server_that_was_restarted_in_the_meantime(self, target: Counterpart) -> None:
         """The first send may meet the closed connection, and must not count as sent if it did."""
         with open_publisher(target, send_timeout=2) as publisher:
-            assert sent_by(publisher, message(0)) == [SENT]
+            connected(publisher)
             target.stop()
             target.start()
             target.url(target.place)
@@ -225,7 +220,7 @@ class TestTrouble:
                 sent += sent_by(publisher, message(1)) == [SENT]
                 return sent > 0
 
-            eventually(sends, 20)
+            eventually(sends, 30)
         eventually(lambda: numbers(target).count(1) >= sent)
 
     def test_a_server_killed_in_the_middle_of_batches(self, target: Counterpart) -> None:
@@ -242,21 +237,21 @@ class TestTrouble:
 
             sending = threading.Thread(target=send)
             sending.start()
-            eventually(lambda: ended)
+            eventually(lambda: ended, 30)
             target.kill()
             sending.join(30)
             assert set(results(ended[-1])) <= AGAIN | {Result.SENT}
             assert all(len(outcomes) == 200 for outcomes in ended)
             target.start()
             target.url(target.place)
-            eventually(lambda: sent_by(publisher, message(1000)) == [SENT], 20)
+            eventually(lambda: sent_by(publisher, message(1000)) == [SENT], 30)
 
     def test_a_wrong_password(self, target: Counterpart) -> None:
         """Somebody may mend it: nothing is dead for it. And it is told to nobody."""
         url = target.wrong_password_url(target.place)
         if url is None:
             pytest.skip(f"{target.name} asks for no password here")
-        with open_publisher(target, url, send_timeout=2) as publisher:
+        with open_publisher(target, url) as publisher:
             outcomes = sent_by(publisher, message(0), message(1))
         assert set(results(outcomes)) <= AGAIN
         assert {outcome.code for outcome in outcomes} == {"unauthorized"}
@@ -266,7 +261,7 @@ class TestTrouble:
         url = target.unroutable_url(target.place)
         if url is None:
             pytest.skip(f"{target.name} makes places as they are needed")
-        with open_publisher(target, url, send_timeout=4) as publisher:
+        with open_publisher(target, url) as publisher:
             outcomes = sent_by(publisher, message(0), message(1))
         assert set(results(outcomes)) <= AGAIN
         assert {outcome.code for outcome in outcomes} == {"unroutable"}

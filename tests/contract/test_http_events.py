@@ -30,11 +30,12 @@ from outbox_tasks.destinations import load
 from outbox_tasks.destinations.http import network
 from outbox_tasks.destinations.http.network import is_public
 from outbox_tasks.destinations.http.options import read
+from outbox_tasks.destinations.http.publisher import BODY_SECONDS
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from tests.contract.counterparts.http_events import Counterpart
-from tests.contract.messages import SENT, configured, loaded, message, numbers, results
+from tests.contract.messages import SENT, configured, connected, loaded, message, numbers, results, within
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER_SECRET = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYX"
@@ -166,7 +167,7 @@ class TestTheSignature:
             assert publisher.publish([sent]) == [SENT]
         headers, request = post(target)
         assert headers["webhook-id"] == sent.id
-        assert abs(int(headers["webhook-timestamp"]) - time.time()) < 10
+        assert abs(int(headers["webhook-timestamp"]) - time.time()) < 60
         signed = f"{sent.id}.{headers['webhook-timestamp']}.".encode() + sent.payload
         keys = [base64.b64decode(secret.removeprefix("whsec_")) for secret in (SECRET, OTHER_SECRET)]
         digests = [base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode() for key in keys]
@@ -235,29 +236,30 @@ class TestBadBehaviour:
     def test_after_the_status_changes_nothing(
         self, target: Counterpart, body_is: str, status: int, result: Result
     ) -> None:
-        with opened(target, send_timeout=3) as publisher:
-            started = time.monotonic()
-            outcomes = publisher.publish([answered(0, status=status, body="why", body_is=body_is), message(1)])
-            assert time.monotonic() - started < (0.9 if body_is == "endless" else 2)
+        with opened(target, "&outbox_concurrency=2", send_timeout=11) as publisher:
+            with within(BODY_SECONDS):
+                outcomes = publisher.publish([answered(0, status=status, body="why", body_is=body_is), message(1)])
             assert results(outcomes) == [result, Result.SENT]
             assert publisher.publish([message(2)]) == [SENT]
 
     def test_of_one_message_is_not_its_neighbours_loss(self, target: Counterpart) -> None:
-        with opened(target, send_timeout=1) as publisher:
-            started = time.monotonic()
-            outcomes = publisher.publish([answered(0, after=3), *(message(n) for n in range(1, 30))])
-            assert time.monotonic() - started < 1.5
+        with opened(target, send_timeout=3) as publisher:
+            connected(publisher)
+            with within(3):
+                outcomes = publisher.publish([answered(0, after=30), *(message(n) for n in range(1, 30))])
             assert (outcomes[0].result, outcomes[0].code) == (Result.OUTAGE, "timeout")
             assert outcomes[1:] == [SENT] * 29
             assert publisher.publish([message(30)]) == [SENT]
 
     def test_a_dripping_answer_counts_as_sent_when_the_time_is_up(self, target: Counterpart) -> None:
-        with opened(target, send_timeout=0.5) as publisher:
+        with opened(target, send_timeout=0.9) as publisher:
+            connected(publisher)
             assert publisher.publish([answered(0, status=200, body_is="dripping")]) == [SENT]
 
     def test_is_no_outage_when_only_the_time_was_short(self, target: Counterpart) -> None:
-        with opened(target, "&outbox_concurrency=1", send_timeout=0.5) as publisher:
-            outcomes = publisher.publish([message(0), answered(1, after=3), message(2)])
+        with opened(target, "&outbox_concurrency=1") as publisher:
+            connected(publisher)
+            outcomes = publisher.publish([message(0), answered(1, after=30), message(2)])
         assert [(o.result, o.code) for o in outcomes] == [
             (Result.SENT, None), (Result.OUTAGE, "timeout"), (Result.RETRY, "timeout"),
         ]  # fmt: skip
@@ -265,10 +267,8 @@ class TestBadBehaviour:
     def test_a_server_that_takes_nothing_in(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}/?outbox_private=allow"
-            with closing(loaded(url, send_timeout=0.5)) as publisher:
-                started = time.monotonic()
+            with closing(loaded(url, send_timeout=0.5)) as publisher, within(0.5):
                 outcomes = publisher.publish([message(n, payload=b"x" * 10_000_000) for n in range(3)])
-                assert time.monotonic() - started < 1
         assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "timeout")}
 
     @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ class TestBadBehaviour:
             thread = threading.Thread(target=serve)
             thread.start()
             url = f"http://127.0.0.1:{other.getsockname()[1]}/?outbox_private=allow"
-            with closing(loaded(url, send_timeout=2)) as publisher:
+            with closing(loaded(url)) as publisher:
                 [outcome] = publisher.publish([message()])
             thread.join(5)
         assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
@@ -348,7 +348,7 @@ class TestOrderAndConnections:
         assert found == [SENT] * 81
 
     def test_in_a_child_of_a_process_that_has_used_it(self, target: Counterpart) -> None:
-        with opened(target, send_timeout=2) as publisher:
+        with opened(target) as publisher:
             assert publisher.publish([message(0)]) == [SENT]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12
@@ -371,7 +371,7 @@ class TestAddresses:
         names["shop.example"] = ["10.1.2.3", "127.0.0.1"]
         with socket.create_server(("0.0.0.0", 0)) as listening:
             listening.settimeout(0.05)
-            with closing(loaded(f"http://{host}:{listening.getsockname()[1]}/hooks", send_timeout=2)) as publisher:
+            with closing(loaded(f"http://{host}:{listening.getsockname()[1]}/hooks")) as publisher:
                 outcomes = publisher.publish([message(0), message(1)])
             with pytest.raises(TimeoutError):
                 listening.accept()
@@ -400,7 +400,7 @@ class TestAddresses:
         monkeypatch.setattr(network, "is_public", lambda address: address == "127.0.0.1")
         names["shop.example"] = ["10.1.2.3"]
         url = f"http://shop.example:{target.port}/hooks/{target.place}"
-        with closing(loaded(url, send_timeout=2)) as publisher:
+        with closing(loaded(url)) as publisher:
             outcomes = publisher.publish([message(n) for n in range(3)])
             assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "private_address")}
             names["shop.example"] = ["127.0.0.1"]
@@ -414,7 +414,7 @@ class TestAddresses:
         answers = iter([["169.254.169.254", "127.0.0.1"]])
         names["shop.example"] = lambda: next(answers)
         url = f"http://shop.example:{target.port}/hooks/{target.place}"
-        with closing(loaded(url, send_timeout=2)) as publisher:
+        with closing(loaded(url)) as publisher:
             assert publisher.publish([message(0)]) == [SENT]
         assert names["asked"] == ["shop.example"]
         assert post(target)[0]["host"] == f"shop.example:{target.port}"
@@ -427,7 +427,7 @@ class TestAddresses:
 
     def test_that_nobody_knows(self, names: dict[str, Any]) -> None:
         names["shop.example"] = socket.gaierror(-2, "Name or service not known")
-        with closing(loaded("https://shop.example/", send_timeout=2)) as publisher:
+        with closing(loaded("https://shop.example/")) as publisher:
             outcomes = publisher.publish([message(n, key="k") for n in range(3)] + [message(3)])
         assert [(o.result, o.code) for o in outcomes] == [
             (Result.OUTAGE, "connection"), (Result.RETRY, "behind"), (Result.RETRY, "behind"),
@@ -436,11 +436,11 @@ class TestAddresses:
         assert outcomes[0].error == "shop.example can't be resolved: [Errno -2] Name or service not known"
 
     def test_a_name_server_that_does_not_answer(self, names: dict[str, Any]) -> None:
-        names["shop.example"] = lambda: time.sleep(1.5) or []
-        with closing(loaded("https://shop.example/", send_timeout=0.5)) as publisher:
-            started = time.monotonic()
+        asked_long_enough = threading.Event()
+        names["shop.example"] = lambda: asked_long_enough.wait(30) and []
+        with closing(loaded("https://shop.example/", send_timeout=0.5)) as publisher, within(0.5):
             outcomes = publisher.publish([message(n) for n in range(20)])
-            assert time.monotonic() - started < 1
+        asked_long_enough.set()
         assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "timeout")}
 
 

@@ -15,12 +15,13 @@ import pytest
 from confluent_kafka import KafkaError
 
 from outbox_tasks.destinations import load
+from outbox_tasks.destinations.kafka.session import PATIENCE
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.model import Outcome, Result
 from tests.conftest import eventually
 from tests.contract.counterparts.kafka import INIT_PRODUCER_ID, PRODUCE, Counterpart
-from tests.contract.messages import SENT, configured, loaded, message, numbers, results, sent_by
+from tests.contract.messages import SENT, configured, connected, loaded, message, numbers, results, sent_by, within
 
 
 class TestWhatIsWritten:
@@ -158,12 +159,12 @@ class TestTime:
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
             target.start()
             time.sleep(1.5)  # longer than the wait between two tries to connect
-            assert publisher.publish([message(1)]) == [SENT]
-            assert numbers(target) == [1]
+            eventually(lambda: sent_by(publisher, message(1)) == [SENT], 30)
+            assert set(numbers(target)) == {1}
 
     def test_what_was_on_its_way_may_have_been_taken_and_the_outcome_says_so(self, target: Counterpart) -> None:
         with closing(loaded(target.url(target.place), send_timeout=1)) as publisher:
-            assert publisher.publish([message(0, key="k")]) == [SENT]
+            connected(publisher)
             target.freeze()
             try:
                 [outcome] = sent_by(publisher, message(1, key="k"))
@@ -171,8 +172,8 @@ class TestTime:
                 target.thaw()
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "timeout")
             assert "it may have been taken" in str(outcome.error)
-            eventually(lambda: publisher.publish([message(2, key="k")]) == [SENT])
-        assert [number for number in numbers(target) if number != 1] == [0, 2]
+            eventually(lambda: sent_by(publisher, message(2, key="k")) == [SENT], 30)
+        assert {0, 2} <= set(numbers(target))
 
     def test_a_time_limit_leaves_nothing_to_be_sent(self, target: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:
         """It strikes while librdkafka is still connecting."""
@@ -186,10 +187,8 @@ class TestTime:
         assert numbers(target) == [1]
 
     def test_an_outage_is_given_up_before_the_time_is_up(self, target: Counterpart) -> None:
-        with closing(loaded(target.url_at(free_port()), send_timeout=10)) as publisher:
-            started = time.monotonic()
+        with closing(loaded(target.url_at(free_port()), send_timeout=11)) as publisher, within(PATIENCE):
             [outcome] = sent_by(publisher, message(0))
-            assert time.monotonic() - started < 4
         assert outcome.code == "connection"
 
 
@@ -228,8 +227,8 @@ class TestUrl:
             ("kafka://h:port/t", "name brokers"),
             ("kafka://h,,i/t", "name brokers"),
             ("kafka://h/a/b", "topic's name"),
-            ("kafka://h/t?tls=yes", "tls is"),
-            ("kafka://h/t?compresion=zstd", "the options of a kafka"),
+            ("kafka://h/t?tls=yes", "tls must be true or false"),
+            ("kafka://h/t?compresion=zstd", "The options of kafka"),
             ("kafka://h/t?librdkafka.acks=0", "can't be changed"),
             ("kafka://h/t?librdkafka.no.such=1", "No such configuration property"),
             ("kafka://h/t?compression=secret", "Invalid value for configuration property"),

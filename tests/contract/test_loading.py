@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,13 +20,19 @@ from tests.contract.messages import configured
 @pytest.mark.parametrize(
     ("url", "rule"),
     [
-        ("redis+stream://localhost/0/s?maxlen=many", "the only option"),
-        ("redis+stream://localhost/0/s?minlen=5", "the only option"),
+        ("redis+stream://localhost/0/s?maxlen=many", "maxlen must be a number from 1"),
+        (
+            "redis+stream://localhost/0/s?minlen=5",
+            "Did you mean maxlen? The options of redis+stream:// URLs are maxlen",
+        ),
+        ("redis+stream://localhost/0/s?maxlen=5&maxlen=5", "maxlen twice"),
         ("redis+stream://localhost/stream/more", "/db/stream"),
-        ("celery://host/path", "with the options task, queue, broker, accept"),
-        ("celery://?quue=shop&broker=redis://localhost/0", "with the options task, queue, broker"),
+        ("celery://host/path", "with options only"),
+        ("celery://?quue=shop&broker=redis://localhost/0", "Did you mean queue?"),
         ("celery://?accept=jsno&broker=redis://localhost/0", "accept names serializers"),
+        ("celery://?broker=", "broker must be a text that is not empty"),
         ("celery://?queue=shop", "set broker_url"),
+        ("mqtt://localhost/orders?retain=yes", "retain must be true or false"),
     ],
 )
 def test_a_url_that_can_not_work_is_refused_by_its_setting(url: str, rule: str) -> None:
@@ -127,3 +135,19 @@ def test_a_publisher_of_another_package_is_found(distribution: Callable[[str], N
     )
     publisher: Any = load(*configured("pigeon://coop", source="/loft"))
     assert publisher.seen == ("orders", "pigeon://coop", "/loft")
+
+
+PAGES = {
+    "aws": "aws.address", "azure-service-bus": "service_bus.url", "grpc": "grpc.publisher", "kafka": "kafka.url",
+    "pubsub": "pubsub.address", "webhooks": "http.options",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_documentation_has_the_options_of_a_url(page: str) -> None:
+    known = importlib.import_module(f"outbox_tasks.destinations.{PAGES[page]}").OPTIONS.keys()
+    text = (Path(__file__).parents[2] / f"docs/destinations/{page}.md").read_text()
+    rows = text.partition("| option |")[2].partition("\n\n")[0].splitlines()[2:]
+    option = re.compile(r"`([a-z_]+\.?)")
+    described = {name for row in rows for name in option.findall(row)}
+    assert {name for row in rows for name in option.findall(row.split("|")[1])} <= known <= described

@@ -161,7 +161,7 @@ class TestCredentials:
         if isinstance(token, ClientAuthenticationError):
             token.status_code = 400  # as Microsoft Entra answers to a wrong secret
         identity.DefaultAzureCredential = self.credential(token)
-        with closing(loaded(self.without_login(target), send_timeout=3)) as publisher:
+        with closing(loaded(self.without_login(target), send_timeout=10)) as publisher:
             outcomes = sent_by(publisher, message(0), message(1))
         assert brief(outcomes) == [(Result.OUTAGE, "unauthorized")] * 2
         assert "another" not in str(outcomes[0].error)
@@ -185,13 +185,13 @@ class TestCredentials:
 class TestTls:
     def test_a_certificate_that_is_not_known_gets_nothing(self, target: Counterpart) -> None:
         url = target.url(target.place).partition("?")[0]
-        with closing(loaded(url, send_timeout=2)) as publisher:
+        with closing(loaded(url, send_timeout=10)) as publisher:
             [outcome] = sent_by(publisher, message())
         assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
         assert "certificate" in str(outcome.error).lower()
 
     def test_nor_does_one_of_another_name(self, target: Counterpart) -> None:
-        with closing(loaded(target.url(target.place).replace("localhost", "127.0.0.1"), send_timeout=2)) as publisher:
+        with closing(loaded(target.url(target.place).replace("localhost", "127.0.0.1"), send_timeout=10)) as publisher:
             [outcome] = sent_by(publisher, message())
         assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
 
@@ -214,7 +214,7 @@ class TestUrls:
         [
             ("azureservicebus:///orders", "NAMESPACE"),
             ("azureservicebus://p:hunter2@shop.example/orders#hunter2", "NAMESPACE"),
-            ("azureservicebus://p:hunter2@shop.example/orders?session=hunter2", "the options of an azureservicebus://"),
+            ("azureservicebus://p:hunter2@shop.example/orders?session=hunter2", "The options of azureservicebus://"),
             ("azureservicebus://p:hunter2@shop.example/orders?sessions=yes", "true or false"),
             ("azureservicebus://p:hunter2@shop.example/no%20name", "not the name"),
             ("azureservicebus://hunter2@shop.example/orders", "go together"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from contextlib import closing
 from typing import Any
 
@@ -16,7 +15,7 @@ from outbox_tasks.destinations.service_bus import publisher as service_bus
 from outbox_tasks.model import Result
 from tests.conftest import eventually
 from tests.contract.counterparts.azure_service_bus import Counterpart
-from tests.contract.messages import SENT, loaded, message, numbers, sent_by
+from tests.contract.messages import SENT, loaded, message, numbers, sent_by, within
 from tests.contract.service_bus import brief, publish
 
 
@@ -105,15 +104,14 @@ class TestTheLink:
             assert publisher.publish([message(1)]) == [SENT]
 
     def test_no_answer_is_an_outage_in_time(self, target: Counterpart) -> None:
-        started = time.monotonic()
-        outcomes = publish(target, message(0, event_type="silent"), message(1), send_timeout=1.5)
-        assert time.monotonic() - started < 10
+        with within(1.5):
+            outcomes = publish(target, message(0, event_type="silent"), message(1), send_timeout=1.5)
         assert brief(outcomes) == [(Result.OUTAGE, "timeout")] * 2
 
     def test_what_was_not_reached_in_time_is_no_outage_if_others_were(self, target: Counterpart) -> None:
         payload = b"x" * 150_000  # each goes alone
         silent = message(1, payload=payload, event_type="silent")
-        outcomes = publish(target, message(0, payload=payload), silent, message(2, payload=payload), send_timeout=2)
+        outcomes = publish(target, message(0, payload=payload), silent, message(2, payload=payload), send_timeout=4)
         assert brief(outcomes) == [(Result.SENT, None)] + [(Result.RETRY, "timeout")] * 2
 
     def test_no_thread_waits_for_ever(self, target: Counterpart) -> None:
@@ -122,7 +120,7 @@ class TestTheLink:
             with closing(loaded(target.url_at(silent.getsockname()[1]), send_timeout=1)) as publisher:
                 [outcome] = sent_by(publisher, message())
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "timeout")
-            eventually(lambda: not [each for each in threading.enumerate() if "Azure" in each.name], 3)
+            eventually(lambda: not [each for each in threading.enumerate() if "Azure" in each.name], 20)
 
 
 class TestThePlace:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,7 +17,7 @@ from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Result
 from tests.contract.counterparts.sqs import Counterpart
-from tests.contract.messages import SENT, configured, loaded, message, numbers, results
+from tests.contract.messages import SENT, configured, loaded, message, numbers, results, within
 from tests.contract.moto_server import ACCOUNT, REGION, values
 
 TRACE = {"traceparent": "00-a-b-01", "tracestate": "v=1"}
@@ -295,18 +295,18 @@ def test_an_answer_that_drips_is_not_waited_for() -> None:
         service(lambda _: (200, {}, drops())) as url,
         closing(loaded(url.format("orders"), send_timeout=1)) as publisher,
     ):
-        started = time.monotonic()
-        outcomes = publisher.publish([message(n) for n in range(30)])
-        took = time.monotonic() - started
-        enough.set()
+        try:
+            with within(1):
+                outcomes = publisher.publish([message(n) for n in range(30)])
+        finally:
+            enough.set()
     assert {(outcome.result, outcome.code) for outcome in outcomes} == {(Result.OUTAGE, "timeout")}
-    assert took < 1.5
 
 
 def test_credentials_are_looked_for_again_after_there_were_none(monkeypatch: pytest.MonkeyPatch) -> None:
     with service(taken) as url:
         bare = url.format("orders").replace("test:test@", "")
-        with closing(loaded(bare, send_timeout=4)) as publisher:
+        with closing(loaded(bare, send_timeout=10)) as publisher:
             [outcome] = publisher.publish([message()])
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "unauthorized")
             monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
@@ -341,5 +341,5 @@ def test_a_url_that_can_not_work_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         load(*configured(url))
     assert caught.value.setting == "destinations.orders.url"
-    assert "region/" in caught.value.rule
+    assert re.search("region/|option", caught.value.rule)
     assert not any(secret in str(caught.value) for secret in ("hunter2", "hunt", "er2", "AKIA"))

@@ -10,22 +10,23 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import grpc
 from grpc import StatusCode
 
+from outbox_tasks.destinations import options
 from outbox_tasks.destinations.grpc_status import LOST, SIZE, outcome_of
 from outbox_tasks.destinations.proto import DELIVER, DeliverRequest, DeliverResponse
-from outbox_tasks.errors import ConfigurationError, PermanentError
+from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
 ONES_FAULT = {StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.OUT_OF_RANGE}
@@ -39,8 +40,13 @@ NUMBERED: dict[int, StatusCode] = {code.value[0]: code for code in StatusCode}
 TOO_LARGE = re.compile(SIZE, re.IGNORECASE)
 """The status alone also stands for a spent quota."""
 
-OPTIONS = ("token", "max_message_size", "authority", "ca_file", "cert_file", "key_file")
-FILES = OPTIONS[3:]
+FILES = ("ca_file", "cert_file", "key_file")
+OPTIONS: options.Options = {
+    "token": options.matching("[!-~]+", "ASCII without spaces"),
+    "max_message_size": options.number(1, 10**9 - 1),
+    "authority": options.TEXT,
+    **dict.fromkeys(FILES, options.TEXT),
+}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
@@ -58,12 +64,12 @@ class GrpcPublisher:
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         parts = urlsplit(destination.url)
-        self._setting = f"destinations.{destination.name}.url"
-        self._options = self._checked(parts)
-        self._target = parts.netloc
-        self._limit = int(self._options.get("max_message_size", 4 << 20))
-        self._metadata = [("authorization", f"Bearer {self._options['token']}")] if "token" in self._options else []
         self._tls = parts.scheme == "grpcs"
+        self._options = options.read(destination, OPTIONS)
+        _check(destination, self._options, tls=self._tls)
+        self._target = parts.netloc
+        self._limit: int = self._options.get("max_message_size", 4 << 20)
+        self._metadata = [("authorization", f"Bearer {self._options['token']}")] if "token" in self._options else []
         self._source, self._timeout = settings.source, settings.send_timeout
         self._channel = PerProcess(self._open)
 
@@ -136,40 +142,31 @@ class GrpcPublisher:
         return channel, channel.unary_unary(DELIVER, DeliverRequest.SerializeToString, DeliverResponse.FromString)
 
     def _new_channel(self) -> Any:
-        options: list[tuple[str, str | int]] = [
+        settings: list[tuple[str, str | int]] = [
             ("grpc.use_local_subchannel_pool", 1),  # or a closed channel's connection may be found again
             ("grpc.max_receive_message_length", -1),
             ("grpc.service_config_disable_resolution", 1),  # a name server can't say that calls are to be repeated
         ]
         authority = self._options.get("authority")
         if authority is not None:
-            options.append(("grpc.ssl_target_name_override" if self._tls else "grpc.default_authority", authority))
+            settings.append(("grpc.ssl_target_name_override" if self._tls else "grpc.default_authority", authority))
         if not self._tls:
-            return grpc.insecure_channel(self._target, options)
+            return grpc.insecure_channel(self._target, settings)
         ca, cert, key = (Path(path).read_bytes() if path else None for path in map(self._options.get, FILES))
-        return grpc.secure_channel(self._target, grpc.ssl_channel_credentials(ca, key, cert), options)
+        return grpc.secure_channel(self._target, grpc.ssl_channel_credentials(ca, key, cert), settings)
 
-    def _checked(self, parts: SplitResult) -> dict[str, str]:
-        """The options of the URL. Raises `ConfigurationError`."""
-        query = parts.query.replace("+", "%2B")  # a plus is a plus, as in base64
-        options = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
-        limit = options.get("max_message_size", "1")
-        rule = None
-        if not parts.hostname or parts.port is None or "@" in parts.netloc or parts.path not in ("", "/"):
-            rule = "it must be grpc://host:port or grpcs://host:port, with a token as an option: ?token=…"
-        elif not options.keys() <= set(OPTIONS):
-            rule = f"the options of a {parts.scheme}:// URL are {', '.join(OPTIONS)}"
-        elif not re.fullmatch("[1-9][0-9]{0,8}", limit):
-            rule = "max_message_size must be a number of bytes, at most 9 digits"
-        elif not re.fullmatch("[!-~]+", options.get("token", "-")):
-            rule = "a token must be ASCII without spaces"
-        elif parts.scheme == "grpc" and not options.keys().isdisjoint(FILES):
-            rule = f"{', '.join(FILES)} are for TLS: grpcs://"
-        elif ("cert_file" in options) != ("key_file" in options):
-            rule = "cert_file and key_file go together"
-        if rule is not None:
-            raise ConfigurationError(setting=self._setting, value=HIDDEN, rule=rule)
-        return options
+
+def _check(destination: Destination, given: Collection[str], *, tls: bool) -> None:
+    parts = urlsplit(destination.url)
+    options.check(
+        destination,
+        (
+            parts.hostname and parts.port is not None and "@" not in parts.netloc and parts.path in ("", "/"),
+            "it must be grpc://host:port or grpcs://host:port, with a token as an option: ?token=…",
+        ),
+        (tls or not any(name in given for name in FILES), f"{', '.join(FILES)} are for TLS: grpcs://"),
+        (("cert_file" in given) == ("key_file" in given), "cert_file and key_file go together"),
+    )
 
 
 def _request(message: LeasedMessage, source: str) -> bytes:

@@ -17,11 +17,10 @@ from confluent_kafka import KafkaException, Producer
 
 from outbox_tasks.destinations.kafka import url
 from outbox_tasks.destinations.kafka.session import DebugLog, Record, Session
-from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
 
@@ -124,6 +123,4 @@ def _check(destination: Destination, conf: dict[str, Any]) -> None:
         Producer({name: value for name, value in conf.items() if name != "bootstrap.servers"}, logger=DebugLog())
     except KafkaException as error:
         reason = re.sub(r'value "[^"]*"', "value", error.args[0].str())  # it may be a secret in the wrong place
-        raise ConfigurationError(
-            setting=f"destinations.{destination.name}.url", value=HIDDEN, rule=f"librdkafka says: {reason}"
-        ) from None
+        raise destination.unusable(f"librdkafka says: {reason}") from None

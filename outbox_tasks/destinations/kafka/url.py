@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
-from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.settings.destination import HIDDEN, Destination, split
+from outbox_tasks.destinations import options
+from outbox_tasks.settings.destination import Destination, split
 
-OPTIONS = {
+NAMES = {
     "sasl": "sasl.mechanism",
     "ca": "ssl.ca.location",
     "compression": "compression.type",
     "partitioner": "partitioner",
     "max_message_bytes": "message.max.bytes",
 }
-"""Options of the URL that have a name of their own."""
+"""The options with a name of their own, and the properties of librdkafka that they set."""
 
 ANY = "librdkafka."
 """Before the name of any other property."""
+
+ANYTHING = options.matching("(?s).*", "what librdkafka takes")
+OPTIONS: options.Options = {"tls": options.FLAG, **dict.fromkeys((*NAMES, ANY), ANYTHING)}
 
 OURS = {
     "bootstrap.servers", "metadata.broker.list", "enable.idempotence", "enable.gapless.guarantee", "acks",
@@ -36,22 +39,19 @@ def read(destination: Destination) -> tuple[str, dict[str, str]]:
     parts = split(destination.url)
     login, _, servers = parts.netloc.rpartition("@")
     topic = parts.path.strip("/") or destination.name
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    tls = options.pop("tls", "false")
-    properties = {OPTIONS.get(name, name.removeprefix(ANY)): value for name, value in options.items()}
-    rules = [
-        (all(SERVER.fullmatch(server) for server in servers.split(",")),
-         "it must name brokers, as in kafka://localhost:9092,otherhost:9092/orders"),
+    found = options.read(destination, OPTIONS)
+    tls = found.pop("tls", False)
+    properties = {NAMES.get(name, name.removeprefix(ANY)): value for name, value in found.items()}
+    options.check(
+        destination,
+        (
+            all(SERVER.fullmatch(server) for server in servers.split(",")),
+            "it must name brokers, as in kafka://localhost:9092,otherhost:9092/orders",
+        ),
         (TOPIC.fullmatch(topic), "a topic's name has 1 to 249 characters of A-Z, a-z, 0-9, '.', '_' and '-'"),
-        (tls in ("true", "false"), "tls is true or false"),
-        (all(name in OPTIONS or name.startswith(ANY) for name in options),
-         f"the options of a kafka:// URL are tls, {', '.join(OPTIONS)} and {ANY}<property>"),
         (not OURS & properties.keys(), f"these properties can't be changed: {', '.join(sorted(OURS))}"),
-    ]  # fmt: skip
-    for holds, rule in rules:
-        if not holds:
-            raise ConfigurationError(setting=f"destinations.{destination.name}.url", value=HIDDEN, rule=rule)
-    return topic, {"bootstrap.servers": servers, **_security(login, "sasl" in options, tls == "true"), **properties}
+    )
+    return topic, {"bootstrap.servers": servers, **_security(login, "sasl" in found, tls), **properties}
 
 
 def _security(login: str, sasl: bool, tls: bool) -> dict[str, str]:

@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 import re
+import ssl
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import amqp
 from kombu.utils.url import parse_ssl_cert_reqs
 
-from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.destinations import options
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.redaction import logger
-from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.settings.destination import Destination
 
 log = logger(__name__)
 
-TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
-OPTIONS = {
-    "amqp": ("queue", "exchange", "exchange_type", "routing_key", "declare"),
-    "amqps": ("queue", "exchange", "exchange_type", "routing_key", "declare", *TLS),
-    "redis": ("fanout",),
-    "rediss": ("fanout", *TLS),
-    "azurestoragequeues": ("queue",),
+FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+TLS: options.Options = {
+    **dict.fromkeys(FILES, options.TEXT),
+    "ssl_cert_reqs": options.Kind(
+        "required, optional or none", re.compile("(CERT_)?(required|optional|none)", re.IGNORECASE), parse_ssl_cert_reqs
+    ),
 }
-"""What a URL may say, by scheme."""
+AMQP: options.Options = {
+    **dict.fromkeys(("queue", "exchange", "exchange_type", "routing_key"), options.TEXT),
+    "declare": options.FLAG,
+}
+OPTIONS: dict[str, options.Options] = {
+    "amqp": AMQP,
+    "amqps": {**AMQP, **TLS},
+    "redis": {"fanout": options.TEXT},
+    "rediss": {"fanout": options.TEXT, **TLS},
+    "azurestoragequeues": {"queue": options.TEXT},
+}
+"""The options of a URL by its scheme."""
 
 AMQP_REPLIES = {
     311: (Result.DEAD, "too_large"),
@@ -136,14 +147,9 @@ def apart(parcels: Sequence[Parcel]) -> Iterator[list[int]]:
         yield together
 
 
-def parts_of(destination: Destination) -> tuple[str, dict[str, str]]:
-    """The URL without its options, and these. An account's key in an Azure URL may hold what ends a URL elsewhere."""
-    url, _, query = destination.url.rpartition("?") if "?" in destination.url else (destination.url, "", "")
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    known = OPTIONS[destination.scheme]
-    if not options.keys() <= set(known) or not all(options.values()):
-        raise wrong(destination, f"the options of a {destination.scheme}:// URL are {', '.join(known)}")
-    return url, options
+def parts_of(destination: Destination) -> tuple[str, dict[str, Any]]:
+    """The URL without its options, and the options."""
+    return destination.url.partition("?")[0], options.read(destination, OPTIONS[destination.scheme])
 
 
 def database(destination: Destination, url: str) -> tuple[str, str]:
@@ -151,25 +157,11 @@ def database(destination: Destination, url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     database, _, queue = parts.path.strip("/").partition("/")
     if database and not database.isdigit():
-        raise wrong(destination, "the path of a redis:// URL is /db/queue, as in redis://localhost:6379/1/orders")
+        raise destination.unusable("the path of a redis:// URL is /db/queue, as in redis://localhost:6379/1/orders")
     return urlunsplit(parts._replace(path=f"/{database or 0}")), unquote(queue)
 
 
-def tls_of(destination: Destination, options: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        required = parse_ssl_cert_reqs(options.get("ssl_cert_reqs", "required"))
-    except KeyError as error:
-        raise wrong(destination, "ssl_cert_reqs is required, optional or none") from error
-    files = {name.removeprefix("ssl_"): options[name] for name in TLS[:3] if name in options}
-    return {**files, "cert_reqs": required}
-
-
-def truth_of(destination: Destination, options: Mapping[str, str]) -> bool:
-    value = options.get("declare", "false")
-    if value not in ("true", "false"):
-        raise wrong(destination, "declare is true or false")
-    return value == "true"
-
-
-def wrong(destination: Destination, rule: str) -> ConfigurationError:
-    return ConfigurationError(setting=f"destinations.{destination.name}.url", value=HIDDEN, rule=rule)
+def tls_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for TLS by the names that Python's `ssl` has for them."""
+    files = {name.removeprefix("ssl_"): given[name] for name in FILES if name in given}
+    return {**files, "cert_reqs": given.get("ssl_cert_reqs", ssl.CERT_REQUIRED)}

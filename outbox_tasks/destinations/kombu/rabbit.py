@@ -24,8 +24,6 @@ from outbox_tasks.destinations.kombu.parcel import (
     outcome_of,
     parts_of,
     tls_of,
-    truth_of,
-    wrong,
 )
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings import Settings
@@ -44,16 +42,16 @@ class RabbitLine:
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         url, options = parts_of(destination)
-        exchange, queue, declares = options.get("exchange", ""), options.get("queue"), truth_of(destination, options)
+        exchange, queue, declares = options.get("exchange", ""), options.get("queue"), options.get("declare")
         if not exchange and ("routing_key" in options or "exchange_type" in options):
-            raise wrong(destination, "routing_key and exchange_type need an exchange; a queue is named by queue=<name>")
+            raise destination.unusable("routing_key and exchange_type need an exchange; queue=<name> names a queue")
         if exchange and (queue or "exchange_type" in options) and not declares:
-            raise wrong(destination, "a queue or exchange_type beside an exchange needs declare=true")
+            raise destination.unusable("a queue or exchange_type beside an exchange needs declare=true")
         self._exchange = exchange
         # Through the default exchange, the routing key is the queue's name.
         self._key = options.get("routing_key") if exchange else queue or destination.name
         self._declared = self._topology(options) if declares else None
-        ssl = tls_of(destination, options) if destination.scheme == "amqps" else {}
+        ssl = tls_of(options) if destination.scheme == "amqps" else {}
         if ssl.get("cert_reqs"):
             ssl["server_hostname"] = urlsplit(url).hostname  # py-amqp checks the name only if it is told one
         client = Connection(

@@ -13,7 +13,7 @@ from typing import Any
 from kombu import Connection, Exchange, Producer
 from kombu.utils.json import dumps
 
-from outbox_tasks.destinations.kombu.parcel import Parcel, database, outcome_of, parts_of, tls_of, wrong
+from outbox_tasks.destinations.kombu.parcel import Parcel, database, outcome_of, parts_of, tls_of
 from outbox_tasks.errors import PublisherNotInstalled
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings import Settings
@@ -43,10 +43,10 @@ class VirtualLine:
             self._queue = path or destination.name
             if "fanout" in options:
                 if path:
-                    raise wrong(destination, "it has either a queue or fanout=<channel>")
+                    raise destination.unusable("it has either a queue or fanout=<channel>")
                 self._fanout = Exchange(options["fanout"], "fanout")
             if destination.scheme == "rediss":
-                ssl = {f"ssl_{name}": value for name, value in tls_of(destination, options).items()}
+                ssl = {f"ssl_{name}": value for name, value in tls_of(options).items()}
                 ssl["ssl_check_hostname"] = bool(ssl["ssl_cert_reqs"])
             ours |= {
                 "socket_timeout": half,

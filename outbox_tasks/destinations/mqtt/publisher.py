@@ -11,15 +11,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
+from outbox_tasks.destinations import options
 from outbox_tasks.destinations.mqtt.link import LONGEST, Link, Packed, code_of
-from outbox_tasks.errors import ConfigurationError, OutageError, PermanentError
+from outbox_tasks.errors import OutageError, PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
+OPTIONS: options.Options = {"retain": options.FLAG}
 UNANSWERED = Outcome.retry("bad_answer", "there was no answer")
 
 FORBIDDEN = re.compile(
@@ -36,29 +38,22 @@ class MqttPublisher:
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source = settings.source
         self._timeout = settings.send_timeout
-        self._setting = f"destinations.{destination.name}.url"
         parts = urlsplit(destination.url)
         self._tls = parts.scheme == "mqtts"
         self._host, self._port = parts.hostname or "", parts.port or (8883 if self._tls else 1883)
         self._login = tuple(part and unquote(part) for part in (parts.username, parts.password))
         self.topic = unquote(parts.path.removeprefix("/")) or destination.name
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        retain = query.pop("retain", "false")
-        self._retain = retain == "true"
-        rule = None
-        if query or retain not in ("true", "false"):
-            rule = "the only option of an mqtt:// URL is retain=true"
-        elif not self._host:
-            rule = "it must name a host, as in mqtt://localhost:1883/shop/orders"
-        elif (
-            re.search(r"[+#]", self.topic)
-            or "#" in destination.url
-            or FORBIDDEN.search(self.topic)
-            or len(self.topic.encode()) > LONGEST
-        ):
-            rule = "its path is not a topic that can be published to, such as shop/orders"
-        if rule:
-            raise ConfigurationError(setting=self._setting, value=HIDDEN, rule=rule)
+        self._retain = options.read(destination, OPTIONS).get("retain", False)
+        wildcards = re.search(r"[+#]", self.topic) or "#" in destination.url
+        too_long = len(self.topic.encode()) > LONGEST
+        options.check(
+            destination,
+            (self._host, "it must name a host, as in mqtt://localhost:1883/shop/orders"),
+            (
+                not (wildcards or too_long or FORBIDDEN.search(self.topic)),
+                "its path is not a topic that can be published to, such as shop/orders",
+            ),
+        )
         self._link: Link | None = None
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:

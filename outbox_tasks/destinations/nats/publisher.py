@@ -14,17 +14,19 @@ import ssl
 import time
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from nats.errors import Error
 
+from outbox_tasks.destinations import options
 from outbox_tasks.destinations.nats.link import Entry, Link, code_of
-from outbox_tasks.errors import ConfigurationError, PermanentError
+from outbox_tasks.errors import PermanentError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.destination import HIDDEN, Destination, split
+from outbox_tasks.settings.destination import Destination, split
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
+OPTIONS: options.Options = {"by_type": options.FLAG, "tls": options.FLAG}
 UNANSWERED = Outcome.retry("bad_answer", "it was sent, and there is no answer")
 HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
@@ -103,25 +105,23 @@ def _read(destination: Destination) -> tuple[str, bool, dict[str, Any]]:
     parts = split(destination.url)
     login, _, hosts = parts.netloc.rpartition("@")
     subject = unquote(parts.path.removeprefix("/")) or destination.name
-    query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    flags = {name: query.pop(name, "false") for name in ("by_type", "tls")}
+    found = options.read(destination, OPTIONS)
     servers = [urlsplit(f"nats://{host}") for host in hosts.split(",")]
-    rule = None
-    if query or not set(flags.values()) <= {"true", "false"}:
-        rule = "the options of a nats:// URL are by_type=true and tls=true"
-    elif not all(server.hostname for server in servers):
-        rule = "it must name a host, as in nats://localhost:4222/shop.orders"
-    elif not SUBJECT.fullmatch(subject) or "#" in destination.url:
-        rule = "its path is not a subject that can be published to, such as shop.orders"
-    if rule:
-        raise ConfigurationError(setting=f"destinations.{destination.name}.url", value=HIDDEN, rule=rule)
-    options: dict[str, Any] = {"servers": [f"nats://{_bracketed(s.hostname)}:{s.port or 4222}" for s in servers]}
+    options.check(
+        destination,
+        (all(server.hostname for server in servers), "it must name a host, as in nats://localhost:4222/shop.orders"),
+        (
+            SUBJECT.fullmatch(subject) and "#" not in destination.url,
+            "its path is not a subject that can be published to, such as shop.orders",
+        ),
+    )
+    client: dict[str, Any] = {"servers": [f"nats://{_bracketed(s.hostname)}:{s.port or 4222}" for s in servers]}
     user, colon, password = login.partition(":")
     if login:
-        options |= {"user": unquote(user), "password": unquote(password)} if colon else {"token": unquote(user)}
-    if flags["tls"] == "true":
-        options["tls"] = ssl.create_default_context()
-    return subject, flags["by_type"] == "true", options
+        client |= {"user": unquote(user), "password": unquote(password)} if colon else {"token": unquote(user)}
+    if found.get("tls"):
+        client["tls"] = ssl.create_default_context()
+    return subject, found.get("by_type", False), client
 
 
 def _bracketed(host: str | None) -> str:

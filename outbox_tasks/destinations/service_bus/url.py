@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.destinations import options
+from outbox_tasks.settings.destination import Destination
 
-FLAGS = ("sessions", "development_emulator")
-OPTIONS = (*FLAGS, "ca_file")
+OPTIONS: options.Options = {
+    "sessions": options.FLAG,
+    "development_emulator": options.FLAG,
+    "ca_file": options.TEXT,
+}
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/~-]{0,258}[A-Za-z0-9])?")
 """Of a queue or a topic, with the slashes of a hierarchy."""
 
@@ -45,43 +48,40 @@ class Address:
 def address_of(destination: Destination) -> Address:
     """The URL in its parts. Raises `ConfigurationError`."""
     parts = urlsplit(destination.url)
-    query = parts.query.replace("+", "%2B")  # a plus is a plus, as in the name of a file
-    options = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
     policy, key = (unquote(part) if part else None for part in (parts.username, parts.password))
     entity = unquote(parts.path.strip("/")) or destination.name
-    rule = _rule(parts, options, policy, key, entity)
-    if rule is not None:
-        raise ConfigurationError(setting=f"destinations.{destination.name}.url", value=HIDDEN, rule=rule)
-    sessions, emulator = (options.get(flag) == "true" for flag in FLAGS)
-    return Address(parts.hostname or "", parts.port, entity, policy, key, sessions, emulator, options.get("ca_file"))
-
-
-def _rule(parts: SplitResult, options: dict[str, str], policy: str | None, key: str | None, entity: str) -> str | None:
-    """The rule that they break."""
     try:
         port = parts.port
-    except ValueError:  # where the key has a slash as it is, what is before that looks like one
+    except ValueError:  # if the key has a slash that is not encoded, what stands before it looks like a port
         port = 0
-    if not parts.hostname or port == 0 or parts.fragment:
-        return (
+    options.check(
+        destination,
+        (
+            parts.hostname and port != 0 and not parts.fragment,
             "it must be azureservicebus://POLICY:KEY@NAMESPACE.servicebus.windows.net/QUEUE_OR_TOPIC, "
-            "with policy and key percent-encoded"
-        )
-    if not options.keys() <= set(OPTIONS):
-        return f"the options of an azureservicebus:// URL are {', '.join(OPTIONS)}"
-    if not {options.get(flag, "true") for flag in FLAGS} <= {"true", "false"}:
-        return f"{' and '.join(FLAGS)} are true or false"
-    if not NAME.fullmatch(entity):
-        return "its path is not the name of a queue or a topic"
-    if (policy is None) != (key is None):
-        return "the name of a shared access policy and its key go together, as POLICY:KEY@"
-    if ";" in f"{policy}{key}" or any(ord(char) <= 32 for char in f"{policy}{key}"):
-        return "the name of a shared access policy and its key have no spaces and no semicolons"
-    if options.get("development_emulator") == "true" and policy is None:
-        return "the emulator needs a policy and a key: RootManageSharedAccessKey:SAS_KEY_VALUE@"
-    if policy is None and find_spec("azure.identity") is None:
-        return (
+            "with policy and key percent-encoded",
+        ),
+    )
+    found = options.read(destination, OPTIONS)
+    emulator = found.get("development_emulator", False)
+    options.check(
+        destination,
+        (NAME.fullmatch(entity), "its path is not the name of a queue or a topic"),
+        (
+            (policy is None) == (key is None),
+            "the name of a shared access policy and its key go together, as POLICY:KEY@",
+        ),
+        (
+            not re.search(r"[\x00- ;]", f"{policy}{key}"),
+            "the name of a shared access policy and its key have no spaces and no semicolons",
+        ),
+        (policy or not emulator, "the emulator needs a policy and a key: RootManageSharedAccessKey:SAS_KEY_VALUE@"),
+        (
+            policy or find_spec("azure.identity"),
             "it has no POLICY:KEY@, and azure-identity, which finds other credentials, is not installed: "
-            "pip install azure-identity"
-        )
-    return None
+            "pip install azure-identity",
+        ),
+    )
+    return Address(
+        parts.hostname or "", port, entity, policy, key, found.get("sessions", False), emulator, found.get("ca_file")
+    )

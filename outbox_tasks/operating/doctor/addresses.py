@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from outbox_tasks.broker.pinned import joined
-from outbox_tasks.settings.destination import Destination, split
+from outbox_tasks.settings.destination import Destination, options_of, split
 
 PORTS = {
     "amqp": 5672, "amqps": 5671, "http": 80, "https": 443, "kafka": 9092, "mqtt": 1883, "mqtts": 8883, "nats": 4222,
@@ -47,21 +47,20 @@ def addresses(destination: Destination, broker_url: str | None) -> Sequence[Addr
     whose URLs name no host and port. Raises `ValueError` for a URL that can't be read."""
     url, scheme = destination.url, destination.scheme
     if scheme == "celery":
-        options = parse_qs(urlsplit(url).query)
-        brokers = options.get("broker", [joined(broker_url)])[0]
+        brokers = destination.option("broker") or joined(broker_url)
         return [address for broker in brokers.split(";") if "://" in broker for address in _of_url(broker)]
     if scheme == "azurestoragequeues":
         # The key before it may hold anything.
         found = re.search(r"@(https?://[^/?]+)", url)
         return _of_url(found[1]) if found else []
     if scheme in ("sqs", "sns"):
-        return _amazon(urlsplit(url))
+        return _amazon(urlsplit(url), destination.option("endpoint"))
     if scheme == "pubsub":
-        return _google(urlsplit(url))
+        return _google(destination)
     if scheme == "azureservicebus":
-        return _service_bus(urlsplit(url))
+        return _service_bus(destination)
     if scheme in ("http", "https"):
-        public = parse_qs(split(url).query).get("outbox_private") != ["allow"]
+        public = destination.option("outbox_private") != "allow"
         return [replace(one, public=public) for one in _of_url(url)]
     return _of_url(url)
 
@@ -69,7 +68,7 @@ def addresses(destination: Destination, broker_url: str | None) -> Sequence[Addr
 def _of_url(url: str) -> list[Address]:
     scheme = url.partition("://")[0]
     parts = split(url)
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    options = dict(options_of(url))
     hosts = parts.netloc.rpartition("@")[2]
     found = []
     for host in hosts.split(","):
@@ -84,22 +83,20 @@ def _of_url(url: str) -> list[Address]:
     return found
 
 
-def _amazon(parts: SplitResult) -> list[Address]:
-    endpoint = parse_qs(parts.query).get("endpoint")
+def _amazon(parts: SplitResult, endpoint: str | None) -> list[Address]:
     if endpoint:
-        return _of_url(endpoint[0])
+        return _of_url(endpoint)
     suffix = "amazonaws.com.cn" if (parts.hostname or "").startswith("cn-") else "amazonaws.com"
     return [Address(f"{parts.scheme}.{parts.hostname}.{suffix}", 443, tls=True)]
 
 
-def _google(parts: SplitResult) -> list[Address]:
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    emulator = options.get("emulator") or os.environ.get("PUBSUB_EMULATOR_HOST")
-    place = urlsplit(f"//{emulator or options.get('endpoint', 'pubsub.googleapis.com')}")
+def _google(destination: Destination) -> list[Address]:
+    emulator = destination.option("emulator") or os.environ.get("PUBSUB_EMULATOR_HOST")
+    place = urlsplit(f"//{emulator or destination.option('endpoint') or 'pubsub.googleapis.com'}")
     return [Address(place.hostname or "", place.port or 443, tls=not emulator)]
 
 
-def _service_bus(parts: SplitResult) -> list[Address]:
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    tls = options.get("development_emulator") != "true"
-    return [Address(parts.hostname or "", parts.port or (5671 if tls else 5672), tls, options.get("ca_file"))]
+def _service_bus(destination: Destination) -> list[Address]:
+    parts = urlsplit(destination.url)
+    tls = destination.option("development_emulator") != "true"
+    return [Address(parts.hostname or "", parts.port or (5671 if tls else 5672), tls, destination.option("ca_file"))]

@@ -32,7 +32,7 @@ from grpc import StatusCode
 
 MESSAGES, REQUEST, PAYLOAD = 1000, 10_000_000, 10_485_760
 ATTRIBUTES, NAME, VALUE, ORDERING_KEY = 100, 256, 1024, 1024
-SLOW = 0.3
+SLOW = 2.0
 SCOPE = "https://www.googleapis.com/auth/pubsub"
 TOPIC = re.compile(r"projects/[a-z][a-z0-9.:-]*/topics/(?!goog)[A-Za-z][A-Za-z0-9._~+%-]{2,254}")
 FIRST = "projects/shop-project/topics/orders"
