@@ -41,8 +41,9 @@ class Publisher(Protocol):
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """Send, and return one outcome per message, in their order, once the destination has confirmed.
 
-        Takes at most `settings.send_timeout`. May raise `TransientError`, `OutageError` or `PermanentError` when
-        one outcome holds for all; any other exception counts as transient.
+        No two of the messages have the same key: the relay sends those one after the other. Takes at most
+        `settings.send_timeout`. May raise `TransientError`, `OutageError` or `PermanentError` when one outcome holds
+        for all; any other exception counts as transient.
         """
 
     def close(self) -> None:

@@ -45,23 +45,15 @@ class ClaimCheck:
         self._left: list[threading.Thread] = []
 
     def store(self, messages: Sequence[LeasedMessage]) -> list[LeasedMessage | Outcome]:
-        """The messages as they are to be sent, large payloads replaced; or the outcome of one that is not to be.
-
-        What follows one of these and has its key is not to be sent either: it would overtake it.
-        """
+        """The messages as they are to be sent, large payloads replaced; or the outcome of one that can't be sent."""
         large = [message for message in messages if len(message.payload) > self._limit]
         if not large:
             return list(messages)
         failures = self._store_all(large)
-        held: set[str] = set()
         entries: list[LeasedMessage | Outcome] = []
         for message in messages:
-            failure = failures.get(message.id)
-            if message.key is not None and message.key in held:
-                entries.append(Outcome.behind())
-            elif failure is not None:
+            if failure := failures.get(message.id):
                 entries.append(Outcome.retry(CODE, str(failure)))
-                held.update(() if message.key is None else (message.key,))
             elif len(message.payload) > self._limit:
                 entries.append(replace(message, payload=b"", dataref=f"{self.place}/{message.id}"))
             else:

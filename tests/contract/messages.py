@@ -11,7 +11,7 @@ from typing import Any
 
 from outbox_tasks.destinations import Publisher, load
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.relay.send import send
+from outbox_tasks.relay.send import send, send_in_order
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from tests.conftest import eventually
@@ -71,6 +71,12 @@ def within(seconds: float) -> Iterator[None]:
     started = time.monotonic()
     yield
     assert time.monotonic() - started < seconds + LEEWAY
+
+
+def sent_in_order(publisher: Publisher, messages: list[LeasedMessage]) -> list[Outcome]:
+    """The outcomes of a bundle whose messages may share keys. The relay gives a publisher one message of a key at a
+    time."""
+    return send_in_order(Settings(destinations={"orders": {"url": "a://b"}}), {"orders": publisher}, "orders", messages)
 
 
 def results(outcomes: list[Outcome]) -> list[Result]:

@@ -21,7 +21,7 @@ from outbox_tasks.model import LeasedMessage, Outcome, Result
 from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts import Counterpart, every
-from tests.contract.messages import SENT, connected, loaded, message, numbers, results, sent_by, within
+from tests.contract.messages import SENT, connected, loaded, message, numbers, results, sent_by, sent_in_order, within
 
 ROOT = Path(__file__).parents[2]
 
@@ -115,7 +115,7 @@ class TestWhatArrives:
         messages = [message(n, key=f"key {n % 7}") for n in range(1000)]
         with open_publisher(target) as publisher:
             for start in range(0, 1000, 100):
-                assert publisher.publish(messages[start : start + 100]) == [SENT] * 100
+                assert sent_in_order(publisher, messages[start : start + 100]) == [SENT] * 100
         eventually(lambda: len(target.received()) >= 1000, 30)
         by_key: dict[str, list[int]] = defaultdict(list)
         for arrived in target.received():

@@ -108,13 +108,12 @@ class TestSessionsAndPartitions:
 
     def test_a_batch_of_several_keys_is_divided_where_there_are_partitions(self, target: Counterpart) -> None:
         target.place = f"partitioned-{self.plain}"
-        bundle = [message(n, key=f"k{n % 3}") for n in range(6)]
+        bundle = [message(n, key=f"k{n}" if n < 3 else None) for n in range(6)]
         with closing(loaded(target.url(target.place))) as publisher:
             assert publisher.publish(bundle) == [SENT] * 6
             assert sizes(target) == [1] * 6
             assert publisher.publish(bundle) == [SENT] * 6
-        assert sizes(target)[6:] == [2, 2, 2]
-        assert numbers(target)[6:] == [0, 3, 1, 4, 2, 5]
+        assert sizes(target)[6:] == [1, 1, 1, 3]
 
     def test_a_passing_failure_of_a_batch_tells_nothing_of_partitions(self, target: Counterpart) -> None:
         bad = message(0, key="a", event_type="once amqp:internal-error")

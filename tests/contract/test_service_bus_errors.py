@@ -59,14 +59,6 @@ class TestWhatIsRefused:
         assert numbers(target) == []
         assert outcomes[0].retry_after == (10 if expected[1] == "throttled" else None)
 
-    def test_to_be_tried_again_holds_back_its_key(self, target: Counterpart) -> None:
-        bad = message(1, key="a", event_type="reject amqp:internal-error")
-        outcomes = publish(target, message(0, key="a"), bad, message(2, key="b"), message(3, key="a"))
-        assert brief(outcomes) == [
-            (Result.SENT, None), (Result.RETRY, "internal_error"), (Result.SENT, None), (Result.RETRY, "behind"),
-        ]  # fmt: skip
-        assert numbers(target) == [0, 2]
-
 
 class TestTheLink:
     @pytest.mark.parametrize("how", ["detach", "close"])

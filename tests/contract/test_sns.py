@@ -62,7 +62,8 @@ def test_a_fifo_topic_gets_the_key_as_group_and_the_id_against_copies(server: Co
     endpoint = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{queue}"
     sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=endpoint, Attributes={"RawMessageDelivery": "true"})
     with closing(loaded(f"sns://test:test@{REGION}/{ACCOUNT}/{queue}?endpoint={server.address}")) as publisher:
-        assert publisher.publish([message(n, key="k") for n in (*range(25), 3)]) == [SENT] * 26
+        for n in (0, 1, 2, 1):
+            assert publisher.publish([message(n, key="k")]) == [SENT]
     server.place = queue
-    assert numbers(server) == list(range(25))
+    assert numbers(server) == [0, 1, 2]
     assert {each["Attributes"]["MessageGroupId"] for each in server.raw()} == {"k"}

@@ -18,7 +18,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import urlencode
@@ -38,14 +38,13 @@ from outbox_tasks.wire.cloudevents import encoded
 
 BATCH = 10
 """Entries of a request, at most."""
-LANES = 10
+REQUESTS = 10
 """Requests under way at once."""
 CAUTIOUS = 262_144
 """Bytes of a batch that every service takes."""
 
 GROUP = re.compile(r"[!-~]{1,128}")
 LATE = Outcome.outage("timeout", "no answer in time")
-BEHIND = Outcome.retry("behind", "an earlier message of its group could not be sent")
 UNCONFIRMED = Outcome.retry("unconfirmed", "the answer does not mention the message")
 
 
@@ -53,7 +52,6 @@ class Entry(NamedTuple):
     """A message as it is sent, and which of the list it is."""
 
     nth: int
-    group: str
     size: int
     fields: dict[str, Any]
 
@@ -62,16 +60,12 @@ class Entry(NamedTuple):
 class Round:
     """One `publish`: what became of each message so far."""
 
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
-    held: set[str] = field(default_factory=set)
-    """Groups with a message that is to be tried again."""
+    outcomes: dict[int, Outcome]
     ended: Outcome | None = None
     """Why there is no point in sending more."""
 
     def settle(self, entry: Entry, outcome: Outcome) -> None:
         self.outcomes[entry.nth] = outcome
-        if outcome.result in (Result.RETRY, Result.OUTAGE):
-            self.held.add(entry.group)
         if outcome.result is Result.OUTAGE:
             self.ended = outcome
 
@@ -99,17 +93,18 @@ class BatchPublisher(ABC):
         self._fifo = self._address.name.endswith(".fifo")
         self._source = settings.source
         self._send_timeout = settings.send_timeout
-        self._own = PerProcess(lambda: Connections(ThreadPoolExecutor(LANES, thread_name_prefix=self.service)))
+        self._own = PerProcess(lambda: Connections(ThreadPoolExecutor(REQUESTS, thread_name_prefix=self.service)))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """One request for ten messages; those of one group stay in their order, one request after the other."""
+        """One request for ten messages, several requests at once."""
         deadline = time.monotonic() + self._send_timeout
         made, outcomes = encoded(messages, self._entry)
         sending = Round(outcomes)
         entries = [entry._replace(nth=nth) for nth, entry in made.items()]
         if entries and self._own.get().client is None:
             self._run([partial(self._open, sending)], sending, deadline)
-        self._run([partial(self._send_lane, lane, sending) for lane in _lanes(entries)], sending, deadline)
+        steps = [partial(self._send, batch, sending) for batch in _batches(entries, self.limit)]
+        self._run(steps, sending, deadline)
         if sending.ended is not None and sending.ended.code == "unauthorized":
             self.close()  # the client keeps what credentials it found, or that it found none: look again next time
         return [sending.outcomes.get(index, LATE) for index in range(len(messages))]
@@ -144,7 +139,7 @@ class BatchPublisher(ABC):
             connect_timeout=min(5.0, self._send_timeout / 2),
             read_timeout=self._send_timeout / 2,
             retries={"total_max_attempts": 1, "mode": "standard"},  # to try again is the relay's to decide
-            max_pool_connections=LANES,
+            max_pool_connections=REQUESTS,
             tcp_keepalive=True,
             parameter_validation=False,  # all of them are texts, and to check them takes a tenth of the CPU
         )
@@ -165,18 +160,9 @@ class BatchPublisher(ABC):
                 outcome = Outcome.outage("unroutable", outcome.error or "")
             sending.ended = outcome
 
-    def _send_lane(self, lane: Sequence[Entry], sending: Round) -> None:
-        for batch in _batches(lane, self.limit):
-            self._send(batch, sending)
-
     def _send(self, batch: Sequence[Entry], sending: Round) -> None:
-        for entry in batch:
-            if sending.ended is not None:
-                sending.outcomes[entry.nth] = sending.ended
-            elif entry.group in sending.held:
-                sending.outcomes[entry.nth] = BEHIND
-        batch = [entry for entry in batch if entry.nth not in sending.outcomes]
-        if not batch:
+        if sending.ended is not None:
+            sending.outcomes.update((entry.nth, sending.ended) for entry in batch)
             return
         try:
             outcomes = self._answers(batch)
@@ -218,12 +204,12 @@ class BatchPublisher(ABC):
         typed = {name: {"DataType": "String", "StringValue": value} for name, value in values.items()}
         fields = {self.body: body, "MessageAttributes": typed}
         if not self._fifo:
-            return Entry(0, message.id, size, fields)
+            return Entry(0, size, fields)
         group = message.id if message.key is None else message.key
         if not GROUP.fullmatch(group):
             group = hashlib.sha256(group.encode(errors="surrogatepass")).hexdigest()
         fields |= {"MessageGroupId": group, "MessageDeduplicationId": message.id}
-        return Entry(0, group, size, fields)
+        return Entry(0, size, fields)
 
 
 class SqsPublisher(BatchPublisher):
@@ -273,25 +259,12 @@ def _encode(request: Any, **_: Any) -> None:
         request.data = urlencode(request.data)
 
 
-def _lanes(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """What may be sent side by side: whole groups, small ones together until they fill a batch."""
-    groups: dict[str, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(entry.group, []).append(entry)
-    lanes: list[list[Entry]] = []
-    for group in groups.values():
-        if lanes and len(lanes[-1]) + len(group) <= BATCH:
-            lanes[-1] += group
-        else:
-            lanes.append(group)
-    return lanes
-
-
-def _batches(lane: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:
+def _batches(entries: Sequence[Entry], limit: int) -> Iterator[list[Entry]]:
     batch: list[Entry] = []
-    for entry in lane:
+    for entry in entries:
         if batch and (len(batch) == BATCH or sum(other.size for other in batch) + entry.size > limit):
             yield batch
             batch = []
         batch.append(entry)
-    yield batch
+    if batch:
+        yield batch

@@ -100,14 +100,10 @@ class HttpPublisher:
         self._background = PerProcess(Background)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """Messages of one key one after the other, all else at the same time, as far as connections go."""
+        """As many at a time as `outbox_concurrency` says."""
         requests, outcomes = encoded(messages, self._request)
-        lanes: dict[object, _Lane] = {}
-        for index, request in requests.items():
-            key = messages[index].key
-            lanes.setdefault(index if key is None else key, []).append((index, request))
-        if lanes:
-            self._background.get().run(self._send_all(list(lanes.values()), outcomes), self._timeout + GRACE)
+        if requests:
+            self._background.get().run(self._send_all(requests, outcomes), self._timeout + GRACE)
         return [outcomes[index] for index in range(len(messages))]
 
     def close(self) -> None:
@@ -132,9 +128,9 @@ class HttpPublisher:
             raise PermanentError(f"the headers can't be encoded: {error.reason}", code="bad_headers") from error
         return _Request(message.id, headers, message.payload)
 
-    async def _send_all(self, lanes: list[_Lane], outcomes: dict[int, Outcome]) -> None:
-        waiting = deque(lanes)
-        count = min(self._options.concurrency, len(lanes))
+    async def _send_all(self, requests: dict[int, _Request], outcomes: dict[int, Outcome]) -> None:
+        waiting = deque(requests.items())
+        count = min(self._options.concurrency, len(requests))
         workers = [asyncio.create_task(self._work(waiting, outcomes)) for _ in range(count)]
         try:
             ended, late = await asyncio.wait(workers, timeout=self._timeout * LEEWAY)
@@ -146,27 +142,22 @@ class HttpPublisher:
         unreachable = [outcome for worker in ended if (outcome := worker.result())]
         answered = any(outcome.result is Result.SENT for outcome in outcomes.values())
         no_time = (Outcome.retry if answered else Outcome.outage)("timeout", "there was no time left to send it")
-        behind = Outcome.retry("behind", "an earlier message of the same key was not sent")
-        for lane in lanes:
-            begun = lane[0][0] in outcomes
-            for index, _ in lane:
-                outcomes.setdefault(index, behind if begun else unreachable[0] if unreachable else no_time)
+        for index in requests:
+            outcomes.setdefault(index, unreachable[0] if unreachable else no_time)
 
-    async def _work(self, waiting: deque[_Lane], outcomes: dict[int, Outcome]) -> Outcome | None:
-        """Send lane after lane. Ends early, with the reason, when it can't connect: others may have a connection."""
+    async def _work(self, waiting: deque[tuple[int, _Request]], outcomes: dict[int, Outcome]) -> Outcome | None:
+        """Send one after the other. If it can't connect, end with the reason: other workers may have a connection."""
         while waiting:
-            for index, request in waiting.popleft():
-                outcomes[index] = IN_FLIGHT  # which holds if the time is up in the middle of it
-                try:
-                    await self._send(index, request, outcomes)
-                except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
+            index, request = waiting.popleft()
+            outcomes[index] = IN_FLIGHT  # which holds if the time is up in the middle of it
+            try:
+                await self._send(index, request, outcomes)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
+                outcomes[index] = self._failed(error)
+                return outcomes[index]
+            except Exception as error:
+                if outcomes[index] is IN_FLIGHT:
                     outcomes[index] = self._failed(error)
-                    return outcomes[index]
-                except Exception as error:
-                    if outcomes[index] is IN_FLIGHT:
-                        outcomes[index] = self._failed(error)
-                if outcomes[index].result in (Result.RETRY, Result.OUTAGE):
-                    break
         return None
 
     async def _send(self, index: int, request: _Request, outcomes: dict[int, Outcome]) -> None:
@@ -209,10 +200,6 @@ class HttpPublisher:
             text = text.replace(secret, "***")
         printable = "".join(c if c.isprintable() else " " for c in text)
         return " ".join(printable.split())[:BODY_SHOWN]
-
-
-_Lane = list[tuple[int, _Request]]
-"""Messages that go one after the other, with their places in the bundle."""
 
 
 async def _beginning(response: httpcore.Response) -> bytes:

@@ -86,7 +86,7 @@ class KafkaPublisher:
         return outcomes, refused
 
     def _one_by_one(self, records: Sequence[Record], deadline: float) -> list[Outcome]:
-        """What follows one that is neither sent nor dead is not sent: it would overtake it."""
+        """Ends with the first that is neither sent nor dead: then the broker is in trouble, not the message."""
         session = Session(self._conf)
         outcomes: list[Outcome] = []
         try:

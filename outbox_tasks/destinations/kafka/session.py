@@ -116,8 +116,8 @@ class Session:
     def _produce(
         self, topic: str, records: Sequence[Record], deadline: float, reports: dict[int, KafkaError | None]
     ) -> dict[int, Outcome]:
-        """Queue them; returns the outcomes of those that were not. What follows one that is worth another attempt
-        is not queued either: it would overtake it."""
+        """Queue them. Returns the outcomes of those that were not queued. It ends with the first for which librdkafka,
+        not the message, is the reason."""
 
         def reported(number: int, error: KafkaError | None, _: object) -> None:
             reports[number] = error

@@ -41,10 +41,8 @@ CALLS = 100
 """Requests under way at once."""
 
 UNCONFIRMED = Outcome.retry("unconfirmed", "the answer does not have an id for each message")
-FAILED = (Result.RETRY, Result.OUTAGE)
-
-Lane = deque[list[Entry]]
-"""Requests that follow one another, because their messages have one key."""
+Call = list[Entry]
+"""The messages of one request."""
 
 
 @dataclass
@@ -69,18 +67,18 @@ class PubSubPublisher:
         self._own = PerProcess(Connection)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """One request for all that may be together. One that is refused for a message is halved until that is found;
-        any other failure holds for the rest of the key's, and an outage for all that is still to be sent."""
+        """One request for all that may be together. A request that is refused because of a message is halved until
+        that message is found. An outage holds for all that is still to be sent."""
         deadline = time.monotonic() + self._timeout
         made, outcomes = encoded(messages, lambda one: entry(one, self._source, ordered=self._address.ordered))
-        lanes = self._lanes([one._replace(place=place) for place, one in made.items()])
+        calls = self._calls([one._replace(place=place) for place, one in made.items()])
         try:
-            if lanes:
+            if calls:
                 self._connect(deadline)
-                self._send(lanes, outcomes, deadline)
+                self._send(calls, outcomes, deadline)
         except OutageError as error:
             failed = Outcome.outage(error.code, str(error))
-            outcomes.update((one.place, failed) for lane in lanes for call in lane for one in call)
+            outcomes.update((one.place, failed) for call in calls for one in call)
         except BaseException:  # a time limit can strike anywhere, and nobody waits for what is under way
             self.close()
             raise
@@ -92,49 +90,46 @@ class PubSubPublisher:
         if own is not None and own.channel is not None:
             own.channel.close()
 
-    def _lanes(self, entries: Sequence[Entry]) -> list[Lane]:
-        lanes: dict[str, Lane] = {}
+    def _calls(self, entries: Sequence[Entry]) -> list[Call]:
+        """The messages in requests, each with one ordering key."""
+        calls: list[Call] = []
+        open_calls: dict[str, Call] = {}
         sizes: dict[str, int] = {}
         for one in entries:
-            lane = lanes.setdefault(one.key, deque())
             size = sizes.get(one.key, 0) + len(one.body)
-            if not lane or len(lane[-1]) == MESSAGES or size > BYTES:
-                lane.append([])
+            call = open_calls.get(one.key)
+            if call is None or len(call) == MESSAGES or size > BYTES:
+                call = open_calls[one.key] = []
+                calls.append(call)
                 size = len(self._head) + len(one.body)
-            lane[-1].append(one)
+            call.append(one)
             sizes[one.key] = size
-        return list(lanes.values())
+        return calls
 
-    def _send(self, lanes: Sequence[Lane], outcomes: dict[int, Outcome], deadline: float) -> None:
-        """Keep requests under way until there are none, or there is no point in more."""
-        waiting, under_way, answers = deque(lanes), dict[Any, Lane](), SimpleQueue[Any]()
+    def _send(self, calls: Sequence[Call], outcomes: dict[int, Outcome], deadline: float) -> None:
+        """Keep requests under way until there are none, or an outage makes more of them pointless."""
+        waiting, under_way, answers = deque(calls), dict[Any, Call](), SimpleQueue[Any]()
         ended: Outcome | None = None
         lost = False
         while under_way or (waiting and ended is None):
             while waiting and ended is None and len(under_way) < CALLS:
-                lane = waiting.popleft()
-                answer = self._ask(lane[0], deadline, alone=not waiting and not under_way)
-                under_way[answer] = lane
+                call = waiting.popleft()
+                answer = self._ask(call, deadline, alone=not waiting and not under_way)
+                under_way[answer] = call
                 answer.add_done_callback(answers.put)
             answer = answers.get()
-            lane = under_way.pop(answer)
-            call = lane.popleft()
+            call = under_way.pop(answer)
             outcome = _outcome(answer, len(call))
             lost = lost or answer.code() in LOST or outcome.code == "unauthorized"
             if outcome.result is Result.DEAD and len(call) > 1:
                 # Google takes nothing of a request that it refuses.
-                lane.extendleft((call[len(call) // 2 :], call[: len(call) // 2]))
+                waiting.extend((call[: len(call) // 2], call[len(call) // 2 :]))
             else:
                 outcomes.update((one.place, outcome) for one in call)
-            if outcome.result in FAILED:
-                outcomes.update((one.place, outcome) for behind in lane for one in behind)
-                lane.clear()
             if outcome.result is Result.OUTAGE:
                 ended = outcome
-            if lane:
-                waiting.append(lane)
         if ended is not None:
-            outcomes.update((one.place, ended) for lane in waiting for call in lane for one in call)
+            outcomes.update((one.place, ended) for call in waiting for one in call)
         if lost:
             self.close()  # also to look for credentials again
 

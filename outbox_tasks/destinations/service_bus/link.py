@@ -29,10 +29,9 @@ ENVELOPE = 8
 
 
 class Entry(NamedTuple):
-    """A message as it is sent, which of the list it is, and the key or session whose order it keeps."""
+    """A message as it is sent, and which of the list it is."""
 
     nth: int
-    group: str
     message: ServiceBusMessage
 
     @property

@@ -17,8 +17,8 @@ LONGEST = 128
 """Characters of a session's or a partition's name."""
 
 
-def outgoing(message: LeasedMessage, source: str, *, sessions: bool) -> tuple[str, ServiceBusMessage]:
-    """The group whose order holds, and the message. Raises `PermanentError`."""
+def outgoing(message: LeasedMessage, source: str, *, sessions: bool) -> ServiceBusMessage:
+    """The message as it is sent. Raises `PermanentError`."""
     try:
         own = own_headers(message) if message.headers != {} else {}
         # Readers take both prefixes: a header of the message's own must not pass for ours.
@@ -32,7 +32,7 @@ def outgoing(message: LeasedMessage, source: str, *, sessions: bool) -> tuple[st
         group = hashlib.sha256(group.encode()).hexdigest()
     texts[f"{PREFIX}specversion"] = "1.0"
     properties: Any = texts  # the client's type for them allows of no other
-    made = ServiceBusMessage(
+    return ServiceBusMessage(
         message.payload,
         application_properties=properties,
         content_type=message.content_type,
@@ -41,4 +41,3 @@ def outgoing(message: LeasedMessage, source: str, *, sessions: bool) -> tuple[st
         session_id=group if sessions else None,
         partition_key=group if not sessions and message.key is not None else None,
     )
-    return group, made

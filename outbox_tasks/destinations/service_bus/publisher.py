@@ -30,7 +30,6 @@ IDLE = 120.0
 """Seconds after which a connection is not trusted: the service closes idle ones, and nothing here would notice."""
 LATE = Outcome.outage("timeout", "no answer in time")
 UNSENT = Outcome.retry("timeout", "there was no time left to send it")
-BEHIND = Outcome.retry("behind", "an earlier message of its key could not be sent")
 
 
 @dataclass
@@ -39,8 +38,6 @@ class Round:
 
     deadline: float
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    held: set[str] = field(default_factory=set)
-    """Groups with a message that is to be tried again."""
     ended: Outcome | None = None
     """Why there is no point in sending more."""
     answered: bool = False
@@ -56,8 +53,6 @@ class Round:
     def settle(self, entry: Entry, outcome: Outcome) -> None:
         self.outcomes[entry.nth] = outcome
         self.answered |= outcome.result in (Result.SENT, Result.DEAD)
-        if outcome.result in (Result.RETRY, Result.OUTAGE):
-            self.held.add(entry.group)
         if is_for_all(outcome):
             self.ended = outcome
         self.cut = self.cut + 1 if outcome.code == "detached" else 0
@@ -81,7 +76,7 @@ class ServiceBusPublisher:
         sending = Round(time.monotonic() + self._timeout * 0.95)
         made, outcomes = encoded(messages, lambda one: outgoing(one, self._source, sessions=self._address.sessions))
         if made:
-            outcomes |= self._run([Entry(place, *parts) for place, parts in made.items()], sending)
+            outcomes |= self._run([Entry(place, message) for place, message in made.items()], sending)
         return [outcomes[index] for index in range(len(messages))]
 
     def close(self) -> None:
@@ -141,7 +136,7 @@ class ServiceBusPublisher:
         if batch is None and (excess := link.excess(members[0].message)):
             sending.settle(members[0], Outcome.dead("too_large", excess))
             return
-        if batch is None or len(members) == 1 or not sending.held.isdisjoint(entry.group for entry in members):
+        if batch is None or len(members) == 1:
             self._send_each(link, members, sending)
             return
         outcome = self._sent(link, batch, sending)
@@ -163,7 +158,7 @@ class ServiceBusPublisher:
         for entry in members:
             if sending.ended is not None:
                 return
-            outcome = BEHIND if entry.group in sending.held else self._sent(link, entry.message, sending)
+            outcome = self._sent(link, entry.message, sending)
             if outcome.code == "not_allowed" and not self._address.sessions and SESSIONS.search(outcome.error or ""):
                 outcome = Outcome.outage("needs_sessions", outcome.error or "")
             sending.settle(entry, outcome)
