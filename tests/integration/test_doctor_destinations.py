@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.operating.doctor import Severity, examine
 from outbox_tasks.operating.doctor.addresses import Address
-from outbox_tasks.operating.doctor.destinations import knock
+from outbox_tasks.operating.doctor.destinations import connection_errors
 from tests.conftest import MakeSettings, Stream
 from tests.integration.doctoring import found
 
@@ -172,6 +172,6 @@ def test_whoever_does_not_answer_is_not_waited_for() -> None:
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(server.getsockname())
-        assert knock([full], patience=0.2) == {full: "no answer within 0.2 s"}
+        assert connection_errors([full], timeout=0.2) == {full: "no answer within 0.2 s"}
         for filler in fillers:
             filler.close()

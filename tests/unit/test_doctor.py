@@ -10,7 +10,6 @@ import pytest
 
 from outbox_tasks.operating.doctor import CODES, broker
 from outbox_tasks.operating.doctor.addresses import Address, addresses
-from outbox_tasks.operating.doctor.finding import lasting
 from outbox_tasks.settings.destination import Destination
 
 PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
@@ -34,14 +33,6 @@ def test_a_redis_that_is_too_old(version: str) -> None:
 @pytest.mark.parametrize("said", [{"redis_version": "6.2.0"}, {"redis_version": "7.2.4", "valkey_version": "8.0.1"}])
 def test_a_redis_that_is_new_enough(said: dict[str, Any]) -> None:
     assert broker.old(said) == []
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.04, "0.0 s"), (9.5, "9.5 s"), (61, "61 s"), (300, "5 minutes"), (7300, "2 hours"), (604_800, "7 days")],
-)
-def test_a_length_of_time(seconds: float, text: str) -> None:
-    assert lasting(seconds) == text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""The doctor: looks at a relay and at what it rests on, and says what is wrong, why that matters, and what to do.
+"""The doctor: checks a relay and everything that it needs, and says what is wrong, why that matters, and what to do.
 
-It changes nothing, sends nothing, and takes some seconds at most: what does not answer in time is itself a finding.
+It changes nothing, sends nothing, and takes some seconds at most. What does not answer in time is a finding.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Part:
-    """What there is to say of one subject."""
+    """The findings of one subject."""
 
     subject: str
     findings: list[Finding] = field(default_factory=list)
     in_order: list[str] = field(default_factory=list)
     skipped: bool = False
-    """Some of it was not looked at, for the want of an answer to the first questions."""
+    """Some checks did not run, because what they need did not answer."""
 
 
 @dataclass
 class Examination:
-    """All that was found."""
+    """All findings."""
 
     parts: list[Part]
 
@@ -52,9 +52,10 @@ class Examination:
 
 
 def examine(settings: Settings, app: Celery | None = None, only: Collection[str] = ()) -> Examination:
-    """Look at everything, or only for the findings of these codes. `app`: where the relay is installed, if it is."""
+    """Check everything, or only for the findings of these codes. `app`: the app that the relay is installed in, if
+    any."""
     wanted = {check: not only or not check.codes.isdisjoint(only) for check in CHECKS}
-    # The last ones first: what they need is found out by checks that need something too.
+    # The last ones first: a check that finds out what they need may need something too.
     asked: set[Reached] = set()
     for check in reversed(CHECKS):
         if wanted[check] or not asked.isdisjoint(check.gives):
@@ -65,7 +66,7 @@ def examine(settings: Settings, app: Celery | None = None, only: Collection[str]
         def run(checks: Iterable[Check]) -> None:
             for check in checks:
                 if wanted[check] or not asked.isdisjoint(check.gives):
-                    _look(site, check, parts[check.subject], only)
+                    _run(site, check, parts[check.subject], only)
 
         list(pool.map(run, AT_ONCE))
         run(AFTERWARDS)
@@ -73,18 +74,18 @@ def examine(settings: Settings, app: Celery | None = None, only: Collection[str]
 
 
 def refused(reason: OutboxError) -> Examination:
-    """What there is to say if the settings can't be used at all."""
+    """The examination, if the settings can't be used at all."""
     finding = error(
         SETTINGS,
         str(reason),
-        "Nothing starts with these settings, and nothing else was looked at.",
+        "Nothing starts with these settings, so nothing else was checked.",
         "Correct it in outbox.toml, or in the environment: docs/settings.md.",
     )
     return Examination([Part("Settings", [finding])])
 
 
-def _look(site: Site, check: Check, part: Part, only: Collection[str]) -> None:
-    if not site.reached.issuperset(check.needs) or (check.needs and site.over):
+def _run(site: Site, check: Check, part: Part, only: Collection[str]) -> None:
+    if not site.reached.issuperset(check.needs) or (check.needs and site.timed_out):
         part.skipped = True
         return
     try:
@@ -93,7 +94,7 @@ def _look(site: Site, check: Check, part: Part, only: Collection[str]) -> None:
         if not isinstance(failed, OutboxError):
             log.debug("a check failed", exc_info=True)
         results = [_failed(check, failed)]
-    # If nothing answers, that is why what was asked for is not known.
+    # If nothing answers, all findings of this check are shown: they say why the wanted ones are not known.
     answered = not check.gives or check.gives[0] in site.reached
     shown = {*only, CHECK_FAILED} if only and answered else CODES
     for result in results:
@@ -105,14 +106,11 @@ def _look(site: Site, check: Check, part: Part, only: Collection[str]) -> None:
 
 def _failed(check: Check, failed: Exception) -> Finding:
     name = check.run.__name__.replace("_", " ")
-    reason = (
-        str(failed)
-        if isinstance(failed, OutboxError)
-        else f"{type(failed).__name__}: {str(failed).partition(chr(10))[0]}"
-    )
+    first_line = f"{type(failed).__name__}: {str(failed).partition(chr(10))[0]}"
+    reason = str(failed) if isinstance(failed, OutboxError) else first_line
     return warning(
         CHECK_FAILED,
         f"The check '{name}' could not be made: {reason}",
-        f"Whether there is one of these is not known: {', '.join(sorted(check.codes))}.",
-        "If the reason does not say what to do, run it again; if it stays, please report it.",
+        f"The doctor does not know whether there are findings of {', '.join(sorted(check.codes))}.",
+        "If the reason does not say what to do, run the doctor again. If it fails again, please report it.",
     )

@@ -1,4 +1,4 @@
-"""Where a destination's URL leads: hosts and ports, as far as the scheme has some."""
+"""The hosts and ports that a destination's URL names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TLS = {"amqps", "grpcs", "https", "mqtts", "rediss", "rediss+stream"}
 """Schemes that begin with a TLS handshake."""
 
 AUTHORITY_FILES = ("ca", "ca_file", "ssl_ca_certs")
-"""The options, of one scheme or another, that name the certificates to trust."""
+"""The options that name a file of trusted certificates, depending on the scheme."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +32,25 @@ class Address:
     port: int
     tls: bool = False
     trusted: str | None = None
-    """A file with the certificates to trust; none: those of the system."""
+    """A file of trusted certificates; None: those of the system."""
     verified: bool = True
-    """Whether the server's certificate matters."""
+    """Whether the server's certificate is checked."""
     public: bool = False
-    """Whether its publisher connects to nothing but the public internet."""
+    """Whether its publisher connects only to the public internet."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def addresses(destination: Destination, broker_url: str | None) -> Sequence[Address]:
-    """Those that a destination's URL leads to; one of several is enough. None are known of schemes of other packages
-    whose URLs name no host and port. Raises `ValueError` for a URL that can't be read."""
+    """The addresses of a destination; to reach one of them is enough. Empty if its URL names no host and port. Raises
+    `ValueError` if the URL can't be read."""
     url, scheme = destination.url, destination.scheme
     if scheme == "celery":
         brokers = destination.option("broker") or joined(broker_url)
         return [address for broker in brokers.split(";") if "://" in broker for address in _of_url(broker)]
     if scheme == "azurestoragequeues":
-        # The key before it may hold anything.
+        # The key before the @ may contain any character.
         found = re.search(r"@(https?://[^/?]+)", url)
         return _of_url(found[1]) if found else []
     if scheme in ("sqs", "sns"):

@@ -1,5 +1,5 @@
-"""Celery's broker: whether it answers, and whether a Redis keeps what it is given. INFO says it all: CONFIG, which
-managed servers forbid, is not needed."""
+"""Celery's broker: whether it answers, and whether it keeps its queues. A Redis is asked only for INFO: managed
+servers forbid CONFIG."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, wa
 from outbox_tasks.operating.doctor.site import Results, Site
 
 NEARLY, ALMOST = 0.8, 0.95
-"""Shares of its memory limit at which a Redis is short of memory, and about to refuse writes."""
+"""Shares of its memory limit from which a Redis is short of memory, and about to refuse writes."""
 
 OLDEST = (6, 2)
-"""The Redis that has the commands which kombu uses."""
+"""The first Redis with all commands that kombu uses."""
 
 OWN = "Give the relay a Redis of its own, "
 
 
 def reach(site: Site) -> Results:
-    """The first question: without an answer nothing else can be asked."""
+    """Whether the broker answers. Without that, no other check of it can run."""
     if site.installed is None and site.settings.broker_url is None:
         yield note(
             "broker_unknown",
-            "OUTBOX_BROKER_URL is not set: the broker was not looked at.",
-            "Where an application's workers run the relay, its broker is the application's.",
+            "OUTBOX_BROKER_URL is not set: the broker was not checked.",
+            "If an application's workers run the relay, they use the application's broker.",
             "Set OUTBOX_BROKER_URL; or ask through the application: celery -A <your app> outbox doctor",
         )
         return
@@ -39,8 +39,8 @@ def reach(site: Site) -> Results:
         yield error(
             "broker_away",
             f"The broker {away.url} can't be reached: {str(away.reason).rstrip('.')}.",
-            "Nothing is claimed or sent until it is back. Nothing is lost either: the database has it all.",
-            "Start it, or correct OUTBOX_BROKER_URL; see that its firewall and password let us in.",
+            "Nothing is claimed or sent until it is back. Nothing is lost: the database has all messages.",
+            "Start it, or correct OUTBOX_BROKER_URL. See that its firewall and password let the relay in.",
         )
         return
     site.reached.add("broker")
@@ -53,7 +53,7 @@ def reach(site: Site) -> Results:
 
 
 def info(producer: Producer) -> dict[str, Any] | None:
-    """What a Redis says of itself; None if the broker is none."""
+    """The INFO of a Redis; None if the broker is not a Redis."""
     channel = producer.channel
     if not hasattr(channel, "client"):
         return None
@@ -62,7 +62,7 @@ def info(producer: Producer) -> dict[str, Any] | None:
 
 
 def redis(site: Site) -> Results:
-    """Whether the Redis keeps what it is given."""
+    """Whether the Redis keeps its queues."""
     with site.broker.producer() as producer:
         found = info(producer) or {}
     problems = [*old(found), *_evicts(found), *_full(found)]
@@ -76,7 +76,7 @@ def _version(found: dict[str, Any]) -> tuple[str, str]:
 
 
 def old(found: dict[str, Any]) -> list[Finding]:
-    """Whether what a Redis says of itself tells that it lacks what kombu uses."""
+    """Whether the Redis lacks commands that kombu uses."""
     _, version = _version(found)
     if tuple(int(part) for part in version.split(".")[:2]) >= OLDEST:
         return []
@@ -84,7 +84,7 @@ def old(found: dict[str, Any]) -> list[Finding]:
         error(
             "redis_old",
             f"The broker is Redis {version}; Celery's transport needs 6.2 or later.",
-            "Tasks that a lost worker held are never handed out again, and other commands fail.",
+            "Nobody gets the tasks that a lost worker held, and other commands fail.",
             "Upgrade it to Redis 7 or Valkey 8.",
         )
     ]
@@ -97,11 +97,9 @@ def _evicts(found: dict[str, Any]) -> list[Finding]:
     fact = f"The broker's eviction policy is {policy}, and its memory " + (
         f"is limited to {_size(limit)}." if limit else "has no limit."
     )
-    cause = (
-        "When memory runs out, Redis deletes whole queues without a word. Their messages wait for their leases to end."
-    )
+    cause = "When memory runs out, Redis silently deletes whole queues. Their messages wait until their leases end."
     if policy.startswith("volatile"):
-        cause = "Celery's queues have no expiry, so they stay; but it is not the policy of a broker."
+        cause = "Celery's queues have no expiry, so they stay. But a broker should evict nothing."
     kind = note if not limit else warning if policy.startswith("volatile") else error
     remedy = "redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf, or the service's parameter group. "
     return [kind("eviction", fact, cause, remedy + OWN + "if a cache needs the policy.")]
@@ -117,14 +115,14 @@ def _full(found: dict[str, Any]) -> list[Finding]:
             "memory_low",
             f"The broker uses {_size(used)} of {_size(limit)}, {used / limit:.0%}.",
             "At its limit it refuses every task ('OOM command not allowed'): nothing is claimed until there is room.",
-            "See what fills it (redis-cli --bigkeys), and raise maxmemory. The relay itself queues no more than "
+            "See what fills it (redis-cli --bigkeys), and raise maxmemory. The relay itself queues at most "
             "max_in_flight messages, about 100 bytes each.",
         )
     ]
 
 
 def clock(site: Site) -> Results:
-    """How far this host's clock is from the broker's."""
+    """Whether this host's clock agrees with the broker's."""
     with site.broker.producer() as producer, producer.channel.conn_or_acquire() as client:
 
         def ask() -> float:

@@ -1,4 +1,4 @@
-"""All that is looked at, and in which order."""
+"""All checks, and their order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DATABASE, TABLES, TRANSACTIONS = "Database", "Tables", "Transactions of others"
 BROKER, WORKERS, MESSAGES, DESTINATIONS = "Broker", "Workers", "Messages", "Destinations"
 
 SETTINGS, CHECK_FAILED = "settings", "check_failed"
-"""Codes of what comes before any check, and instead of one."""
+"""Codes of findings that no check yields: the settings are refused; a check failed."""
 
 OF_THE_DATABASE = (
     Check(
@@ -56,26 +56,26 @@ OF_THE_DESTINATIONS = (
 )  # fmt: skip
 
 AT_ONCE = (OF_THE_DATABASE, OF_THE_BROKER, OF_THE_DESTINATIONS)
-"""Each in its order, and all of them at once: one that does not answer does not hold up the others."""
+"""These groups run at the same time, so that one without an answer does not hold up the others."""
 
 AFTERWARDS = (
     Check(WORKERS, workers.served, {"no_workers", "no_heartbeat", "same_name"}, uses=("tables", "broker")),
     Check(WORKERS, workers.clocks, {"clock_skew"}, needs=("tables",)),
-    Check(MESSAGES, messages.clockwork, {"no_beat", "no_claims", "no_maintenance"}, needs=("tables",)),
+    Check(MESSAGES, messages.periodic_tasks, {"no_beat", "no_claims", "no_maintenance"}, needs=("tables",)),
     Check(MESSAGES, messages.stale, {"stale"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.unknown, {"destination_unknown"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.silent, {"silent"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.dead_letters, {"dead_letters"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.keys, {"keys_blocked"}, needs=("tables", "indexes")),
-    Check(MESSAGES, messages.traffic, {"paused", "breaker_open"}, needs=("tables",)),
+    Check(MESSAGES, messages.pauses, {"paused", "breaker_open"}, needs=("tables",)),
     Check(MESSAGES, messages.queue, {"queue_stuck", "queue_slow"}, needs=("tables", "broker")),
 )
-"""What needs more than one of them."""
+"""These need the answers of several groups."""
 
 CHECKS = (*OF_THE_DATABASE, *OF_THE_BROKER, *OF_THE_DESTINATIONS, *AFTERWARDS)
 
 SUBJECTS = (DATABASE, TABLES, TRANSACTIONS, BROKER, WORKERS, MESSAGES, DESTINATIONS)
-"""The order in which people read."""
+"""In the order in which people read them."""
 
 CODES = frozenset({CHECK_FAILED, SETTINGS}.union(*(check.codes for check in CHECKS)))
-"""Of all findings there are."""
+"""Of all findings."""

@@ -1,4 +1,4 @@
-"""Whose clock differs from ours."""
+"""Compares clocks."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from collections.abc import Callable, Mapping
 
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
 
-ASKED = 3
-"""The answer that came fastest tells best."""
+TRIES = 3
+"""The fastest answer is the most exact."""
 
 APART, FAR_APART = 30.0, 300.0
-"""Seconds. The relay can do with any; from five minutes on others refuse what a host has signed with its time."""
+"""Seconds. The relay works with any difference, but from five minutes on others refuse what a host has signed."""
 
 CAUSE = (
-    "Messages are claimed, sent and retried by the database's clock, and don't mind. But a request that is signed with "
-    "the time is refused from about five minutes on, by AWS and receivers of webhooks; certificates seem too new, or "
-    "too old; and times in logs mislead."
+    "The relay itself goes by the database's clock, and works all the same. But AWS and receivers of webhooks refuse "
+    "requests whose signed time is off by about five minutes, certificates seem too new or too old, and times in logs "
+    "mislead."
 )
 
 REMEDY = "Let all hosts keep time by NTP: timedatectl set-ntp true, or chronyc tracking to see what is wrong."
 
 
 def compared(whose: str, ask: Callable[[], float]) -> Finding | Fine:
-    """How far this host's clock is from another one, that `ask` reads in seconds since 1970."""
-    took, apart = min(_once(ask) for _ in range(ASKED))
-    # It was read somewhere between question and answer.
+    """The difference between this host's clock and another one. `ask` reads that, in seconds since 1970."""
+    took, apart = min(_once(ask) for _ in range(TRIES))
+    # The other clock was read at some moment between question and answer.
     if abs(apart) - took / 2 <= APART:
         return Fine(f"the {whose}'s clock differs from ours by {abs(apart):.2f} s")
-    return _skewed(f"The {whose}'s clock is {_by(apart)} this host's.", apart)
+    return _finding(f"The {whose}'s clock is {_by(apart)} this host's.", apart)
 
 
 def of_hosts(apart: Mapping[str, float]) -> Finding | Fine:
-    """How far the clocks of hosts, by name, are from the database's."""
+    """The differences between the clocks of hosts, by name, and the database's."""
     off = {host: seconds for host, seconds in apart.items() if abs(seconds) > APART}
     if off:
         said = "; ".join(f"{host} is {_by(seconds)} it" for host, seconds in sorted(off.items()))
-        return _skewed(f"The clocks of hosts with workers differ from the database's: {said}.", *off.values())
+        return _finding(f"The clocks of hosts with workers differ from the database's: {said}.", *off.values())
     most = max((abs(seconds) for seconds in apart.values()), default=0.0)
     return Fine(f"the clocks of the workers' hosts ({len(apart)}) differ from the database's by {most:.2f} s at most")
 
 
-def _skewed(fact: str, *apart: float) -> Finding:
+def _finding(fact: str, *apart: float) -> Finding:
     kind = error if max(map(abs, apart)) >= FAR_APART else warning
     return kind("clock_skew", fact, CAUSE, REMEDY)
 

@@ -1,4 +1,4 @@
-"""The database server: whether it answers, takes writes, and does on our connections what we ask of it."""
+"""The database server: whether it answers and takes writes, and whether our connections have the right settings."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.redaction import redacted
 
-PREPARED_BY = 6
-"""Our driver prepares a statement when it runs it for the sixth time."""
+PREPARED_AFTER = 6
+"""psycopg prepares a statement when it runs it for the sixth time."""
 
 ROUNDS = 5
-"""A pooler hands out the same process of the server again at once; other clients may come in between."""
+"""How often both connections are compared. A pooler hands out the same server process again, unless another client
+comes in between."""
 
 WANTED = {name: value for name, value in PIPE.items() if name != "TimeZone"}
-"""The settings that our statements rely on. A time zone is nothing to rely on where the style is ISO's."""
+"""The settings that our statements need. With ISO style the time zone does not matter."""
 
 
 def reach(site: Site) -> Results:
-    """The first question: without an answer nothing else can be asked."""
+    """Whether the database answers. Without that, no other check can run."""
     try:
         [row] = site.rows(statements.server())
     except ConfigurationError as refused:
-        yield error("settings", str(refused), "Nothing can be looked up without it.", "Set OUTBOX_DATABASE_URL.")
+        yield error(
+            "settings", str(refused), "Without it the doctor can ask the database nothing.", "Set OUTBOX_DATABASE_URL."
+        )
         return
     except DatabaseUnavailable as away:
         yield _away(site, away)
@@ -55,9 +58,9 @@ def _slow(site: Site) -> Results:
     yield error(
         "database_slow",
         f"The database is slow: a round trip takes {seconds:.1f} s.",
-        "A claim takes several, and so do begin and settle: messages arrive late, or not at all where they pass "
-        "statement_timeout.",
-        "See what lies between: the network, a proxy or pooler, and how busy the server is "
+        "A claim takes several round trips, and so do begin and settle. Messages arrive late, or not at all: "
+        "beyond statement_timeout.",
+        "Check the network, a proxy or pooler between, and how busy the server is "
         "(SELECT state, wait_event_type, count(*) FROM pg_stat_activity GROUP BY 1, 2).",
     )
 
@@ -67,33 +70,32 @@ def _away(site: Site, away: DatabaseUnavailable) -> Finding:
         return error(
             "pooler_refuses_options",
             "A connection pooler (PgBouncer) refuses our start-up options: the relay can't connect through it.",
-            "They carry statement_timeout and the planner's settings, which a pooler does not pass on.",
+            "The options carry statement_timeout and the planner's settings. A pooler does not pass them on.",
             "Set OUTBOX_STATEMENT_TIMEOUT=0, and put the settings on the role: docs/settings.md, PgBouncer. Or let "
             "the relay connect to PostgreSQL itself.",
         )
     return error(
         "database_away",
         f"The database {redacted(site.settings.database_url or '')} can't be reached: {away.reason}.",
-        "Nothing is claimed and nothing is sent. What is stored stays, and applications can't store more.",
-        "Start it, or correct OUTBOX_DATABASE_URL; then see that its firewall, pg_hba.conf and max_connections let us "
-        "in.",
+        "Nothing is claimed and nothing is sent. Stored messages stay; applications can't store more.",
+        "Start it, or correct OUTBOX_DATABASE_URL. See that firewall, pg_hba.conf and max_connections let us in.",
     )
 
 
 def pooler(site: Site) -> Results:
-    """Whether somebody stands between us and the server, who gives each transaction another process of it."""
-    if site.slow:  # this asks much, and tells little
+    """Whether a pooler is between us and the server, and whether it keeps track of prepared statements."""
+    if site.slow:  # this takes many round trips, and says little
         return
     with closing(Database.connect(site.settings)) as one, closing(Database.connect(site.settings)) as other:
-        # A pooler makes up the number of the process that it tells when a client connects.
-        if _pid(one) == _told(one):
+        # A pooler invents the process number that it gives at connecting.
+        if _pid(one) == _pid_at_connecting(one):
             yield Fine("no pooler in between")
             return
         pids = [(_pid(one), _pid(other)) for _ in range(ROUNDS)]
         if len({mine for mine, _ in pids}) == 1 and all(mine != theirs for mine, theirs in pids):
             yield Fine("a pooler in session mode")
             return
-        kept = [one.rows(statements.backend(), {})[0].kept for _ in range(PREPARED_BY)]
+        kept = [one.rows(statements.backend(), {})[0].kept for _ in range(PREPARED_AFTER)]
     if any(kept):
         yield error(
             "pooler_prepared",
@@ -110,7 +112,7 @@ def _pid(database: Database) -> int:
     return int(database.rows(statements.backend(), {})[0].pid)
 
 
-def _told(database: Database) -> int:
+def _pid_at_connecting(database: Database) -> int:
     with database.connection() as connection:
         driver = connection.connection.driver_connection
         assert driver is not None
@@ -118,11 +120,11 @@ def _told(database: Database) -> int:
 
 
 def session(site: Site) -> Results:
-    """Whether what we rely on is in force on a connection as the relay has it."""
+    """Whether the relay's connections have the settings that it needs."""
     names = ["statement_timeout", *WANTED]
     found = {row.name: row.setting for row in site.rows(statements.options(), names=names)}
     limit = site.settings.statement_timeout or 3.0
-    # Of a DateStyle the order of day and month does not matter.
+    # A DateStyle such as `ISO, MDY`: the order of day and month does not matter.
     wanted = {name: value for name, value in WANTED.items() if found.get(name, "").split(",")[0] != value.split(",")[0]}
     if found.get("statement_timeout") == "0":
         wanted["statement_timeout"] = f"{limit * 1000:.0f}"
@@ -133,12 +135,12 @@ def session(site: Site) -> Results:
     yield warning(
         "session_settings",
         f"Not in force on the relay's connections: {', '.join(sorted(wanted))}.",
-        "A pooler has dropped them, or statement_timeout = 0 leaves them to the role. A plan that reads whole tables, "
-        "or a statement that hangs, then holds up a worker; with another style or isolation statements fail.",
+        "A pooler has dropped them, or statement_timeout = 0 leaves them to the role. A bad plan or a hanging "
+        "statement then holds up a worker. With another style or isolation, statements fail.",
         "\n".join(f"ALTER ROLE {quoted(row.role)} SET {name} = '{value}';" for name, value in sorted(wanted.items())),
     )
 
 
 def clock(site: Site) -> Results:
-    """How far this host's clock is from the database's."""
+    """Whether this host's clock agrees with the database's."""
     yield compared("database", lambda: float(site.rows(statements.clock())[0].now))

@@ -1,4 +1,4 @@
-"""The destinations: whether their publishers can be made, and their servers be reached from here. Nothing is sent."""
+"""The destinations: whether they have publishers, and whether their servers can be reached. Nothing is sent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from outbox_tasks.operating.doctor.addresses import Address, addresses
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
-from outbox_tasks.operating.doctor.site import PATIENCE, Results, Site
+from outbox_tasks.operating.doctor.site import TIMEOUT, Results, Site
 from outbox_tasks.redaction import redacted
 
 MARGIN = 1.0
-"""Seconds for names to be looked up, beside those for connecting."""
+"""Seconds for looking up names, beside those for connecting."""
 
 CERTIFICATE = "certificate"
-"""Before the reason, where the server answers with a certificate that is not trusted."""
+"""How the reason begins if the server's certificate is not trusted."""
 
 
 def publishers(site: Site) -> Results:
@@ -30,7 +30,7 @@ def publishers(site: Site) -> Results:
     if not configured:
         yield error(
             "no_destinations", f"No destination is configured: {site.settings.origin}.",
-            "Nothing can be published: each message is refused. Workers and drain do not start.",
+            "Applications can publish nothing: each message is refused. Workers and drain do not start.",
             "Add [destinations.<name>] with a url to outbox.toml, or set OUTBOX_CONFIG or OUTBOX_DESTINATIONS.",
         )  # fmt: skip
         return
@@ -45,8 +45,8 @@ def _publisher(site: Site, name: str) -> Iterable[Finding]:
     settings = site.settings
     if settings.broker_url is None and settings.destinations[name].takes_the_relays_broker:
         yield note(
-            "destination_unchecked", f"{name} (celery://) was not looked at: it sends to the relay's broker, and "
-            "OUTBOX_BROKER_URL is not set.", "Where an application's workers run the relay, that broker is theirs.",
+            "destination_unchecked", f"{name} (celery://) was not checked: it sends to the relay's broker, and "
+            "OUTBOX_BROKER_URL is not set.", "If an application's workers run the relay, they use its broker.",
             "Set OUTBOX_BROKER_URL; or ask through the application: celery -A <your app> outbox doctor",
         )  # fmt: skip
         return
@@ -60,7 +60,7 @@ def _publisher(site: Site, name: str) -> Iterable[Finding]:
         )  # fmt: skip
     except UnknownPublisher as unknown:
         yield error(
-            "publisher_missing", f"{name} has the URL scheme {unknown.scheme!r}, for which no publisher is installed.",
+            "publisher_missing", f"{name} has the URL scheme {unknown.scheme!r}, but no publisher for it is installed.",
             cause, f"Correct the URL, or install the package that brings it. There are: {unknown.known}.",
         )  # fmt: skip
     except ConfigurationError as refused:
@@ -68,18 +68,18 @@ def _publisher(site: Site, name: str) -> Iterable[Finding]:
 
 
 def reachable(site: Site) -> Results:
-    """Whether a connection to each destination can be opened: all at once, for as long as one may take."""
+    """Whether a connection to each destination can be opened. All are tried at the same time."""
     by_name: dict[str, list[Address]] = {}
     for name, destination in site.settings.destinations.items():
         with suppress(ValueError):  # the other check says so
             by_name[name] = list(addresses(destination, site.settings.broker_url))
-    answers = knock({address for found in by_name.values() for address in found})
+    answers = connection_errors({address for found in by_name.values() for address in found})
     good = []
     for name, found in by_name.items():
         failed = {address: why for address in found if (why := answers[address]) is not None}
         where = redacted(site.settings.destinations[name].url)
         if not found and site.settings.destinations[name].takes_the_relays_broker:
-            continue  # the other check says so
+            continue  # the other check reports it
         if not found:
             yield _unchecked(name, where)
         elif len(failed) == len(found):
@@ -88,7 +88,7 @@ def reachable(site: Site) -> Results:
             some = ", ".join(f"{address}: {why}" for address, why in failed.items())
             yield warning(
                 "destination_partly", f"{name}: {len(failed)} of its {len(found)} servers can't be reached ({some}).",
-                "It works by the others.", "Bring them back, or take them out of the URL.",
+                "The others do its work.", "Bring them back, or take them out of the URL.",
             )  # fmt: skip
         else:
             good.append(name)
@@ -99,8 +99,8 @@ def reachable(site: Site) -> Results:
 def _unchecked(name: str, where: str) -> Finding:
     return note(
         "destination_unchecked",
-        f"{name} ({where}) was not looked at: its URL names no host and port.",
-        "Whether it can be reached is not known.",
+        f"{name} ({where}) was not checked: its URL names no host and port.",
+        "The doctor does not know whether it can be reached.",
         "outbox-tasks status shows whether sends to it fail.",
     )
 
@@ -117,19 +117,19 @@ def _unreachable(name: str, where: str, failed: Mapping[Address, str]) -> Findin
     return error(
         "destination_away", f"{name} ({where}) can't be reached from here: {some}.",
         "If the publish workers can't reach it either, its messages wait, and spend no attempts.",
-        "Start it, or correct its url; see that names are resolved and firewalls let this host out.",
+        "Start it, or correct its url. See that its name resolves, and that firewalls let this host out.",
     )  # fmt: skip
 
 
-def knock(wanted: Iterable[Address], patience: float = PATIENCE) -> Mapping[Address, str | None]:
-    """Why a connection to each can't be opened; None: it can."""
+def connection_errors(wanted: Iterable[Address], timeout: float = TIMEOUT) -> Mapping[Address, str | None]:
+    """Why a connection to each address can't be opened; None: it can."""
     wanted = set(wanted)
     answers: queue.SimpleQueue[tuple[Address, str | None]] = queue.SimpleQueue()
     for address in wanted:
-        # Looking up a name knows no time limit: whoever hangs there is left behind.
-        threading.Thread(target=lambda a=address: answers.put((a, _tried(a, patience))), daemon=True).start()
+        # Looking up a name has no time limit, so a thread that hangs there is left behind.
+        threading.Thread(target=lambda a=address: answers.put((a, _connection_error(a, timeout))), daemon=True).start()
     found: dict[Address, str | None] = dict.fromkeys(wanted, "its name could not be looked up in time")
-    deadline = time.monotonic() + patience + MARGIN
+    deadline = time.monotonic() + timeout + MARGIN
     with suppress(queue.Empty):
         for _ in wanted:
             address, why = answers.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -137,28 +137,28 @@ def knock(wanted: Iterable[Address], patience: float = PATIENCE) -> Mapping[Addr
     return found
 
 
-def _tried(address: Address, patience: float) -> str | None:
+def _connection_error(address: Address, timeout: float) -> str | None:
     try:
         if address.public and (why := _not_public(address)):
             return why
-        with socket.create_connection((address.host, address.port), timeout=patience) as plain:
+        with socket.create_connection((address.host, address.port), timeout=timeout) as plain:
             if address.tls:
                 with _context(address).wrap_socket(plain, server_hostname=address.host):
                     pass
     except ssl.SSLCertVerificationError as refused:
         return f"{CERTIFICATE} {refused.verify_message}"
     except TimeoutError:
-        return f"no answer within {patience:g} s"
+        return f"no answer within {timeout:g} s"
     except (OSError, UnicodeError) as failed:
         return getattr(failed, "strerror", None) or str(failed)
     return None
 
 
 def _not_public(address: Address) -> str | None:
-    """As its publisher judges it, before it connects."""
+    """Why its publisher would refuse the address, before it connects."""
     try:
         from outbox_tasks.destinations.http.network import is_public
-    except ImportError:  # without the client there is no publisher, of which another check tells
+    except ImportError:  # the client is missing: another check reports it
         return None
     found = {str(one[4][0]) for one in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)}
     if any(is_public(one) for one in found):

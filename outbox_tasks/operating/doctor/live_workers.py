@@ -1,4 +1,4 @@
-"""Who answers on a broker: all workers there, whosever they are, with what they say of themselves."""
+"""The workers that answer on a broker, also those of other apps, and what they say of themselves."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from kombu import Connection
 from outbox_tasks.broker.names import CLAIM_TASK
 
 WAIT = 1.5
-"""Seconds that they have to answer. One that is busy on the solo pool can't."""
+"""Seconds that workers have to answer. A busy worker with a solo pool can't."""
 
 DEFAULT_VISIBILITY = 3600.0
-"""kombu's, where a worker's options name none."""
+"""kombu's default."""
 
 
 @dataclass
 class Worker:
-    """A worker that answers. Those that share a name count as one."""
+    """A worker that answers. Workers that share a name count as one."""
 
     name: str
     answers: int = 0
     queues: set[str] = field(default_factory=set)
     tasks: dict[str, str] | None = None
-    """Of each task that it knows the attributes that were asked for, as it tells them; None: it did not, in time."""
+    """The tasks that it knows, with the attributes that were asked for; None: no answer in time."""
     visibility: set[float] = field(default_factory=set)
-    """Its visibility timeout: what it takes for the time after which an unacknowledged task is lost."""
+    """Its visibility timeout: after this time it takes an unacknowledged task for lost."""
 
     @property
     def foreign(self) -> bool:
-        """Its app does not have the relay's tasks."""
+        """Whether its app lacks the relay's tasks."""
         return self.tasks is not None and CLAIM_TASK not in self.tasks
 
     def __str__(self) -> str:
         return f"{self.name} ({', '.join(sorted(self.queues)) or 'no queues'})"
 
 
-def called(app: Celery, connection: Connection) -> Sequence[Worker]:
+def ask_workers(app: Celery, connection: Connection) -> Sequence[Worker]:
     """The workers, by name."""
     found: dict[str, Worker] = {}
 
     def ask(what: str, count: int | None = None, **arguments: Any) -> list[tuple[Worker, Any]]:
-        # Not by `inspect`: of those that share a name it keeps one answer.
+        # Not with `inspect`: it keeps only one answer of workers that share a name.
         answers = app.control.broadcast(what, arguments, reply=True, timeout=WAIT, limit=count, connection=connection)
         pairs = (pair for answer in answers or () for pair in answer.items())
         return [(found.setdefault(name, Worker(name)), answer) for name, answer in pairs]
@@ -54,7 +54,7 @@ def called(app: Celery, connection: Connection) -> Sequence[Worker]:
         worker.answers += 1
         worker.queues |= {queue["name"] for queue in answer if isinstance(queue, dict)}
     if queues:
-        # So many will answer again, and soon.
+        # As many will answer again: no need to wait for more.
         for worker, answer in ask("registered", len(queues), taskinfoitems=["time_limit"]):
             parts = (str(task).partition(" ") for task in answer)
             worker.tasks = (worker.tasks or {}) | {name: attributes for name, _, attributes in parts}

@@ -1,4 +1,4 @@
-"""The messages: whether what must run now and then runs, and whether anything waits that should not."""
+"""The messages: whether claims, beat and maintenance run, and whether anything waits that should not."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any
 
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.doctor import statements
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, lasting, note, warning
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
 from outbox_tasks.operating.doctor.site import COUNTED, Results, Site
 from outbox_tasks.operating.health import nobody_sends
 from outbox_tasks.operating.overview import MINUTES, rates
 from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.text import span
 
 UNMAINTAINED = 3 * 3600.0
-"""Seconds without maintenance, which is due each hour."""
+"""Seconds without maintenance after which it counts as stopped: it is due each hour."""
 
 LONG_PAUSE = 3600.0
-"""Seconds after which a pause may have been forgotten."""
+"""Seconds after which somebody may have forgotten a pause."""
 
 SHOWN = 5
-"""So many are named; the others are counted."""
+"""Keys that are named; the others are counted."""
 
 
-def clockwork(site: Site) -> Results:
+def periodic_tasks(site: Site) -> Results:
     """Whether beat ticks, claims run, and maintenance is done."""
     heartbeats = site.heartbeats
     beat, claim, maintain = (heartbeats.age(kind) for kind in ("beat", "claim", "maintain"))
@@ -34,8 +35,8 @@ def clockwork(site: Site) -> Results:
             error(
                 "no_beat",
                 f"Beat {_last('ticked', beat)}.",
-                "Retries, what was published with a delay, and lost nudges wait for it; new messages may still be "
-                "sent.",
+                "New messages may still be sent. Retries, delayed messages, and messages whose nudge was lost wait for "
+                "beat.",
                 "celery -A outbox_tasks beat",
             )
         )
@@ -44,7 +45,7 @@ def clockwork(site: Site) -> Results:
             error(
                 "no_claims",
                 f"A claim {_last('ran', claim)}.",
-                "Nothing new is sent. Without beat, or a worker on outbox.claim that takes what it sends, none is run.",
+                "Nothing new is sent. Either beat is missing, or a worker on outbox.claim.",
                 "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
             )
         )
@@ -54,35 +55,35 @@ def clockwork(site: Site) -> Results:
             warning(
                 "no_maintenance",
                 f"Maintenance {_last('ran', maintain)}.",
-                "Beat asks for it each hour: the archive's partitions are made and dropped, old marks of inboxes "
-                "forgotten.",
+                "Beat asks for it each hour. It makes and drops the archive's partitions, and deletes old marks of "
+                "inboxes.",
                 "outbox-tasks maintain\nThen see that beat runs, and a worker on outbox.maintain.",
             )
         )
     yield from found
     if not found:
-        yield Fine(f"beat ticks, claims run (the last one {lasting(claim or 0.0)} ago), and so does maintenance")
+        yield Fine(f"beat ticks, claims run (the last one {span(claim or 0.0)} ago), and so does maintenance")
 
 
 def _last(what: str, age: float | None) -> str:
-    return f"has never {what.replace('ran', 'run')} here" if age is None else f"last {what} {lasting(age)} ago"
+    return f"has never {what.replace('ran', 'run')} here" if age is None else f"last {what} {span(age)} ago"
 
 
 def stale(site: Site) -> Results:
-    """Whether messages have been due for longer than `stale_after`. Of destinations that are paused, left alone, or
-    not configured, another check tells."""
+    """Whether messages have been due for longer than `stale_after`. Other checks tell of destinations that are paused,
+    left alone or not configured."""
     limit = site.settings.stale_after
     stale = {name: one for name, one in site.destinations.items() if one.configured and one.stale(site.settings)}
     for name, one in stale.items():
         yield error(
             "stale",
-            f"{name}: the oldest message has been due for {lasting(one.oldest or 0.0)}; {_many(one.due)} wait.",
-            f"More than stale_after ({limit:g} s). What else is found here mostly says why: no worker, no beat, a "
-            "queue that is stuck, a transaction that is open.",
+            f"{name}: the oldest message has been due for {span(one.oldest or 0.0)}; {_many(one.due)} wait.",
+            f"More than stale_after ({limit:g} s). Another finding mostly says why: no worker, no beat, a queue that "
+            "is stuck, an open transaction.",
             f"outbox-tasks status\noutbox-tasks list --destination {name}",
         )
     if not stale:
-        yield Fine(f"nothing has been due for longer than {lasting(limit)}")
+        yield Fine(f"nothing has been due for longer than {span(limit)}")
 
 
 def unknown(site: Site) -> Results:
@@ -91,10 +92,10 @@ def unknown(site: Site) -> Results:
         if not one.configured and one.oldest is not None:
             yield error(
                 "destination_unknown",
-                f"{name}: {_many(one.due)} messages wait, due for {lasting(one.oldest)} at most, and no such "
+                f"{name}: {_many(one.due)} messages wait, due for {span(one.oldest)} at most, and no such "
                 f"destination is configured; {site.settings.origin}.",
-                f"When they have been due for {lasting(GRACE)} they become dead letters. Who wrote "
-                "them knows more destinations than the relay does, or the relay reads another file than this one.",
+                f"When they have been due for {span(GRACE)} they become dead letters. Their writer knows more "
+                "destinations than the relay, or the relay reads another file than this one.",
                 f"Add [destinations.{name}] to the relay's settings and restart its workers.",
             )
 
@@ -108,9 +109,9 @@ def silent(site: Site) -> Results:
     yield error(
         "silent",
         f"{silence[0].upper()}{silence[1:]}.",
-        "They are claimed, and their leases run out. The publish workers hang, or have lost the broker, or take from "
+        "The messages are claimed, and their leases run out. The publish workers hang, have lost the broker, or use "
         "another one.",
-        "See their logs, and start them anew. Compare OUTBOX_BROKER_URL there and on the claim worker.",
+        "Read their logs, and restart them. Compare OUTBOX_BROKER_URL there and on the claim worker.",
     )
 
 
@@ -123,13 +124,13 @@ def dead_letters(site: Site) -> Results:
     yield warning(
         "dead_letters",
         f"Dead letters wait: {', '.join(f'{name} {_many(count)}' for name, count in dead.items())}.",
-        "They can't be delivered as they are, or their attempts are used up. Nobody but a person ends that.",
+        "They can't be delivered as they are, or have no attempts left. They stay until a person sees to them.",
         "outbox-tasks errors\nThen outbox-tasks redrive, edit or discard.",
     )
 
 
 def keys(site: Site) -> Results:
-    """Whether keys are held up by a dead message."""
+    """Whether a dead message holds up keys."""
     rows = overview.blocked_keys(site.store, COUNTED)
     if not rows:
         yield Fine("no key is held up")
@@ -138,61 +139,61 @@ def keys(site: Site) -> Results:
     yield warning(
         "keys_blocked",
         f"Dead messages hold up {_many(len(rows))} key{'s' * (len(rows) > 1)}: {some}.",
-        'What follows it under its key waits, so that nothing is overtaken (on_dead = "block").',
+        'Later messages of such a key wait, so that none overtakes the dead one (on_dead = "block").',
         'outbox-tasks keys\nThen redrive or discard the dead messages; on_dead = "skip" lets the others pass.',
     )
 
 
-def traffic(site: Site) -> Results:
-    """Whether destinations are left alone or paused."""
-    found = [finding for row in site.store.traffic.states() for finding in _state(row)]
+def pauses(site: Site) -> Results:
+    """Whether destinations are paused or left alone."""
+    found = [finding for row in site.store.traffic.states() for finding in _paused(row)]
     yield from found
     if not found:
         yield Fine("no destination is paused or left alone")
 
 
-def _state(row: Any) -> Iterator[Finding]:
+def _paused(row: Any) -> Iterator[Finding]:
     now = datetime.now(UTC)
     if row.state == "paused":
         age = (now - row.paused_at).total_seconds()
         why = f": {row.paused_why}" if row.paused_why else ""
         yield (warning if age > LONG_PAUSE else note)(
             "paused",
-            f"{row.name} has been paused for {lasting(age)}, by {row.paused_by}{why}.",
+            f"{row.name} has been paused for {span(age)}, by {row.paused_by}{why}.",
             "Its messages wait until it is resumed.",
             f"outbox-tasks resume {row.name}",
         )
     elif row.state in ("open", "trying"):
         yield error(
             "breaker_open",
-            f"{row.name} has been left alone for {lasting((now - row.opened_at).total_seconds())}: {row.failures} "
-            f"sends in a row found it out of reach ({row.error_code}: {row.error}).",
-            "Its messages wait, and spend no attempts. One is tried from time to time, and the first that gets "
-            "through ends it.",
-            f"Bring it back. Not to wait for the next try: outbox-tasks resume {row.name}",
+            f"{row.name} has been left alone for {span((now - row.opened_at).total_seconds())}: {row.failures} "
+            f"sends in a row could not reach it ({row.error_code}: {row.error}).",
+            "Its messages wait, and spend no attempts. The relay tries one of them from time to time. When one gets "
+            "through, all are sent again.",
+            f"Mend the destination. To try at once: outbox-tasks resume {row.name}",
         )
 
 
 def queue(site: Site) -> Results:
-    """Whether what is queued is also sent, before its leases run out."""
+    """Whether queued messages are sent before their leases run out."""
     waiting, settings = site.broker.waiting(), site.settings
-    # All that a send can come to: also one that failed shows that somebody works.
+    # All outcomes: a failed send also shows that somebody works.
     a_minute = sum(rate for outcomes in rates(site.store).values() for rate in outcomes.values())
     fact = f"About {waiting:,} messages are queued for the publish workers"
     if waiting >= settings.max_in_flight and not a_minute:
         yield error(
             "queue_stuck",
             f"{fact}, and none was sent in the last {MINUTES} minutes.",
-            f"More than max_in_flight ({settings.max_in_flight:,}) wait, so nothing more is claimed: the workers have "
+            f"More than max_in_flight ({settings.max_in_flight:,}) wait, so nothing more is claimed. The workers have "
             "stopped, or hang.",
-            "Look at the publish workers (their logs; celery -A outbox_tasks inspect active), and start them anew.",
+            "Look at the publish workers (their logs; celery -A outbox_tasks inspect active), and restart them.",
         )
     elif waiting >= settings.max_in_flight / 2 and a_minute and waiting / a_minute * 60 > settings.queue_lease:
         most = round(a_minute / 60 * settings.queue_lease / 2)
         yield warning(
             "queue_slow",
-            f"{fact}, and about {a_minute:,.0f} a minute are sent: it takes {lasting(waiting / a_minute * 60)} to get "
-            "to the last one.",
+            f"{fact}, and about {a_minute:,.0f} a minute are sent: the last one is sent in "
+            f"{span(waiting / a_minute * 60)}.",
             f"Leases run out in the queue (queue_lease: {settings.queue_lease:g} s), and the messages are queued once "
             "more.",
             f"Start more publish workers; or set OUTBOX_MAX_IN_FLIGHT to {max(1, most):,}, half of what they send "

@@ -1,4 +1,4 @@
-"""What is examined: the settings, and what they lead to. Every connection is one of the doctor's own."""
+"""What the doctor examines: the settings, and what they lead to, over connections of its own."""
 
 from __future__ import annotations
 
@@ -15,45 +15,44 @@ from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.doctor.finding import Finding, Fine
-from outbox_tasks.operating.doctor.live_workers import Worker, called
+from outbox_tasks.operating.doctor.live_workers import Worker, ask_workers
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.operating.overview import Destinations
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 
-PATIENCE = 2.0
+TIMEOUT = 2.0
 """Seconds that the broker, or a destination, has to answer."""
 
-ENOUGH = 8.0
-"""Seconds after which nothing more is looked at: whoever looks for a fault wants to hear of what was found."""
+TIME_LIMIT = 8.0
+"""Seconds after which no more check begins: people want to see what was found."""
 
 COUNTED = 1_000
-"""Messages of a destination and a state are counted up to this: enough to tell that there are many."""
+"""Messages of a destination and state are counted up to this."""
 
 Reached = Literal["server", "tables", "indexes", "broker", "redis"]
 Results = Iterable[Finding | Fine]
 
 
 class Site:
-    """One relay, from where we are. `app`: the Celery app that it is installed in, if it is."""
+    """One relay. `app`: the Celery app that it is installed in, if any."""
 
     def __init__(self, settings: Settings, app: Celery | None = None) -> None:
         self.settings = settings
         self.installed = app
         self._began = time.monotonic()
         self.slow = False
-        """The database has been found to be so slow that much can't be asked of it."""
+        """The database is too slow for long checks."""
         self.reached: set[Reached] = set()
-        """What has been found to answer."""
+        """What has answered."""
 
     @property
-    def over(self) -> bool:
-        """Nothing more is to be looked at."""
-        return time.monotonic() - self._began > ENOUGH
+    def timed_out(self) -> bool:
+        return time.monotonic() - self._began > TIME_LIMIT
 
     @property
     def long(self) -> float:
-        """Seconds that are long for a transaction, as for a message."""
+        """Seconds after which a transaction counts as long."""
         return self.settings.stale_after
 
     @cached_property
@@ -69,13 +68,13 @@ class Site:
             "outbox_tasks.doctor",
             broker=self.settings.broker_url or "",
             settings=self.settings,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
 
     @cached_property
     def broker(self) -> Broker:
-        """In a hurry. Raises `BrokerUnreachable`."""
-        return Broker(self.app, self.settings, timeout=PATIENCE)
+        """With a short timeout. Raises `BrokerUnreachable`."""
+        return Broker(self.app, self.settings, timeout=TIMEOUT)
 
     @cached_property
     def destinations(self) -> Destinations:
@@ -89,13 +88,13 @@ class Site:
 
     @cached_property
     def workers(self) -> Sequence[Worker]:
-        """Who answers on the broker. Raises `BrokerUnreachable`."""
+        """The workers that answer on the broker. Raises `BrokerUnreachable`."""
         with self.broker.producer(), self.broker.connection() as connection:
-            # One of its own: whoever waits for answers leaves a connection to Redis in the middle of a command.
-            return called(self.app, connection)
+            # A connection of its own: waiting for answers leaves a Redis connection in the middle of a command.
+            return ask_workers(self.app, connection)
 
     def rows(self, statement: Executable, **parameters: Any) -> Sequence[Any]:
-        """What the database answers. Raises `DatabaseUnavailable` or `SchemaMissing`."""
+        """The answer of the database. Raises `DatabaseUnavailable` or `SchemaMissing`."""
         return self.store.rows(statement, parameters)
 
     def close(self) -> None:
@@ -108,16 +107,16 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class Check:
-    """Something to look at."""
+    """One check."""
 
     subject: str
-    """The title under which people find it."""
+    """The heading of its findings."""
     run: Callable[[Site], Results]
     codes: Set[str]
-    """Of the findings that it may yield."""
+    """The codes of the findings that it may yield."""
     needs: Sequence[Reached] = ()
-    """What must have answered, or there is nothing to look at."""
+    """What must have answered, or the check does not run."""
     uses: Sequence[Reached] = ()
-    """What it asks too, where that answers."""
+    """What it also asks, if that has answered."""
     gives: Sequence[Reached] = ()
-    """What it finds to answer, if it does."""
+    """What it adds to `reached`, if that answers."""

@@ -1,6 +1,6 @@
-"""What is asked of the database: catalogs, statistics and small tables; of the large ones no more than a probe.
+"""The doctor's statements. They read catalogs, statistics and small tables, and a bounded number of rows of large ones.
 
-Whatever a table holds, each statement reads a bounded number of rows, and changes none.
+They change nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _catalog(catalog: str, /, **columns: Any) -> TableClause:
 
 
 TIME = DateTime(True)
-XID = Text  # of which only equality is asked
+XID = Text  # only compared for equality
 CLASS = _catalog("pg_class", oid=OID, relname=Text, relnamespace=OID, relowner=OID, reloptions=ARRAY(Text))
 NAMESPACE = _catalog("pg_namespace", oid=OID, nspname=Text)
 INDEX = _catalog(
@@ -81,7 +81,7 @@ KEPT = _catalog("pg_prepared_statements", name=Text)
 
 
 def server() -> Select[Any]:
-    """Which server it is, who we are there, and whether it takes writes."""
+    """The server's version, our role and database, and whether it takes writes."""
     return select(
         func.current_setting("server_version").label("version"),
         func.pg_is_in_recovery().label("standby"),
@@ -97,25 +97,25 @@ def clock() -> Select[Any]:
 
 
 def backend() -> Select[Any]:
-    """Which process of the server answers, and how many statements it keeps under the names that our driver gives."""
+    """The server process that answers, and how many prepared statements of psycopg it keeps."""
     kept = select(func.count()).select_from(KEPT).where(KEPT.c.name.like(r"\_pg3\_%")).scalar_subquery()
     return select(func.pg_backend_pid().label("pid"), kept.label("kept"))
 
 
 def options() -> Select[Any]:
-    """What is in force on our connections. Parameter: names (array)."""
+    """Settings of our connections. Parameter: names (array)."""
     s = SETTINGS
     return select(s.c.name, s.c.setting).where(s.c.name == func.any_(bindparam("names", type_=ARRAY(Text))))
 
 
 def upgraded(t: Tables) -> Select[Any]:
-    """For how many seconds the tables have been as they are."""
+    """Seconds since the last migration."""
     return select(_age(func.max(t.versions.c.applied_at)).label("age"))
 
 
 def rights(t: Tables) -> Select[Any]:
     """The rights that our role lacks, and who owns the relation. Parameter: needed (JSON rows of relation and
-    privilege; `owner` stands for those of the relation's owner, `create` for making another one beside it)."""
+    privilege; `owner`: the rights of the relation's owner; `create`: the right to make relations in its schema)."""
     c, needed = CLASS, json_rows("needed", relation=Text, privilege=Text)
     granted = case(
         (needed.c.privilege == "owner", func.pg_has_role(c.c.relowner, "USAGE")),
@@ -160,8 +160,8 @@ def strays(t: Tables) -> Select[Any]:
 
 
 def vacuuming(t: Tables) -> Select[Any]:
-    """How outbox_messages is kept small: its dead rows, by the statistics; when it was vacuumed; its own options; and
-    whether the server vacuums at all."""
+    """The live and dead rows of outbox_messages, by the statistics; when it was vacuumed; its options; and whether the
+    server runs autovacuum at all."""
     s, c = STATISTICS, CLASS
     vacuumed = func.greatest(s.c.last_vacuum, s.c.last_autovacuum)
     return (
@@ -176,7 +176,7 @@ def vacuuming(t: Tables) -> Select[Any]:
 
 def transactions(t: Tables) -> Select[Any]:
     """The sessions of this database whose transaction is older than `long` seconds, or than `soon` if it holds up all
-    keys: whether it keeps dead rows from being removed, and to how many keys it has written."""
+    keys. `holds`: it keeps dead rows; `keys`: how many keys it has written messages with."""
     a = ACTIVITY
     marks = _marks(t, a, lambda lock: lock.c.pid == a.c.pid)
     age = func.clock_timestamp() - a.c.xact_start
@@ -197,10 +197,10 @@ def transactions(t: Tables) -> Select[Any]:
 
 
 def prepared(t: Tables) -> Select[Any]:
-    """The prepared transactions of this database that are older than `long` seconds, and to how many keys each has
-    written."""
+    """The prepared transactions of this database that are older than `long` seconds, and how many keys each has
+    written messages with."""
     p = PREPARED
-    # No process runs it: its locks are those beside the lock of its number.
+    # No process runs it. Its locks have the same virtual transaction as the lock of its transaction id.
     own = LOCKS.alias("own")
     place = select(own.c.virtualtransaction).where(own.c.pid.is_(None), own.c.transactionid == p.c.transaction)
     held = place.limit(1).correlate(p).scalar_subquery()
@@ -214,22 +214,22 @@ def prepared(t: Tables) -> Select[Any]:
 
 
 def slots() -> Select[Any]:
-    """The replication slots that keep dead rows for a standby, and for how many transactions already."""
+    """The replication slots that keep dead rows for a standby; `age`: since how many transactions."""
     s = SLOTS
     age = func.age(s.c.xmin).label("age")
     return select(s.c.slot_name.label("name"), s.c.active, age).where(s.c.xmin.is_not(None))
 
 
 def hidden() -> Select[Any]:
-    """How many sessions of this database we may not look into."""
+    """The number of sessions of this database that our role may not look into."""
     a = ACTIVITY
     unseen = a.c.query == literal_column("'<insufficient privilege>'")
     return select(func.count().label("sessions")).where(a.c.datname == func.current_database(), unseen)
 
 
 def _marks(t: Tables, whose: TableClause, theirs: Callable[[FromClause], ColumnElement[bool]]) -> LateralFromClause:
-    """The marks that a transaction holds, as writers leave them (see `outbox_keep_order`), if it has written to this
-    very table: of how many keys, and whether of all of them."""
+    """The advisory locks of a transaction that has written to this very table (see `outbox_keep_order`): for how many
+    keys, and whether for all of them."""
     written, mark = LOCKS.alias("written"), LOCKS.alias("mark")
     every = cast(mark.c.classid, BigInteger) == all_keys(t)
     wrote = exists(
@@ -251,7 +251,7 @@ def _oid(t: Tables, name: str) -> ColumnElement[Any]:
 
 
 def _in_our_schema(t: Tables) -> ColumnElement[bool]:
-    """Of `CLASS`: where the tables are, without asking for a right to look there."""
+    """Whether a row of `CLASS` is in our schema. Needs no right on the schema."""
     if t.messages.schema is None:
         return func.pg_table_is_visible(CLASS.c.oid)
     return CLASS.c.relnamespace == (

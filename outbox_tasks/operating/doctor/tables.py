@@ -1,4 +1,5 @@
-"""The outbox tables: that they are of this release, complete, ours to use, and kept small."""
+"""The outbox tables: whether they are of this release and complete, whether our role may use them, and whether
+autovacuum keeps them small."""
 
 from __future__ import annotations
 
@@ -17,8 +18,9 @@ from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew
 from outbox_tasks.operating.archive import statements as archive
 from outbox_tasks.operating.archive.partitions import day_of
 from outbox_tasks.operating.doctor import statements
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, lasting, note, warning
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
 from outbox_tasks.operating.doctor.site import Results, Site
+from outbox_tasks.text import span
 
 TRIGGERS = {"outbox_keep_order", "outbox_keep_deliver_at"}
 
@@ -32,16 +34,16 @@ OPTIONS = {
     "autovacuum_analyze_threshold": "20000",
     "autovacuum_vacuum_cost_delay": "0",
 }
-"""Of outbox_messages, as the migrations have them."""
+"""The options of outbox_messages, as the migrations set them."""
 
 BEHIND = 10
-"""So many times the dead rows at which autovacuum begins are too many."""
+"""So many times the dead rows at which autovacuum starts are too many."""
 
 CHANGED = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
 def version(site: Site) -> Results:
-    """Whether the tables are there, and are those that this release works with."""
+    """Whether the tables are there, and have the version of this release."""
     place = where(site.settings.database_schema)
     try:
         site.store.check_version()
@@ -64,14 +66,14 @@ def version(site: Site) -> Results:
     except DatabaseUnavailable as away:
         if getattr(getattr(away.__cause__, "orig", None), "sqlstate", None) != NO_RIGHTS:
             raise
-        # Which rights, the next check tells.
+        # The next check says which rights are missing.
     else:
         site.reached.add("tables")
         yield Fine(f"the tables have version {VERSION}")
 
 
 def rights(site: Site) -> Results:
-    """Whether the relay's role may do what the relay does."""
+    """Whether the relay's role has the rights that it needs."""
     lacking: dict[str, list[str]] = {}
     t = site.store.tables
     found = site.rows(statements.rights(t), needed=json.dumps(list(_needed(t))))
@@ -86,15 +88,15 @@ def rights(site: Site) -> Results:
         yield error(
             "rights_missing",
             f"The role {row.role} lacks rights: {'; '.join(f'{some} on {name}' for name, some in rights.items())}.",
-            "What needs them fails: claims, sends, or what is said of them.",
+            "Whatever needs them fails: claims, sends, counts.",
             "\n".join(f"GRANT {some} ON {_named(t, name)} TO {quoted(row.role)};" for name, some in rights.items()),
         )
     elif owned & {*lacking.get(t.archive.name, [])}:
         yield warning(
             "rights_missing",
             f"The role {row.role} can't make partitions of {t.archive.name}: it is not its owner.",
-            "When the prepared days are over, the archive fills its default partition, and nothing drops old days.",
-            # Not ALTER TABLE … OWNER: functions that work with the archive have the rights of its owner.
+            "After the prepared days, rows go into the default partition, and nobody drops old days.",
+            # Not ALTER TABLE … OWNER: the archive's functions run with the rights of its owner.
             "".join(f"GRANT {quoted(owner)} TO {quoted(row.role)};  -- the archive's owner\n" for owner in owners)
             + f"GRANT CREATE ON SCHEMA {quoted(t.archive.schema or 'public')} TO {quoted(row.role)};\n"
             "Or let maintenance run as the owner's role.",
@@ -123,7 +125,7 @@ def _named(t: Tables, name: str) -> str:
 
 
 def indexes(site: Site) -> Results:
-    """Whether the indexes are there that our statements rely on, and PostgreSQL can use them."""
+    """Whether the indexes that our statements need are there, and PostgreSQL can use them."""
     t = site.store.tables
     owners = [t.messages, t.archive, t.inbox, t.audit]
     there = {row.name: row for row in site.rows(statements.indexes(t), tables=[table.name for table in owners])}
@@ -135,14 +137,14 @@ def indexes(site: Site) -> Results:
     yield from (_index_missing(expected[name], there=name in there) for name in sorted(lost))
     yield from (_index_invalid(t, name, known=name in expected) for name in sorted(invalid))
     if (lost | invalid).isdisjoint(str(index.name) for index in t.messages.indexes):
-        # Without them, to count messages would be to read them all.
+        # Without them, counting messages would read all of them.
         site.reached.add("indexes")
     if not lost | invalid:
         yield Fine(f"all {len(expected)} indexes are there, and valid")
 
 
 def _same(index: Index, columns: list[str]) -> bool:
-    """An expression is not compared: PostgreSQL writes it in its own way."""
+    """Whether the columns are the same. Expressions are not compared: PostgreSQL writes them in its own way."""
     names = [expression.name if isinstance(expression, Column) else None for expression in index.expressions]
     return len(names) == len(columns) and all(n in (None, c.strip('"')) for n, c in zip(names, columns, strict=True))
 
@@ -150,7 +152,7 @@ def _same(index: Index, columns: list[str]) -> bool:
 def _index_missing(index: Index, *, there: bool) -> Finding:
     table = index.table
     assert isinstance(table, Table)
-    # One of a partitioned table can't be made concurrently.
+    # An index of a partitioned table can't be built concurrently.
     concurrently = table.name != "outbox_archive"
     made = " ".join(str(CreateIndex(index).compile(dialect=postgresql.dialect())).split())  # type: ignore[no-untyped-call]
     made = made.replace("INDEX", "INDEX CONCURRENTLY", 1) if concurrently else made
@@ -158,7 +160,7 @@ def _index_missing(index: Index, *, there: bool) -> Finding:
     return error(
         "index_missing",
         f"The index {index.name} on {table.name} " + ("has other columns than ours." if there else "is missing."),
-        "The statements that need it read the whole table instead, slower with each row.",
+        "Statements that need it read the whole table instead, and get slower with each row.",
         f"{drop}{made};" + ("" if concurrently else "  -- settles wait while it runs"),
     )
 
@@ -167,14 +169,14 @@ def _index_invalid(t: Tables, name: str, *, known: bool) -> Finding:
     drop = f"DROP INDEX CONCURRENTLY {_named(t, name)};"
     return (error if known else warning)(
         "index_invalid",
-        f"The index {name} is invalid: its making was broken off.",
-        "PostgreSQL keeps it up to date with each write, and can't use it.",
+        f"The index {name} is invalid: its build was broken off.",
+        "PostgreSQL updates it with each write, but can't use it.",
         f"REINDEX INDEX CONCURRENTLY {_named(t, name)};" if known else drop,
     )
 
 
 def triggers(site: Site) -> Results:
-    """Whether the triggers fire that the order of messages rests on."""
+    """Whether the triggers of outbox_messages fire."""
     t = site.store.tables
     lost = sorted(TRIGGERS - {row.name for row in site.rows(statements.triggers(t))})
     if not lost:
@@ -183,15 +185,15 @@ def triggers(site: Site) -> Results:
     yield error(
         "trigger_missing",
         f"Triggers of outbox_messages are missing or disabled: {', '.join(lost)}.",
-        "Without outbox_keep_order messages of one key can overtake each other; without outbox_keep_deliver_at the "
-        "time a message was meant for is forgotten.",
+        "Without outbox_keep_order, messages of one key can overtake each other. Without outbox_keep_deliver_at, the "
+        "relay forgets when a message was to be delivered.",
         "\n".join(f"ALTER TABLE {_named(t, 'outbox_messages')} ENABLE TRIGGER {name};" for name in lost)
-        + "\nThose that were dropped: run their CREATE TRIGGER of outbox_tasks/migrations again.",
+        + "\nIf a trigger was dropped: run its CREATE TRIGGER of outbox_tasks/migrations again.",
     )
 
 
 def partitions(site: Site) -> Results:
-    """Whether the archive has a partition for today and for tomorrow, and nothing has gone into the default one."""
+    """Whether the archive has partitions for today and tomorrow, and its default partition is empty."""
     t = site.store.tables
     rows = site.rows(archive.partitions(t))
     days = {day: row for row in rows if row.attached and (day := day_of(row.name, row.since, row.until))}
@@ -204,7 +206,7 @@ def partitions(site: Site) -> Results:
         yield warning(
             "partition_missing",
             f"The archive has no partition {' and '.join(f'{archive.NAME}{day:%Y%m%d}' for day in missing)}.",
-            "Maintenance makes them a week ahead, and has not run. What is sent goes into the default one.",
+            "Maintenance makes them a week ahead, and has not run. Sent messages go into the default partition.",
             "outbox-tasks maintain\nThen see that beat runs, and a worker on outbox.maintain.",
         )
     [[strays]] = site.rows(statements.strays(t))
@@ -212,9 +214,9 @@ def partitions(site: Site) -> Results:
         count = f"{strays:,} rows or more" if strays == statements.MOST else f"{strays:,} row{'s' * (strays > 1)}"
         yield warning(
             "default_partition",
-            f"The archive's default partition holds {count}, for which there was no day's partition.",
-            "They go one by one when they are old, not as a day at once.",
-            "outbox-tasks maintain\nIt makes the partitions of the days to come, and moves the rest.",
+            f"The archive's default partition holds {count}: their days had no partition.",
+            "When they are old, retention deletes them one by one, instead of a day at once.",
+            "outbox-tasks maintain\nIt makes the next days' partitions, and moves these rows.",
         )
     if not missing and not strays and not wrong:
         yield Fine(f"the archive has its partitions ({len(days)})")
@@ -228,15 +230,15 @@ def _wrong(t: Tables, rows: list[Any]) -> Finding:
     )
     return warning(
         "partition_wrong",
-        f"Named like the archive's partition of a day, and it is none: {', '.join(row.name for row in rows)}.",
-        "It was detached, or has other bounds than its day (UTC). No other can be made for the day, and retention "
-        "leaves it alone.",
+        f"Named like the archive's partition of a day, but none: {', '.join(row.name for row in rows)}.",
+        "They were detached, or have other bounds than their day (UTC). Nobody can make the partition of that day, and "
+        "retention leaves these tables alone.",
         f"{''.join(taken_out)}outbox-tasks maintain\nIt moves the rows to partitions of their days.",
     )
 
 
 def vacuuming(site: Site) -> Results:
-    """Whether the hot table is kept small: each message leaves three dead rows behind."""
+    """Whether autovacuum keeps the hot table small."""
     t = site.store.tables
     [row] = site.rows(statements.vacuuming(t))
     name = _named(t, t.messages.name)
@@ -255,7 +257,7 @@ def _autovacuum_off(row: object, options: dict[str, str], name: str) -> Iterator
         yield error(
             "autovacuum_off",
             f"Autovacuum is off {what}.",
-            "Each message leaves three dead rows behind. Nobody removes them, and claims get slower by the hour.",
+            "Each message leaves three dead rows. Nobody removes them, and claims get slower by the hour.",
             f"ALTER TABLE {name} RESET (autovacuum_enabled);"
             if own
             else "\n".join(f"ALTER SYSTEM SET {s} = on;" for s in off) + "\nSELECT pg_reload_conf();",
@@ -266,13 +268,12 @@ def _dead_rows(site: Site, row: object, options: dict[str, str], name: str) -> I
     dead, live, vacuumed = (getattr(row, column) for column in ("dead", "live", "vacuumed"))
     threshold = int(options.get("autovacuum_vacuum_threshold", OPTIONS["autovacuum_vacuum_threshold"]))
     if dead > BEHIND * threshold and (vacuumed is None or vacuumed > site.long):
-        when = "never" if vacuumed is None else f"{lasting(vacuumed)} ago"
+        when = "never" if vacuumed is None else f"{span(vacuumed)} ago"
         yield warning(
             "dead_rows",
             f"outbox_messages has {dead:,} dead rows beside {live:,} live ones; it was last vacuumed {when}.",
-            "Claims have to step over them. Autovacuum is off or too slow, or an old transaction does not let it "
-            "remove them.",
-            f"VACUUM (VERBOSE) {name};  -- what it says of 'dead but not yet removable' rows is held by a transaction",
+            "Claims step over them. Autovacuum is off or too slow, or an old transaction keeps it from removing them.",
+            f"VACUUM (VERBOSE) {name};  -- a transaction holds rows that are 'dead but not yet removable'",
         )
 
 
@@ -283,14 +284,14 @@ def _changed(options: dict[str, str], name: str) -> Iterator[Finding]:
         yield warning(
             "table_options",
             f"outbox_messages has lost options: {', '.join(lost)}.",
-            "With the server's defaults it is vacuumed by a share of its rows, and too late while a backlog is large.",
+            "With the server's defaults, autovacuum waits for a share of the rows: too long with a large backlog.",
             f"ALTER TABLE {name} SET ({', '.join(f'{option} = {value}' for option, value in lost.items())});",
         )
     if other:
         yield note(
             "table_options",
             f"outbox_messages has options of your own: {', '.join(f'{o} = {v}' for o, v in other.items())}.",
-            "Ours vacuum it after 5,000 dead rows, without pauses, whatever its size.",
-            f"If it is not meant: ALTER TABLE {name} SET "
+            "With ours, autovacuum starts after 5,000 dead rows, whatever the table's size, and makes no pauses.",
+            f"If that is not on purpose: ALTER TABLE {name} SET "
             f"({', '.join(f'{option} = {OPTIONS[option]}' for option in other)});",
         )

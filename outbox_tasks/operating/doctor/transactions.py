@@ -1,4 +1,4 @@
-"""Transactions of others that are open for long: they keep dead rows, and hold back messages with keys."""
+"""Long transactions of others: they keep dead rows, and hold up messages with keys."""
 
 from __future__ import annotations
 
@@ -6,97 +6,100 @@ from typing import Any
 
 from outbox_tasks.database.schema import quoted
 from outbox_tasks.operating.doctor import statements
-from outbox_tasks.operating.doctor.finding import Fine, lasting, note, warning
+from outbox_tasks.operating.doctor.finding import Fine, note, warning
 from outbox_tasks.operating.doctor.site import Results, Site
+from outbox_tasks.text import span
 
 SHOWN = 5
-"""So many are named; the others are counted."""
+"""Sessions that are named; the others are counted."""
 
 SOON = 10.0
-"""Seconds after which a transaction that holds up all keys is told of."""
+"""Seconds after which a transaction that holds up all keys is reported."""
 
 AGED = 1_000_000
-"""Transactions for which a standby may hold back the removal of dead rows."""
+"""Number of transactions for which a standby may keep dead rows."""
 
-KEEPS = "No dead row that is younger can be removed, from any table: claims step over more and more of them."
+KEEPS = "While it lasts, vacuum removes no younger dead row from any table: claims step over more and more of them."
 
 
 def open_for_long(site: Site) -> Results:
-    """Sessions whose transaction has been open for longer than `stale_after`, or holds up all keys."""
+    """Whether a session has had a transaction open for longer than `stale_after`, or holds up all keys."""
     found = site.rows(statements.transactions(site.store.tables), long=site.long, soon=min(SOON, site.long))
-    rows = [row for row in found if row.age > site.long]
-    holding = [row for row in rows if row.holds]
-    heeded = found if site.settings.await_writers else []
-    of_all_keys = [row for row in heeded if row.all_keys]
-    writing = [row for row in heeded if row.keys and not row.all_keys]
-    if holding:
+    old = [row for row in found if row.age > site.long]
+    writers = [row for row in found if row.keys] if site.settings.await_writers else []
+    if holding := [row for row in old if row.holds]:
         yield warning(
             "xmin_held",
             f"{_named(holding)} has a transaction open that keeps dead rows.",
             f"{KEEPS} Mostly it is a report, a backup, or a session that was forgotten.",
             _ended(holding) + "Read long reports from a standby; set idle_in_transaction_session_timeout.",
         )
-    if of_all_keys:
-        yield warning(
-            "writer_open",
-            f"{_named(of_all_keys)} has written messages with more than 32 keys, and not yet committed.",
-            "What was written after it began waits for it, under every key and to every destination, so that none "
-            "overtakes. It will be stale.",
-            _ended(of_all_keys)
-            + "Write so many keys in transactions of some seconds; or, without that order, OUTBOX_AWAIT_WRITERS=false.",
-        )
-    if writing:
-        yield warning(
-            "writer_open",
-            f"{_named(writing)} has written messages with {writing[0].keys} key{'s' * (writing[0].keys > 1)}, and not "
-            "yet committed.",
-            "Messages that were written later under the same keys wait for it, so that none overtakes. They will be "
-            "stale.",
-            _ended(writing)
-            + "Keep transactions that publish short; or, without that order, OUTBOX_AWAIT_WRITERS=false.",
-        )
-    idle = [
-        row
-        for row in rows
-        if (row.state or "").startswith("idle in transaction") and row not in holding + writing + of_all_keys
-    ]
-    if idle:
+    yield from _writers(writers)
+    reported = holding + writers
+    if idle := [r for r in old if (r.state or "").startswith("idle in transaction") and r not in reported]:
         yield note(
             "idle_in_transaction",
             f"{_named(idle)} is idle in a transaction.",
             "It holds a connection and its locks; a migration of the tables would wait for it.",
             _ended(idle) + "Set idle_in_transaction_session_timeout for its role.",
         )
+    yield from _hidden(site)
+    if not old and not any(row.all_keys for row in writers):
+        yield Fine(f"no transaction is older than {span(site.long)}")
+
+
+def _writers(rows: list[Any]) -> Results:
+    """Sessions that have published messages with keys: other writers' messages of these keys wait for them."""
+    if of_all_keys := [row for row in rows if row.all_keys]:
+        yield warning(
+            "writer_open",
+            f"{_named(of_all_keys)} has written messages with more than 32 keys, and not yet committed.",
+            "Messages of all keys and destinations that were written later wait for it, so that none overtakes. They "
+            "will be stale.",
+            _ended(of_all_keys)
+            + "Write so many keys in transactions of some seconds; or, without that order, OUTBOX_AWAIT_WRITERS=false.",
+        )
+    if of_some := [row for row in rows if not row.all_keys]:
+        keys = of_some[0].keys
+        yield warning(
+            "writer_open",
+            f"{_named(of_some)} has written messages with {keys} key{'s' * (keys > 1)}, and not yet committed.",
+            "Messages of the same keys that were written later wait for it, so that none overtakes. They will be "
+            "stale.",
+            _ended(of_some)
+            + "Keep transactions that publish short; or, without that order, OUTBOX_AWAIT_WRITERS=false.",
+        )
+
+
+def _hidden(site: Site) -> Results:
     [[hidden]] = site.rows(statements.hidden())
     if hidden:
         [me] = site.rows(statements.server())
         yield note(
             "sessions_hidden",
-            f"Sessions of other roles that can't be looked into: {hidden}.",
-            "Whether one of them holds something up is not known.",
+            f"Sessions of other roles that the relay's role may not look into: {hidden}.",
+            "One of them may hold something up; the doctor can't know.",
             f"GRANT pg_read_all_stats TO {quoted(me.role)};",
         )
-    if not rows + of_all_keys:
-        yield Fine(f"no transaction is older than {lasting(site.long)}")
 
 
 def prepared(site: Site) -> Results:
-    """Prepared transactions that nobody has ended."""
+    """Whether nobody has ended a prepared transaction."""
     rows = site.rows(statements.prepared(site.store.tables), long=site.long)
     if not rows:
         return
-    names = ", ".join(f"{row.gid!r} of {row.owner} ({lasting(row.age)})" for row in rows[:SHOWN])
+    names = ", ".join(f"{row.gid!r} of {row.owner} ({span(row.age)})" for row in rows[:SHOWN])
     yield warning(
         "prepared_transaction",
         f"Prepared transactions that nobody has committed or rolled back ({len(rows)}): {names}.",
         f"{KEEPS} They also outlive a restart of the server."
-        + " What was written later under the same keys waits for them." * any(row.keys for row in rows),
+        + " A later message under the same keys waits for them." * any(row.keys for row in rows),
         "\n".join(f"ROLLBACK PREPARED '{row.gid}';  -- or COMMIT PREPARED" for row in rows[:SHOWN]),
     )
 
 
 def slots(site: Site) -> Results:
-    """Replication slots that keep dead rows for a standby."""
+    """Whether replication slots keep dead rows for a standby."""
     for row in site.rows(statements.slots()):
         if row.active and row.age <= AGED:
             continue
@@ -113,7 +116,7 @@ def _named(rows: list[Any]) -> str:
     row = rows[0]
     who = f"{row.application or 'a client'}, role {row.role}"
     others = f", and {len(rows) - 1} more" if len(rows) > 1 else ""
-    return f"The session {row.pid} ({who}, for {lasting(row.age)}{others})"
+    return f"The session {row.pid} ({who}, for {span(row.age)}{others})"
 
 
 def _ended(rows: list[Any]) -> str:

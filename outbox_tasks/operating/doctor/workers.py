@@ -1,5 +1,5 @@
-"""The workers: whether each queue has some, by what they answer and by their heartbeats, whether what they are set to
-fits together, and who else is in the broker's database."""
+"""The workers: whether each queue has some, whether their settings fit together, and whether another app shares the
+broker's database."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 from outbox_tasks.broker.names import PUBLISH_TASK, QUEUES
 from outbox_tasks.operating.doctor.clocks import of_hosts
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, lasting, warning
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
 from outbox_tasks.operating.doctor.live_workers import Worker
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.text import span
 
 SCANS = 20
-"""A Redis is asked so many times for a thousand keys: in one of the relay's own that is more than there are."""
+"""How often a Redis is asked for a thousand keys. A Redis of the relay's own has fewer keys in all."""
 
 CELERYS_OWN = re.compile(r"celeryev\b.*|.*\.pidbox")
-"""Queues for events, for commands and for answers, which workers and dashboards have."""
+"""The queues of workers and dashboards for events, commands and answers."""
 
 CLAIMS = "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h"
 STARTED_BY = {
@@ -29,14 +30,14 @@ STARTED_BY = {
 
 WITHOUT = {
     CLAIM_QUEUE: "Nothing is claimed, and so nothing is sent.",
-    PUBLISH_QUEUE: "What is claimed is not sent: its leases run out, and it is claimed again.",
-    MAINTAIN_QUEUE: "The archive's partitions are not made ahead, and old ones not dropped.",
+    PUBLISH_QUEUE: "Claimed messages are not sent. Their leases run out, and they are claimed again.",
+    MAINTAIN_QUEUE: "Nobody makes the archive's next partitions, or drops the old ones.",
 }
 
 A_DATABASE_OF_ITS_OWN = (
     "Give the relay a Redis database of its own: OUTBOX_BROKER_URL=redis://…/<another number>, for celery:// "
-    "destinations with ?broker=<the application's>. Where there is only one (a cluster), set global_keyprefix in the "
-    "transport options of one of them."
+    "destinations with ?broker=<the application's>. A Redis cluster has only one database: set global_keyprefix in "
+    "the transport options of one of them."
 )
 
 
@@ -56,7 +57,7 @@ def served(site: Site) -> Results:
         elif fresh:
             yield Fine(f"{queue} is served, by workers that are too busy to answer")
         elif shared or not known.isdisjoint(worker.name for worker in heartbeats.workers):
-            continue  # one of those that share a name may serve it
+            continue  # one of the workers that share a name may serve it
         elif there and "tables" in site.reached:
             yield _no_heartbeat(queue, there, seen)
         elif there:
@@ -67,7 +68,7 @@ def served(site: Site) -> Results:
 
 def _no_workers(site: Site, queue: str, seen: float | None) -> Finding:
     asked = "none answers on the broker" if "broker" in site.reached else "the broker could not be asked"
-    last = "no heartbeat is known" if seen is None else f"the last heartbeat was {lasting(seen)} ago"
+    last = "no heartbeat is known" if seen is None else f"the last heartbeat was {span(seen)} ago"
     return error(
         "no_workers",
         f"No worker serves the queue {queue}: {asked}, and {last}.",
@@ -77,17 +78,17 @@ def _no_workers(site: Site, queue: str, seen: float | None) -> Finding:
 
 
 def _no_heartbeat(queue: str, there: list[Worker], seen: float | None) -> Finding:
-    last = "never" if seen is None else f"{lasting(seen)} ago"
+    last = "never" if seen is None else f"{span(seen)} ago"
     return warning(
         "no_heartbeat",
         f"{there[0]} serves {queue}, but a heartbeat for that queue was last written {last}.",
-        "It can't reach this database, or works with another one: then it takes tasks whose messages it can't find.",
+        "It can't reach this database, or uses another one. Then it takes tasks whose messages it can't find.",
         "Compare OUTBOX_DATABASE_URL and OUTBOX_DATABASE_SCHEMA of that worker with the ones here, and see its log.",
     )
 
 
 def settings(site: Site) -> Results:
-    """Whether by each worker's settings leases outlast sends, and waits end before the visibility timeout."""
+    """Whether the workers' settings let leases outlast sends, and waits end before the visibility timeout."""
     found = [finding for worker in site.workers for finding in (*_visibility(site, worker), *_limits(site, worker))]
     found += [_same_name(worker) for worker in site.workers if worker.answers > 1]
     found += [_wrong(worker) for worker in site.workers if worker.foreign and worker.queues & {*QUEUES}]
@@ -109,9 +110,8 @@ def _visibility(site: Site, worker: Worker) -> Iterator[Finding]:
         f"The worker {worker} {whose} a visibility timeout of {seconds:g} s. The relay's is {own:g} s"
         + (f", and it needs {needed:g}." if breaks else "."),
         "All workers of a Redis database share the list of unacknowledged tasks, and the shortest timeout counts for "
-        f"all: this one puts back into its queue whatever was not acknowledged for {seconds:g} s, of every app. "
-        "Retries of the relay that are only waiting come twice, and again each time; the leases keep them from being "
-        "sent twice.",
+        f"all. After {seconds:g} s this worker puts every app's unacknowledged tasks back into their queues. So "
+        "waiting retries of the relay come again and again. The leases keep them from being sent twice.",
         (
             f"Set broker_transport_options['visibility_timeout'] = {own:g} there."
             if not worker.foreign
@@ -129,8 +129,8 @@ def _limits(site: Site, worker: Worker) -> Iterator[Finding]:
             "lease_short",
             f"On the worker {worker} the time limit of {PUBLISH_TASK} is {limit}; run_lease is "
             f"{site.settings.run_lease:g} s.",
-            "A send may go on after its lease has ended: the message is claimed and sent a second time meanwhile.",
-            "Give all workers the same send_timeout, statement_timeout and queue_lease, and leave time_limit out of "
+            "A send may outlast its lease. Meanwhile the message is claimed and sent a second time.",
+            "Give all workers the same send_timeout, statement_timeout and queue_lease, and no time_limit in "
             "task_annotations.",
         )
 
@@ -139,7 +139,7 @@ def _same_name(worker: Worker) -> Finding:
     return warning(
         "same_name",
         f"{worker.answers if worker.answers > 1 else 'Several'} workers are called {worker.name}.",
-        "Flower, heartbeats and remote control take them for one; which queues they serve is not known.",
+        "Flower, heartbeats and remote control take them for one. Nobody knows which queues they serve.",
         "Start each with a name of its own: celery … worker -n publish1@%h",
     )
 
@@ -148,13 +148,13 @@ def _wrong(worker: Worker) -> Finding:
     return error(
         "wrong_worker",
         f"The worker {worker} takes from the relay's queues, and does not know the relay's tasks.",
-        "It throws away what it takes ('Received unregistered task'); the messages wait for their leases to end.",
-        "Start it without the queues outbox.*, or with an app that has outbox.install(app).",
+        "It throws these tasks away ('Received unregistered task'). Their messages wait until their leases end.",
+        "Start it without the queues outbox.*, or with an app that calls outbox.install(app).",
     )
 
 
 def clocks(site: Site) -> Results:
-    """How far the clocks of the workers' hosts are from the database's, by what they wrote with their heartbeats."""
+    """Whether the clocks of the workers' hosts agree with the database's. Heartbeats have their time."""
     apart: dict[str, float] = {}
     for worker in site.heartbeats.alive:
         if isinstance(told := worker.facts.get("clock"), int | float):
@@ -186,21 +186,21 @@ def others(site: Site) -> Results:
     yield warning(
         "shared_broker",
         " ".join(facts),
-        "Both share one list of unacknowledged tasks: the shorter visibility timeout counts for both, so that either "
-        "may repeat the other's tasks; and a flush, or a full memory, hits both.",
+        "Both share one list of unacknowledged tasks, and the shorter visibility timeout counts for both: either may "
+        "repeat the other's tasks. A flush or a full memory hits both.",
         A_DATABASE_OF_ITS_OWN,
     )
 
 
 def _bound(site: Site) -> tuple[set[str], int | None]:
-    """The queues that are bound in the Redis database, and how many keys it has if these are too many to look at."""
+    """The queues that are bound in the Redis database; and its number of keys, if there are too many to look at."""
     with site.broker.producer() as producer, producer.channel.conn_or_acquire() as client:
         channel: Any = producer.channel
         prefix = str(channel.global_keyprefix)
         tables: set[str] = set()
         cursor = 0
         for _ in range(SCANS):
-            # Of the commands here SCAN alone does not get the prefix from kombu.
+            # kombu adds the prefix to all commands here but SCAN.
             cursor, some = client.scan(cursor, match=f"{prefix}_kombu.binding.*", count=1000)
             tables.update(key.decode().removeprefix(prefix) for key in some)
             if not cursor:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from datetime import UTC, timedelta
+from datetime import UTC
 from typing import Any
 
 from outbox_tasks.errors import AlertsNotInstalled, ConfigurationError, WebhookFailed
 from outbox_tasks.redaction import redacted, without_secrets
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN
+from outbox_tasks.text import span
 
 TIMEOUT = 5.0
 """Seconds for connecting, and for each part of the request and of its answer."""
@@ -63,8 +64,8 @@ def text(row: Any) -> str:
         **row.facts,
         "destination": row.destination,
         "number": f"{row.told:,} message{'s are' if row.told != 1 else ' is'}",
-        "lasted": span(row.last_at - row.first_at),
-        "waited": span(timedelta(seconds=row.facts.get("oldest", 0))),
+        "lasted": span((row.last_at - row.first_at).total_seconds()),
+        "waited": span(row.facts.get("oldest", 0.0)),
         "blocked": f"the key{'s' if row.told > 1 else ''} {', '.join(keys)}" + _more(row.told - len(keys)),
     }
     sentence = (OVER if row.over_at else GOING_ON)[row.kind].format_map(facts)
@@ -77,14 +78,6 @@ def text(row: Any) -> str:
 
 def _more(number: int) -> str:
     return f" and {number:,} more" if number > 0 else ""
-
-
-def span(time: timedelta) -> str:
-    """A time as people say it, by its larger two units."""
-    seconds = int(time.total_seconds())
-    days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
-    parts = [f"{number} {unit}" for number, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if number]
-    return " ".join(parts[:2]) or f"{seconds} s"
 
 
 def check(settings: Settings) -> None:
