@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from outbox_tasks.cli.shared.output import console, echo_json, json_option, many, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
-from outbox_tasks.operating.archive.export import Day, Told
+from outbox_tasks.operating.archive.export import Day
+from outbox_tasks.operating.archive.export import Progress as RowProgress
 
 
 @click.command()
@@ -44,12 +45,12 @@ def export(day: datetime | None, url: str | None, as_json: bool) -> None:
 
 
 @contextmanager
-def _progress(silent: bool) -> Iterator[Callable[[Day], Told]]:
+def _progress(silent: bool) -> Iterator[Callable[[Day], RowProgress]]:
     """A line for each day."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), disable=silent, transient=True) as progress:
 
-        def begun(day: Day) -> Told:
+        def begun(day: Day) -> RowProgress:
             task = progress.add_task(str(day.day), total=None)
             return lambda done, total: progress.update(task, advance=done, total=total)
 

@@ -1,7 +1,7 @@
-"""Keep it small: what is old is exported, if that is wanted, and dropped; on one host at a time.
+"""Housekeeping: exports and drops old days of the archive, and deletes other old rows; on one host at a time.
 
-Nothing here waits for the pipe, and the pipe for nothing here: a day goes as a partition, for which settles wait some
-milliseconds once; the rest goes in small batches with pauses. Whatever fails is tried again by the next run.
+It hardly disturbs the pipe. A day goes as a partition, for which settles wait some milliseconds; other rows go in small
+batches with pauses. If something fails, the next run tries it again.
 """
 
 from __future__ import annotations
@@ -18,48 +18,57 @@ from sqlalchemy.sql import Executable
 from outbox_tasks.database import inbox
 from outbox_tasks.errors import ArchiveBusy, DayNotOver, MaintainedElsewhere, OutboxError
 from outbox_tasks.operating.archive import statements as archive
-from outbox_tasks.operating.archive.export import Day, Part, Told, export, nobody
-from outbox_tasks.operating.archive.partitions import PAGES, PAUSE, TRIES, over, patiently, prepare, refill
+from outbox_tasks.operating.archive.export import Day, Part, Progress, export, no_progress
+from outbox_tasks.operating.archive.partitions import (
+    PAGES,
+    PAUSE,
+    TRIES,
+    ended_days,
+    prepare,
+    refill,
+    retry_while_locked,
+)
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings.operation import DAY
 
 log = logging.getLogger(__name__)
 
 ACTS = 365 * DAY
-"""Seconds for which it is kept who did what, and why."""
+"""Seconds for which acts of people are kept."""
 
 MARKS = 5_000
-"""Marks of the inbox that are forgotten at once."""
+"""Marks of the inbox that one statement deletes."""
 MOMENT = 0.5
-"""Seconds for which a run goes on to a next batch or day: a worker that also claims must not be held up for long."""
+"""Seconds after which a run begins no further batch or day: its worker may also have to claim."""
 
 
 @dataclass
 class Trimmed:
-    """What became of the archive's old days."""
+    """The result for the archive's old days."""
 
     dropped: list[date] = field(default_factory=list)
     exported: list[Part] = field(default_factory=list)
     kept: dict[date, str] = field(default_factory=dict)
-    """Days that were to go and are still there, and why."""
+    """Days that could not be dropped, and why."""
     deleted: int = 0
-    """Rows of these days that were in the default partition."""
+    """Rows of the default partition that were deleted."""
     more: bool = False
-    """There are days that were not looked at for want of time."""
+    """Whether days are left for lack of time."""
 
 
 @dataclass
 class Maintained:
-    """What a run has done."""
+    """The result of a run."""
 
     made: int = 0
+    """Partitions."""
     forgotten: int = 0
     """Marks of the inbox."""
     trimmed: Trimmed = field(default_factory=Trimmed)
     failed: list[str] = field(default_factory=list)
-    """What could not be done, and why."""
+    """What failed, and why."""
     more: bool = False
-    """There is more to do at once."""
+    """Whether there is more to do now."""
 
     def __str__(self) -> str:
         told = f"made {self.made} partitions, forgot {self.forgotten} marks, dropped {len(self.trimmed.dropped)} days"
@@ -67,7 +76,7 @@ class Maintained:
 
 
 def maintain(store: Store) -> Maintained:
-    """All the housekeeping, for a moment. What fails is logged, and does not stop the rest.
+    """Do the housekeeping for a moment. If a part fails, that is logged, and the others go on.
 
     Raises `MaintainedElsewhere`, or `DatabaseUnavailable` if it can't even begin.
     """
@@ -93,8 +102,7 @@ def maintain(store: Store) -> Maintained:
 
 
 def drop_days(store: Store, older_than: timedelta) -> Trimmed:
-    """Drop the days of the archive that are wholly older, as far as they can be: exported first, if `archive_export` is
-    set.
+    """Drop the days of the archive that are wholly older; export them first, if `archive_export` is set.
 
     Raises `MaintainedElsewhere` or `DatabaseUnavailable`.
     """
@@ -106,23 +114,23 @@ def drop_days(store: Store, older_than: timedelta) -> Trimmed:
 
 def days_before(store: Store, older_than: timedelta) -> list[date]:
     """The days of the archive that are wholly older, the oldest first."""
-    return sorted({one.day for one in over(store, older_than).days})
+    return sorted({one.day for one in ended_days(store, older_than).days})
 
 
 def export_days(
-    store: Store, url: str, day: date | None = None, told: Callable[[Day], Told] = lambda day: nobody
+    store: Store, url: str, day: date | None = None, begun: Callable[[Day], Progress] = lambda day: no_progress
 ) -> list[Part]:
-    """Export a day of the archive, or all that are over, without dropping them. `told` gets each day as it begins, and
-    returns what hears of its rows.
+    """Export a day of the archive, or all ended days, without dropping them. `begun` is called with each day, and
+    returns the callback for its rows.
 
-    Raises `DayNotOver`, `MaintainedElsewhere`, or what `export` does.
+    Raises `DayNotOver`, `MaintainedElsewhere`, or what `export` raises.
     """
     with _alone(store):
-        before, days = over(store, timedelta())
+        before, days = ended_days(store, timedelta())
         if day is not None and day >= before:
             raise DayNotOver(day=day)
         chosen = [one for one in days if day in (None, one.day)]
-        return [part for one in chosen if (part := _exported(store, one, url, told(one)))]
+        return [part for one in chosen if (part := _exported(store, one, url, begun(one)))]
 
 
 def forget(store: Store, size: int) -> int:
@@ -131,8 +139,7 @@ def forget(store: Store, size: int) -> int:
 
 
 def forget_marks(store: Store) -> tuple[int, bool]:
-    """Delete the inbox's marks that are older than their retention, for a moment. Returns how many, and whether there
-    are more."""
+    """Delete the inbox's old marks, for a moment. Returns how many, and whether there are more."""
     ends = time.monotonic() + MOMENT
     count = 0
     while (gone := forget(store, MARKS)) == MARKS:
@@ -168,10 +175,10 @@ def _logged(consequence: str, done: Maintained) -> Iterator[None]:
 
 
 def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) -> None:
-    """Whatever keeps a day does not keep those after it."""
+    """Drop the days that are older. If one can't be dropped, the next ones are tried all the same."""
     ends = time.monotonic() + MOMENT
-    for day in over(store, older_than).days:
-        # Only what got on may call for another run at once: else it would come again and again.
+    for day in ended_days(store, older_than).days:
+        # Only a run that got on may ask for another one at once, or there would be no end of them.
         if done.dropped and not patient and time.monotonic() >= ends:
             done.more = True
             return
@@ -185,43 +192,43 @@ def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) 
 
 
 def _remove(store: Store, day: Day, done: Trimmed) -> None:
-    """Export a day, if that is wanted, and drop it."""
-    _keep_copy(store, day, done)
+    """Export a day, if `archive_export` is set, and drop it."""
+    _export(store, day, done)
     if not day.whole:
         done.deleted += _delete(store, day)
         return
     if not day.table.name.startswith(archive.GONE):
-        day = _take_out(store, day)
-        # Nobody can add to it now: if somebody has since it was exported, its copy is made anew.
-        _keep_copy(store, day, done)
+        day = _detached(store, day)
+        # Now nobody can add rows to it. If somebody has since the export, this writes the copy anew.
+        _export(store, day, done)
     store.do(archive.drop(day.table), {})
 
 
-def _keep_copy(store: Store, day: Day, done: Trimmed) -> None:
+def _export(store: Store, day: Day, done: Trimmed) -> None:
     url = store.settings.archive_export
     if url is not None and (part := _exported(store, day, url)) and part.written:
         done.exported.append(part)
 
 
-def _exported(store: Store, day: Day, url: str, told: Told = nobody) -> Part | None:
+def _exported(store: Store, day: Day, url: str, progress: Progress = no_progress) -> Part | None:
     if not day.whole:
-        _patiently(archive.await_settles(store.settings.database_schema), store, day)
-    return export(store, day, url, store.settings.archive_format, told)
+        _retry(archive.await_settles(store.settings.database_schema), store, day)
+    return export(store, day, url, store.settings.archive_format, progress)
 
 
-def _take_out(store: Store, day: Day) -> Day:
-    """Detach a partition: what it is called then says that it is to be dropped."""
-    _patiently(archive.detach(store.settings.database_schema, day.table.name), store, day)
+def _detached(store: Store, day: Day) -> Day:
+    """Detach a day's partition. Its new name says that it is to be dropped."""
+    _retry(archive.detach(store.settings.database_schema, day.table.name), store, day)
     return day._replace(table=archive.partition(store.tables, f"{archive.GONE}{day.day:%Y%m%d}"))
 
 
-def _patiently(statement: Executable, store: Store, day: Day) -> None:
-    if not patiently(store, statement):
+def _retry(statement: Executable, store: Store, day: Day) -> None:
+    if not retry_while_locked(store, statement):
         raise ArchiveBusy(day=day.day, tries=TRIES)
 
 
 def _delete(store: Store, day: Day) -> int:
-    """Delete a day's rows of the default partition, a little at a time."""
+    """Delete a day's rows of the default partition, in small batches."""
     statement, count = archive.remove(day.table), 0
     for span in day.spans(PAGES):
         if gone := store.do(statement, span):

@@ -1,2 +1,2 @@
-"""The archive, day by day: `partitions` has some ahead, `export` writes days as `files` to a `storage`, `statements` is
-the SQL of both. `outbox_tasks.operating.retention` says which days go, and when."""
+"""The archive, day by day. `partitions` makes the next days' partitions; `export` writes days as `files` to a
+`storage`; `statements` is the SQL of both. `outbox_tasks.operating.retention` decides which days go, and when."""

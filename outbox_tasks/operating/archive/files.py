@@ -1,8 +1,7 @@
-"""What a day of the archive looks like as a file: its columns, its two formats, and the checksum that proves it whole.
+"""A day of the archive as a file: its columns, its two formats, and its checksum.
 
-The checksum is a sum over the rows, so that it does not depend on their order. The database makes the same one of its
-own rows (`archive.statements.measured`), in SQL: a row that was lost, doubled or altered on the way makes the two
-differ.
+The checksum is a sum over the rows, so their order does not matter. The database computes the same checksum in SQL
+(`archive.statements.measured`). If a row was lost, doubled or altered on the way, the two differ.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ COLUMNS = {
     "locked_by": "text",
     "history": "text",
 }
-"""The columns of a row, in its order; headers and history are JSON. Times are microseconds since 1970 until written."""
+"""The columns, in their order. Headers and history are JSON. Until they are written, times are microseconds since
+1970."""
 
 PAYLOAD = list(COLUMNS).index("payload")
 TIMES = [name for name, kind in COLUMNS.items() if kind == "time"]
@@ -46,14 +46,14 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
 BATCH = 1000
-"""Rows that are read back at once."""
+"""Rows that are read back at a time."""
 
 Row = Sequence[Any]
 """The values of `COLUMNS`."""
 
 
 class Measure(NamedTuple):
-    """How many rows there are, and their checksum."""
+    """The number of rows, and their checksum."""
 
     rows: int
     checksum: str
@@ -63,12 +63,12 @@ class Measure(NamedTuple):
 
     @classmethod
     def of(cls, rows: int, total: int) -> Measure:
-        """Of the sum of the rows' digests."""
+        """`total`: the sum of the rows' digests."""
         return cls(rows, f"{total % 2**64:016x}")
 
 
 def measured(rows: Iterable[Row]) -> Measure:
-    """The measure of rows as they were read from a file."""
+    """The measure of rows that were read from a file."""
     count = total = 0
     for row in rows:
         count += 1
@@ -77,7 +77,8 @@ def measured(rows: Iterable[Row]) -> Measure:
 
 
 def _digest(row: Row) -> int:
-    """A number of 64 bits: each value with its length before it, so that no two rows look alike; the payload last."""
+    """A number of 64 bits, of all values, the payload last. Each has its length before it, so that no two rows look
+    alike."""
     texts = [value if value is None else str(value) for place, value in enumerate(row) if place != PAYLOAD]
     framed = "".join("~" if text is None else f"{len(text)}:{text}" for text in texts)
     digest = hashlib.sha256(framed.encode() + row[PAYLOAD]).digest()
@@ -85,12 +86,12 @@ def _digest(row: Row) -> int:
 
 
 def write(file: IO[bytes], format: str, lots: Iterable[Sequence[Row]]) -> None:
-    """Write rows, lot by lot: no more than one is in memory."""
+    """Write rows, lot by lot; only one lot is in memory."""
     (_write_parquet if format == "parquet" else _write_jsonl)(file, lots)
 
 
 def read(file: IO[bytes], format: str) -> Iterator[Row]:
-    """The rows of a file. Raises whatever a file raises that is not whole."""
+    """The rows of a file. Raises various errors if the file is damaged."""
     return (_read_parquet if format == "parquet" else _read_jsonl)(file)
 
 
@@ -132,7 +133,7 @@ def _write_jsonl(file: IO[bytes], lots: Iterable[Sequence[Row]]) -> None:
 
 
 def _as_object(row: Row) -> dict[str, Any]:
-    """For JSON: a payload is text if it can be, else `payload_base64` has it. NUL is no text to most readers."""
+    """For JSON: the payload as text, or else in `payload_base64`. Most readers don't take NUL as text."""
     shown = dict(zip(COLUMNS, row, strict=True))
     for name in TIMES:
         shown[name] = (EPOCH + shown[name] * MICROSECOND).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""The archive's partitions: which days there are, and that there are always some ahead."""
+"""The archive's partitions: one for each day, made ahead."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ AHEAD = 7
 """Days for which there are partitions before they begin."""
 
 MARGIN = timedelta(hours=1)
-"""How long a day must be over before it is touched: longer than any settle that had looked at the clock before."""
+"""How long a day must be over before it is touched: longer than a settle that took its time before midnight."""
 
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
-"""Rows that claim to be from before or after are nobody's day, and stay."""
+"""Rows with earlier or later times belong to no day, and stay."""
 
 OLDEST = 400
-"""Days ago: for older rows no partitions are made."""
+"""Days; no partitions are made for older rows."""
 
 FULL = 1000
-"""Pages of the default partition, some ten thousand rows, that are read in an instant."""
+"""Pages of the default partition that PostgreSQL reads in an instant: some ten thousand rows."""
 
 PAGES = 128
-"""Pages from which rows are taken at once: some thousand rows."""
+"""Pages whose rows are moved or deleted at a time: some thousand rows."""
 PAUSE = 0.05
-"""Seconds between two batches: room for others."""
+"""Seconds between two batches, for the work of others."""
 
 TRIES = 8
-"""How often a run tries what it can't do while somebody is in the way; then it is left to the next run."""
+"""How often a run tries what somebody's lock prevents; then it leaves it to the next run."""
 WAITS = (0.05, 0.25)
-"""Seconds between two of these, at random: whoever comes at regular intervals is not met each time."""
+"""Seconds between two tries, at random, so as not to meet a regular lock each time."""
 
 
-class Over(NamedTuple):
-    """The days that are wholly before a day: those in partitions, the oldest first, then those of the default one."""
+class EndedDays(NamedTuple):
+    """The days before a date: first those with partitions, from the oldest, then those in the default partition."""
 
     before: date
     days: list[Day]
 
 
-def over(store: Store, older_than: timedelta) -> Over:
-    """The days that are wholly older, by the database's clock. A day is one of UTC, and has 24 hours."""
+def ended_days(store: Store, older_than: timedelta) -> EndedDays:
+    """The days (UTC) that are wholly older, by the database's clock."""
     found = store.rows(statements.partitions(store.tables), {})
     before = (found[0].now.astimezone(UTC) - max(older_than, MARGIN)).date()
     days, rest = [], []
@@ -59,40 +59,40 @@ def over(store: Store, older_than: timedelta) -> Over:
             rest = [default._replace(day=day) for day in _days_of(store, default) if day < before]
         elif (day := day_of(row.name, row.since, row.until)) and day < before:
             days.append(Day(day, table, row.pages))
-    return Over(before, sorted(days, key=lambda one: one.day) + rest)
+    return EndedDays(before, sorted(days, key=lambda one: one.day) + rest)
 
 
 def prepare(store: Store) -> int:
     """Make the partitions of today and the next days; returns how many were missing.
 
-    The default partition has rows of days for which nobody made a partition in time, and no partition can be attached
-    for a day that has rows there. Nor for any, if it has so many that PostgreSQL, which reads them to attach another,
-    would never be done. An empty one then takes its place, and `refill` does the rest.
+    Rows of days without a partition are in the default partition. That prevents a partition for their day. If they are
+    many, it prevents all others too: PostgreSQL reads them for each new one. Then an empty default partition takes its
+    place, and `refill` moves the rows.
     """
     found = store.rows(statements.partitions(store.tables), {})
     today = found[0].now.astimezone(UTC).date()
     missing = {today + timedelta(days=n) for n in range(AHEAD + 1)} - attached(found)
     default = next((row for row in found if row.name == statements.DEFAULT), None)
     if default is not None and ((missing and default.pages > FULL) or _has_misplaced(store, default, today)):
-        patiently(store, statements.renew_default(store.settings.database_schema))
+        retry_while_locked(store, statements.renew_default(store.settings.database_schema))
     prepare_days(store, AHEAD)
     return len(missing & attached(store.rows(statements.partitions(store.tables), {})) if missing else ())
 
 
 def prepare_days(store: Store, days: int = 7) -> int:
-    """Make the partitions of today and the next `days`, as the migrations do; returns how many were missing."""
+    """Make the partitions of today and the next `days`; returns how many were missing."""
     rows = store.rows(statements.prepare_archive(store.settings.database_schema, days), {})
     return int(rows[0][0])
 
 
 def attached(found: Iterable[Any]) -> set[date | None]:
-    """The days that have a partition, of the rows of `statements.partitions`."""
+    """The days that have a partition. `found`: rows of `statements.partitions`."""
     return {day_of(row.name, row.since, row.until) for row in found if row.attached}
 
 
 def _has_misplaced(store: Store, default: Any, today: date) -> bool:
-    """Whether the default partition has rows of a day that may have a partition of its own. Those that are so old that
-    they are to go now do not count."""
+    """Whether the default partition has rows of a day that may have a partition of its own. Rows that retention is
+    about to delete don't count."""
     kept = timedelta(seconds=store.settings.archive_retention) or timedelta(days=OLDEST)
     table = statements.partition(store.tables, default.name)
     days = _days_of(store, Day(today, table, default.pages, whole=False))
@@ -100,7 +100,7 @@ def _has_misplaced(store: Store, default: Any, today: date) -> bool:
 
 
 def refill(store: Store, seconds: float) -> bool:
-    """Move the rows of former default partitions to where they belong, for so long. Returns whether there are more."""
+    """Move the rows of former default partitions back into the archive, for so long. Returns whether there are more."""
     ends = time.monotonic() + seconds
     for row in store.rows(statements.partitions(store.tables), {}):
         if not row.name.startswith(statements.REST):
@@ -122,8 +122,8 @@ def refill(store: Store, seconds: float) -> bool:
     return False
 
 
-def patiently(store: Store, statement: Executable) -> bool:
-    """Do what can only be done while nobody is in the way, and keeps nobody waiting. Returns whether it was done."""
+def retry_while_locked(store: Store, statement: Executable) -> bool:
+    """Run a statement that gives up when somebody holds a lock, some times. Returns whether it succeeded."""
     for _ in range(TRIES):
         if store.rows(statement, {})[0][0]:
             return True
@@ -132,7 +132,7 @@ def patiently(store: Store, statement: Executable) -> bool:
 
 
 def day_of(name: str, since: datetime | None, until: datetime | None) -> date | None:
-    """The day of a partition that is one; None: somebody's own division of time, which is left alone."""
+    """The day of a partition; None: it is not one day's, so somebody else made it, and it is left alone."""
     if name.startswith(statements.GONE):
         return datetime.strptime(name.removeprefix(statements.GONE), "%Y%m%d").replace(tzinfo=UTC).date()
     if since is None or until is None or until - since != timedelta(days=1):
@@ -142,7 +142,7 @@ def day_of(name: str, since: datetime | None, until: datetime | None) -> date | 
 
 
 def _days_of(store: Store, table: Day) -> list[date]:
-    """The days of which a table has rows, the oldest first."""
+    """The days whose rows are in a table, the oldest first."""
     statement, found = statements.days(table.table), set()
     for span in table.spans():
         found |= {row.day.date() for row in store.rows(statement, {**span, "since": EARLIEST, "until": LATEST})}

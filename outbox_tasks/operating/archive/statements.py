@@ -1,8 +1,8 @@
-"""The statements that read the archive day by day, and make it smaller.
+"""The statements that read the archive day by day, and delete old rows.
 
-A day is a partition. It is read and measured by ranges of its pages, each a short statement of its own: however large
-it is, no transaction is long, and nothing is sorted or searched. The default partition, which has rows only of days
-without a partition, is read in the same way, by day.
+A day is a partition. Each statement reads a range of its pages, so that no transaction is long, however large the day
+is, and nothing is sorted or searched. The default partition has the rows of days without a partition; it is read in the
+same way.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from outbox_tasks.database.schema import Tables, function
 from outbox_tasks.operating.archive.files import COLUMNS
 
 NAME = "outbox_archive_"
-"""How the name of a day's partition begins."""
+"""The name of a day's partition, before its date."""
 
 DEFAULT, GONE, REST = "outbox_archive_default", "outbox_archive_gone_", "outbox_archive_rest_"
-"""The partition of what has no day's; how the name begins of one that was taken out, to be dropped; and that of a
-former default one, whose rows are to be moved back."""
+"""The name of the default partition; the beginning of the name of a partition that was detached, to be dropped; and of
+a former default partition, whose rows are to be moved back."""
 
 LOT = 16 * 1024 * 1024
-"""Bytes of payload that are read at once, or one message's, if that has more."""
+"""Bytes of payload that are read at a time; a larger message is read alone."""
 
 FIRST: ColumnElement[Any] = literal_column("timestamptz '0001-01-01 00:00:00+00'", DateTime(True))
 LAST: ColumnElement[Any] = literal_column("timestamptz '9999-12-31 23:59:59.999999+00'", DateTime(True))
-"""PostgreSQL has times that files have not: these become the first or the last there is."""
+"""Bounds of the times in files. PostgreSQL has earlier and later ones."""
 
 COLON, NONE, X, UTF8, HEX = (literal_column(f"'{text}'", Text) for text in (":", "~", "x", "UTF8", "hex"))
 
@@ -65,7 +65,7 @@ INHERITS = table("pg_inherits", column("inhrelid"), column("inhparent"), schema=
 
 
 class Tid(UserDefinedType[str]):
-    """PostgreSQL's place of a row: a page and a number, as text `(page,number)`."""
+    """The place of a row in PostgreSQL, as text: `(page,number)`."""
 
     cache_ok = True
 
@@ -77,13 +77,13 @@ place: ColumnElement[str] = literal_column("ctid", Tid)
 
 
 def partition(t: Tables, name: str) -> Table:
-    """One partition of the archive, or what was one, as a table."""
+    """A partition, or a former one, as a table."""
     return t.archive.to_metadata(MetaData(schema=t.archive.schema), name=name)
 
 
 def partitions(t: Tables) -> Executable:
-    """The partitions of the archive, those taken out, and what is named like one, by name: name, attached, since and
-    until (none where it has no such bounds), pages, bytes with indexes, and the time now."""
+    """The partitions of the archive, the detached ones, and tables that are named like one: name, attached, since and
+    until (null if it has no such bounds), pages, bytes with indexes, and the time now."""
     schema = t.archive.schema
     parent = cast(literal(f'"{schema}".{t.archive.name}' if schema else t.archive.name), REGCLASS)
     c, i, archive = CLASSES, INHERITS, CLASSES.alias("archive")
@@ -116,7 +116,7 @@ def partitions(t: Tables) -> Executable:
 
 
 def _between() -> list[ColumnElement[bool]]:
-    """Parameters: first, last (places: from the first on, before the last)."""
+    """Parameters: first, last (places; the first is included, the last is not)."""
     first, last = (cast(bindparam(name, type_=Text), Tid) for name in ("first", "last"))
     return [place >= first, place < last]
 
@@ -137,8 +137,8 @@ def days(p: Table) -> Executable:
 
 
 def lots(p: Table) -> Executable:
-    """Where to divide a range of pages so that no part has more than a `LOT` of payload and one row: the first and the
-    last place of each part. Reads no payload. Parameters: as for `_within`."""
+    """Divides a range of pages into lots: the first and the last place of each. A lot has at most `LOT` bytes of
+    payload and one row more. Reads no payload. Parameters: as for `_within`."""
     so_far = func.sum(func.octet_length(p.c.payload), type_=BigInteger).over(order_by=place)
     row = select(place.label("place"), (so_far // literal_column(str(LOT), BigInteger)).label("lot")).where(*_within(p))
     placed = row.subquery("placed")
@@ -155,7 +155,7 @@ def rows(p: Table) -> Executable:
 
 
 def measured(p: Table) -> Executable:
-    """How many rows there are in a range of pages, and the sum of their digests: see `archive.files.measured`.
+    """The number of rows in a range of pages, and the sum of their digests: see `archive.files.measured`.
     Parameters: as for `_within`."""
     shown = select(*(_shown(p, name).label(name) for name in COLUMNS)).where(*_within(p)).subquery("shown")
     texts = (cast(shown.c[name], Text) for name in COLUMNS if name != "payload")
@@ -168,7 +168,7 @@ def measured(p: Table) -> Executable:
 
 
 def _shown(p: Table, name: str) -> ColumnElement[Any]:
-    """A column as it is written to files: only texts, whole numbers and bytes."""
+    """A column as it is written to files: text, integer or bytes."""
     if COLUMNS[name] == "time":
         bounded = func.least(func.greatest(p.c[name], FIRST), LAST)
         return cast(extract("epoch", bounded) * literal_column("1000000", Integer), BigInteger)
@@ -181,7 +181,8 @@ def remove(p: Table) -> Delete:
 
 
 def move(t: Tables, p: Table) -> Executable:
-    """Move rows of a former default partition back into the archive; says how many. Parameters: as for `_between`."""
+    """Move rows of a former default partition back into the archive; returns how many. Parameters: as for
+    `_between`."""
     names = [c.name for c in p.c]
     gone = delete(p).where(*_between()).returning(*p.c).cte("gone")
     back = insert(t.archive).from_select(names, select(*(gone.c[name] for name in names)))
@@ -189,43 +190,43 @@ def move(t: Tables, p: Table) -> Executable:
 
 
 def make_day(schema: str | None, begins: datetime) -> Executable:
-    """Make the partition of the day that begins at this time."""
+    """Make a day's partition."""
     return select(function(schema, "outbox_archive_make_day")(cast(literal(begins), DateTime(True))))
 
 
 def renew_default(schema: str | None) -> Executable:
-    """Put an empty default partition in the place of a full one; False: somebody is in the way."""
+    """Put an empty default partition in the place of a full one; False: somebody holds a lock."""
     return select(function(schema, "outbox_archive_renew_default")())
 
 
 def detach(schema: str | None, name: str) -> Executable:
-    """Take a partition out of the archive; False: somebody is in the way."""
+    """Detach a partition from the archive; False: somebody holds a lock."""
     return select(function(schema, "outbox_archive_detach")(name))
 
 
 def await_settles(schema: str | None) -> Executable:
-    """Wait a moment until no settle is under way that has begun before; False: it was not long enough."""
+    """Wait a moment until all earlier settles have ended; False: it was not long enough."""
     return select(function(schema, "outbox_archive_await_settles")())
 
 
 def drop(p: Table) -> Executable:
-    """Drop what was taken out."""
+    """Drop a detached partition."""
     return DropTable(p, if_exists=True)
 
 
 def forget_counts(t: Tables) -> Delete:
-    """Forget what became of messages long ago. Parameter: keep (seconds)."""
+    """Delete old counts of outcomes. Parameter: keep (seconds)."""
     return delete(t.tallies).where(t.tallies.c.minute < func.now() - seconds("keep"))
 
 
 def forget_workers(t: Tables) -> Delete:
-    """Forget workers that have long not been seen; what must happen now and then stays. Parameter: keep (seconds)."""
+    """Delete old heartbeats of workers; those of claims, beat and maintenance stay. Parameter: keep (seconds)."""
     h = t.heartbeats
     return delete(h).where(h.c.kind == "worker", h.c.seen_at < func.now() - seconds("keep"))
 
 
 def forget_acts(t: Tables) -> Delete:
-    """Forget who did what. Parameter: keep (seconds)."""
+    """Delete old acts of people. Parameter: keep (seconds)."""
     return delete(t.audit).where(t.audit.c.at < func.now() - seconds("keep"))
 
 

@@ -1,4 +1,4 @@
-"""Where a day of the archive is kept as files: a directory of its own in any storage that fsspec knows."""
+"""The directory of a day's files, in any storage that fsspec knows."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from outbox_tasks.redaction import without_secrets
 from outbox_tasks.relay.claim_check import SHOWN, without_login
 
 MANIFEST = "_manifest.json"
-"""What was verified of a day. The underscore: who reads a directory of data leaves such files out."""
+"""Names the verified files. DuckDB and Spark skip files with an underscore."""
 
 
 @contextmanager
 def opened(url: str, day: date) -> Iterator[DayStorage]:
-    """The directory of a day below `url`. Whatever its client raises becomes `ArchiveExportFailed`, without the login.
-
-    Raises `ArchiveFilesNotInstalled` too.
-    """
+    """The directory of a day below `url`. Raises `ArchiveExportFailed`, without the login, for whatever the client
+    raises,
+    or `ArchiveFilesNotInstalled`."""
     place = without_login(url)
     try:
         from fsspec.core import url_to_fs
 
-        # No instance from before: its clients do not survive a fork, and it remembers what it has seen.
+        # Not a cached instance: its clients do not survive a fork, and it caches listings.
         fs, root = url_to_fs(url, skip_instance_cache=True)
         yield DayStorage(fs, root, place, day)
     except OutboxError:
@@ -43,7 +42,7 @@ def opened(url: str, day: date) -> Iterator[DayStorage]:
 
 
 class DayStorage:
-    """The files of one day. A file has its name only when it is whole."""
+    """The files of one day. A file gets its name only when it is complete."""
 
     def __init__(self, fs: Any, root: str, place: str, day: date) -> None:
         self._fs = fs
@@ -54,7 +53,7 @@ class DayStorage:
         self.place = "/".join((place, *self._below))
 
     def parts(self) -> list[dict[str, Any]]:
-        """What the manifest says was verified."""
+        """The verified files, as the manifest has them."""
         try:
             found: dict[str, Any] = json.loads(self._fs.cat_file(self._path(MANIFEST)))
         except FileNotFoundError:
@@ -62,12 +61,12 @@ class DayStorage:
         return list(found["parts"])
 
     def write_parts(self, day: date, parts: Sequence[dict[str, Any]]) -> None:
-        """Say in the manifest what was verified."""
+        """Write the manifest."""
         said = json.dumps({"table": "outbox_archive", "day": str(day), "parts": list(parts)}, indent=2) + "\n"
         self.write(MANIFEST, lambda file: file.write(said.encode()))
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None: there is none."""
+        """Bytes of a file; None: it is not there."""
         self._fs.invalidate_cache()
         try:
             return int(self._fs.info(self._path(name))["size"])
@@ -75,32 +74,31 @@ class DayStorage:
             return None
 
     def open(self, name: str) -> Any:
-        """A file, to be read."""
         return self._fs.open(self._path(name), "rb")
 
     def remove(self, name: str) -> None:
         self._fs.rm_file(self._path(name))
 
     def write(self, name: str, fill: Callable[[IO[bytes]], object]) -> None:
-        """Write a file under a name that nobody reads, then give it its own: in place of what had that."""
+        """Write a file under a temporary name, then rename it, over any former one."""
         self._make_directory()
         part = self._path(f"_{name}.{uuid4().hex[:12]}.part")
         try:
             with self._fs.open(part, "wb") as file:
                 fill(file)
-                if self._local:  # the database forgets what is here: it has to be on the disk
+                if self._local:  # the database will drop these rows, so they must be on the disk
                     file.flush()
                     os.fsync(file.fileno())
             self._fs.mv(part, self._path(name))
         except BaseException:
-            with suppress(Exception):  # what went wrong before is what matters
+            with suppress(Exception):  # the first error is raised
                 self._fs.rm_file(part)
             raise
         if self._local:
             self._sync_directories()
 
     def clear(self) -> None:
-        """Remove what was half written when a process was killed."""
+        """Remove incomplete files of processes that were killed."""
         self._fs.invalidate_cache()
         with suppress(FileNotFoundError):
             for path in self._fs.ls(self._directory, detail=False):
@@ -111,7 +109,7 @@ class DayStorage:
         return f"{self._directory}/{name}"
 
     def _make_directory(self) -> None:
-        # Where a file system is not mounted, a directory in its place would hide that.
+        # Not made here: if a file system is not mounted, a new directory would hide that.
         if self._local and not Path(self._root).is_dir():
             raise FileNotFoundError(f"there is no directory {self._root}")
         self._fs.makedirs(self._directory, exist_ok=True)

@@ -214,7 +214,7 @@ def partitions(site: Site) -> Results:
         count = f"{strays:,} rows or more" if strays == statements.MOST else f"{strays:,} row{'s' * (strays > 1)}"
         yield warning(
             "default_partition",
-            f"The archive's default partition holds {count}: their days had no partition.",
+            f"The archive's default partition holds {count}, which had no day's partition.",
             "When they are old, retention deletes them one by one, instead of a day at once.",
             "outbox-tasks maintain\nIt makes the next days' partitions, and moves these rows.",
         )
