@@ -70,8 +70,7 @@ def make_app(settings: Settings | None = None) -> PinnedCelery:
         raise ConfigurationError(setting="broker_url", value=None, rule=rule)
     made = PinnedCelery("outbox_tasks", broker=settings.broker_url, settings=settings)
     made.conf.update(configuration(settings))
-    made.relay = register(made, settings)
-    connect(made.relay)
+    connect(register(made, settings))
     logs.set_up(made)
 
     def freeze(sender: Any = None, **_: Any) -> None:

@@ -19,30 +19,30 @@ from outbox_tasks.broker.names import QUEUES
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.connect import connect
 from outbox_tasks.telemetry.logs import quieten_claims
-from outbox_tasks.worker.process import Relay
+from outbox_tasks.worker.resources import Resources
 from outbox_tasks.worker.schedule import beat_schedule
 from outbox_tasks.worker.tasks import register
 
 log = logging.getLogger(__name__)
 
 
-def install(app: Celery, settings: Settings) -> Relay:
+def install(app: Celery, settings: Settings) -> Resources:
     """Add the relay's tasks, queues and schedule to `app`. Whatever the app configures itself stays as it is.
 
     It may be called before or after the app is configured. Called again, it changes nothing, and returns the first
-    call's relay. What rules out the relay in the app's configuration is told at the start of a worker.
+    call's resources. What rules out the relay in the app's configuration is told at the start of a worker.
     """
-    relay: Relay | None = vars(app).get("outbox_relay")
-    if relay is not None:
-        if relay.given != settings:
+    resources: Resources | None = vars(app).get("outbox_relay")
+    if resources is not None:
+        if resources.given != settings:
             log.warning("%r has an outbox with other settings already, and keeps those", app)
-        return relay
-    relay = register(app, settings)
-    connect(relay)
+        return resources
+    resources = register(app, settings)
+    connect(resources)
     quieten_claims()
     _add_queues(app)
     _add_schedule(app, settings)
-    return relay
+    return resources
 
 
 def _add_queues(app: Celery) -> None:

@@ -14,26 +14,26 @@ from outbox_tasks.signals import settled
 from outbox_tasks.telemetry import heartbeat, logs, metrics, monitor
 from outbox_tasks.telemetry.alerts import teller, webhook
 from outbox_tasks.telemetry.counters import Counters
-from outbox_tasks.worker.process import Relay, serves
+from outbox_tasks.worker.resources import Resources, serves
 
 
-def connect(relay: Relay) -> None:
+def connect(resources: Resources) -> None:
     """Have the workers of the relay's app tell. Called once for an app."""
-    app = relay.app
+    app = resources.app
 
     def check(sender: Any = None, **_: Any) -> None:
         if sender.app is app and serves(app):
             try:
-                webhook.check(relay.settings)
+                webhook.check(resources.settings)
             except OutboxError as error:
                 raise SystemExit(f"outbox_tasks: {error}") from None
 
-    counters = Counters(lambda: relay.store)
+    counters = Counters(lambda: resources.store)
     counters.connect(app)
-    relay.before_close.append(counters.close)
+    resources.before_close.append(counters.close)
     settled.connect(logs.published, sender=app, weak=False)
     signals.worker_init.connect(check, weak=False)
-    teller.connect(relay)
-    heartbeat.connect(relay)
-    metrics.connect(relay)
-    monitor.connect(relay)
+    teller.connect(resources)
+    heartbeat.connect(resources)
+    metrics.connect(resources)
+    monitor.connect(resources)

@@ -27,7 +27,7 @@ from outbox_tasks.errors import OutboxError
 from outbox_tasks.redaction import logger
 from outbox_tasks.settings import Settings
 from outbox_tasks.worker.liveness import TICK, Liveness
-from outbox_tasks.worker.process import Relay, serves
+from outbox_tasks.worker.resources import Resources, serves
 
 log = logger(__name__)
 
@@ -35,12 +35,12 @@ EVERY = 10.0
 """Seconds between two heartbeats."""
 
 
-def connect(relay: Relay) -> None:
+def connect(resources: Resources) -> None:
     """Have the workers of this app beat, those that serve the relay's queues."""
-    relay.app.steps["consumer"].add(Beating)
+    resources.app.steps["consumer"].add(HeartbeatStep)
 
 
-class Beating(bootsteps.StartStopStep):
+class HeartbeatStep(bootsteps.StartStopStep):
     """Starts when a worker begins to consume, stops when it loses its broker, and starts again."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -51,11 +51,11 @@ class Beating(bootsteps.StartStopStep):
         return serves(consumer.app)
 
     def start(self, consumer: Any) -> None:
-        relay: Relay = consumer.app.outbox_relay
-        relay.liveness.start(solo=isinstance(consumer.pool, solo.TaskPool))
-        self._timer = consumer.timer.call_repeatedly(TICK, relay.liveness.tick)
+        resources: Resources = consumer.app.outbox_relay
+        resources.liveness.start(solo=isinstance(consumer.pool, solo.TaskPool))
+        self._timer = consumer.timer.call_repeatedly(TICK, resources.liveness.tick)
         if self._heartbeat is None:
-            self._heartbeat = Heartbeat(relay.settings, relay.liveness, consumer.hostname, _facts(consumer))
+            self._heartbeat = Heartbeat(resources.settings, resources.liveness, consumer.hostname, _facts(consumer))
             self._heartbeat.start()
 
     def stop(self, consumer: Any) -> None:

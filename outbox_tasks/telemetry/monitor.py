@@ -27,7 +27,7 @@ from outbox_tasks.errors import BrokerUnreachable, MetricsNotInstalled, MonitorP
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry import metrics
-from outbox_tasks.worker.process import Relay, serves
+from outbox_tasks.worker.resources import Resources, serves
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +43,12 @@ Answer = tuple[HTTPStatus, bytes, str]
 Page = Callable[[], Answer]
 
 
-def connect(relay: Relay) -> None:
+def connect(resources: Resources) -> None:
     """Have the workers of this app answer, if the settings say so."""
-    relay.app.steps["worker"].add(Answering)
+    resources.app.steps["worker"].add(MonitorStep)
 
 
-class Answering(bootsteps.StartStopStep):
+class MonitorStep(bootsteps.StartStopStep):
     """Takes the port before the pool is made, while the worker can still refuse to start, and answers afterwards: also
     while the worker has not found its broker yet."""
 
@@ -59,28 +59,30 @@ class Answering(bootsteps.StartStopStep):
         return serves(app) and app.outbox_relay.settings.monitor_port is not None
 
     def create(self, worker: Any) -> Monitor:
-        relay: Relay = worker.app.outbox_relay
+        resources: Resources = worker.app.outbox_relay
         try:
-            monitor = Monitor(relay.settings, of_worker(relay))
+            monitor = Monitor(resources.settings, of_worker(resources))
         except OutboxError as error:
             raise SystemExit(f"outbox_tasks: {error}") from None
         signals.worker_process_init.connect(monitor.leave, weak=False)
         return monitor
 
 
-def of_worker(relay: Relay) -> dict[str, Page]:
+def of_worker(resources: Resources) -> dict[str, Page]:
     """The pages of a worker."""
-    database = Recent(lambda: database_trouble(relay.settings))
+    database = Recent(lambda: database_trouble(resources.settings))
+
+    liveness = resources.liveness
 
     def live() -> Answer:
-        trouble = relay.liveness.trouble()
-        if trouble is not None and not relay.liveness.connected and refuses(relay.app):
+        trouble = liveness.trouble()
+        if trouble is not None and not liveness.connected and refuses(resources.app):
             # To start the worker anew would not bring the broker back, and would only delay it afterwards.
             return verdict([], note=f"{trouble}, which is down")
         return verdict([trouble] if trouble else [])
 
     def ready() -> Answer:
-        broker = relay.liveness.trouble() or (None if relay.liveness.connected else "it is not connected to its broker")
+        broker = liveness.trouble() or (None if liveness.connected else "it is not connected to its broker")
         return verdict([found for found in (database(), broker) if found])
 
     return {"/livez": live, "/readyz": ready, "/metrics": lambda: exposed(metrics.exposition)}

@@ -23,6 +23,7 @@ from outbox_tasks.broker.celery_internals import quiet_tracer, tracer_is_wrapped
 from outbox_tasks.broker.names import PUBLISH_TASK
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.worker.dead_processes import end_leases_of_dead_processes
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class LeasingRequest(Request):
         """Celery calls this when the task failed, or its process ended or is about to be killed."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if isinstance(error, WorkerLostError | TimeLimitExceeded) and self.worker_pid:
-            self.task.app.outbox_relay.end_leases_of_the_dead(self.worker_pid)
+            end_leases_of_dead_processes(self.task.app.outbox_relay.settings, self.worker_pid)
         return super().on_failure(exc_info, *args, **keywords)
 
 

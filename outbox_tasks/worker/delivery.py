@@ -15,103 +15,94 @@ from outbox_tasks.redaction import redacted
 from outbox_tasks.relay.deliver import Listener, deliver
 from outbox_tasks.relay.retry import backoff
 from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, settled
-from outbox_tasks.worker.process import Relay
+from outbox_tasks.worker.resources import Resources
 
 log = logging.getLogger(__name__)
 
 
-def deliver_in(task: Task, relay: Relay, bundle: Bundle) -> list[Verdict]:
+def deliver_in(task: Task, resources: Resources, bundle: Bundle) -> list[Verdict]:
     """Deliver a bundle in its task. If the database can't begin it, Celery retries the task, within the lease."""
     # A single message whose task was tried more often than the message was begun gets all the time there is.
     unhurried = len(bundle.tickets) == 1 and task.request.retries > bundle.tickets[0].attempt
-    listener = _TaskListener(task, relay)
+    listener = _TaskListener(task, resources)
     try:
-        store = relay.store
+        store = resources.store
     except DatabaseUnavailable as error:
         listener.not_begun(bundle, error)
         raise
-    return deliver(store, relay.publishers, bundle, listener, unhurried=unhurried)
+    return deliver(store, resources.publishers, bundle, listener, unhurried=unhurried)
 
 
 class _TaskListener(Listener):
     """Tells the log and the receivers of our signals, and turns trouble with the database into Celery's terms."""
 
-    def __init__(self, task: Task, relay: Relay) -> None:
-        self._task, self._relay = task, relay
+    def __init__(self, task: Task, resources: Resources) -> None:
+        self._task, self._resources = task, resources
 
     def no_slot(self) -> None:
-        self._relay.slots_full.note()
+        self._resources.slots_full.note()
 
     def not_begun(self, bundle: Bundle, error: DatabaseUnavailable) -> None:
-        wait = backoff(self._relay.settings, self._task.request.retries + 1)
-        smaller = _halved(self._relay, bundle) if isinstance(error, DatabaseTooSlow) else None
+        wait = backoff(self._resources.settings, self._task.request.retries + 1)
+        smaller = _halved(self._resources, bundle) if isinstance(error, DatabaseTooSlow) else None
         raise self._task.retry(args=smaller, exc=error, countdown=wait) from error
 
     def not_settled(self, bundle: Bundle, error: Exception) -> None:
         if isinstance(error, SoftTimeLimitExceeded):
             reason = "the messages were sent, and the time limit came before they were settled"
-            url = redacted(self._relay.settings.database_url or "")
+            url = redacted(self._resources.settings.database_url or "")
             raise DatabaseUnavailable(url=url, reason=reason) from error
 
     def breaker_opened(self, bundle: Bundle, code: str | None, error: str | None) -> None:
-        breaker_opened.send(sender=self._relay.app, destination=bundle.destination, code=code, error=error)
+        breaker_opened.send(sender=self._resources.app, destination=bundle.destination, code=code, error=error)
 
     def dead(self, bundle: Bundle, verdict: Verdict) -> None:
-        ticket, code, error = verdict.ticket, verdict.code, verdict.error
-        tell_dead(
-            self._relay, bundle.destination, ticket.id, ticket.event_type, ticket.key, ticket.attempt, code, error
-        )
+        report_dead(self._resources, bundle.destination, verdict)
 
     def settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float) -> None:
-        settled.send(sender=self._relay.app, bundle=bundle, verdicts=verdicts, seconds=seconds)
+        settled.send(sender=self._resources.app, bundle=bundle, verdicts=verdicts, seconds=seconds)
 
 
-def _halved(relay: Relay, bundle: Bundle) -> tuple[Any, ...] | None:
+def _halved(resources: Resources, bundle: Bundle) -> tuple[Any, ...] | None:
     """The arguments of a bundle with the first half of these messages: all of them took a begin too long. Releases
     the other half. None: the bundle stays as it is."""
     kept = len(bundle.tickets) // 2
     if not kept:
         return None
     try:
-        relay.store.release(bundle.lease, bundle.tickets[kept:])
+        resources.store.release(bundle.lease, bundle.tickets[kept:])
     except DatabaseUnavailable:  # then it is slow at everything
         return None
     log.warning("a bundle of %d messages to %s is halved", len(bundle.tickets), bundle.destination)
     return bundle.destination, bundle.lease, [ticket[:3] for ticket in bundle.tickets[:kept]]
 
 
-def tell_dead(
-    relay: Relay,
-    destination: str,
-    id: str,
-    event_type: str,
-    key: str | None,
-    attempts: int,
-    code: str | None,
-    error: str | None,
-) -> None:
+def report_dead(resources: Resources, destination: str, verdict: Verdict) -> None:
     """Tell the log and the receivers of our signals that a message is dead, and if its key waits for it."""
-    facts = {"message_id": id, "event_type": event_type, "key": key, "attempts": attempts, "code": code, "error": error}
-    told = {"destination": destination, **{name: value for name, value in facts.items() if name != "error"}}
+    ticket, code = verdict.ticket, verdict.code
+    id, key = ticket.id, ticket.key
+    facts = {
+        "destination": destination, "message_id": id, "event_type": ticket.event_type, "key": key,
+        "attempts": ticket.attempt, "code": code,
+    }  # fmt: skip
     text = "message %s (%s) to %s is dead after attempt %d: %s"
-    log.warning(text, id, event_type, destination, attempts, code, extra=told)
-    dead_letter.send(sender=relay.app, destination=destination, **facts)
-    if key is None or not relay.settings.dead_blocks(destination):
-        return
-    log.warning("dead message %s (%s) holds up the key %r of %s", id, code, key, destination, extra=told)
-    key_blocked.send(sender=relay.app, destination=destination, key=key, message_id=id, code=code)
+    log.warning(text, id, ticket.event_type, destination, ticket.attempt, code, extra=facts)
+    dead_letter.send(sender=resources.app, **facts, error=verdict.error)
+    if key is not None and resources.settings.dead_blocks(destination):
+        log.warning("dead message %s (%s) holds up the key %r of %s", id, code, key, destination, extra=facts)
+        key_blocked.send(sender=resources.app, destination=destination, key=key, message_id=id, code=code)
 
 
-def wake_claim(relay: Relay, bundle: Bundle) -> None:
+def wake_claim(resources: Resources, bundle: Bundle) -> None:
     """Wake the claim if more was due than it took, before the queue is empty. Beat would do it a little later."""
     if bundle.more:
         try:
-            relay.broker.wake_claim()
+            resources.broker.wake_claim()
         except (BrokerUnreachable, SoftTimeLimitExceeded) as error:
             log.warning("could not wake the claim: %s", error)
 
 
-def conclude(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
+def conclude(task: Task, resources: Resources, bundle: Bundle, verdict: Verdict) -> str:
     """End the task of one message as its verdict says. Its row has been settled before."""
     ticket = verdict.ticket
     match verdict.step:
@@ -126,10 +117,10 @@ def conclude(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
         case Step.RELEASE | Step.OUTAGE:
             raise Retry(f"{verdict.code}", when=verdict.wait)
         case Step.RETRY:
-            return _retry(task, relay, bundle, verdict)
+            return _retry(task, resources, bundle, verdict)
 
 
-def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
+def _retry(task: Task, resources: Resources, bundle: Bundle, verdict: Verdict) -> str:
     """Let Celery retry. The lease already covers the wait: if the task gets lost, the row is claimed again."""
     ticket, wait = verdict.ticket, verdict.wait
     try:
@@ -144,5 +135,5 @@ def _retry(task: Task, relay: Relay, bundle: Bundle, verdict: Verdict) -> str:
         facts = {"message_id": ticket.id, "destination": bundle.destination, "lease": bundle.lease}
         text = "message %s to %s goes back to the table, lease %s: its retry was refused: %s"
         log.warning(text, ticket.id, bundle.destination, bundle.lease, refused.reason, extra=facts)
-        relay.store.release(bundle.lease, [ticket], wait)
+        resources.store.release(bundle.lease, [ticket], wait)
         raise Retry(f"{verdict.code}", when=wait) from refused

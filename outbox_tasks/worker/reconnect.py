@@ -11,7 +11,7 @@ from celery import bootsteps
 
 from outbox_tasks.broker.broker import AT_ONCE
 from outbox_tasks.broker.celery_internals import set_connect_waits, wrap_event_publish, wrap_restore
-from outbox_tasks.worker.process import Relay, serves
+from outbox_tasks.worker.resources import Resources, serves
 
 log = logging.getLogger(__name__)
 
@@ -22,12 +22,12 @@ SILENT = 10.0
 """Seconds without events after one of them took long."""
 
 
-def connect(relay: Relay) -> None:
+def connect(resources: Resources) -> None:
     """Have those workers of this app return soon that serve the relay's queues."""
-    relay.app.steps["consumer"].add(Returning)
+    resources.app.steps["consumer"].add(ReconnectSoon)
 
 
-class Returning(bootsteps.StartStopStep):
+class ReconnectSoon(bootsteps.StartStopStep):
     """Starts with each connection to the broker."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)

@@ -25,7 +25,7 @@ from outbox_tasks.telemetry.alerts import statements as telling
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.board import KEPT, KEYS, QUIET, Board, News
 from outbox_tasks.telemetry.alerts.teller import connect
-from outbox_tasks.worker.process import Relay
+from outbox_tasks.worker.resources import Resources
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.test_plans import explained, pages
 from tests.receiver import Receiver, receiver
@@ -327,7 +327,7 @@ class Process:
 
     def __init__(self, settings: Settings) -> None:
         self.app = Celery("a_process", set_as_current=False)
-        self.alerts = connect(Relay(self.app, settings))
+        self.alerts = connect(Resources(self.app, settings))
 
     def die(self, count: int, **facts: Any) -> None:
         told = {"destination": "orders", "event_type": "order.created", "attempts": 1, "code": "http_400", **facts}

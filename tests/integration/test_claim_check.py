@@ -50,7 +50,7 @@ def app(mine: Settings, store: Store) -> Iterator[Celery]:
     made = make_app(mine)
     made.finalize()
     yield made
-    made.relay.close()
+    made.outbox_relay.close()
     made.close()
 
 

@@ -34,7 +34,7 @@ def app(settings: MakeSettings, own_redis: EmbeddedValkey, store: Store) -> Iter
     made = make_app(settings(broker_url=own_redis.url))
     made.finalize()
     yield made
-    made.relay.close()
+    made.outbox_relay.close()
     made.close()
 
 
@@ -149,7 +149,7 @@ def test_a_bundle_whose_begin_takes_too_long_is_halved_until_it_does_not(
     rest = rows.hot()
     assert [(row.lease, row.begun, row.attempts) for row in rest] == [(None, False, 0)] * (32 - sent)
     assert len(new_store().claim({"orders": 100}, str(UUID(int=7)))) == 32 - sent
-    app.relay.close()
+    app.outbox_relay.close()
 
 
 @pytest.mark.parametrize("task", ["outbox_tasks.publish", "outbox_tasks.bundle"])
@@ -173,7 +173,7 @@ def test_a_single_message_whose_begin_takes_too_long_is_given_more_time(
     assert stream.ids() == [id]
     [archived] = rows.archived()
     assert archived.attempts == 1
-    app.relay.close()
+    app.outbox_relay.close()
 
 
 def test_a_bundle_sends_only_messages_of_its_destination(

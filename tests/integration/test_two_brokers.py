@@ -17,6 +17,7 @@ from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.install import install
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import CLAIM_QUEUE
+from outbox_tasks.worker.start_checks import check
 from tests.conftest import MakeSettings, Rows, eventually
 
 NewApp = Callable[..., Celery]
@@ -73,11 +74,11 @@ def test_where_there_is_one_the_nudge_goes_as_the_app_says(
 def test_an_app_that_has_the_relay_installed_must_have_its_broker(
     settings: MakeSettings, rows: Rows, own_redis: EmbeddedValkey, theirs: str, new_app: NewApp
 ) -> None:
-    relay = install(new_app(theirs), settings(broker_url=own_redis.url))
+    resources = install(new_app(theirs), settings(broker_url=own_redis.url))
     with pytest.raises(ConfigurationError, match=r"Setting broker_url = .* take the relay's tasks from redis://.*/1\."):
-        relay.check()
-    install(new_app(theirs), settings(broker_url=theirs)).check()
-    install(new_app(theirs), settings(broker_url=None)).check()
+        check(resources)
+    check(install(new_app(theirs), settings(broker_url=theirs)))
+    check(install(new_app(theirs), settings(broker_url=None)))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from outbox_tasks.broker.names import BUNDLE_TASK
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.relay.retry import MAX_CODE
 from outbox_tasks.settings import Settings
-from outbox_tasks.worker.arrivals import MOST
 from outbox_tasks.worker.bundles import outcome_events, report
+from outbox_tasks.worker.message_checks import MOST
 from outbox_tasks.worker.tasks import register
 
 EVENT = {

@@ -10,7 +10,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from outbox_tasks.celery import make_app
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.install import install
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.worker.start_checks import check, check_pool
 from outbox_tasks.writing.nudge import broker_nudge
 from tests.conftest import MakeSettings, eventually
 
@@ -303,15 +304,15 @@ def test_installed_twice_is_installed_once(
     new_app: Callable[..., Celery], settings: MakeSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = new_app(task_default_queue="shop")
-    relay = install(app, settings())
+    resources = install(app, settings())
     app.finalize()
-    assert install(app, settings()) is relay
+    assert install(app, settings()) is resources
     assert not caplog.records
-    assert install(app, settings(claim_interval=0.5)) is relay
+    assert install(app, settings(claim_interval=0.5)) is resources
     assert "other settings" in caplog.text
     assert list(app.amqp.queues.consume_from) == ["shop", *QUEUES]
     own = make_app(settings(broker_url="memory://"))
-    assert install(own, settings(broker_url="memory://")) is own.relay
+    assert install(own, settings(broker_url="memory://")) is own.outbox_relay
 
 
 def test_two_apps_in_one_process_have_each_their_own(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
@@ -366,13 +367,13 @@ class TestBroker:
         }
         options = {"global_keyprefix": "shop:", "socket_timeout": 1}
         app = new_app(broker_url=url, broker_transport_options=options)
-        relay = install(app, settings(destinations=destinations))
-        assert relay.settings.broker_url == ("redis://here:1/0" if isinstance(url, str) else ";".join(url))
-        assert relay.settings.destinations["tasks"].transport_options == {
+        resources = install(app, settings(destinations=destinations))
+        assert resources.settings.broker_url == ("redis://here:1/0" if isinstance(url, str) else ";".join(url))
+        assert resources.settings.destinations["tasks"].transport_options == {
             "global_keyprefix": "shop:",
             "socket_timeout": 3,
         }
-        assert relay.settings.destinations["elsewhere"].transport_options == {}
+        assert resources.settings.destinations["elsewhere"].transport_options == {}
 
     def test_settings_with_a_broker_keep_it(self, new_app: Callable[..., Celery], settings: MakeSettings) -> None:
         given = settings(broker_url="redis://tasks:1/0")
@@ -397,9 +398,9 @@ class TestCheck:
         self, new_app: Callable[..., Celery], settings: MakeSettings, values: dict[str, Any], reason: str
     ) -> None:
         app = new_app(**{"broker_url": "redis://localhost:1/0", **values})
-        relay = install(app, settings())
+        resources = install(app, settings())
         with pytest.raises(ConfigurationError, match=reason):
-            relay.check()
+            check(resources)
         worker = app.WorkController.__new__(app.WorkController)  # one that goes no further than to say that it starts
         with pytest.raises(SystemExit, match="outbox_tasks: Setting"):
             signals.worker_init.send(sender=worker)
@@ -429,19 +430,15 @@ class TestCheck:
         self,
         new_app: Callable[..., Celery],
         settings: MakeSettings,
-        monkeypatch: pytest.MonkeyPatch,
         pool: Any,
         url: str,
         reason: str | None,
     ) -> None:
         app = new_app(broker_url="redis://localhost:1/0")
-        relay = install(app, settings(destinations={"orders": {"url": url}}))
-        monkeypatch.setattr(relay, "check", lambda: None)  # there is no database
-        worker = app.WorkController.__new__(app.WorkController)
-        worker.pool_cls, worker.concurrency = pool, 7
-        with nullcontext() if reason is None else pytest.raises(SystemExit, match=reason):
-            signals.worker_init.send(sender=worker)
-        assert relay.threads == (7 if pool in ("gevent", TaskPool) else 1)
+        resources = install(app, settings(destinations={"orders": {"url": url}}))
+        with nullcontext() if reason is None else pytest.raises(ConfigurationError, match=reason):
+            check_pool(resources, SimpleNamespace(pool_cls=pool, concurrency=7))
+        assert resources.threads == (7 if pool in ("gevent", TaskPool) else 1)
 
     def test_counts_with_the_broker_s_own_visibility_timeout(
         self, new_app: Callable[..., Celery], settings: MakeSettings

@@ -335,11 +335,11 @@ SILENT = """
 import sys
 from celery import Celery, signals
 from outbox_tasks.telemetry import metrics
-from outbox_tasks.worker.process import Relay
+from outbox_tasks.worker.resources import Resources
 from outbox_tasks.settings import Settings
 
 app = Celery("counted")
-metrics.connect(Relay(app, Settings()))
+metrics.connect(Resources(app, Settings()))
 signals.worker_init.send(sender=type("Worker", (), {"app": app}))
 signals.worker_process_init.send(sender=None)
 assert "prometheus_client" not in sys.modules
@@ -357,11 +357,11 @@ sys.meta_path.insert(0, Blocked())
 from celery import Celery, signals
 from outbox_tasks.telemetry import metrics
 from outbox_tasks.errors import MetricsNotInstalled
-from outbox_tasks.worker.process import Relay
+from outbox_tasks.worker.resources import Resources
 from outbox_tasks.settings import Settings
 
 app = Celery("counted")
-metrics.connect(Relay(app, Settings(monitor_port=0)))
+metrics.connect(Resources(app, Settings(monitor_port=0)))
 signals.worker_init.send(sender=type("Worker", (), {"app": app}))
 try:
     metrics.exposition()

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def installed() -> tuple[Celery, Settings] | None:
     """The app in which the relay is installed, with the relay's settings, for `celery -A <app> outbox`."""
     app = getattr(click.get_current_context().obj, "app", None)
-    relay = None if app is None else vars(app).get("outbox_relay")
-    return None if relay is None else (app, relay.settings)
+    resources = None if app is None else vars(app).get("outbox_relay")
+    return None if resources is None else (app, resources.settings)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.signals import Signal, breaker_opened, dead_letter, key_blocked, stale
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.board import Board, News, pace
-from outbox_tasks.worker.process import Relay, serves
+from outbox_tasks.worker.resources import Resources, serves
 
 log = logger("outbox_tasks.alerts")
 
@@ -38,9 +38,9 @@ BROKEN_PAUSE = 1.0
 """Seconds before the next try while the database is away."""
 
 
-def connect(relay: Relay) -> Alerts:
+def connect(resources: Resources) -> Alerts:
     """Have what happens in this process told, and its workers look out for the rest."""
-    alerts = Alerts(relay)
+    alerts = Alerts(resources)
     told: dict[Signal, Callable[..., None]] = {
         dead_letter: alerts.dead_letter,
         key_blocked: alerts.key_blocked,
@@ -48,11 +48,11 @@ def connect(relay: Relay) -> Alerts:
         stale: alerts.stale,
     }
     for signal, receive in told.items():
-        signal.connect(receive, sender=relay.app, weak=False)
+        signal.connect(receive, sender=resources.app, weak=False)
 
     def watch(sender: Any = None, **_: Any) -> None:
         # After the pool's processes are made: a fork takes no thread along.
-        if sender.app is relay.app and serves(relay.app):
+        if sender.app is resources.app and serves(resources.app):
             alerts.watch()
 
     def close(**_: Any) -> None:
@@ -67,8 +67,8 @@ def connect(relay: Relay) -> Alerts:
 class Alerts:
     """The alerts of one process. Nothing that is called here waits or fails."""
 
-    def __init__(self, relay: Relay) -> None:
-        self._teller = PerProcess(lambda: Teller(relay))
+    def __init__(self, resources: Resources) -> None:
+        self._teller = PerProcess(lambda: Teller(resources))
 
     def dead_letter(self, destination: str, message_id: str, event_type: str, code: str | None, **_: Any) -> None:
         """See the signal. By its code: the text of an error may quote what the message said."""
@@ -105,10 +105,10 @@ class Alerts:
 class Teller:
     """The thread that puts down what has happened, and tells what is to be told."""
 
-    def __init__(self, relay: Relay) -> None:
-        self._relay = relay
-        self._settings = relay.settings
-        self._pace = pace(relay.settings)
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._settings = resources.settings
+        self._pace = pace(resources.settings)
         self._orders: SimpleQueue[Callable[[], None]] = SimpleQueue()
         """What others ask of the thread, for the thread to do."""
         self._pending: dict[str, News] = {}
@@ -200,7 +200,7 @@ class Teller:
         if not board.turn(self._pace):
             return []
         for destination, oldest in board.stale().items():
-            stale.send(sender=self._relay.app, destination=destination, oldest=oldest)
+            stale.send(sender=self._resources.app, destination=destination, oldest=oldest)
         if time.monotonic() >= self._next_clearing:
             self._next_clearing = time.monotonic() + 3600
             board.forget()

@@ -16,21 +16,21 @@ from celery import signals
 
 from outbox_tasks.errors import MetricsNotInstalled
 from outbox_tasks.relay.store import Store
-from outbox_tasks.worker.process import Relay
+from outbox_tasks.worker.resources import Resources
 
 log = logging.getLogger(__name__)
 
 VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
-def connect(relay: Relay) -> None:
+def connect(resources: Resources) -> None:
     """Have the workers of the relay's app count, if their settings say so."""
-    app = relay.app
+    app = resources.app
     counting = False
 
     def begin(sender: Any = None, **_: Any) -> None:
         # In the main process, before it forks: the directory must be the same for all, and what is imported is shared.
-        if sender.app is app and relay.settings.monitor_port is not None:
+        if sender.app is app and resources.settings.monitor_port is not None:
             try:
                 _part("directory").prepare()
                 count()
@@ -39,14 +39,14 @@ def connect(relay: Relay) -> None:
 
     def join(**_: Any) -> None:
         # In a process of the pool: it counts already if it was forked, but not if it was spawned.
-        if relay.settings.monitor_port is not None and os.environ.get(VARIABLE):
+        if resources.settings.monitor_port is not None and os.environ.get(VARIABLE):
             count()
 
     def count() -> None:
         nonlocal counting
         if not counting:
             _part("directory").count_here()
-            _part("workers").Counting(relay.settings.destinations).listen(app)
+            _part("workers").Counting(resources.settings.destinations).listen(app)
             counting = True
 
     def leave(**_: Any) -> None:

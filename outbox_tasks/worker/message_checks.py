@@ -20,7 +20,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 
 from outbox_tasks.broker.celery_internals import wrap_redis_read, wrap_task_handler
 from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, WAIT
-from outbox_tasks.worker.process import Relay, serves
+from outbox_tasks.worker.resources import Resources, serves
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +40,12 @@ SHOWN = 200
 IS_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 
 
-def connect(relay: Relay) -> None:
+def connect(resources: Resources) -> None:
     """Have those workers of this app check that serve the relay's queues."""
-    relay.app.steps["consumer"].add(Arriving)
+    resources.app.steps["consumer"].add(CheckMessages)
 
 
-class Arriving(bootsteps.StartStopStep):
+class CheckMessages(bootsteps.StartStopStep):
     """Stands between Celery's consumer and its tasks."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)

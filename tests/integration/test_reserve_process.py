@@ -15,7 +15,7 @@ from kombu import Connection, Queue
 from outbox_tasks.celery import make_app
 from outbox_tasks.model import Bundle, Ticket
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
-from outbox_tasks.worker.reserve import Reserving
+from outbox_tasks.worker.reserve_process import ReserveProcess
 from outbox_tasks.worker.slots_full import HOLDS, SlotsFull
 
 LITTLE, MUCH = "little", "much"
@@ -29,7 +29,7 @@ class Running:
 def connection(broker_url: str) -> Iterator[Connection]:
     """With one bundle of a backlog in the queue, and a small one that came later."""
     settings = Settings(broker_url=broker_url, destinations={name: {"url": "celery://"} for name in (LITTLE, MUCH)})
-    broker = make_app(settings).relay.broker
+    broker = make_app(settings).outbox_relay.broker
     tickets = tuple(Ticket(str(uuid4()), 0, "order.created") for _ in range(2))
     broker.send([Bundle(MUCH, str(uuid4()), tickets, lane=2)])
     broker.send([Bundle(LITTLE, str(uuid4()), tickets)])
@@ -51,7 +51,7 @@ def take(connection: Connection) -> Iterator[Callable[[int, int], str | None]]:
             controller=SimpleNamespace(),
             pool=SimpleNamespace(num_processes=4),
         )
-        Reserving(consumer).start(consumer)
+        ReserveProcess(consumer).start(consumer)
 
         def look(processes: int, busy: int, *, full: bool = True) -> str | None:
             consumer.pool.num_processes = processes

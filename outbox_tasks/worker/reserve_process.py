@@ -14,18 +14,18 @@ from celery.worker import state
 
 from outbox_tasks.broker.celery_internals import choose_redis_steps, redis_steps
 from outbox_tasks.settings import PUBLISH_QUEUE
-from outbox_tasks.worker.process import Relay
+from outbox_tasks.worker.resources import Resources
 
 LOOK_AGAIN = 0.01
 """Seconds for which a worker waits for bundles that go first. Then another process may be free."""
 
 
-def connect(relay: Relay) -> None:
+def connect(resources: Resources) -> None:
     """Have those workers of this app do so that take publish tasks."""
-    relay.app.steps["consumer"].add(Reserving)
+    resources.app.steps["consumer"].add(ReserveProcess)
 
 
-class Reserving(bootsteps.StartStopStep):
+class ReserveProcess(bootsteps.StartStopStep):
     """Starts with each connection to the broker."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -40,6 +40,6 @@ class Reserving(bootsteps.StartStopStep):
 
     @staticmethod
     def _is_for_others(consumer: Any) -> bool:
-        relay: Relay = consumer.app.outbox_relay
+        resources: Resources = consumer.app.outbox_relay
         processes = getattr(consumer.controller, "max_concurrency", None) or consumer.pool.num_processes
-        return relay.slots_full.noted and 1 < processes <= len(state.reserved_requests) + 1
+        return resources.slots_full.noted and 1 < processes <= len(state.reserved_requests) + 1

@@ -1,0 +1,85 @@
+"""What the relay's tasks of an app work with: settings, the broker, and the connections of each process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+
+from celery import Celery
+
+from outbox_tasks.broker.broker import Broker
+from outbox_tasks.broker.names import QUEUES
+from outbox_tasks.broker.pinned import joined
+from outbox_tasks.per_process import PerProcess
+from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
+from outbox_tasks.worker.liveness import Liveness
+from outbox_tasks.worker.slots_full import SlotsFull
+
+
+class Resources:
+    """The relay's settings and broker in an app. Each process opens its own store and publishers when it needs them."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self.app = app
+        self.broker = Broker(app, settings)
+        self.given = settings
+        self.liveness = Liveness()
+        self.slots_full = SlotsFull()
+        self.before_close: list[Callable[[], None]] = []
+        """Called when this process ends, to write what it still has."""
+        self.threads = 1
+        """How many tasks run at once in this process."""
+        self.database_away_at: float | None = time.monotonic()
+        """When a claim of this process last found the database away; None once it has ended the leases that a crash of
+        the database may have left."""
+        self._store = PerProcess(self._open_store, lambda parents: parents.engine.dispose(close=False))
+        self._publishers = PerProcess(lambda: Publishers(self.settings))
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The given settings. If they name no broker, they get the app's, for `celery://` destinations too.
+
+        Don't read this before the app is configured.
+        """
+        given, conf = self.given, self.app.conf
+        url = joined(conf.broker_write_url)
+        if given.broker_url is not None or not url:
+            return given
+        destinations = dict(given.destinations)
+        for name, destination in given.destinations.items():
+            if destination.takes_the_relays_broker:
+                options = {**conf.broker_transport_options, **destination.transport_options}
+                destinations[name] = destination.model_copy(update={"transport_options": options})
+        return given.replace(broker_url=url, destinations=destinations)
+
+    @property
+    def store(self) -> Store:
+        """The store of this process. Raises a `Schema…` error when the tables are not of this release."""
+        return self._store.get()
+
+    @property
+    def publishers(self) -> Publishers:
+        """The publishers of this process."""
+        return self._publishers.get()
+
+    def _open_store(self) -> Store:
+        store = Store.connect(self.settings)
+        store.check_version()
+        store.traffic.threads = self.threads
+        return store
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        for end in self.before_close:
+            end()
+        for opened in (self._publishers.take(), self._store.take()):
+            if opened is not None:
+                opened.close()
+
+
+def serves(app: Celery) -> bool:
+    """Whether the worker of this process consumes from any of the relay's queues."""
+    return not app.amqp.queues.consume_from.keys().isdisjoint(QUEUES)

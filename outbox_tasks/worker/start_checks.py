@@ -1,0 +1,81 @@
+"""What a worker checks at its start, before it forks: otherwise it would fail with the first message."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery.concurrency import ALIASES
+
+from outbox_tasks.broker.broker import same_place
+from outbox_tasks.broker.pinned import joined
+from outbox_tasks.destinations import kind_of
+from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
+from outbox_tasks.redaction import redacted
+from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.worker.resources import Resources
+
+POOLS = ("prefork", "solo", "threads", "gevent")
+"""Not eventlet: its development has ended, and psycopg does not cooperate with it."""
+
+log = logging.getLogger(__name__)
+
+
+def check(resources: Resources) -> None:
+    """Check the settings, the publishers and the tables. Raises an `OutboxError`, but not if the database is away: it
+    may come back, and until then nothing is begun."""
+    resources.broker.check()
+    _check_same_broker(resources)
+    settings = resources.settings
+    if not resources.app.amqp.queues.consume_from.keys().isdisjoint((CLAIM_QUEUE, PUBLISH_QUEUE)):
+        settings.check_destinations()
+    store, publishers = Store.connect(settings), Publishers(settings)
+    try:
+        for name in publishers:
+            publishers[name]
+        store.check_version()
+    except DatabaseUnavailable as error:
+        log.warning("%s", error)
+    finally:
+        publishers.close()
+        store.close()
+
+
+def _check_same_broker(resources: Resources) -> None:
+    given, app = resources.given.broker_url, resources.app
+    own = getattr(app, "pinned_broker", None) or joined(app.conf.broker_read_url)
+    if given is not None and own and not same_place(given, own):
+        rule = (
+            f"it is the relay's broker, and the workers of this app take the relay's tasks from {redacted(own)}. "
+            "Unset OUTBOX_BROKER_URL, or run the relay's workers and beat as celery -A outbox_tasks"
+        )
+        raise ConfigurationError(setting="broker_url", value=redacted(given), rule=rule)
+
+
+def check_pool(resources: Resources, worker: Any) -> None:
+    """Raises `ConfigurationError` if the relay can't run in the pool of this worker. Notes how many tasks one of its
+    processes runs at once."""
+    pool, concurrency = _pool_of(worker), worker.concurrency
+    if pool not in POOLS:
+        rule = f"the relay's tasks run in the pools {', '.join(POOLS)}"
+        raise ConfigurationError(setting="worker_pool", value=pool, rule=rule)
+    if pool in ("threads", "gevent") and isinstance(concurrency, int):
+        resources.threads = concurrency
+    if pool != "gevent":
+        return
+    for name, destination in resources.settings.destinations.items():
+        if not getattr(kind_of(destination), "green", False):
+            rule = (
+                f"it would block: the client for {destination.scheme}:// (destination {name!r}) does not cooperate "
+                "with gevent; take prefork or threads"
+            )
+            raise ConfigurationError(setting="worker_pool", value=pool, rule=rule)
+
+
+def _pool_of(worker: Any) -> str:
+    """The name by which Celery knows a worker's pool."""
+    kind = worker.pool_cls
+    path = ALIASES.get(kind, kind) if isinstance(kind, str) else f"{kind.__module__}:{kind.__qualname__}"
+    return next((name for name, known in ALIASES.items() if known == path), path)
