@@ -34,8 +34,8 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Message, Outbox, Settings
 from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local.ports import free_port
+from outbox_tasks.local.relay_processes import Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
-from outbox_tasks.local.supervised import Relay
 from outbox_tasks.migrations import upgrade
 
 LOADED = "loaded machine"

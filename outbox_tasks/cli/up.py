@@ -25,4 +25,4 @@ def up(directory: Path | None, publishers: int, flower: bool) -> None:
     """
     from outbox_tasks.local.up import up as run
 
-    raise SystemExit(run(os.environ, directory=directory, publishers=publishers, flower=flower, console=Console()))
+    run(os.environ, directory=directory, publishers=publishers, flower=flower, console=Console())

@@ -1,1 +1,1 @@
-"""Everything on one machine, for development, demonstrations, benchmarks and tests. Not for production."""
+"""Servers and relays on one machine, for development, demo, bench and tests. Not for production."""

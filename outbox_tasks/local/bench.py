@@ -1,9 +1,9 @@
 """`outbox-tasks bench`: the relay beside raw Celery, in one run on this machine.
 
-Everything is measured with two solo publish workers, without task events, at log level WARNING. Both sides start
-with a full backlog and idle workers: the raw tasks lie in the queue of workers that are stopped (SIGSTOP) and
-then let go; the messages are committed in one transaction. CPU is that of every process that takes part,
-servers included. Rates on shared machines vary from run to run; their ratio is what counts.
+Both sides have two solo publish workers, no task events and log level WARNING. Both start with a full backlog and idle
+workers: the raw tasks wait in the queue of workers that are stopped (SIGSTOP) and then continued; the messages are
+committed in one transaction. CPU is that of all processes that take part, with the servers. Rates on shared machines
+vary from run to run; their ratio is what counts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FROM generate_series(1, :count) n"""
 
 
 class Bench:
-    """The servers, the destination and how to wait for it."""
+    """The servers, the destination, and the phases of the measurement."""
 
     def __init__(self, settings: Settings, servers: list[int], group: Group, directory: Path) -> None:
         self.settings = settings
@@ -68,7 +68,7 @@ class Bench:
         }
 
     def raw(self, count: int) -> dict[str, float]:
-        """Draining `count` tasks that do nothing."""
+        """Run `count` tasks that do nothing."""
         argv = [sys.executable, "-m", "celery", "-A", "outbox_tasks.local.raw_celery", "worker", "-P", "solo"]
         with self._workers([[*argv, "-n", f"raw{n}@%h", "-l", "WARNING"] for n in range(WORKERS)]) as workers:
             self._wait(lambda: self._consumers("celery"), "the raw workers are ready")
@@ -85,7 +85,7 @@ class Bench:
             )
 
     def drain(self, count: int, bundle_size: int) -> dict[str, float]:
-        """Delivering `count` committed messages."""
+        """Deliver `count` committed messages."""
         self.stream.delete("bench")
         with self._relay(bundle_size) as workers:
             with self.engine.begin() as connection:
@@ -97,13 +97,13 @@ class Bench:
             return figures
 
     def latency(self) -> dict[str, float]:
-        """Commit → destination in milliseconds, at a few messages a second."""
+        """Milliseconds from commit to destination, at a few messages a second."""
         self.stream.delete("bench")
         committed: dict[str, float] = {}
         outbox = Outbox(self.settings)
         with self._relay(bundle_size=100):
             for number in range(RATE * (WARM_SECONDS + LATENCY_SECONDS)):
-                if number == RATE * WARM_SECONDS:  # each process has connected by now
+                if number == RATE * WARM_SECONDS:  # by now each process has connected
                     self._wait(lambda: self.stream.xlen("bench") >= len(committed), "the first messages have arrived")
                     self.stream.delete("bench")
                     committed.clear()
@@ -142,7 +142,7 @@ class Bench:
                 child.stop()
 
     def _consumers(self, *queues: str) -> bool:
-        """Whether every worker listens: each has its own queue for remote control, and has said hello."""
+        """Whether every worker listens: each one has bound its own queue for remote control."""
         bound = self.broker.scard("_kombu.binding.celery.pidbox")
         return bool(bound) and int(bound) >= (WORKERS if queues == ("celery",) else WORKERS + 1)
 
@@ -206,7 +206,7 @@ def bench(messages: int = 50_000, as_json: bool = False) -> int:
         figures["single"] = phase("one by one", lambda: run.drain(messages // 4, bundle_size=1))
         after = phase("raw Celery again", lambda: run.raw(messages // 4))
         figures["latency"] = phase("latency", run.latency)
-    # The yardstick before and after: a machine that became faster or slower in between shows.
+    # Raw Celery before and after: the machine may have become faster or slower in between.
     figures["raw_celery"] = {name: round((before[name] + after[name]) / 2) for name in before}
     for name in ("bundle", "single"):
         ratio = figures[name]["per_second"] / figures["raw_celery"]["per_second"]

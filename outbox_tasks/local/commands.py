@@ -1,4 +1,4 @@
-"""The command lines of the processes that make up a relay, in one place for `up`, demo, bench and tests."""
+"""The command lines of a relay's processes, for `up`, demo, bench and tests."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def outbox_tasks_argv(*arguments: str) -> list[str]:
 
 
 FLOWER_COLUMNS = "name,uuid,state,args,retries,eta,received,runtime,worker"
-"""With the arguments: they say event type, destination and attempt. The uuid is the message's id. The ETA is when a
-message is tried again."""
+"""The arguments say event type, destination and attempt. The uuid is the message's id, the ETA the time of its next
+attempt."""
 
 
 def claim_worker_argv(name: str = "claim", *, loglevel: str = "INFO") -> list[str]:
-    """The worker that claims and maintains: one process is enough, and a pool would only add a hop."""
+    """The worker that claims and maintains. One process is enough, without a pool."""
     queues = f"{CLAIM_QUEUE},{MAINTAIN_QUEUE}"
     return [*CELERY, "worker", "-Q", queues, "-n", f"{name}@%h", "-P", "solo", "-E", "-l", loglevel]
 
@@ -38,15 +38,15 @@ def publish_worker_argv(
 
 
 def beat_argv(*, loglevel: str = "INFO") -> list[str]:
-    """The clock."""
+    """Beat."""
     return [*CELERY, "beat", "-l", loglevel]
 
 
 def flower_argv(port: int) -> list[str]:
-    """The dashboard, on loopback only; use it with `flower_env`."""
+    """Flower, on loopback only; use it with `flower_env`."""
     return [*CELERY, "flower", f"--address={LOOPBACK}", f"--port={port}", f"--tasks-columns={FLOWER_COLUMNS}"]
 
 
 def flower_env(password: str, user: str = "outbox") -> dict[str, str]:
-    """Flower's login, by environment: a command line is there for everybody on the machine to read."""
+    """Flower's login, as variables: everybody on the machine can read a command line."""
     return {"FLOWER_BASIC_AUTH": f"{user}:{password}"}

@@ -1,4 +1,4 @@
-"""The demo's order application: an ordinary SQLAlchemy one, which publishes in its own transactions."""
+"""The demo's order application: it uses SQLAlchemy, and publishes in its own transactions."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from outbox_tasks.settings import Settings
 
 WRITERS = 4
 RATE = 500.0
-"""Orders a second at most: on a small machine the relay needs a processor too."""
+"""Orders a second at most: the relay needs a processor too."""
 
 AT_LEAST = 4.0
-"""Seconds that taking the orders lasts: also a few of them need a middle in which a worker can be killed."""
+"""Seconds that taking the orders lasts at least: a worker is killed in the middle."""
 
 DESTINATION = "orders"
 CUSTOMERS = ("Ada", "Barbara", "Edsger", "Grace", "Jim", "Leslie", "Pat", "Tony")
 
-# No publisher takes headers that are not text: a programming error in another language, as it were.
+# No publisher takes headers that are not text. A writer in another language may do this by mistake.
 UNDELIVERABLE = """SELECT {schema}.outbox_publish(
     'order.created', jsonb_build_object('id', CAST(:order AS bigint)), key => 'order:' || :order,
     destination => '{destination}', headers => '{{"priority": 1}}')"""
@@ -38,7 +38,7 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """What the application is about."""
+    """An order."""
 
     __tablename__ = "demo_orders"
 
@@ -48,7 +48,7 @@ class Order(Base):
 
 
 class PaymentDeclined(Exception):
-    """The application's reason to roll an order back."""
+    """Why the application rolls an order back."""
 
 
 class Fate(Enum):
@@ -60,11 +60,11 @@ class Fate(Enum):
 
 
 class Shop:
-    """Takes orders in several threads, and notes for each what became of it."""
+    """Takes orders in several threads, and notes what became of each."""
 
     def __init__(self, settings: Settings, orders: int) -> None:
         self.committed: dict[str, float] = {}
-        """When the commit was asked for, in Unix time, by the message's id."""
+        """Unix time just before the commit, by the message's id."""
         self.rolled_back: set[str] = set()
         self.undeliverable = ""
         self._schema = settings.database_schema
@@ -91,7 +91,7 @@ class Shop:
 
     @property
     def done(self) -> bool:
-        """Whether all orders are taken. Raises what stopped a writer."""
+        """Whether all orders are taken. Raises the error that stopped a thread."""
         return all(writing.done() and writing.result() is None for writing in self._writing)
 
     def close(self) -> None:
@@ -122,11 +122,11 @@ class Shop:
                 message_id = self._publish(session, order, fate)
                 if fate is Fate.ROLLED_BACK:
                     raise PaymentDeclined
-                asked = time.time()
+                before_commit = time.time()
         except PaymentDeclined:
             self.rolled_back.add(message_id)
         else:
-            self.committed[message_id] = asked
+            self.committed[message_id] = before_commit
 
     def _publish(self, session: Session, order: Order, fate: Fate) -> str:
         if fate is Fate.UNDELIVERABLE:
@@ -138,7 +138,7 @@ class Shop:
 
 
 def _fates(orders: int) -> list[Fate]:
-    """`orders` that are committed, one of them with a bad message, and a tenth more that are rolled back."""
+    """As many committed ones as `orders`, one of them with a bad message, and a tenth more rolled back."""
     fates = [Fate.COMMITTED] * (orders - 1) + [Fate.ROLLED_BACK] * max(1, orders // 10) + [Fate.UNDELIVERABLE]
     random.shuffle(fates)
     return fates

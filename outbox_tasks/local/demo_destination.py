@@ -1,9 +1,9 @@
-"""A destination that fails sometimes: stands before a Redis server and drops a share of the requests.
+"""A destination that fails sometimes: a proxy before a Redis server that drops a share of the requests.
 
-What fails is a real connection, seen by the stock publisher: it is closed before the request, in the middle
-of it, or after all of it, when the answer is lost and nobody can know whether the messages arrived. Each time
-a line says which. After SIGUSR1 the next request with messages is slow, so that its sender can be met at it.
-Run by path with `python -I -S`, listening on an inherited socket: so it starts in no time.
+It closes the publisher's connection before the request, in the middle of it, or after it. In the last case the answer
+is lost, and nobody knows whether the messages arrived. Each time a line says which. After SIGUSR1 the next request with
+messages is slow, so that its sender can be killed meanwhile. It runs by path with `python -I -S`, on an inherited
+socket: so it starts at once.
 
     demo_destination.py <socket's file descriptor> <host> <port> <share of requests with messages that fail>
 """
@@ -17,20 +17,20 @@ import socket
 import sys
 from contextlib import suppress
 
-MISHAPS = [("refused", 0.0)] * 3 + [("cut off", 0.5), ("unanswered", 1.0)]
-"""What can happen to a request, and the part of it that reaches Redis all the same; the likelier more often."""
+FAILURES = [("refused", 0.0)] * 3 + [("cut off", 0.5), ("unanswered", 1.0)]
+"""What can happen to a request, and the part of it that reaches Redis; the first is three times as likely."""
 
 LATENCY = 0.002
 """Seconds that a request is on its way, as over a network."""
 
 HELD = 1.0
-"""Seconds that a request which is held takes."""
+"""Seconds that a slow request takes."""
 
 AT_ONCE = 1 << 20
 
 
-class Front:
-    """Hands the connections of the publishers on to Redis."""
+class Proxy:
+    """Hands the publishers' requests on to Redis."""
 
     def __init__(self, host: str, port: int, share: float) -> None:
         self._host = host
@@ -39,7 +39,7 @@ class Front:
         self._hold = False
 
     def hold(self) -> None:
-        """Be slow with the next request that has messages."""
+        """Be slow with the next request with messages."""
         self._hold = True
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -66,10 +66,10 @@ class Front:
                 redis_writer.write(request)
                 await redis_writer.drain()
                 continue
-            mishap, arrives = random.choice(MISHAPS)
+            failure, arrives = random.choice(FAILURES)
             answers.cancel()
             redis_writer.write(request[: int(len(request) * arrives)])
-            print(mishap, flush=True)
+            print(failure, flush=True)
             return
 
 
@@ -83,10 +83,10 @@ async def _answer(redis_reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 async def main(descriptor: str, host: str, port: str, share: str) -> None:
     """Serve until we are stopped."""
-    front = Front(host, int(port), float(share))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, front.hold)
+    proxy = Proxy(host, int(port), float(share))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, proxy.hold)
     listening = socket.socket(fileno=int(descriptor))
-    server = await asyncio.start_server(front.connection, sock=listening, limit=AT_ONCE)
+    server = await asyncio.start_server(proxy.connection, sock=listening, limit=AT_ONCE)
     await server.serve_forever()
 
 

@@ -1,4 +1,4 @@
-"""What came of the demo: counted at the destination, and held against what the application knows."""
+"""The result of the demo: what arrived at the destination, compared with what the application committed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sqlalchemy import Text as SqlText
 from sqlalchemy.sql.selectable import TableClause
 
 from outbox_tasks.local.demo_app import Shop
-from outbox_tasks.local.demo_surroundings import Surroundings
+from outbox_tasks.local.demo_setup import DemoSetup
 
 PAGE = 5000
 
@@ -40,17 +40,17 @@ class Figures:
     lost: int
     """Committed, and neither at the destination nor dead nor still on its way."""
     ghosts: int
-    """Messages found at the destination that nobody committed."""
+    """Messages found at the destination that were not committed."""
     seconds: float
     per_second: float
     p50_ms: float | None
     p99_ms: float | None
     unfinished: int
-    """Still on their way when nothing had moved for long."""
+    """On their way when nothing had moved for long."""
 
 
 @dataclass(frozen=True)
-class Casualty:
+class KilledWorker:
     """The publish worker that was killed."""
 
     name: str
@@ -60,18 +60,18 @@ class Casualty:
 
 @dataclass(frozen=True)
 class Report:
-    """The figures, and what else there is to say."""
+    """The figures, and what is shown besides."""
 
     figures: Figures
-    casualty: Casualty | None
-    mishaps: int
+    killed: KilledWorker | None
+    failures: int
     unexplained: int
     """Messages that arrived more than once without a cause on their row."""
     undeliverable_is_dead: bool
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong, in plain words; empty if all is as promised."""
+        """Broken promises, in plain words."""
         f = self.figures
         dead = "The message that can't be delivered is not the one dead letter there is"
         found = [
@@ -84,12 +84,12 @@ class Report:
 
     @property
     def not_finished(self) -> list[str]:
-        """What could not be shown, which says nothing against the relay; empty if all was."""
+        """What the demo could not show. This says nothing against the relay."""
         count = f"{self.figures.unfinished:,}"
         busy = f"Messages that were still on their way when nothing had moved for long: {count}. Is the machine busy?"
         found = [
             (self.figures.unfinished, busy),
-            (self.casualty is None, "No publish worker was met while it was sending, to be killed"),
+            (self.killed is None, "No publish worker was met while it was sending, to be killed"),
         ]
         return [text for missing, text in found if missing]
 
@@ -119,9 +119,9 @@ class Report:
         f = self.figures
         yield "Orders committed, each with its message", f"{f.committed:,}"
         yield "Orders rolled back after their message was written", f"{f.rolled_back:,}"
-        yield "Requests that the destination failed", f"{self.mishaps:,}"
-        if self.casualty is not None:
-            yield f"Messages that {self.casualty.name} was sending at its kill -9", f"{self.casualty.held:,}"
+        yield "Requests that the destination failed", f"{self.failures:,}"
+        if self.killed is not None:
+            yield f"Messages that {self.killed.name} was sending at its kill -9", f"{self.killed.held:,}"
         yield "Messages that met trouble on their way, and were tried again", f"{f.retried:,}"
         yield "Messages found at the destination", f"{f.delivered:,}"
         cause = "" if self.unexplained else ", each with a recorded cause"
@@ -135,7 +135,7 @@ class Report:
 
 
 class Progress(NamedTuple):
-    """How far the relay is, by its own books: for the progress bar, and to know when to stop waiting."""
+    """How far the relay is: for the progress bar, and to know when to stop."""
 
     unsettled: int
     delivered: int
@@ -143,8 +143,8 @@ class Progress(NamedTuple):
     retried: int
 
 
-class Books:
-    """The relay's own account, from the view `outbox_all`."""
+class RelayCounts:
+    """What the relay knows of its messages, from the view `outbox_all`."""
 
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self._engine = engine
@@ -152,7 +152,7 @@ class Books:
         self._all: TableClause = table("outbox_all", *columns, column("last_error_code", SqlText), schema=schema)
 
     def progress(self) -> Progress:
-        """Counts of now."""
+        """The current counts."""
         a = self._all.c
         counts = [
             func.count().filter(a.state.not_in(["sent", "dead"])),
@@ -164,7 +164,7 @@ class Books:
             return Progress._make(connection.execute(select(*counts).select_from(self._all)).one())
 
     def on_their_way(self) -> set[str]:
-        """The ids of those that are neither sent nor dead."""
+        """The ids of messages that are neither sent nor dead."""
         return self._ids(self._all.c.state.not_in(["sent", "dead"]))
 
     def dead(self) -> set[str]:
@@ -180,15 +180,15 @@ class Books:
             return set(map(str, connection.scalars(select(self._all.c.id).where(condition))))
 
 
-def counted(place: Surroundings, shop: Shop, books: Books, casualty: Casualty | None, seconds: float) -> Report:
-    """Count, once the relay is stopped and nothing moves any more."""
+def report_of(setup: DemoSetup, shop: Shop, counts: RelayCounts, killed: KilledWorker | None, seconds: float) -> Report:
+    """Count, after the relay has stopped."""
     first: dict[str, float] = {}
     arrivals: Counter[str] = Counter()
-    for message_id, arrived in _arrivals(place.redis, place.stream):
+    for message_id, arrived in _arrivals(setup.redis, setup.stream):
         first.setdefault(message_id, arrived)
         arrivals[message_id] += 1
     repeated = {message_id for message_id, times in arrivals.items() if times > 1}
-    dead, unfinished, progress = books.dead(), books.on_their_way(), books.progress()
+    dead, unfinished, progress = counts.dead(), counts.on_their_way(), counts.progress()
     delivered = shop.committed.keys() & first.keys()
     waits = sorted(max(0.0, first[found] - shop.committed[found]) * 1000 for found in delivered)
     figures = Figures(
@@ -208,9 +208,9 @@ def counted(place: Surroundings, shop: Shop, books: Books, casualty: Casualty | 
     )
     return Report(
         figures,
-        casualty,
-        mishaps=place.mishaps.total(),
-        unexplained=len(repeated - books.explained()),
+        killed,
+        failures=setup.failures.total(),
+        unexplained=len(repeated - counts.explained()),
         undeliverable_is_dead=dead == {shop.undeliverable},
     )
 

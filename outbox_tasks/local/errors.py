@@ -1,4 +1,4 @@
-"""What can go wrong when servers and processes are run locally."""
+"""What can go wrong with servers and processes on this machine."""
 
 from __future__ import annotations
 
@@ -40,11 +40,6 @@ class ServerNotStarted(LocalError):
 
 class DirectoryInUse(LocalError):
     """{directory} is in use by another running server. Stop that one first, or choose another directory."""
-
-
-class TablesNotMade(LocalError):
-    """`outbox-tasks init` failed with exit code {code}. Its last lines:
-    {tail}"""
 
 
 class ServiceGaveUp(LocalError):

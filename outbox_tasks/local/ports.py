@@ -7,8 +7,8 @@ import socket
 
 LOOPBACK = "127.0.0.1"
 
-# Below what systems give to outgoing connections (32768 and up on Linux, 49152 on macOS): a server that is
-# down for a moment must find its port free again, and a client that reconnects must not meet itself there.
+# Below the ports of outgoing connections (32768 and up on Linux, 49152 on macOS): they might take the port of a server
+# that is down for a moment.
 CHOICE = range(20_000, 30_000)
 
 

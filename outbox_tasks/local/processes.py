@@ -1,8 +1,7 @@
-"""Child processes that we can rely on: they are stopped in time, in order, and never outlive us.
+"""Child processes that end in time, in order, and never outlive us.
 
-- Each has a session of its own, so that Ctrl-C in the terminal reaches only us and we decide the order.
-- A child begins to run only after the watchdog knows it, so there is no moment at which `kill -9` of this
-  process leaves anything behind.
+- Each has a session of its own: Ctrl-C in the terminal reaches only us, and we decide the order.
+- A child begins to run only when its watcher runs. So `kill -9` of this process never leaves one behind.
 - A stop escalates: stop signal, SIGTERM, SIGKILL to the whole process group.
 """
 
@@ -17,14 +16,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import FrameType
 from typing import IO, Any, Self
 
-from outbox_tasks.local import guard
 from outbox_tasks.local.errors import ChildNotReady, CommandNotFound
+from outbox_tasks.local.watcher import Watcher, end_with_us
 
 OnLine = Callable[[str, str], None]
 """Called with the child's name and one line of its output, in a thread of that child."""
@@ -32,7 +31,7 @@ OnLine = Callable[[str, str], None]
 TERM_TIMEOUT = 5.0
 TAIL_LINES = 500
 
-# Waits for a line from us, which comes once the watchdog knows the process; then becomes the command.
+# Waits for a line from us, which comes once the watcher runs; then becomes the command.
 GATE = 'read -r go && exec "$@" </dev/null'
 
 logger = logging.getLogger(__name__)
@@ -52,6 +51,7 @@ class Child:
     _lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES))
     _news: threading.Condition = field(default_factory=threading.Condition)
     _reader: threading.Thread | None = None
+    _watcher: Watcher | None = None
     _asked: bool = False
     _ended: bool = False
 
@@ -73,9 +73,9 @@ class Child:
     ) -> Self:
         """Start `argv` as `name`.
 
-        `env` is added to our own environment. Its output goes to the file `log`, or else line by line to
-        `on_line`, with the last lines kept for `tail()`. `death_signal` is what it gets when we die.
-        `user` is a numeric user and group to become.
+        `env` is added to our own environment. The output goes to the file `log`, or else line by line to
+        `on_line`; `tail()` has the last lines. The child gets `death_signal` if we die. `user` is the number of the
+        user and group that it runs as.
         """
         command = shutil.which(argv[0], path={**os.environ, **(env or {})}.get("PATH"))
         if command is None:
@@ -83,7 +83,7 @@ class Child:
         process = _behind_the_gate((command, *argv[1:]), log, env, cwd, user, pass_fds)
         child = cls(name, tuple(argv), stop_signal, stop_timeout, log, on_line, process)
         try:
-            guard.guard_child(process.pid, death_signal)
+            child._watcher = end_with_us(process.pid, death_signal.name.removeprefix("SIG"))
             child._open_the_gate()
         except BaseException:
             child.end()
@@ -118,7 +118,7 @@ class Child:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """`kill -9` of the process itself: its own children stay behind until `stop()`."""
+        """`kill -9` of the process itself. Its own children live on until `stop()`."""
         self.send_signal(signal.SIGKILL)
         self._process.wait()
 
@@ -136,7 +136,7 @@ class Child:
             self.send_signal(self.stop_signal)
 
     def stop(self) -> int:
-        """End it, gently first; return its exit code. An exception (Ctrl-C) on the way ends it at once."""
+        """End it, gently first; return its exit code. An exception on the way, such as Ctrl-C, ends it at once."""
         try:
             self.ask_to_stop()
             if not self._ends_within(self.stop_timeout) and self.stop_signal != signal.SIGTERM:
@@ -147,15 +147,15 @@ class Child:
         return self._process.wait()
 
     def end(self) -> None:
-        """SIGKILL to the process group: whatever is left of the child and of its own children."""
+        """SIGKILL to the process group: to what is left of the child and of its own children."""
         if self._ended:
             return
         with suppress(ProcessLookupError, PermissionError):  # macOS: no permission for a group of zombies
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._ended = True  # the group is never signalled again: its number may be reused
-        with suppress(OSError):
-            guard.release_child(self.pid)
+        if self._watcher is not None:
+            self._watcher.release()
         if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
@@ -171,12 +171,11 @@ class Child:
             return "\n".join(list(self._lines)[-count:])
 
     def wait_for(self, text: str, timeout: float) -> None:
-        """Wait until one of its lines holds `text`; not for a child with a log file."""
-
+        """Wait until one of its lines has `text`; not for a child with a log file."""
         deadline = time.monotonic() + timeout
         with self._news:
             while not self._said(text) and self.alive and time.monotonic() < deadline:
-                self._news.wait(0.1)  # its end brings no news
+                self._news.wait(0.1)  # when it ends, nobody notifies us
         if not self.alive and self._reader is not None:
             self._reader.join(1)
         if not self._said(text):
@@ -189,9 +188,7 @@ class Child:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _ends_within(self, seconds: float) -> bool:
@@ -248,17 +245,14 @@ class Group:
 
     def start(self, name: str, argv: Sequence[str], **options: Any) -> Child:
         """`Child.start`, and the child belongs to this group."""
-        return self.add(Child.start(name, argv, **options))
+        self._children.append(Child.start(name, argv, **options))
+        return self._children[-1]
 
-    def add(self, child: Child) -> Child:
-        """Take over a child that was started elsewhere."""
-        self._children.append(child)
-        return child
-
-    def replace(self, old: Child, new: Child) -> Child:
-        """Give `new` the place of `old`, which has ended."""
-        self._children[self._children.index(old)] = new
+    def restart(self, old: Child, **options: Any) -> Child:
+        """End a child, and start its command again in its place."""
         old.end()
+        new = Child.start(old.name, old.argv, **options)
+        self._children[self._children.index(old)] = new
         return new
 
     def stop_all(self) -> None:
@@ -268,24 +262,30 @@ class Group:
                 self._children[-1].stop()
                 self._children.pop()
         finally:
-            self.end_all()
-
-    def end_all(self) -> None:
-        """SIGKILL to all that is left."""
-        for child in reversed(self._children):
-            child.end()
-        self._children.clear()
+            for child in reversed(self._children):
+                child.end()
+            self._children.clear()
 
     def __iter__(self) -> Iterator[Child]:
         return iter(tuple(self._children))
 
-    def __len__(self) -> int:
-        return len(self._children)
-
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop_all()
+
+
+@contextmanager
+def signals_as_ctrl_c() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does: everything is cleared up."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)

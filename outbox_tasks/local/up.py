@@ -5,25 +5,24 @@ from __future__ import annotations
 import json
 import secrets
 import shlex
-import signal
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from outbox_tasks.local.commands import outbox_tasks_argv
-from outbox_tasks.local.errors import LocalError, ServerLost, TablesNotMade
+from outbox_tasks.database.connection import migrating
+from outbox_tasks.local.errors import ServerLost
 from outbox_tasks.local.ports import LOOPBACK, free_port
-from outbox_tasks.local.processes import Child
+from outbox_tasks.local.processes import signals_as_ctrl_c
+from outbox_tasks.local.relay_processes import MONITOR_PORT, Flower, Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
-from outbox_tasks.local.supervised import MONITOR_PORT, Flower, Relay
+from outbox_tasks.migrations import upgrade
 from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import printable
@@ -32,9 +31,8 @@ DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OU
 FLOWER_PASSWORD = "OUTBOX_FLOWER_PASSWORD"
 FLOWER_PORT = 5555
 EXAMPLE = "orders"
-"""As in the first steps that README shows."""
-INIT_TIMEOUT = 120.0
-LOOK_INTERVAL = 0.2
+"""The destination of the first steps in README."""
+SUPERVISE_INTERVAL = 0.2
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
 
@@ -45,22 +43,14 @@ def up(
     publishers: int = 2,
     flower: bool = True,
     console: Console,
-) -> int:
-    """Run it all until Ctrl-C or SIGTERM; return the exit code.
+) -> None:
+    """Run it all until Ctrl-C or SIGTERM.
 
-    Database and broker are our own unless `settings_env` or outbox.toml names one. Without a `directory`
-    their data are thrown away at the end.
+    Database and broker are our own unless `settings_env` or outbox.toml names one. Without a `directory` their data are
+    thrown away at the end.
     """
-    with _sigterm_as_ctrl_c():
-        try:
-            with ExitStack() as stack:
-                _run(stack, settings_env, directory, publishers, flower, console)
-        except KeyboardInterrupt:
-            return 0
-        except LocalError as error:
-            console.print(Text(str(error), style="red"), soft_wrap=True)
-            return 1
-    return 0
+    with signals_as_ctrl_c(), suppress(KeyboardInterrupt), ExitStack() as stack:
+        _run(stack, settings_env, directory, publishers, flower, console)
 
 
 def _run(
@@ -71,29 +61,31 @@ def _run(
     with_flower: bool,
     console: Console,
 ) -> None:
-    # Entered first, left last: these say what is going on while the rest is still being stopped.
+    # Entered first, left last: it says so when everything else has stopped.
     stack.callback(console.print, "All is stopped.")
     with console.status("Starting database and broker …"):
-        surroundings = Surroundings(settings_env)
-        surroundings.start(stack, directory)
+        servers = Servers(settings_env)
+        servers.start(stack, directory)
     with console.status("Creating the outbox tables …"):
-        _init(surroundings.env)
+        settings = Settings(database_url=servers.database_url)
+        with migrating(settings) as connection:
+            upgrade(connection, settings.database_schema)
     flower = _flower(settings_env, console) if with_flower else None
     log = Log(console)
-    relay = Relay(surroundings.env, publishers=publishers, concurrency=2, flower=flower, on_line=log)
+    relay = Relay(servers.env, publishers=publishers, concurrency=2, flower=flower, on_line=log)
     with console.status("Starting the relay …"):
         stack.enter_context(relay)
     stack.callback(console.print, "Stopping; Ctrl-C once more to hurry …")
-    _welcome(console, surroundings, flower)
+    _welcome(console, servers, flower)
     log.shown = True
     while True:
-        surroundings.check()
+        servers.check()
         relay.supervise(log.say)
-        time.sleep(LOOK_INTERVAL)
+        time.sleep(SUPERVISE_INTERVAL)
 
 
-class Surroundings:
-    """What the relay needs around it, and the variables that tell it so."""
+class Servers:
+    """Database and broker, and the variables with which the relay finds them."""
 
     def __init__(self, settings_env: Mapping[str, str]) -> None:
         settings = Settings()
@@ -101,7 +93,7 @@ class Surroundings:
         self.broker_url = settings_env.get(BROKER) or settings.broker_url or ""
         self.destinations = sorted(settings.destinations)
         self.exports: dict[str, str] = {}
-        """What an application needs to use what was started here."""
+        """The variables with which an application finds what was started here."""
         self._given = dict(settings_env)
         if settings.monitor_port is not None:  # also if it is in outbox.toml
             self._given[MONITOR_PORT] = str(settings.monitor_port)
@@ -120,7 +112,7 @@ class Surroundings:
             broker = EmbeddedValkey(directory)
             self.broker_url = self._start(stack, BROKER, broker)
             if not (self.destinations or self._given.get(DESTINATIONS)):
-                # So that something can be published at once.
+                # So that the first message can be published at once.
                 stream = f"redis+stream://{LOOPBACK}:{broker.port}/1/{EXAMPLE}"
                 self.exports[DESTINATIONS] = json.dumps({EXAMPLE: {"url": stream}})
                 self.destinations = [EXAMPLE]
@@ -132,20 +124,20 @@ class Surroundings:
         return server.url
 
     def check(self) -> None:
-        """Raises `ServerLost` if a server has ended: nothing can go on without it."""
+        """Raises `ServerLost` if a server has ended."""
         for server in self._servers:
             if not server.alive:
                 raise ServerLost(server=server.name, code=server.returncode, tail="\n" + server.tail())
 
 
 class Log:
-    """Prints what the services say, each line behind the coloured name of its service."""
+    """Prints the lines of the services, each behind the coloured name of its service."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._colours: dict[str, str] = {}
         self.shown = False
-        """Off while the services start: if one fails, its last lines are in the error."""
+        """False while the services start: if one fails, the error has its last lines."""
 
     def __call__(self, name: str, line: str) -> None:
         if self.shown and line:
@@ -158,16 +150,6 @@ class Log:
         self._console.print(Text.assemble(("up       ", "bold red"), ("│ ", "dim"), text), soft_wrap=True)
 
 
-def _init(env: Mapping[str, str]) -> None:
-    with Child.start("init", outbox_tasks_argv("init"), env=env) as init:
-        try:
-            code: int | str = init.wait(INIT_TIMEOUT)
-        except TimeoutError:
-            code = f"none within {INIT_TIMEOUT:g} s"
-    if code != 0:
-        raise TablesNotMade(code=code, tail="\n" + init.tail())
-
-
 def _flower(env: Mapping[str, str], console: Console) -> Flower | None:
     if find_spec("flower") is None:
         console.print(Text("Without Flower, which is not installed: pip install 'outbox-tasks[flower]'"))
@@ -175,40 +157,26 @@ def _flower(env: Mapping[str, str], console: Console) -> Flower | None:
     return Flower(free_port(FLOWER_PORT), env.get(FLOWER_PASSWORD) or secrets.token_urlsafe(12))
 
 
-def _welcome(console: Console, surroundings: Surroundings, flower: Flower | None) -> None:
+def _welcome(console: Console, servers: Servers, flower: Flower | None) -> None:
     table = Table.grid(padding=(0, 2))
-    table.add_row("Database", redacted(surroundings.database_url))
-    table.add_row("Broker", redacted(surroundings.broker_url))
+    table.add_row("Database", redacted(servers.database_url))
+    table.add_row("Broker", redacted(servers.broker_url))
     if flower is not None:
         table.add_row("Flower", f"http://{LOOPBACK}:{flower.port}  as outbox, password {flower.password}")
-    names = ", ".join(surroundings.destinations) or "none: add [destinations.<name>] to outbox.toml"
+    names = ", ".join(servers.destinations) or "none: add [destinations.<name>] to outbox.toml"
     table.add_row("Destinations", Text(names))
     console.print(Panel(table, title="outbox-tasks is up", expand=False))
-    # Outside the panel, so that they can be copied.
-    if surroundings.exports:
+    # Outside the panel, so that people can copy them.
+    if servers.exports:
         console.print("In the shell of your application:\n", style="bold")
-        for variable, value in surroundings.exports.items():
+        for variable, value in servers.exports.items():
             _print_plain(console, f"export {variable}={shlex.quote(value)}")
-    if surroundings.destinations:
+    if servers.destinations:
         console.print("\nPublish something:\n", style="bold")
-        arguments = rf"'hello', '{{\"n\": 1}}', destination => '{surroundings.destinations[0]}'"
+        arguments = rf"'hello', '{{\"n\": 1}}', destination => '{servers.destinations[0]}'"
         _print_plain(console, f'psql "${DATABASE}" -c "SELECT outbox_publish({arguments})"')
     console.print("\nCtrl-C stops everything.\n")
 
 
 def _print_plain(console: Console, line: str) -> None:
     console.print(Text(line), soft_wrap=True)
-
-
-@contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import tempfile
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from outbox_tasks.local import guard
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedServer, EmbeddedValkey
+from outbox_tasks.local.watcher import WatchedDirectory
 from tests.conftest import eventually
 from tests.contract.counterparts import Counterpart
 
@@ -31,7 +29,7 @@ class ChildCounterpart(Counterpart):
     def __init__(self) -> None:
         super().__init__()
         self.child: Child | None = None
-        self._directory: Path | None = None
+        self._directory: WatchedDirectory | None = None
 
     @abstractmethod
     def launch(self) -> Child:
@@ -45,9 +43,8 @@ class ChildCounterpart(Counterpart):
     def directory(self) -> Path:
         """For its files; they go when it is stopped, or when we die."""
         if self._directory is None:
-            self._directory = Path(tempfile.mkdtemp(prefix=f"outbox-{self.name}-"))
-            guard.guard_directory(self._directory)
-        return self._directory
+            self._directory = WatchedDirectory(self.name)
+        return Path(self._directory.name)
 
     def start(self) -> None:
         if self.child is not None:
@@ -66,8 +63,7 @@ class ChildCounterpart(Counterpart):
         if self.child is not None:
             self.child.stop()
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            guard.release_directory(self._directory)
+            self._directory.cleanup()
             self._directory = None
 
     def kill(self) -> None:

@@ -174,7 +174,7 @@ class TestGroup:
             for name in "abc":
                 group.start(name, argv, on_line=note).wait_for("ready", 5)
         assert stopped == ["c", "b", "a"]
-        assert len(group) == 0
+        assert list(group) == []
 
     def test_an_exception_inside_stops_all(self) -> None:
         children: list[Child] = []
@@ -218,7 +218,7 @@ class TestDeathOfTheParent:
             import signal
             from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
             with EmbeddedPostgres() as postgres, EmbeddedValkey() as valkey:
-                print(postgres.pid, valkey.pid, postgres._directory, flush=True)
+                print(postgres.pid, valkey.pid, postgres.directory, flush=True)
                 signal.pause()
         """
         with python(script) as parent:
@@ -276,7 +276,7 @@ class TestDeathOfTheParent:
             assert parent.wait(20) == 0
         eventually(lambda: not running(child))
 
-    def test_the_watchdog_survives_what_reaches_the_parents_group(self) -> None:
+    def test_they_go_when_the_parents_whole_group_is_killed(self) -> None:
         script = """
             import signal
             from outbox_tasks.local.processes import Child
@@ -313,8 +313,7 @@ class TestServers:
             server.start()
             assert server.url == url
             assert answers(server)
-            data = server._directory
-            assert data is not None
+            data = server.directory
         assert not server.alive
         assert not data.exists()
 
@@ -413,7 +412,7 @@ class TestServers:
         server = EmbeddedPostgres(settings={"shared_buffers": "nonsense"})
         with pytest.raises(ServerNotReady, match='invalid value for parameter "shared_buffers"'):
             server.start()
-        assert server._directory is None
+        assert server._temporary is None
 
     @pytest.mark.parametrize("kind", [EmbeddedPostgres, EmbeddedValkey])
     def test_a_missing_wheel_is_named(self, kind: type[EmbeddedServer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import socket
 import sys
-import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,9 +17,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from outbox_tasks.local import guard
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
+from outbox_tasks.local.watcher import WatchedDirectory
 from outbox_tasks.model import LeasedMessage
 from tests.contract.counterparts import Received
 from tests.contract.own_server import ChildCounterpart
@@ -39,17 +37,16 @@ class Counterpart(ChildCounterpart):
     def __init__(self) -> None:
         super().__init__()
         self.port, self.plain_port, self.control_port = free_port(), free_port(), free_port()
-        self._files: Path | None = None
+        self._files: WatchedDirectory | None = None
 
     @property
     def files(self) -> Path:
         """Its key and certificate, at a place that stays when it is stopped: clients know it."""
         if self._files is None:
-            self._files = Path(tempfile.mkdtemp(prefix="outbox-azure-"))
-            guard.guard_directory(self._files)
+            self._files = WatchedDirectory("azure")
             for name, pem in zip(("key.pem", "certificate.pem"), certificate(), strict=True):
-                (self._files / name).write_bytes(pem)
-        return self._files
+                Path(self._files.name, name).write_bytes(pem)
+        return Path(self._files.name)
 
     def launch(self) -> Child:
         ports = map(str, (self.port, self.plain_port, self.control_port))
@@ -59,8 +56,7 @@ class Counterpart(ChildCounterpart):
     def end(self) -> None:
         super().end()
         if self._files is not None:
-            shutil.rmtree(self._files)
-            guard.release_directory(self._files)
+            self._files.cleanup()
 
     def answers(self) -> bool:
         return self.child is not None and "ready" in self.child.tail()

@@ -1,17 +1,12 @@
-"""A whole relay as our children: claim worker, publish workers, beat and Flower; restarted when they die."""
+"""A relay's processes: claim worker, publish workers, beat and Flower. Those that die are started again."""
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import mkdtemp
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from outbox_tasks.local import guard
 from outbox_tasks.local.commands import (
     BEAT_READY,
     FLOWER_READY,
@@ -24,16 +19,17 @@ from outbox_tasks.local.commands import (
 )
 from outbox_tasks.local.errors import ServiceGaveUp
 from outbox_tasks.local.processes import Child, Group, OnLine
+from outbox_tasks.local.watcher import WatchedDirectory
 
 READY_TIMEOUT = 180.0
 STOP_TIMEOUT = 30.0
-"""Above the hard time limit of a publish task: what is being sent may end."""
+"""Above the hard time limit of a publish task: sends under way may end."""
 
 MONITOR_PORT = "OUTBOX_MONITOR_PORT"
 
 MAX_RESTARTS = 5
 STEADY_SECONDS = 60.0
-"""A service that has run this long is not to blame for what it did before."""
+"""A service that has run this long has all its restarts again."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +45,9 @@ class Service:
     """One of the relay's processes: how it is started, and how it is doing."""
 
     name: str
-    argv: list[str]
     ready: str
-    env: Mapping[str, str]
+    """What it says when it has started."""
+    options: dict[str, Any]
     child: Child
     started: float
     restarts: int = 0
@@ -60,7 +56,7 @@ class Service:
 
 
 class Relay:
-    """Start with `start()` or as a context manager; call `supervise()` now and then."""
+    """Start it with `start()` or as a context manager; call `supervise()` now and then."""
 
     def __init__(
         self,
@@ -79,17 +75,15 @@ class Relay:
         self._flower = flower
         self._on_line = on_line
         self._group = Group()
-        self._temporary: Path | None = None
+        self._temporary: WatchedDirectory | None = None
         self.services: list[Service] = []
 
     def start(self) -> None:
         """Start all and wait until they are ready. Raises `ChildNotReady`."""
-        # What a worker that is killed leaves behind goes with us.
-        self._temporary = Path(mkdtemp(prefix="outbox-relay-"))
-        guard.guard_directory(self._temporary)
-        self._env["TMPDIR"] = str(self._temporary)
+        self._temporary = WatchedDirectory("relay")  # a killed worker leaves files behind
+        self._env["TMPDIR"] = self._temporary.name
         try:
-            # The last started is stopped first: beat, then the workers, then who watches them.
+            # The last started is stopped first: beat, then the workers, then Flower.
             if self._flower is not None:
                 login = flower_env(self._flower.password)
                 self._start("flower", flower_argv(self._flower.port), FLOWER_READY, login)
@@ -105,7 +99,7 @@ class Relay:
             raise
 
     def supervise(self, say: Callable[[str], None]) -> None:
-        """Restart what has died, later each time. Raises `ServiceGaveUp` when that does not help."""
+        """Start again what has died, later each time. Raises `ServiceGaveUp` when that does not help."""
         for service in self.services:
             if service.due is not None:
                 if time.monotonic() >= service.due:
@@ -114,18 +108,16 @@ class Relay:
                 say(self._plan_restart(service))
 
     def stop(self) -> None:
-        """Stop all in order; the workers end what they have begun."""
+        """Stop all in order. Workers finish their current task."""
         try:
-            for child in reversed(list(self._group)):
-                child.ask_to_stop()
-                if child.name == "beat":
-                    child.stop()
-            self._group.stop_all()
-        finally:  # an exception on the way, such as a second Ctrl-C, ends the rest at once
-            self._group.end_all()
+            with self._group:
+                for child in reversed(list(self._group)):
+                    child.ask_to_stop()
+                    if child.name == "beat":
+                        child.stop()
+        finally:
             if self._temporary is not None:
-                shutil.rmtree(self._temporary, ignore_errors=True)
-                guard.release_directory(self._temporary)
+                self._temporary.cleanup()
                 self._temporary = None
 
     def __iter__(self) -> Iterator[Service]:
@@ -135,20 +127,16 @@ class Relay:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _start(self, name: str, argv: list[str], ready: str, env: Mapping[str, str] | None = None) -> None:
         full_env = {**self._env, **(env or {})}
         if (port := full_env.get(MONITOR_PORT, "0")) != "0":
             full_env[MONITOR_PORT] = str(int(port) + len(self.services))  # several workers can't share one
-        child = self._group.add(self._child(name, argv, full_env))
-        self.services.append(Service(name, argv, ready, full_env, child, time.monotonic()))
-
-    def _child(self, name: str, argv: list[str], env: Mapping[str, str]) -> Child:
-        return Child.start(name, argv, env=env, on_line=self._on_line, stop_timeout=STOP_TIMEOUT)
+        options = {"env": full_env, "on_line": self._on_line, "stop_timeout": STOP_TIMEOUT}
+        child = self._group.start(name, argv, **options)
+        self.services.append(Service(name, ready, options, child, time.monotonic()))
 
     def _plan_restart(self, service: Service) -> str:
         now, code = time.monotonic(), service.child.returncode
@@ -164,7 +152,5 @@ class Relay:
         return f"{service.name} ended with exit code {code}; starting it again in {delay:g} s ({count})"
 
     def _restart(self, service: Service) -> None:
-        service.child.end()  # with what it left behind, such as a pool whose worker was killed
-        replacement = self._child(service.name, service.argv, service.env)
-        service.child = self._group.replace(service.child, replacement)
+        service.child = self._group.restart(service.child, **service.options)
         service.started, service.due = time.monotonic(), None

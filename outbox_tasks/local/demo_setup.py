@@ -1,4 +1,4 @@
-"""What the demo runs on: its own servers, or a corner of its own on those that the environment names."""
+"""What the demo runs on: servers of its own, or an empty place on the servers that the environment names."""
 
 from __future__ import annotations
 
@@ -41,43 +41,44 @@ TIMES = {
     "QUEUE_LEASE": 9,
     "BACKOFF_BASE": 0.2,
 }
-"""Shorter than in production: what a killed worker held comes back when its lease ends, in seconds here."""
+"""Shorter than in production: here the messages of a killed worker come back within seconds."""
 
 IN_FLIGHT, BUNDLE = 5000, 50
+"""So few that no lease ends in the queue, even on a slow machine."""
+
 LIMITS = {"bundle_size": BUNDLE, "max_attempts": 1000}
-"""On a machine that is busy with other things, many a send takes too long: that must not make a dead letter."""
-"""So little that no lease ends in the queue, also on a slow machine."""
+"""So many attempts that sends that take too long, on a busy machine, make no dead letter."""
 
 DATABASES = range(15, 0, -1)
-"""Numbers of Redis databases to look at, from the one least likely to be meant for anything."""
+"""Numbers of Redis databases to try, the least likely to be in use first."""
 
 OURS = ("outbox", "unacked", "_kombu.", "celery")
-"""How the keys begin that the demo, and Celery for it, leave in Redis."""
+"""Prefixes of the keys that the demo and its Celery leave in Redis."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """Where the demo takes place."""
+class DemoSetup:
+    """Settings, broker and destination of the demo."""
 
     settings: Settings
     redis: redis.Redis
     stream: str
-    mishaps: Counter[str]
+    failures: Counter[str]
     """What the destination did to requests, and how often."""
     hold: Callable[[], None]
-    """Have the destination be slow with the next request, so that its sender can be met at it."""
+    """Make the destination slow with the next request, so that its sender can be killed meanwhile."""
 
 
 @contextmanager
-def surroundings() -> Iterator[Surroundings]:
-    """Start or borrow database and broker, make tables and a failing destination; all goes at the end."""
+def demo_setup() -> Iterator[DemoSetup]:
+    """Start or borrow database and broker, make tables and a failing destination. All of it goes at the end."""
     name = f"outbox_demo_{secrets.token_hex(4)}"
-    mishaps: Counter[str] = Counter()
+    failures: Counter[str] = Counter()
     with ExitStack() as stack:
         database_url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
         given = os.environ.get("OUTBOX_BROKER_URL") or stack.enter_context(EmbeddedValkey()).url
         broker_url = stack.enter_context(_redis_database(given, name))
-        destination, hold = stack.enter_context(_destination(broker_url, name, mishaps))
+        destination, hold = stack.enter_context(_destination(broker_url, name, failures))
         variables = {f"{PREFIX}{setting}": str(value) for setting, value in TIMES.items()} | {
             "OUTBOX_DATABASE_URL": database_url,
             "OUTBOX_DATABASE_SCHEMA": name,
@@ -91,12 +92,12 @@ def surroundings() -> Iterator[Surroundings]:
         settings = Settings()
         stack.enter_context(_tables(settings))
         client = stack.enter_context(redis.Redis.from_url(broker_url, decode_responses=True))
-        yield Surroundings(settings, client, name, mishaps, hold)
+        yield DemoSetup(settings, client, name, failures, hold)
 
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Exactly these settings, for us and our children; Celery's own variables would win over them."""
+    """Exactly these settings, for us and our children. Celery's own variables would override them."""
     before = {name: value for name, value in os.environ.items() if name.startswith((PREFIX, "CELERY_"))}
     for name in before:
         del os.environ[name]
@@ -126,7 +127,7 @@ def _tables(settings: Settings) -> Iterator[None]:
 def _redis_database(url: str, name: str) -> Iterator[str]:
     """The URL of an empty database on the server at `url`, emptied again at the end.
 
-    Celery's queues have the same names everywhere: a relay at home in the given one must not meet the demo's.
+    Celery's queues have the same names everywhere: a relay that uses the given database must not take the demo's tasks.
     """
     if urlsplit(url).scheme != "redis":
         rule = "the demo needs a redis:// server; without OUTBOX_BROKER_URL it starts its own"
@@ -152,21 +153,21 @@ def _redis_database(url: str, name: str) -> Iterator[str]:
 
 
 def _is_taken(client: redis.Redis, marker: str, name: str) -> bool:
-    """Whether the database was empty, and is now ours."""
+    """Whether the database was empty, and is ours now."""
     try:
         if client.dbsize() or not client.set(marker, name, nx=True):
             return False
         if client.dbsize() == 1:
             return True
         client.delete(marker)
-    except ResponseError:  # the server has no database of this number, or not for us
+    except ResponseError:  # there is no database of this number, or we may not use it
         pass
     return False
 
 
 @contextmanager
-def _destination(broker_url: str, stream: str, mishaps: Counter[str]) -> Iterator[tuple[str, Callable[[], None]]]:
-    """The URL of a Redis Stream whose connections fail sometimes, and how to have it hold the next request."""
+def _destination(broker_url: str, stream: str, failures: Counter[str]) -> Iterator[tuple[str, Callable[[], None]]]:
+    """The URL of a Redis Stream whose connections fail sometimes, and the function that makes it slow."""
     parts = urlsplit(broker_url)
     with socket.create_server((LOOPBACK, 0)) as listening:
         argv = [sys.executable, "-I", "-S", str(Path(demo_destination.__file__)), str(listening.fileno())]
@@ -175,7 +176,7 @@ def _destination(broker_url: str, stream: str, mishaps: Counter[str]) -> Iterato
             "destination",
             argv,
             pass_fds=[listening.fileno()],
-            on_line=lambda _, mishap: mishaps.update([mishap]),
+            on_line=lambda _, failure: failures.update([failure]),
         )
         port = listening.getsockname()[1]
     with child:
