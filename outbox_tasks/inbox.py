@@ -1,6 +1,6 @@
 """`Inbox`: each message takes effect once, however often it is delivered.
 
-The consumer marks a message in the transaction of its effect, so that the two are committed together or not at all.
+The consumer marks the message in the transaction of the effect, so both are committed or neither.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ AsyncBegin: TypeAlias = (
 )
 
 LONGEST = 255
-"""Characters of a consumer's name, and of a message id: both are in the key."""
+"""Characters of a consumer's name, and of a message id. Both are parts of a key."""
 
 ASYNC = "sqlalchemy.ext.asyncio"
 
@@ -60,8 +60,8 @@ SESSION = "session"
 class Inbox:
     """Remembers, in the consumer's own database, which messages `consumer` has taken.
 
-    `consumer` names one effect, in 1 to 255 characters: two effects of the same message need two names. `schema` is
-    where the table `outbox_inbox` is; None: the first one of the connection's search_path that has it. Needs no
+    `consumer` names one effect, in 1 to 255 characters: two effects of the same message need two names. `schema` has
+    the table `outbox_inbox`; None: the first schema of the connection's search_path that has it. An inbox needs no
     settings. Raises `InboxMisused`.
     """
 
@@ -78,12 +78,11 @@ class Inbox:
     @overload
     def first(self, session: SyncSession, message_id: MessageId) -> bool: ...
     def first(self, session: SyncSession | AnyAsync, message_id: MessageId) -> bool | Awaitable[bool]:
-        """Mark a message in the session's transaction. True: for the first time, so go on; False: it is a duplicate.
+        """Mark a message in the session's transaction. True: it is new, so go on; False: it is a duplicate.
 
-        While another transaction has marked the same message and is still open, this waits for its end: after its
-        commit the answer is False, after its rollback True. (With REPEATABLE READ and SERIALIZABLE, PostgreSQL raises
-        a serialization failure after its commit; run the transaction again.) With an `AsyncSession` or
-        `AsyncConnection` it is awaited.
+        If another open transaction has marked the same message, this waits for its end: the answer is False after its
+        commit, True after its rollback. (With REPEATABLE READ and SERIALIZABLE, PostgreSQL raises a serialization
+        failure after its commit; run the transaction again.) Await this with an `AsyncSession` or `AsyncConnection`.
         Raises `InvalidMessageId`, `NoTransaction` or `SchemaMissing`.
         """
         message = self._checked(message_id)
@@ -104,14 +103,14 @@ class Inbox:
         """A decorator: the function runs once for each message, in a transaction that also has the mark.
 
         `begin` opens that transaction: a `sessionmaker`, `Engine` or `scoped_session`, Django's `connection`, or a
-        function that returns a context manager of a session in a transaction; for an `async def` function their
-        async counterparts. The message is marked first. If the function has a parameter `session`, it gets the
-        session; whoever calls it leaves that out. What it raises (Celery's `Retry`, `Ignore` and `Reject` too) rolls
-        the effect and the mark back. For a duplicate it is not called, and the answer is None.
+        function that returns a context manager of a session in a transaction. For an `async def` function it is one of
+        their async counterparts. The message is marked first. If the function has a parameter `session`, it gets the
+        session; callers leave it out. An exception (also Celery's `Retry`, `Ignore` and `Reject`) rolls the effect and
+        the mark back. A duplicate does not call the function, and returns None.
 
-        The message's id is that of the running Celery task, which stays the same over redeliveries and retries;
-        or `message_id` makes it of the call's arguments. Put it below `@app.task`.
-        Raises `InboxMisused`, now or when it is called where there is no id; then also what `first` raises.
+        The message id is the id of the running Celery task, which redeliveries and retries keep; or `message_id` makes
+        it from the arguments of the call. Put this decorator below `@app.task`.
+        Raises `InboxMisused`, now or when a call has no id; a call also raises what `first` raises.
         """
         opens = self._opening(begin)
         identify = message_id or self._id_of_task
@@ -181,12 +180,12 @@ class Inbox:
     def _id_of_task(self, *_: Any, **__: Any) -> MessageId:
         id = current_task.request.id if current_task else None
         if id is None:
-            reason = "no Celery task is running here whose id could be the message's; give once() a `message_id`"
+            reason = "no Celery task is running whose id could be the message id; give once() a `message_id`"
             raise InboxMisused(consumer=self.consumer, reason=reason)
         return str(id)
 
     def _opening(self, begin: Any) -> Callable[[], Any]:
-        """What opens a transaction: a function that returns a context manager of its session."""
+        """A function that opens a transaction: it returns a context manager of the session."""
         if is_django(begin):
             return partial(_in_django, begin)
         if isinstance(begin, scoped_session):
@@ -202,7 +201,7 @@ class Inbox:
 
 
 def _is_async(begin: object) -> bool | None:
-    """Whether its transactions are for `async def` functions; None: it is a function, and nobody knows."""
+    """Whether its transactions are for `async def` functions; None: it is a function, so we can't know."""
     if any(is_kind(begin, ASYNC, name) for name in ("async_sessionmaker", "AsyncEngine", "async_scoped_session")):
         return True
     if is_django(begin) or isinstance(begin, sessionmaker | Engine | scoped_session):
@@ -212,7 +211,7 @@ def _is_async(begin: object) -> bool | None:
 
 @contextmanager
 def _in_django(connection: Any) -> Iterator[Any]:
-    from django.db import transaction  # only who has Django comes here
+    from django.db import transaction  # Django may not be installed
 
     with transaction.atomic(using=connection.alias):
         yield transaction.get_connection(connection.alias)  # this thread's
@@ -233,7 +232,7 @@ async def _in_async_scope(registry: async_scoped_session[Any]) -> AsyncIterator[
 
 
 def _with_session(function: Callable[..., Any]) -> Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]:
-    """Calls the function with the session at its place among the arguments, if it wants it."""
+    """Calls the function with the session at its place among the arguments, if it has the parameter."""
     parameters = inspect.signature(function).parameters
     if SESSION not in parameters:
         return lambda session, args, kwargs: function(*args, **kwargs)
@@ -249,7 +248,7 @@ def _with_session(function: Callable[..., Any]) -> Callable[[Any, tuple[Any, ...
 
 
 def _hide_session(wrapper: Any, function: Callable[..., Any]) -> None:
-    """Show the function to callers, and to Celery's check of arguments, as they are to call it."""
+    """Hide the parameter from callers, and from Celery's check of arguments."""
     signature = inspect.signature(function)
     shown = [parameter for name, parameter in signature.parameters.items() if name != SESSION]
     wrapper.__signature__ = signature.replace(parameters=shown)
@@ -261,5 +260,5 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _is_storable(value: object) -> bool:
-    """Whether it is text that PostgreSQL can store, in a key."""
+    """Whether PostgreSQL can store it in a key."""
     return is_text(value) and 1 <= len(str(value)) <= LONGEST

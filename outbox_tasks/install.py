@@ -1,8 +1,7 @@
 """The relay inside an application's own Celery app: its tasks, queues and schedule, beside what the app has.
 
-The app's configuration is not looked at here. The first look loads it, and Django's settings, or a module that a later
-line of the application names, may not be there yet. So everything is put in by hooks, at the moment when Celery itself
-reads the configuration.
+Nothing here reads the app's configuration. That would load it, and Django's settings, or a module that the application
+names later, may not exist yet. So hooks add everything when Celery itself reads the configuration.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 def install(app: Celery, settings: Settings) -> Resources:
-    """Add the relay's tasks, queues and schedule to `app`. Whatever the app configures itself stays as it is.
+    """Add the relay's tasks, queues and schedule to `app`. The app's own configuration stays as it is.
 
-    It may be called before or after the app is configured. Called again, it changes nothing, and returns the first
-    call's resources. What rules out the relay in the app's configuration is told at the start of a worker.
+    Call it before or after the app is configured. A second call changes nothing, and returns the resources of the first. A
+    worker checks at its start whether the app's configuration rules out the relay.
     """
     resources: Resources | None = vars(app).get("outbox_relay")
     if resources is not None:
@@ -52,7 +51,7 @@ def _add_queues(app: Celery) -> None:
         app.amqp_cls = partial(_amqp, app.amqp_cls)
 
 
-# Functions of the module, in partials: the app must remain picklable, for pools that spawn.
+# Partials of the module's functions: pools that spawn must be able to pickle the app.
 
 
 def _amqp(kind: Any, app: Celery) -> AMQP:
@@ -71,10 +70,10 @@ def _queues(kind: Any, *arguments: Any, **keywords: Any) -> Queues:
 
 
 def _extend(queues: Queues) -> Queues:
-    """Add ours to the app's queues, or to its default queue where it names none. A worker without -Q serves them all.
+    """Add ours to the app's queues, or to its default queue if it names none. A worker without -Q serves them all.
 
-    They are made as Celery makes those that `-Q` names and nobody has defined: of the type that the app wants, and
-    each on an exchange of its own name, since the app's default exchange could carry other messages into them.
+    They are made as Celery makes undefined queues that `-Q` names: of the app's queue type, and each on an exchange of
+    its own name. The app's default exchange could carry other messages into them.
     """
     for name in QUEUES:
         if name not in queues:
@@ -86,12 +85,12 @@ def _add_schedule(app: Celery, settings: Settings) -> None:
     entries = beat_schedule(settings)
 
     def add(**_: Any) -> None:
-        # In place, as Celery adds periodic tasks: a copy would hide what the app changes in its own later.
+        # In place, as Celery adds periodic tasks: a copy would hide later changes of the app.
         for name, entry in entries.items():
             app.conf.beat_schedule.setdefault(name, entry)
 
     app.on_after_configure.connect(add, weak=False)
-    # Once more when beat has imported the app, which may have set another schedule meanwhile.
+    # Again when beat has imported the app's modules: they may have set another schedule.
     signals.import_modules.connect(add, sender=app, weak=False)
     if app.configured:
         add()

@@ -1,4 +1,4 @@
-"""`Outbox`: what an application publishes with."""
+"""`Outbox`: an application publishes with it."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Options(TypedDict, total=False):
 class Outbox:
     """Publishes messages inside the application's transactions.
 
-    `settings` default to those of the environment and `outbox.toml`; `celery` is the application's Celery app, if it
-    has one: the relay is nudged through its broker, and tasks called by name are sent by it. Make one and keep it:
-    it is cheap to use and thread-safe.
+    `settings` default to those of the environment and `outbox.toml`. `celery` is the application's Celery app, if it
+    has one: its broker carries the nudge, and it sends the tasks that are called by name. Make one `Outbox` and keep
+    it: it is thread-safe.
 
-    `session` is, in every method, a SQLAlchemy `Session`, `scoped_session`, `AsyncSession` or `Connection`, an SQLModel
+    In all methods, `session` is a SQLAlchemy `Session`, `scoped_session`, `AsyncSession` or `Connection`, an SQLModel
     session, or Django's `connection`, inside a transaction. An `AsyncSession` is not awaited: its messages are
-    inserted before its next savepoint or its commit, and what the database refuses is raised there. With an
-    `AsyncConnection`, and only there, `publish` and `publish_many` are awaited.
+    inserted before its next savepoint or its commit, which raises the database's errors. Only with an
+    `AsyncConnection`, await `publish` and `publish_many`.
     """
 
     def __init__(self, settings: Settings | None = None, *, celery: Celery | None = None) -> None:
@@ -94,16 +94,15 @@ class Outbox:
         """Insert a message into the session's transaction; it is delivered if and only if that commits.
 
         `event_type` says what happened, in up to 255 characters. `payload` is stored as JSON (or by the serializer of
-        the settings), unless it is str or bytes, which are stored as they are (as `content_type`, by default plain
-        text or octets). `to` names destinations; without it the routes do. Messages with the same `key` arrive in
-        the order in which they were written, each after the one before it; without one there is no order. `headers`
-        travel along as text. `deliver_at` (aware) or `delay` (seconds) keep it back until then. `id` makes it yours to
-        choose: a second call with the same id and content changes nothing. `priority` (high, normal or low) says which
-        messages without a key go first while there are more than can be sent at once.
+        the settings); str and bytes are stored as they are, as `content_type` (by default plain text or octets). `to`
+        names destinations; without it the routes do. Messages with the same `key` arrive in the order in which they
+        were written. `headers` travel along as text. The message waits until `deliver_at` (with a time zone), or for
+        `delay` seconds. You may choose its `id`: a second call with the same id and content changes nothing.
+        `priority` is high, normal or low: which messages without a key go first when many are due.
 
-        Returns the id of the event. To one destination it is the message's id, by which consumers recognise a repeated
-        delivery. To several, each gets a message with an id of its own, derived from this one, which is that of the
-        first; and all of them carry this one as the CloudEvents attribute `eventid`.
+        Returns the event's id. If it has one destination, this is the id of its message, and consumers recognise a
+        repeated delivery by it. If it has several, the first message has this id, the others have ids that are derived
+        from it, and all of them carry it as the CloudEvents attribute `eventid`.
         Raises `NotInTransaction`, or a `MessageRefused` before anything is written, or `ReusedId`.
         """
         message = Message(
@@ -121,7 +120,7 @@ class Outbox:
     def publish_many(
         self, session: AnySession | AsyncConnection, messages: Iterable[Message]
     ) -> list[UUID] | Awaitable[list[UUID]]:
-        """Insert several messages in one go; all are checked before the first is written. Returns their ids."""
+        """Check all messages, then insert them. Returns their ids."""
         if is_kind(session, "sqlalchemy.ext.asyncio", "AsyncConnection"):
             return session.run_sync(self._writer.write, messages)  # type: ignore[union-attr]
         return self._writer.write(session, messages)  # type: ignore[arg-type]
@@ -131,10 +130,10 @@ class Outbox:
     @overload
     def cancel(self, session: SyncSession, id: UUID) -> bool: ...
     def cancel(self, session: SyncSession | AnyAsync, id: UUID) -> bool | Awaitable[bool]:
-        """Take a committed message back, if the session's transaction commits: it is archived as discarded, unsent.
+        """Take a committed message back. If the session's transaction commits, it is archived as discarded.
 
-        False: it is delivered already, or on its way, or there is none with this id. Of several destinations, those
-        are cancelled that can be. With an `AsyncSession` or `AsyncConnection` it is awaited. Raises `NotInTransaction`.
+        False: it is sent already, or being sent, or unknown. If it has several destinations, it is taken back from all
+        that are not sent it yet. Await this with an `AsyncSession` or `AsyncConnection`. Raises `NotInTransaction`.
         """
         session = unwrapped(session)
         if is_awaited(session):
@@ -155,8 +154,8 @@ class Outbox:
     ) -> AsyncResult:
         """`task.apply_async(args, kwargs, **options)`, sent if and only if the session's transaction commits.
 
-        `task` is a task, a signature (a chain or group too) or the name of a task. The result's id is that of the
-        task to be. `countdown` and `eta` wait in the table; what has expired before it could be sent is discarded.
+        `task` is a task, a signature (also a chain or group) or the name of a task. The result has the id that the
+        task will have. With `countdown` or `eta` the task waits in the table; a task that expires there is discarded.
         Raises `NotInTransaction`, or a `MessageRefused` before anything is written.
         """
         if isinstance(task, chord):
@@ -171,8 +170,9 @@ class Outbox:
     def capture(self, session: AnySession) -> Iterator[None]:
         """Inside, every Celery task that this thread or coroutine calls is stored in the session's transaction.
 
-        Any app, any way: `delay`, `apply_async`, `send_task`, chains, groups. What a call returns or raises is as
-        ever. Retries of the task that is running are not stored: their exception rolls the transaction back.
+        This works for all apps and all ways to call: `delay`, `apply_async`, `send_task`, chains, groups. The calls
+        return and raise the same as ever. A retry of the running task is not stored, because its exception rolls the
+        transaction back.
         Raises `NotInTransaction`.
         """
         transaction(session, "celery.task")
@@ -180,18 +180,18 @@ class Outbox:
             yield
 
     def direct(self) -> AbstractContextManager[None]:
-        """Inside, Celery tasks go straight to the broker, although `capture` is on."""
+        """Inside, Celery tasks go straight to the broker, also within `capture`."""
         return direct()
 
     def install(self, app: Celery, *, capture: Capturing | None = None) -> None:
-        """Add the relay's tasks, queues, schedule and checks to an application's Celery app, whose own configuration
-        stays as it is: its workers and its beat then run the relay too.
+        """Add the relay's tasks, queues, schedule and checks to an application's Celery app: its workers and its beat
+        then run the relay too. The app's own configuration stays as it is.
 
-        `capture` makes every task that the app sends transactional while a transaction is open: a `scoped_session`
-        (such as Flask-SQLAlchemy's `db.session`), Django's `connection`, or a function that returns the session in
-        use, or None. While none is open, tasks are sent at once; `with outbox.direct():` sends them in any case.
+        `capture` says which session to use: a `scoped_session` (such as Flask-SQLAlchemy's `db.session`), Django's
+        `connection`, or a function that returns the session or None. While a transaction is open in it, every task
+        that the app sends is stored. Otherwise, and inside `with outbox.direct():`, tasks are sent at once.
         """
-        from outbox_tasks.install import install  # what a worker needs; an application that only writes does not
+        from outbox_tasks.install import install  # an application that only writes does not need it
 
         install(app, self.settings)
         if self.celery is None:

@@ -1,4 +1,4 @@
-"""What people and logs may see: no secret of a URL, and nothing that a terminal would obey."""
+"""Takes secrets out of URLs and texts that people and logs see."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ STARS = "***"
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+?(?=[.,;:!?'\")>\]}]*(?:\s|$))")
 
 WEB = ("http", "https")
-"""Schemes whose path is hidden: that of a webhook is its password."""
+"""Schemes whose path is hidden. The path of a webhook is its password."""
 
 CONTAINERS = ("abfs", "abfss")
-"""Schemes where what stands before the @ is a part of the place: container@account."""
+"""Schemes with container@account, where the part before the @ is no login."""
 
 SECRET_OPTION = re.compile(r"(?i)(?!.*file$).*(?:pass|pwd|token|secret|key|bearer|credential|sig)")
-"""Options of a URL whose value is hidden wherever it turns up."""
+"""Options of a URL whose value is hidden wherever it occurs."""
 
 ASSIGNED = re.compile(r"(?i)\b(password|passwd|pwd|secret|token|api_?key|sharedaccesskey)=(?!\*)[^\s&;,]+")
 
 SHORTEST = 4
-"""Characters of what is looked for in a text: less is no secret, and is part of many words."""
+"""Characters. Shorter values are not looked for in a text: they are no secrets, and parts of many words."""
 
 
 def redacted(url: str) -> str:
-    """`url`, or several with `;` between them, as everybody may see it: without passwords and queries, without a lone
-    user, which is a token, and without the path of a webhook."""
+    """`url`, or several with `;` between them, without passwords, queries, the path of a webhook, and a user without a
+    password, which is a token."""
     return ";".join(_redacted(part) for part in re.split(r";(?=[a-z+]+://)", url))
 
 
 def without_secrets(text: str, *urls: str) -> str:
-    """`text`, such as a client's error, with each URL in it redacted, and without the secrets of these URLs."""
+    """`text`, such as a client's error, with all its URLs redacted, and without the secrets of `urls`."""
     secrets = {secret for url in urls for secret in _secrets(url) if len(secret) >= SHORTEST}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, STARS)
@@ -43,14 +43,14 @@ def without_secrets(text: str, *urls: str) -> str:
 
 
 def logger(name: str) -> logging.Logger:
-    """A logger for errors of clients, which may quote the URL that they were given."""
+    """A logger for errors of clients, which may quote a URL with its secrets."""
     log = logging.getLogger(name)
     log.addFilter(_clean)
     return log
 
 
 def _clean(record: logging.LogRecord) -> bool:
-    # Formatters take the text of an exception that is there already.
+    # Formatters use this text of the exception if it is set.
     if record.exc_info and record.exc_text is None:
         record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
     message = record.getMessage()
@@ -71,14 +71,14 @@ def _redacted(url: str) -> str:
         place = f"{host}{slash}{path and '…'}"
     if scheme in CONTAINERS and not colon:
         return f"{scheme}{separator}{login}{at}{place}"
-    # A user alone is a token. Where there are several logins, of several hosts, none is shown.
+    # A user alone is a token. If there are several logins, for several hosts, none is shown.
     known = (password or (colon and not user)) and not re.search(r"[@,/]", user)
     shown = f"{user}:{STARS}" if known else STARS
     return f"{scheme}{separator}{shown + at if at else ''}{place}"
 
 
 def _secrets(url: str) -> Iterator[str]:
-    """The parts of a URL that nobody may see, as they are written and as they are meant."""
+    """The secret parts of a URL, as they are written and decoded."""
     scheme, _, rest = url.partition("://")
     login, _, place = rest.rpartition("@")
     *others, last = login.split(",")  # before each host of several, or before the last one for all

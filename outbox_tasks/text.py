@@ -1,4 +1,4 @@
-"""Texts that others have written: what can be stored, and what people are shown of them."""
+"""Texts that others have written: what the database can store, and what people may see."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def is_encodable(value: str) -> bool:
 
 
 def short(value: object) -> object:
-    """What an error shows of it."""
+    """A value as an error shows it: at most 40 characters."""
     return value[:40] + "…" if isinstance(value, str) and len(value) > 40 else value
 
 
 def storable(text: str | None) -> str | None:
-    """PostgreSQL's text takes no NUL, and UTF-8 no half of a pair."""
+    """The text without NUL and halves of surrogate pairs, which PostgreSQL can't store."""
     return text and text.replace("\0", "\\0").encode("utf-8", "replace").decode("utf-8")
 
 
 def span(seconds: float) -> str:
-    """A time as people say it."""
+    """Seconds as people say them: 90 s, 3 min, 5 h, 4 d."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -38,7 +38,7 @@ def span(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """What others have written, without what would move the cursor, colour the screen or turn a line round."""
+    """The text without characters that would move the cursor, colour the screen or turn the line round."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -1,7 +1,7 @@
 """Settings: from keywords, the environment (`OUTBOX_<NAME>`) and `outbox.toml`, in that order of precedence.
 
-Everything is checked when the settings are made, so that a contradiction stops the program at its start
-and names the setting, its value and the rule that it breaks.
+They are checked when they are made, so a contradiction stops the program at its start. The error names the setting, its
+value and the rule.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "
 
 SLOW = 0.25
 """Seconds after which a send counts as slow. To wait for it would hold up others."""
-
 
 USUAL_STATEMENT = 3.0
 """Seconds that a statement may take if the relay sets no limit: the limit that its role has then."""

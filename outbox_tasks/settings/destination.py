@@ -12,13 +12,13 @@ from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.redaction import redacted
 
 CLAIM_CHECK_LARGEST = 64 * 1024 * 1024
-"""Bytes of the largest payload for a destination with a `claim_check`: it is in the database and in memory too."""
+"""Bytes of the largest payload with a `claim_check`. It is in the database and in memory too."""
 
 STORAGE = re.compile(r"(?:(?:file|local):///|(?!file:|local:)[a-z][a-z0-9+.-]*://(?:[^\s?#/@]*@)?)[^\s?#%@]*")
-"""What `claim_check` may be: as it stands, with an id behind it, it is a URL for any consumer."""
+"""What `claim_check` may be. With an id behind it, it must be a URL that any consumer can read."""
 
 HIDDEN = "…"
-"""Stands in errors for a value that may hold credentials."""
+"""Errors show this for a value that may hold credentials."""
 
 
 URL = re.compile(r"([^:/?#]+):(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?", re.DOTALL)
@@ -26,7 +26,7 @@ URL = re.compile(r"([^:/?#]+):(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?",
 
 
 def split(url: str) -> SplitResult:
-    """The parts of a URL that may name several hosts. Many a `urlsplit` refuses an IPv6 address behind another host."""
+    """The parts of a URL that may name several hosts. `urlsplit` may refuse an IPv6 address behind another host."""
     found = URL.fullmatch(url)
     if found is None:
         raise ValueError("it is not a URL")
@@ -57,7 +57,7 @@ StorageUrl = Annotated[str, AfterValidator(_is_storage)]
 
 WEEK, CENTURY = 7 * 86_400.0, 100 * 365 * 86_400.0
 SHORTEST = 0.001
-"""Seconds. Less would be cut to nothing on its way to the database, where 0 means without end."""
+"""Seconds. Less would become 0 on its way to the database, and 0 means no limit there."""
 
 
 def _none_or_enough(seconds: float) -> float:
@@ -66,13 +66,13 @@ def _none_or_enough(seconds: float) -> float:
     return seconds
 
 
-# The numbers of the settings, one type for each kind. Each has bounds that the database, Celery and the system's own
-# clocks can take, also where several are added up.
+# The types of the numbers. Their bounds are within what the database, Celery and the system's clocks can take, also
+# when several are added up.
 Seconds = Annotated[float, Field(ge=SHORTEST, le=WEEK, allow_inf_nan=False)]
-"""What a process waits for: in milliseconds it is an int32."""
+"""For which a process waits. In milliseconds it is an int32."""
 SecondsOrZero = Annotated[float, Field(ge=0, le=WEEK, allow_inf_nan=False), AfterValidator(_none_or_enough)]
 Span = Annotated[float, Field(ge=SHORTEST, le=CENTURY, allow_inf_nan=False)]
-"""An age: what is so long ago, or so far ahead, is still a date."""
+"""An age. So long ago, or so far ahead, is still a date."""
 SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY, allow_inf_nan=False), AfterValidator(_none_or_enough)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 BundleSize = Annotated[int, Field(ge=1, le=1000)]
@@ -92,8 +92,8 @@ class Route(BaseModel):
     to: list[str]
     """Destinations: each gets a row of its own."""
     latest: bool = False
-    """Of messages with the same key only the newest matters: one that has failed is discarded, not tried again, as soon
-    as there is a newer one."""
+    """Only the newest message of a key matters. If a message fails and there is a newer one, it is discarded instead of
+    tried again."""
 
     @model_validator(mode="before")
     @classmethod
@@ -108,19 +108,19 @@ class Destination(BaseModel):
 
     name: str = ""
     url: Url = Field(repr=False)
-    """Where, and by its scheme how: see destinations.md."""
+    """Where; its scheme says how: see destinations.md."""
     max_bytes: Bytes = 1_048_576
     """Larger payloads are refused at the write, or go by `claim_check`."""
     claim_check: StorageUrl | None = Field(default=None, repr=False)
-    """A storage that fsspec knows, such as s3://bucket/prefix: where payloads over `max_bytes`, up to 64 MiB, are put;
-    the message tells where."""
+    """A storage that fsspec knows, such as s3://bucket/prefix. It gets payloads over `max_bytes`, up to 64 MiB; the
+    message says where they are."""
     max_attempts: Count = 20
     """Begun sends before a message is dead; about half a day with the default backoff."""
     max_age: Span | None = None
-    """After so long without success a message is dead, whatever attempts it has left; a later `deliver_at` counts, not
-    the write."""
+    """After so long without success a message is dead, even if it has attempts left. Counted from the write, or from
+    a later `deliver_at`."""
     on_dead: Literal["block", "skip"] = "block"
-    """Whether a dead message holds up those that share its key, until a person sees to it, or lets them pass."""
+    """block: a dead message holds up the later ones of its key until a person acts; skip: they pass it."""
     bundle_size: BundleSize | None = None
     """Overrides the general `bundle_size`."""
     concurrency: Processes | None = None
@@ -142,12 +142,12 @@ class Destination(BaseModel):
 
     @property
     def takes_the_relays_broker(self) -> bool:
-        """Whether it sends tasks to the relay's own broker, for the want of one that it names."""
+        """Whether it sends tasks to the relay's own broker, because its URL names none."""
         return self.scheme == "celery" and not self.option("broker")
 
     @property
     def options(self) -> list[tuple[str, str]]:
-        """The options of the URL, as they stand there."""
+        """The options of the URL, as they are written."""
         return options_of(self.url)
 
     def option(self, name: str) -> str | None:
@@ -164,7 +164,7 @@ class Destination(BaseModel):
         return self.max_bytes if self.claim_check is None else CLAIM_CHECK_LARGEST
 
     def check_claim_check(self) -> None:
-        """Raises `ConfigurationError` for one that can't work here."""
+        """Raises `ConfigurationError` if it can't work with this destination."""
         if self.claim_check is None:
             return
         setting, value, rule = "claim_check", redacted(self.claim_check), None

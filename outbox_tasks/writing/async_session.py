@@ -1,7 +1,7 @@
-"""What is published through an `AsyncSession` outside of its greenlet can't be written there and then: it waits.
+"""Rows that are published through an `AsyncSession`. Outside of its greenlet nothing can be written, so they wait.
 
-It is written before the next thing that decides about it: a savepoint, the commit of the session, or of the connection
-that the session works on. So what waits always belongs to the innermost savepoint, and goes when that is rolled back.
+They are written before the next savepoint, and before the commit of the session or of its connection. So the waiting
+rows always belong to the innermost savepoint, and are dropped when that is rolled back.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from sqlalchemy.orm import Session, SessionTransaction
 from outbox_tasks.errors import PublishedTooLate
 
 WAKE = "outbox_tasks.wake"
-"""Where a session keeps the nudge that its next commit owes."""
+"""Key of `Session.info`: the nudge to call after the next commit."""
 
 WAITING = "outbox_tasks.waiting"
-"""Where a session keeps what waits."""
+"""Key of `Session.info`: the rows that wait."""
 
 JOINED = "outbox_tasks.joined"
-"""Where a session keeps the async connections that it works on: by its transaction, with the connection's."""
+"""Key of `Session.info`: for each of its transactions the async connections, each with the connection's transaction."""
 
 Execute = Callable[..., int]
 Insert = Callable[[Execute, list[Any]], None]
 Choose = Callable[[Executable], Connection]
-"""Which connection is for a statement."""
+"""Chooses the connection for a statement."""
 ExecuteOn = Callable[..., int]
 """As `Execute`, with a `Choose` before it."""
 
@@ -53,7 +53,7 @@ class _Waiting:
         self._writing = False
 
     def write_out(self, choose: Choose) -> None:
-        """Write what waits, as few times as can be."""
+        """Write the waiting rows, in as few calls as possible."""
         if self._writing:
             return
         self._writing = True
@@ -67,7 +67,7 @@ class _Waiting:
             self._writing = False
 
     def write_to(self, connection: Connection, *_: object) -> None:
-        """Write what waits through this connection, which is about to commit."""
+        """Write the waiting rows through this connection, which is about to commit."""
         self.write_out(lambda clause: connection)
 
     def before_savepoint(self, connection: Connection, _: object) -> None:
@@ -75,21 +75,21 @@ class _Waiting:
             self.write_to(connection)
 
     def drop(self, *_: object) -> None:
-        """Forget what waits: what it belongs to is rolled back."""
+        """Forget the waiting rows: their transaction or savepoint is rolled back."""
         self.entries.clear()
 
     def _is_the_sessions_own(self, connection: Connection) -> bool:
-        """Whether a savepoint is made now for a nested transaction of the session, late, as its first statement comes:
-        what waits was published inside it."""
+        """Whether this savepoint is that of a nested transaction of the session. The session makes it late, before its
+        first statement: then the waiting rows were published inside it."""
         joined, transaction = self._session.info.get(JOINED, {}), self._session.get_nested_transaction()
         return any(each.nested and connection not in joined.get(each, {}) for each in _upwards(transaction))
 
     def is_for(self, connection: Connection) -> bool:
-        """Whether the session writes its messages through this connection."""
+        """Whether the session inserts messages through this connection."""
         return self._bind is connection or self._bind is connection.engine
 
     def watch(self, connection: Connection) -> None:
-        """Notice what is done to the connection itself."""
+        """Listen to the connection's own events: the application may commit the connection itself."""
         watchers = _watchers.setdefault(connection, WeakSet())
         if self.is_for(connection) and self not in watchers:
             watchers.add(self)
@@ -97,7 +97,7 @@ class _Waiting:
                 event.listen(connection, name, listener)
 
     def leave(self, connection: Connection) -> None:
-        """A connection that lives on beyond the session's transaction."""
+        """Listen no more. The connection may live longer than the session's transaction."""
         if self in _watchers.get(connection, ()):
             _watchers[connection].discard(self)
             for name, listener in self._listeners():
@@ -113,13 +113,13 @@ class _Waiting:
 
 
 _watchers: WeakKeyDictionary[Connection, WeakSet[_Waiting]] = WeakKeyDictionary()
-"""Who watches a connection. The connection itself, by its events, keeps them alive."""
+"""Who listens to a connection. The connection's events keep them alive."""
 
 
 def defer(session: Session, into: Executable, insert: Insert, by: ExecuteOn, rows: list[Any]) -> None:
-    """Have `insert` called with these rows, and others that wait for the same, before the transaction commits.
+    """Call `insert` with these rows before the transaction commits, together with others that wait for it.
 
-    `into` is the statement by which a session with several engines chooses one.
+    A session with several engines chooses by the statement `into`.
     """
     if WAITING not in session.info:
         session.info[WAITING] = waiting = _Waiting(session, into)
@@ -130,19 +130,19 @@ def defer(session: Session, into: Executable, insert: Insert, by: ExecuteOn, row
 
 
 def write_out(session: Session, choose: Choose) -> None:
-    """Write what waits in the session: what comes now was published later."""
+    """Write the session's waiting rows now, before a statement that came later."""
     if WAITING in session.info:
         session.info[WAITING].write_out(choose)
 
 
 def write_out_to(connection: Connection) -> None:
-    """The same for every session that works on the connection."""
+    """The same for all sessions that use the connection."""
     for waiting in tuple(_watchers.get(connection, ())):
         waiting.write_to(connection)
 
 
 def chosen_by(session: Session) -> Choose:
-    """The connection that the session itself would take for a statement."""
+    """The connection that the session itself chooses for a statement."""
     return lambda clause: session.connection(bind_arguments={"clause": clause})
 
 
@@ -202,7 +202,7 @@ def _ended(session: Session, transaction: SessionTransaction) -> None:
     if waiting is None:
         return
     for connection, theirs in joined.items():
-        # The session has left a transaction that is not its own, and goes on.
+        # The transaction is not the session's own, and goes on.
         if theirs is not None and theirs.is_active and waiting.is_for(connection):
             waiting.write_to(connection)
         waiting.leave(connection)

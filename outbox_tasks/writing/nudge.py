@@ -1,7 +1,7 @@
 """The nudge: a best-effort wake-up of the claim after a commit, in the background.
 
-A thread of its own talks to the broker, with short timeouts. The committing thread only sets a flag, so that a
-dead, slow or black-holed broker costs it nothing; what a lost nudge would have woken, beat wakes a moment later.
+Its own thread talks to the broker, with short timeouts. The committing thread does not wait for it, so a dead or slow
+broker costs it nothing. If a nudge is lost, beat wakes the claim a moment later.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ BROKEN_PAUSE = 1.0
 """The same while the broker does not answer."""
 
 ENOUGH = 100
-"""Calls that are remembered; one is as good as many."""
+"""Calls that are kept at most; one is as good as many."""
 
 PATIENCE = 0.1
-"""Seconds that a commit in progress is waited for."""
+"""Seconds to wait for a commit in progress."""
 
 TIMEOUT = 1.0
 """Seconds that the broker has to answer."""
-
 
 Wanted = SimpleQueue[Callable[[], bool] | None]
 """Calls of a nudge: each with the condition that it waits for, if any."""
@@ -85,27 +84,18 @@ def _wait_for(conditions: list[Callable[[], bool]]) -> None:
 
 
 def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
-    """The nudge through the relay's broker: that of the settings, else `app`'s. None where there is none or it is
-    switched off."""
+    """The nudge through the relay's broker: that of the settings, else `app`'s. None if there is no broker, or if the
+    setting `nudge` is off."""
     if not settings.nudge or (app is None and settings.broker_url is None):
         return None
-    return Nudge(_Wake(settings, app))
+    # Connects in the nudge's thread, with the first nudge: then the app is configured.
+    broker = PerProcess(lambda: _connect(settings, app))
+    return Nudge(lambda: broker.get().wake_claim())
 
 
-class _Wake:
-    """Connects when it is first called, in the nudge's thread: by then the app is configured."""
-
-    def __init__(self, settings: Settings, app: Celery | None) -> None:
-        self._settings = settings
-        self._app = app
-        self._broker = PerProcess(self._connect)
-
-    def __call__(self) -> bool:
-        return self._broker.get().wake_claim()
-
-    def _connect(self) -> Broker:
-        app, url = self._app, self._settings.broker_url
-        # Where both name the same place, the app knows more of it: its transport options, such as a prefix of the keys.
-        if app is None or not (url is None or same_place(url, joined(app.conf.broker_write_url))):
-            app = PinnedCelery("outbox_tasks.nudge", broker=str(url), settings=self._settings, timeout=TIMEOUT)
-        return Broker(app, self._settings, timeout=TIMEOUT)
+def _connect(settings: Settings, app: Celery | None) -> Broker:
+    url = settings.broker_url
+    # If both name the same place, the app knows more: its transport options, such as a prefix of the keys.
+    if app is None or not (url is None or same_place(url, joined(app.conf.broker_write_url))):
+        app = PinnedCelery("outbox_tasks.nudge", broker=str(url), settings=settings, timeout=TIMEOUT)
+    return Broker(app, settings, timeout=TIMEOUT)

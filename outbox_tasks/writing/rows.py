@@ -1,4 +1,4 @@
-"""A message, checked, as the rows it becomes: all that can be refused is refused here, before anything is written."""
+"""Checks a message and makes its rows. Everything that can be refused is refused here, before anything is written."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NO_TRACE: Mapping[str, str] = MappingProxyType({})
 LONGEST_DELAY = timedelta(days=3653)
 
 Row = dict[str, Any]
-"""A row as JSON values, by the columns of `write.ROW`; what is absent is null."""
+"""A row as JSON values, by the columns of `write.ROW`; a column that is absent is null."""
 
 _encode = json.JSONEncoder(
     default=to_jsonable_python, allow_nan=False, ensure_ascii=False, separators=(",", ":")
@@ -49,21 +49,21 @@ _encode = json.JSONEncoder(
 def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_TRACE) -> tuple[UUID, list[Row]]:
     """The id of a message and its rows, one for each destination. Raises a `MessageRefused`.
 
-    `trace`: the headers that carry on the writer's trace, for a message that does not say itself in which it is.
+    `trace`: the headers of the writer's trace, for messages that have none of their own.
     """
     _check(message)
     names = _destinations(message, settings)
     body, content_type = _serialized(message, settings)
     size = len(body) if isinstance(body, bytes) or body.isascii() else len(body.encode())
     common: Row = {"event_type": message.event_type, "content_type": content_type, **_due(message)}
-    if isinstance(body, bytes) or "\0" in body:  # which a JSON text can't bring to PostgreSQL
+    if isinstance(body, bytes) or "\0" in body:  # PostgreSQL's JSON has no NUL
         common["data"] = b64encode(body if isinstance(body, bytes) else body.encode()).decode()
     else:
         common["text"] = body
     for field in ("key", "aggregate_type", "aggregate_id"):
         if (value := getattr(message, field)) is not None:
             common[field] = value
-    headers = {**_untold(message, trace), **(message.headers or {})}
+    headers = {**_missing(message, trace), **(message.headers or {})}
     first = message.id or uuid7()
     if len(names) > 1:
         headers[EVENT_ID] = str(first)
@@ -84,8 +84,8 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_TRA
     return first, made
 
 
-def _untold(message: Message, trace: Mapping[str, str]) -> Mapping[str, str]:
-    """Of two traces in one message, a consumer could follow either: the application's own counts."""
+def _missing(message: Message, trace: Mapping[str, str]) -> Mapping[str, str]:
+    """The headers of the trace, unless the message has its own: a consumer could follow either of two."""
     if trace and message.headers and any(name.lower() == "traceparent" for name in message.headers):
         return NO_TRACE
     return trace
@@ -102,7 +102,7 @@ def _destinations(message: Message, settings: Settings) -> list[str]:
 
 
 def _serialized(message: Message, settings: Settings) -> tuple[str | bytes, str]:
-    """The body and its content type. What is stored as it is stays so; the rest goes through the serializer."""
+    """The body and its content type. Bytes and str stay as they are; the rest goes through the serializer."""
     payload = message.payload
     if isinstance(payload, bytes | bytearray | memoryview):
         return bytes(payload), message.content_type or BYTES
@@ -137,7 +137,7 @@ def _by_setting(message: Message, serializer: Any) -> tuple[str | bytes, str]:
 
 
 def _check_keys(value: object) -> None:
-    """JSON's own encoder would turn 1, True and None into texts without a word, and two keys into the same one."""
+    """Python's JSON encoder silently turns the keys 1, True and None into text; two keys could become one."""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
@@ -150,7 +150,7 @@ def _check_keys(value: object) -> None:
 
 
 def _due(message: Message) -> Row:
-    """When the message is due; nothing: at once. A delay is counted by the database's clock."""
+    """When the message is due; empty: at once. The database counts a delay, by its own clock."""
     at: object = message.deliver_at
     delay = message.delay
     if at is not None:
@@ -173,7 +173,7 @@ def _due(message: Message) -> Row:
 
 
 def _check(message: Message) -> None:
-    """Refuse what the database, or every publisher, would refuse later."""
+    """Refuse what the database or all publishers would refuse later."""
     _check_text(message, "event_type", message.event_type, MAX_EVENT_TYPE, at_least=1)
     if message.key is not None:
         _check_text(message, "key", message.key, MAX_KEY, at_least=1)

@@ -1,5 +1,4 @@
-"""The transactions of an application, whatever it works with: where one is open, what is written into it, and what
-happens after its commit."""
+"""The application's transactions, whichever library opened them: is one open, write into it, act after its commit."""
 
 from __future__ import annotations
 
@@ -45,18 +44,18 @@ class Transaction(Protocol):
     """One open transaction of the application."""
 
     def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
-        """Call `insert` with these rows, now or, together with others, before the commit; through the engine that
-        would get the statement `into`."""
+        """Call `insert` with these rows: now, or before the commit together with others. The engine is the one that
+        the session chooses for the statement `into`."""
 
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
-        """Execute a statement now, by the engine that would get one `like` it; returns how many rows it changed. An
-        INSERT must be RETURNING something to be counted, since some drivers know no other way."""
+        """Execute a statement now; returns how many rows it changed. The engine is the one that the session chooses for
+        `like`. Some drivers count the rows of an INSERT only if it has RETURNING."""
 
     def wake(self, nudge: Callable[..., object]) -> None:
-        """Call `nudge` once it has committed."""
+        """Call `nudge` after the commit."""
 
     def opened(self) -> object:
-        """Something that lives, and is `is_active`, while it is open."""
+        """An object that lives as long as the transaction, with `is_active`."""
 
 
 def transaction(session: object, event_type: str) -> Transaction:
@@ -74,32 +73,32 @@ def transaction(session: object, event_type: str) -> Transaction:
 
 
 def unwrapped(session: Any) -> Any:
-    """The session that a scoped session stands for."""
+    """The session behind a scoped session; any other session as it is."""
     if isinstance(session, scoped_session) or is_kind(session, "sqlalchemy.ext.asyncio", "async_scoped_session"):
         return session()
     return session
 
 
 def is_kind(session: object, module: str, name: str) -> bool:
-    """Whether it is of a class that may not even be imported, or installed."""
+    """Whether it is of a class of a module that may not be imported, or not even installed."""
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(session, getattr(loaded, name))
 
 
 def is_awaited(session: object) -> bool:
-    """Whether what is asked of it now has to be awaited."""
+    """Whether its statements have to be awaited."""
     return any(is_kind(session, "sqlalchemy.ext.asyncio", name) for name in ("AsyncSession", "AsyncConnection"))
 
 
 def is_django(session: object) -> bool:
-    """Whether it is one of Django's database connections, or stands for one."""
+    """Whether it is one of Django's database connections, or a proxy of one."""
     return is_kind(session, "django.db.backends.base.base", "BaseDatabaseWrapper") or is_kind(
         session, "django.utils.connection", "ConnectionProxy"
     )
 
 
 def current(capture: Any) -> Any:
-    """The session that a registry, Django's connection or a function stands for, if it is in a transaction."""
+    """The session that a registry or a function gives, or Django's connection; None if it is not in a transaction."""
     session = capture
     if not is_django(capture):
         registry = getattr(capture, "registry", None)
@@ -112,10 +111,10 @@ def current(capture: Any) -> Any:
 
 
 def _has_session(registry: Any) -> bool:
-    """Whether it has a session for where we are: asking for it would make one."""
+    """Whether it has a session in this scope. To call the registry would make one."""
     try:
         return bool(registry.has())
-    except Exception:  # the application's own function says where we are, and may know of nowhere, as in beat
+    except Exception:  # the application's own function names the scope; outside of a request, as in beat, it may raise
         return False
 
 
@@ -187,8 +186,8 @@ class _OfSession:
 
 
 class _OfAsyncSession(_OfSession):
-    """It can't be awaited here: what is written waits for the commit, which can. In the session's own greenlet, as in
-    its events and `run_sync`, nothing has to wait."""
+    """Nothing can be awaited here, so the rows wait for the commit, which is awaited. In the session's own greenlet, as
+    in its events and `run_sync`, they are written at once."""
 
     def __init__(self, session: Any, event_type: str) -> None:
         super().__init__(session.sync_session, event_type)
@@ -225,12 +224,12 @@ class _OfDjango:
 
     def opened(self) -> object:
         found = _Opened()
-        self._connection.on_commit(partial(id, found))  # Django drops it as the transaction ends, either way
+        self._connection.on_commit(partial(id, found))  # Django drops this when the transaction ends, either way
         return found
 
 
 def _in_greenlet() -> bool:
-    """Whether SQLAlchemy can await here: it says so on its greenlets, but for the oldest releases."""
+    """Whether SQLAlchemy can await here. All but its oldest releases mark their greenlets."""
     if (greenlet := sys.modules.get("greenlet")) is None:
         return False
     current = greenlet.getcurrent()
@@ -241,24 +240,24 @@ def _in_greenlet() -> bool:
 def execute(connection: Connection, statement: Executable, parameters: dict[str, Any], event_type: str) -> int:
     """Execute in the connection's transaction; returns how many rows it changed. Raises `NotInTransaction`."""
     if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
-        raise NotInTransaction(event_type=event_type)  # begun in name only: each statement commits by itself
+        raise NotInTransaction(event_type=event_type)  # each statement would commit by itself
     with connection.execute(statement, parameters) as result:
         return result.rowcount
 
 
 @cache
 def _compiled(statement: Executable) -> tuple[str, dict[str, Any]]:
-    """The SQL as psycopg takes it, 2 and 3 alike, with the values that are part of the statement."""
+    """The SQL for psycopg 2 and 3, with the values that are part of the statement."""
     compiled = statement.compile(dialect=PGDialect_psycopg())  # type: ignore[no-untyped-call,attr-defined]
     return str(compiled), {name: value for name, value in compiled.params.items() if value is not None}
 
 
 _owing: WeakKeyDictionary[Connection, Callable[..., object] | None] = WeakKeyDictionary()
-"""The Core connections that have published, each with the nudge that its next commit owes."""
+"""The Core connections that have published, each with the nudge to call after its next commit."""
 
 
 def _connection_commits(connection: Connection, *_: object) -> None:
-    # SQLAlchemy tells of a connection's commit just before it: the nudge has to wait for its end.
+    # SQLAlchemy sends this event just before the commit, so the nudge must wait for its end.
     nudge, _owing[connection] = _owing.get(connection), None
     if nudge is not None:
         transaction = connection.get_transaction()

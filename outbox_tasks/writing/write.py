@@ -1,10 +1,11 @@
-"""Hop 1, write: insert messages in the application's own transaction, and nudge the claim once it has committed."""
+"""Hop 1, write: insert messages in the application's own transaction, and nudge the claim after its commit."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from outbox_tasks.writing.rows import Row, rows
 from outbox_tasks.writing.transactions import AnySession, sqlstate, transaction
 
 CHUNK = 16 * 1024 * 1024
-"""Characters that are written in one statement: PostgreSQL takes no parameter of a gigabyte."""
+"""Characters of one statement. A parameter of a gigabyte is too long for PostgreSQL."""
 
 UNIQUE_VIOLATION = "23505"
 
@@ -32,11 +33,12 @@ class Writer:
         self.nudge = nudge
         schema = settings.database_schema
         self._publish = write.publish(tables(schema))
-        self._publish_once = write.publish_once(schema)
         self._cancel = write.cancel(schema)
+        self._insert = partial(self._execute, self._publish)
+        self._insert_once = partial(self._execute, write.publish_once(schema))
 
     def write(self, session: AnySession, messages: Iterable[Message]) -> list[UUID]:
-        """Insert messages, all checked before the first is written. Returns their ids."""
+        """Check all messages, then insert them. Returns their ids."""
         ids: list[UUID] = []
         made: list[Row] = []
         once = False
@@ -54,7 +56,7 @@ class Writer:
         return ids
 
     def cancel(self, session: AnySession, id: UUID) -> bool:
-        """Take back a message, for each destination that it is not yet on its way to; false if there was none."""
+        """Take a message back from all destinations that are not sent it yet; false if there is none."""
         ids = [id, *(sibling(id, name) for name in self._settings.destinations)]
         opened = transaction(session, "outbox.cancel")
         try:
@@ -64,20 +66,14 @@ class Writer:
             raise
 
     def _explain(self, state: str | None, error: Exception) -> None:
-        """Raise what says what to do, where we know it."""
+        """Raise an error that names the remedy, if we know it."""
         if state in LOST_TABLE:
             raise SchemaMissing(where=where(self._settings.database_schema)) from error
         if state == NO_RIGHTS:
             reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
             raise WriterRights(reason=reason) from error
 
-    def _insert(self, execute: Execute, made: list[Row]) -> None:
-        self._execute(execute, self._publish, made)
-
-    def _insert_once(self, execute: Execute, made: list[Row]) -> None:
-        self._execute(execute, self._publish_once, made)
-
-    def _execute(self, execute: Execute, statement: Any, made: list[Row]) -> None:
+    def _execute(self, statement: Any, execute: Execute, made: list[Row]) -> None:
         try:
             for text in _chunks(made):
                 execute(statement, {"row": text}, self._publish)
@@ -90,7 +86,7 @@ class Writer:
 
 
 def _chunks(made: Iterable[Row]) -> Iterator[str]:
-    """The rows as JSON, in their order, in as many texts as it takes."""
+    """The rows as JSON, in their order, in texts of `CHUNK` at most (or of one row)."""
     texts: list[str] = []
     size = 0
     for text in map(json.dumps, made):

@@ -1,4 +1,4 @@
-"""Celery calls that are stored: what is caught, what is refused, what becomes of them, and what is sent in the end."""
+"""Celery calls in a transaction: which are stored, which are refused, and what the relay sends in the end."""
 
 from __future__ import annotations
 
@@ -101,8 +101,10 @@ def failure(call: Any, **options: Any) -> Exception:
     return failed.value
 
 
-class TestWhatIsCaught:
-    def test_a_call_is_stored_and_its_id_known(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+class TestStoredCalls:
+    def test_a_call_is_stored_and_returns_the_task_id(
+        self, outbox: Outbox, app: Celery, session: Session, rows: Rows
+    ) -> None:
         with session.begin():
             result = outbox.delay(session, app.tasks["shapes.note"], 42, name="Zoë")
             assert isinstance(result, AsyncResult)
@@ -112,13 +114,9 @@ class TestWhatIsCaught:
         assert json.loads(row.payload)[:2] == [[42], {"name": "Zoë"}]
         assert envelope(row).headers["id"] == result.id
 
-    def test_a_rollback_takes_it_back(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
-        with session.begin() as transaction:
-            outbox.delay(session, app.tasks["shapes.note"], 1)
-            transaction.rollback()
-        assert rows.hot() == []
-
-    def test_a_savepoint_takes_back_its_own(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+    def test_the_rollback_of_a_savepoint_takes_its_calls_back(
+        self, outbox: Outbox, app: Celery, session: Session, rows: Rows
+    ) -> None:
         task = app.tasks["shapes.note"]
         with session.begin(), outbox.capture(session):
             first = task.delay(1)
@@ -138,7 +136,9 @@ class TestWhatIsCaught:
         assert rows.hot()
         assert time.monotonic() - began < 2  # a broker that is asked in vain takes longer
 
-    def test_a_signature_a_chain_and_a_name(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+    def test_signatures_chains_groups_and_names_are_stored(
+        self, outbox: Outbox, app: Celery, session: Session, rows: Rows
+    ) -> None:
         task = app.tasks["shapes.note"]
         with session.begin():
             outbox.apply_async(session, task.si(1), countdown=60)
@@ -161,7 +161,7 @@ class TestWhatIsCaught:
         assert time.monotonic() - began < 15  # a try to reach the dead backend would take much longer
         assert len(rows.hot()) == 3
 
-    def test_the_results_of_a_group_can_be_had(
+    def test_the_results_of_a_group_can_be_read(
         self, outbox: Outbox, app: Celery, session: Session, own_redis: Any
     ) -> None:
         app.conf.result_backend = own_redis.url
@@ -174,7 +174,7 @@ class TestWhatIsCaught:
         assert result.get(timeout=10) == [0, 1, 2]
         later.join()
 
-    def test_a_result_is_not_waited_for_while_the_task_can_not_be_sent(
+    def test_to_wait_for_a_result_before_the_commit_is_refused(
         self, outbox: Outbox, app: Celery, session: Session, own_redis: Any
     ) -> None:
         app.conf.result_backend = own_redis.url
@@ -199,7 +199,7 @@ class TestWhatIsCaught:
         assert [type(error) for error in elsewhere] == [TimeoutError]
 
     @pytest.mark.parametrize("kind", ["AsyncSession asyncpg", "Django", "Connection"])
-    def test_nor_with_another_kind_of_session(
+    def test_to_wait_before_the_commit_is_refused_for_each_kind_of_session(
         self, outbox: Outbox, app: Celery, engine: Engine, rows: Rows, kind: str
     ) -> None:
         with driver(kind, outbox, engine) as driven:
@@ -210,13 +210,13 @@ class TestWhatIsCaught:
             driven.commit()
             assert not isinstance(failure(result.get, timeout=0.01), ResultNotThereYet)
 
-    def test_every_app_of_the_process(self, outbox: Outbox, session: Session, rows: Rows) -> None:
+    def test_calls_of_every_app_are_stored(self, outbox: Outbox, session: Session, rows: Rows) -> None:
         other = Celery("other", broker=DEAD, set_as_current=False)
         with session.begin(), outbox.capture(session):
             other.send_task("other.task")
         assert [row.event_type for row in rows.hot()] == ["other.task"]
 
-    def test_an_app_of_a_class_of_its_own(self, outbox: Outbox, session: Session, rows: Rows) -> None:
+    def test_calls_of_a_subclass_of_celery_are_stored(self, outbox: Outbox, session: Session, rows: Rows) -> None:
         class Tagging(Celery):  # type: ignore[misc]
             def send_task(self, name: str, *args: Any, **options: Any) -> Any:
                 return super().send_task(name, *args, **{**options, "headers": {"tag": "x"}})
@@ -263,11 +263,13 @@ class TestWhatIsCaught:
         with pytest.raises(UnsupportedSession):
             asyncio.run(work())
 
-    def test_outside_of_a_transaction_nothing_is_called(self, outbox: Outbox, app: Celery, session: Session) -> None:
+    def test_outside_of_a_transaction_capture_is_refused(self, outbox: Outbox, app: Celery, session: Session) -> None:
         with pytest.raises(NotInTransaction), outbox.capture(session):
             raise AssertionError
 
-    def test_afterwards_calls_go_to_the_broker_again(self, outbox: Outbox, session: Session, redis_url: str) -> None:
+    def test_calls_in_direct_and_after_capture_go_to_the_broker(
+        self, outbox: Outbox, session: Session, redis_url: str
+    ) -> None:
         app = make_app(redis_url)
         name = f"outbox_test_{uuid4().hex[:8]}"
         with session.begin(), outbox.capture(session), outbox.direct():
@@ -292,8 +294,10 @@ class TestTimes:
         assert abs(row.locked_until - due) < timedelta(seconds=30)
         assert rows.state(row.id) == "scheduled"
 
-    def test_also_where_the_broker_would_delay_it(self, outbox: Outbox, session: Session, rows: Rows) -> None:
-        """With quorum queues Celery sends it to RabbitMQ's delayed delivery, which would delay it once more."""
+    def test_a_countdown_waits_in_the_table_also_with_quorum_queues(
+        self, outbox: Outbox, session: Session, rows: Rows
+    ) -> None:
+        """There, Celery would use RabbitMQ's delayed delivery, which would delay the task again."""
         app = Celery("quorum", broker="amqp://127.0.0.1:1", set_as_current=False)
         app.conf.task_default_queue_type = "quorum"
         app.conf.task_default_exchange_type = "topic"
@@ -310,7 +314,7 @@ class TestTimes:
             outbox.apply_async(session, app.tasks["shapes.note"], (1,), **{name: naive})
         assert rows.hot() == []
 
-    def test_what_has_expired_is_discarded_and_what_has_not_is_sent(
+    def test_an_expired_task_is_discarded_and_another_is_sent(
         self, outbox: Outbox, session: Session, rows: Rows, new_store: MakeStore, redis_url: str
     ) -> None:
         app = make_app(DEAD)
@@ -331,7 +335,7 @@ class TestTimes:
 
 
 def relayed(store: Store) -> list[Any]:
-    """What the relay does with all that is due, in one bundle."""
+    """Deliver all due tasks in one bundle."""
     lease = str(uuid4())
     claimed = store.claim({"tasks": 100}, lease)
     bundle = Bundle("tasks", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in claimed))
@@ -342,7 +346,7 @@ def relayed(store: Store) -> list[Any]:
         publisher.close()
 
 
-class TestWhatIsRefused:
+class TestRefusedCalls:
     def test_a_chord_without_a_backend(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
         task = app.tasks["shapes.note"]
         with session.begin():
@@ -366,7 +370,7 @@ class TestWhatIsRefused:
             outbox.delay(session, chord([task.s(1), task.s(2)], task.s()))
         assert [json.loads(row.payload)[0] for row in rows.hot()] == [[1], [2]]
 
-    def test_a_connection_of_its_own(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
+    def test_a_call_with_its_own_connection(self, outbox: Outbox, app: Celery, session: Session, rows: Rows) -> None:
         with session.begin(), pytest.raises(UncapturableTask, match="connection"):
             outbox.apply_async(session, app.tasks["shapes.note"], connection=app.connection())
         assert rows.hot() == []
@@ -406,7 +410,7 @@ class TestWhatIsRefused:
         assert rows.hot() == []
 
 
-def test_what_makes_tasks_of_events_takes_no_stored_ones(
+def test_a_destination_that_makes_tasks_of_events_takes_no_stored_tasks(
     settings: MakeSettings, app: Celery, session: Session, rows: Rows
 ) -> None:
     destinations = {"events": {"url": "celery://?task=shop.on_event"}, "tasks": {"url": "celery://"}}
@@ -444,7 +448,9 @@ class TestAppWide:
             yield lambda: app.send_task("t", queue=queue), lambda: client.llen(queue)
             client.delete(queue)
 
-    def test_only_in_a_transaction(self, live: Any, registry: scoped_session[Session], rows: Rows) -> None:
+    def test_calls_are_stored_only_in_a_transaction(
+        self, live: Any, registry: scoped_session[Session], rows: Rows
+    ) -> None:
         call, sent = live
         call()
         assert sent() == 1
@@ -462,7 +468,9 @@ class TestAppWide:
             transaction.rollback()
         assert (sent(), rows.hot()) == (0, [])
 
-    def test_there_is_a_way_out(self, live: Any, outbox: Outbox, registry: scoped_session[Session], rows: Rows) -> None:
+    def test_direct_sends_at_once(
+        self, live: Any, outbox: Outbox, registry: scoped_session[Session], rows: Rows
+    ) -> None:
         call, sent = live
         with registry.begin():
             with outbox.direct():
@@ -471,8 +479,8 @@ class TestAppWide:
             call()
         assert (sent(), len(rows.hot())) == (1, 1)
 
-    def test_where_there_is_no_session_tasks_are_sent(self, outbox: Outbox, engine: Engine, redis_url: str) -> None:
-        """As in a beat, outside of any request: the application's own function may raise there."""
+    def test_without_a_session_tasks_are_sent(self, outbox: Outbox, engine: Engine, redis_url: str) -> None:
+        """As in beat, outside of a request: the application's own function may raise there."""
 
         def nowhere() -> None:
             raise RuntimeError("working outside of a request")
@@ -484,7 +492,7 @@ class TestAppWide:
             assert client.llen(queue) == 1
             client.delete(queue)
 
-    def test_a_function_may_say_the_session(self, outbox: Outbox, session: Session, rows: Rows, app: Celery) -> None:
+    def test_a_function_may_return_the_session(self, outbox: Outbox, session: Session, rows: Rows, app: Celery) -> None:
         outbox.install(app, capture=lambda: session)
         with session.begin():
             app.send_task("t")
@@ -504,7 +512,7 @@ class TestAppWide:
 
 class TestInAWorker:
     def test_a_retry_is_not_stored(self, outbox: Outbox, engine: Engine, rows: Rows, own_redis: Any) -> None:
-        """Its exception rolls the transaction back, and would take the retry with it."""
+        """Its exception rolls the transaction back, and the retry with it."""
         app = make_app(own_redis.url)
 
         @app.task(bind=True, shared=False, name="again")
@@ -522,7 +530,7 @@ class TestInAWorker:
     def test_what_follows_a_task_is_not_stored(
         self, outbox: Outbox, engine: Engine, rows: Rows, own_redis: Any
     ) -> None:
-        """The worker calls it, when the task and its transaction have come to an end of their own."""
+        """The worker sends it after the end of the task and its transaction."""
         app = make_app(own_redis.url)
         registry = scoped_session(sessionmaker(engine))
         outbox.install(app, capture=registry)
@@ -580,7 +588,7 @@ def stored_in(outbox: Outbox, engine: Engine) -> Iterator[None]:
 
 @contextmanager
 def same_ids_and_times(app: Celery) -> Iterator[None]:
-    """What is called inside is the same each time."""
+    """Calls inside have the same ids and times in each run."""
     numbers = itertools.count(1)
     with pytest.MonkeyPatch.context() as patch:
         for module in ("celery.app.base", "celery.app.task", "celery.canvas"):
@@ -590,7 +598,7 @@ def same_ids_and_times(app: Celery) -> Iterator[None]:
 
 
 def taken(client: redis.Redis) -> dict[str, list[Any]]:
-    """All messages, by queue, without what is different each time."""
+    """Take all messages, by queue, without the properties that differ in each run."""
     found: dict[str, list[Any]] = {}
     for key in sorted(client.keys("*")):  # type: ignore[type-var]
         if key.startswith(b"_kombu"):

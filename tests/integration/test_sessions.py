@@ -1,4 +1,4 @@
-"""Every kind of session, and every way in which its transaction can go: exactly the committed messages exist."""
+"""For every kind of session and every end of its transaction, exactly the committed messages exist."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def driven(request: pytest.FixtureRequest, outbox: Outbox, engine: Engine) -> It
 
 
 def perform(driven: Driver, steps: tuple[Any, ...]) -> list[UUID]:
-    """Do it; returns the ids that a commit would leave."""
+    """Run the steps; returns the ids that a commit leaves."""
     kept: list[UUID] = []
     for each in steps:
         if each == PUBLISH:
@@ -95,8 +95,10 @@ def test_exactly_the_committed_messages_exist(
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(written=st.lists(programs, min_size=1, max_size=3))
-def test_whatever_the_savepoints(driven: Driver, rows: Rows, written: list[tuple[tuple[Any, ...], str]]) -> None:
-    """Several transactions one after the other, in one session."""
+def test_exactly_the_committed_messages_exist_after_any_savepoints(
+    driven: Driver, rows: Rows, written: list[tuple[tuple[Any, ...], str]]
+) -> None:
+    """With several transactions one after the other, in one session."""
     before, expected = found(rows), set()
     for steps, end in written:
         driven.begin()
@@ -106,7 +108,7 @@ def test_whatever_the_savepoints(driven: Driver, rows: Rows, written: list[tuple
     assert found(rows) - before == expected
 
 
-def test_outside_of_a_transaction_it_is_refused(driven: Driver, rows: Rows) -> None:
+def test_outside_of_a_transaction_publish_is_refused(driven: Driver, rows: Rows) -> None:
     with pytest.raises(NotInTransaction, match=r"'order\.created' was not published"):
         driven.publish(Message("order.created", {}))
     driven.begin()
@@ -117,7 +119,7 @@ def test_outside_of_a_transaction_it_is_refused(driven: Driver, rows: Rows) -> N
     assert len(found(rows)) == 1
 
 
-def test_a_closed_session_is_outside_of_a_transaction(driven: Driver, rows: Rows) -> None:
+def test_after_close_publish_is_refused(driven: Driver, rows: Rows) -> None:
     driven.begin()
     driven.publish(Message("order.created", {}))
     driven.close()
@@ -126,7 +128,7 @@ def test_a_closed_session_is_outside_of_a_transaction(driven: Driver, rows: Rows
     assert found(rows) == set()
 
 
-def test_what_is_refused_leaves_the_transaction_as_it_was(driven: Driver, rows: Rows) -> None:
+def test_a_refused_message_leaves_the_transaction_as_it_was(driven: Driver, rows: Rows) -> None:
     driven.begin()
     with pytest.raises(InvalidMessage):
         driven.publish(Message("good", {}), Message("", {}))
@@ -135,8 +137,8 @@ def test_what_is_refused_leaves_the_transaction_as_it_was(driven: Driver, rows: 
     assert [row.event_type for row in rows.hot()] == ["good"]
 
 
-def test_an_error_of_the_database_rolls_all_of_it_back(driven: Driver, rows: Rows) -> None:
-    """At the call or, where the insert waits for it, at the commit."""
+def test_an_error_of_the_database_rolls_the_transaction_back(driven: Driver, rows: Rows) -> None:
+    """The call raises it or, if the insert waits for it, the commit."""
     id = uuid7()
     driven.begin()
     driven.publish(Message("order.created", {"id": 1}, id=id))
@@ -150,7 +152,7 @@ def test_an_error_of_the_database_rolls_all_of_it_back(driven: Driver, rows: Row
     assert found(rows) == {id}
 
 
-def test_the_same_message_twice_is_one(driven: Driver, rows: Rows) -> None:
+def test_the_same_id_twice_is_one_message(driven: Driver, rows: Rows) -> None:
     message = Message("order.created", {"id": 1}, id=uuid7(), key="k", headers={"a": "b"})
     for _ in range(2):
         driven.begin()
@@ -159,7 +161,7 @@ def test_the_same_message_twice_is_one(driven: Driver, rows: Rows) -> None:
     assert found(rows) == {message.id}
 
 
-def test_without_the_tables_the_remedy_is_named(
+def test_without_the_tables_publish_raises_schema_missing(
     request: pytest.FixtureRequest, settings: MakeSettings, engine: Engine, driven: Driver
 ) -> None:
     driven.outbox = Outbox(settings(nudge=False, database_schema="outbox_nowhere"))
@@ -170,8 +172,8 @@ def test_without_the_tables_the_remedy_is_named(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_at_the_same_time(kind: str, outbox: Outbox, engine: Engine, rows: Rows) -> None:
-    """Eight sessions, each of them committing some and rolling back some."""
+def test_many_sessions_publish_at_the_same_time(kind: str, outbox: Outbox, engine: Engine, rows: Rows) -> None:
+    """Each of the eight sessions commits some of its transactions and rolls back the others."""
     kept: list[UUID] = []
 
     def work(number: int) -> None:
@@ -196,7 +198,7 @@ def test_many_at_the_same_time(kind: str, outbox: Outbox, engine: Engine, rows: 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Engine]:
-    """PostgreSQL takes prepared transactions if it was told so at its start."""
+    """A PostgreSQL that takes prepared transactions, which it must know at its start."""
     with EmbeddedPostgres() as server:
         engine = create_engine(engine_url(server.url))
         with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
@@ -217,7 +219,7 @@ class TestTwoPhase:
     @pytest.mark.parametrize("prepare", [False, True])
     @pytest.mark.parametrize("end", ["commit", "rollback"])
     @pytest.mark.parametrize("kind", ["Session", "Connection"])
-    def test_it_stands_or_falls_with_the_second_phase(
+    def test_messages_are_committed_with_the_second_phase(
         self, server: Engine, local: Outbox, kind: str, end: str, prepare: bool
     ) -> None:
         nudges: list[object] = []
@@ -252,8 +254,8 @@ class TestSeveralEngines:
             id = outbox.publish(session, "order.created", {})
         assert found(rows) == {id}
 
-    def test_a_session_that_does_not_know_says_so(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
-        """Its connection to the right engine does as well."""
+    def test_a_session_that_can_not_choose_raises_an_error(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
+        """A connection to the right engine works."""
         with Session(binds={Base: engine}) as session, session.begin():
             with pytest.raises(UnboundExecutionError):
                 outbox.publish(session, "order.created", {})
@@ -261,8 +263,10 @@ class TestSeveralEngines:
             id = outbox.publish(connection, "order.created", {})
         assert found(rows) == {id}
 
-    def test_the_session_of_an_outer_transaction(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
-        """As test suites use it: nothing is left."""
+    def test_the_rollback_of_an_outer_transaction_leaves_nothing(
+        self, outbox: Outbox, engine: Engine, rows: Rows
+    ) -> None:
+        """Test suites do this."""
         with engine.connect() as connection:
             outer = connection.begin()
             with Session(connection, join_transaction_mode="create_savepoint") as session, session.begin():

@@ -1,4 +1,4 @@
-"""Publishing in the application's own transaction: the message stands or falls with it, and then the claim is woken."""
+"""What a publish writes, and how its commit wakes the claim. `test_sessions` has the kinds of sessions."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ import pytest
 import redis
 from pydantic import BaseModel
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session
 
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.errors import (
     InvalidMessage,
     NotInTransaction,
     OutboxError,
-    SchemaMissing,
     UnknownDestination,
-    UnsupportedSession,
 )
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
@@ -50,77 +48,12 @@ def session(request: pytest.FixtureRequest, engine: Engine) -> Iterator[AnySessi
         yield made
 
 
-class TestTransactions:
-    def test_a_commit_publishes(self, outbox: Outbox, rows: Rows, session: AnySession) -> None:
-        with session.begin():
-            id = outbox.publish(session, "order.created", {"id": 42})
-            assert rows.hot() == []
-        row = rows.one(id)
-        assert (row.event_type, row.destination, row.payload) == ("order.created", "orders", b'{"id":42}')
-        assert rows.state(id) == "pending"
-
-    def test_a_rollback_does_not(self, outbox: Outbox, rows: Rows, session: AnySession) -> None:
-        with session.begin() as transaction:
-            outbox.publish(session, "order.created", {})
-            transaction.rollback()
-        assert rows.hot() == []
-
-    def test_an_exception_does_not(self, outbox: Outbox, rows: Rows, session: AnySession) -> None:
-        def change() -> None:
-            with session.begin():
-                outbox.publish(session, "order.created", {})
-                raise LookupError
-
-        with pytest.raises(LookupError):
-            change()
-        assert rows.hot() == []
-
-    def test_a_savepoint_stands_or_falls_alone(self, outbox: Outbox, rows: Rows, session: AnySession) -> None:
-        with session.begin():
-            kept = [outbox.publish(session, "kept", {})]
-            with session.begin_nested() as savepoint:
-                outbox.publish(session, "undone", {})
-                savepoint.rollback()
-            with session.begin_nested():
-                kept.append(outbox.publish(session, "kept", {}))
-        assert [row.id for row in rows.hot()] == kept
-
-    def test_a_transaction_begun_by_itself_counts(self, outbox: Outbox, rows: Rows, session: AnySession) -> None:
-        session.execute(text("SELECT 1"))
-        id = outbox.publish(session, "order.created", {})
-        session.commit()
-        assert rows.one(id)
-
-    def test_a_scoped_session_is_one(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
-        scoped = scoped_session(sessionmaker(engine))
-        with scoped.begin():
-            id = outbox.publish(scoped, "order.created", {})
-        scoped.remove()
-        assert rows.one(id)
-
-    def test_outside_of_one_it_is_refused(self, outbox: Outbox, rows: Rows, session: AnySession) -> None:
-        with pytest.raises(NotInTransaction, match=r"'order\.created' was not published.*with session\.begin"):
-            outbox.publish(session, "order.created", {})
-        assert not session.in_transaction()
-        assert rows.hot() == []
-
-    @pytest.mark.parametrize("make", [Session, Engine.connect], ids=["Session", "Connection"])
-    def test_one_that_commits_each_statement_is_none(
-        self, outbox: Outbox, rows: Rows, engine: Engine, make: Any
-    ) -> None:
-        autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-        with make(autocommit) as session, session.begin(), pytest.raises(NotInTransaction):
-            outbox.publish(session, "order.created", {})
-        assert rows.hot() == []
-
-    def test_an_engine_is_no_session(self, outbox: Outbox, engine: Engine) -> None:
-        with pytest.raises(UnsupportedSession, match=r"sqlalchemy\.engine\.base\.Engine is no session"):
-            outbox.publish(engine, "order.created", {})  # type: ignore[arg-type]
-
-    def test_without_the_tables_the_remedy_is_named(self, settings: MakeSettings, session: AnySession) -> None:
-        outbox = Outbox(settings(nudge=False, database_schema="outbox_nowhere"))
-        with pytest.raises(SchemaMissing), session.begin():
-            outbox.publish(session, "order.created", {})
+@pytest.mark.parametrize("make", [Session, Engine.connect], ids=["Session", "Connection"])
+def test_an_autocommit_engine_is_refused(outbox: Outbox, rows: Rows, engine: Engine, make: Any) -> None:
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with make(autocommit) as session, session.begin(), pytest.raises(NotInTransaction):
+        outbox.publish(session, "order.created", {})
+    assert rows.hot() == []
 
 
 class TestMessages:
@@ -129,7 +62,7 @@ class TestMessages:
         destinations = {name: {"url": "a://b"} for name in ("orders", "audit", "mail")}
         return Outbox(settings(nudge=False, destinations=destinations, routes={"order.*": ["orders", "audit"]}))
 
-    def test_keep_all_that_was_said(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+    def test_keep_all_options(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         given = uuid7()
         with Session(engine) as session, session.begin():
             id = outbox.publish(
@@ -145,7 +78,7 @@ class TestMessages:
         assert row.locked_until == datetime(2030, 1, 1, tzinfo=UTC)
         assert (row.status, row.attempts, row.lease, row.begun) == ("pending", 0, None, False)
 
-    def test_of_a_route_are_one_row_for_each_destination(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+    def test_have_a_row_for_each_destination_of_the_route(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         with Session(engine) as session, session.begin():
             id = outbox.publish(session, "order.created", {})
         assert [(row.destination, row.id) for row in rows.hot()] == [
@@ -154,12 +87,14 @@ class TestMessages:
         ]
         assert [row.headers for row in rows.hot()] == [{"eventid": str(id)}] * 2
 
-    def test_of_one_destination_carry_no_other_id(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+    def test_to_one_destination_carry_no_event_id(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         with Session(engine) as session, session.begin():
             outbox.publish(session, "order.created", {}, to="mail")
         assert [row.headers for row in rows.hot()] == [{}]
 
-    def test_with_an_own_id_are_the_same_at_each_destination(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+    def test_with_an_own_id_are_written_once_for_each_destination(
+        self, outbox: Outbox, rows: Rows, engine: Engine
+    ) -> None:
         """Also where an earlier release, which gave them no event id, has written the first copy."""
         for earlier in (True, False):
             with Session(engine) as session, session.begin():
@@ -218,13 +153,13 @@ class TestMessages:
         row = rows.one(id)
         assert (row.payload, row.content_type) == (stored, content_type)
 
-    def test_may_be_as_long_as_the_limits(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+    def test_may_be_as_large_as_the_limits(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         with Session(engine) as session, session.begin():
             id = outbox.publish(session, "é" * 255, b"x" * 1_048_576, to="mail", key="é" * 255)
         row = rows.one(id)
         assert (len(row.event_type), len(row.key), len(row.payload)) == (255, 255, 1_048_576)
 
-    def test_many_are_inserted_in_their_order(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+    def test_many_keep_their_order(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         messages = [Message("order.created", {"n": n}, to="mail") for n in range(500)]
         with Session(engine) as session, session.begin():
             ids = outbox.publish_many(session, messages)
@@ -232,10 +167,10 @@ class TestMessages:
         assert [row.payload for row in rows.hot()] == [b'{"n":%d}' % n for n in range(500)]
 
     @pytest.mark.parametrize("own_ids", [False, True], ids=["", "own ids"])
-    def test_too_many_for_one_statement_are_inserted_in_several(
+    def test_too_many_for_one_statement_take_several(
         self, outbox: Outbox, rows: Rows, engine: Engine, monkeypatch: pytest.MonkeyPatch, own_ids: bool
     ) -> None:
-        """Past a gigabyte the connection would die. Of one transaction: all or none."""
+        """PostgreSQL takes no parameter of a gigabyte. All statements are of one transaction."""
         monkeypatch.setattr("outbox_tasks.writing.write.CHUNK", 5000)
         statements: list[int] = []
         messages = [
@@ -268,7 +203,7 @@ class TestMessages:
         ("bad", "error"),
         [(Message("", {}), InvalidMessage), (Message("order.created", {}, to="gone"), UnknownDestination)],
     )
-    def test_are_all_checked_before_one_is_written(
+    def test_are_all_checked_before_the_first_is_written(
         self, outbox: Outbox, rows: Rows, engine: Engine, bad: Message, error: type[OutboxError]
     ) -> None:
         with Session(engine) as session, session.begin():
@@ -278,7 +213,7 @@ class TestMessages:
             id = outbox.publish(session, "other", {}, to="mail")
         assert [row.id for row in rows.hot()] == [id]
 
-    def test_of_one_id_are_one_message(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+    def test_with_the_same_id_are_one(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
         with engine.begin() as connection:
             ids = outbox.publish_many(connection, [Message("a", 1, to="mail", id=UUID(int=5))] * 2)
         assert ids == [UUID(int=5)] * 2
@@ -319,9 +254,7 @@ class TestNudge:
             transaction.rollback()
         assert nudge.count == 0
 
-    def test_waits_for_the_commit_when_a_savepoint_is_released(
-        self, outbox: Outbox, session: AnySession, nudge: Recorded
-    ) -> None:
+    def test_waits_for_the_commit_after_a_savepoint(self, outbox: Outbox, session: AnySession, nudge: Recorded) -> None:
         with session.begin():
             with session.begin_nested():
                 outbox.publish(session, "order.created", {})
@@ -349,7 +282,7 @@ class TestNudge:
     def test_wakes_the_claim_once_the_message_can_be_seen(
         self, outbox: Outbox, rows: Rows, engine: Engine, schema: str, make: Any
     ) -> None:
-        """Also when the commit takes a while: a claim that came before it would find nothing."""
+        """The commit takes some time here. A claim that ran before its end would find nothing."""
         with engine.begin() as connection:
             connection.exec_driver_sql(
                 f"CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql "
@@ -364,7 +297,7 @@ class TestNudge:
         eventually(lambda: seen)
         assert seen[0] == 1
 
-    def test_many_at_once_are_given_as_few(self) -> None:
+    def test_many_at_once_become_few(self) -> None:
         wakes: list[float] = []
         nudge = Nudge(lambda: wakes.append(time.monotonic()))
         for _ in range(1000):
@@ -375,7 +308,7 @@ class TestNudge:
         assert len(wakes) <= 3
         assert all(later - earlier >= PAUSE for earlier, later in pairwise(wakes))
 
-    def test_one_that_fails_does_not_end_the_next(self) -> None:
+    def test_a_failed_one_does_not_stop_the_next(self) -> None:
         calls: list[int] = []
 
         def wake() -> None:
@@ -390,7 +323,7 @@ class TestNudge:
         eventually(lambda: len(calls) == 2)
 
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-    def test_works_on_in_a_forked_process(self) -> None:
+    def test_works_in_a_forked_process(self) -> None:
         reader, writer = os.pipe()
         nudge = Nudge(lambda: os.write(writer, b"%d " % os.getpid()))
         nudge()
@@ -439,8 +372,7 @@ class TestNudge:
         assert len(rows.hot()) == 90
 
 
-def test_a_session_of_another_engine_is_used_as_it_is(outbox: Outbox, rows: Rows, postgres_url: str) -> None:
-    """Isolation levels and options are the application's."""
+def test_the_application_chooses_the_isolation_level(outbox: Outbox, rows: Rows, postgres_url: str) -> None:
     engine = create_engine(engine_url(postgres_url), isolation_level="SERIALIZABLE")
     with Session(engine) as session, session.begin():
         id = outbox.publish(session, "order.created", {})

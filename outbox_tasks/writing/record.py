@@ -1,0 +1,145 @@
+"""How one Celery call becomes a message of the outbox.
+
+`Celery.send_task` runs as ever, but on a view of its app. The view's producer stores the finished message. So Celery
+itself does routing, serializers, compression, stamps and signals, and nothing asks the broker or the result backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from datetime import datetime
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from celery import Celery
+from celery.utils.time import maybe_iso8601
+from kombu import Producer
+
+from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable
+from outbox_tasks.model import Message, TaskHeaders
+from outbox_tasks.text import is_text
+from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, describe
+from outbox_tasks.wire.cloudevents import TRACE
+from outbox_tasks.writing.unsent import remember
+
+Store = Callable[[Message], object]
+"""Stores a message, and chooses its destination. Returns an object that lives as long as the transaction, and whose
+`is_active` says whether it is still open."""
+
+_producer: ContextVar[Producer | None] = ContextVar("outbox_recorder", default=None)
+
+
+class AppView(Celery):  # type: ignore[misc]
+    """An app as `send_task` sees it: without broker and result backend."""
+
+    @property
+    def backend(self) -> Any:
+        # A real one would subscribe to the result now. It also does so when somebody asks for the result.
+        return SimpleNamespace(on_task_call=lambda producer, task_id: None)
+
+    @property
+    def producer_pool(self) -> Any:
+        # Celery looks here whether RabbitMQ delays the message. Here the table does.
+        return SimpleNamespace(
+            connections=SimpleNamespace(connection=SimpleNamespace(transport=SimpleNamespace(driver_type="outbox")))
+        )
+
+    def producer_or_acquire(self, producer: Any = None) -> AbstractContextManager[Any]:
+        return nullcontext(_producer.get())
+
+
+@contextmanager
+def recording(app: Celery, name: str, store: Store) -> Iterator[Celery]:
+    """Gives a view of `app`. What it sends of the task `name` goes to `store`."""
+    # An app makes these when they are first used. They must belong to the app itself, not to the view.
+    _ = app.conf.task_serializer, app.amqp, app.AsyncResult, app.thread_oid
+    view: Celery = object.__new__(_view_of(type(app)))  # type: ignore[arg-type]
+    view.__dict__.update(app.__dict__)
+    token = _producer.set(_Recorder(name, store))
+    try:
+        yield view
+    finally:
+        _producer.reset(token)
+
+
+@cache
+def _view_of(kind: type[Celery]) -> type[Celery]:
+    return type(f"{kind.__name__}View", (AppView,) if kind is Celery else (AppView, kind), {})
+
+
+class _Recorder(Producer):
+    """A producer for one call: prepares the message as any other would, and stores it."""
+
+    def __init__(self, name: str, store: Store) -> None:
+        super().__init__(None)  # type: ignore[no-untyped-call]
+        self._name = name
+        self._store = store
+        self._times: tuple[datetime | None, datetime | None] | None = None
+
+    @property
+    def connection(self) -> Any:
+        """Celery wraps the errors of a connection; there will be none."""
+        return SimpleNamespace(_reraise_as_library_errors=nullcontext)
+
+    def publish(self, body: Any, **options: Any) -> None:  # type: ignore[override]
+        """Celery calls this with the message, and then with a `task-sent` event if these are switched on."""
+        if self._times is not None:
+            return
+        # The version of Celery's message protocol says where they are.
+        fields = body if isinstance(body, Mapping) else options.get("headers") or {}
+        self._times = _time(self._name, fields, "eta"), _time(self._name, fields, "expires")
+        # The relay decides how often to try, and how long.
+        for name in ("retry", "retry_policy", "timeout", "confirm_timeout"):
+            options.pop(name, None)
+        super().publish(body, **options)  # type: ignore[no-untyped-call]
+
+    def _publish(
+        self,
+        body: Any,
+        priority: Any,
+        content_type: str,
+        content_encoding: str,
+        headers: dict[str, Any],
+        properties: dict[str, Any],
+        routing_key: str,
+        mandatory: bool,
+        immediate: bool,
+        exchange: str,
+        declare: list[Any],
+        *_: Any,
+    ) -> None:
+        """kombu's `Producer.publish` ends here, with the prepared message."""
+        assert self._times is not None
+        eta, expires = self._times
+        envelope = TaskMessage(
+            content_type, content_encoding, headers, properties, exchange, routing_key, priority, mandatory,
+            describe(declare), expires,
+        )  # fmt: skip
+        try:
+            text = envelope.dumps()
+        except (TypeError, ValueError) as error:
+            raise PayloadNotSerializable(event_type=self._name, reason=f"in a header: {error}") from error
+        # The trace of the call, if there is one: the relay carries that on.
+        trace = {name: str(headers[name]) for name in TRACE if is_text(headers.get(name))}
+        message = Message(
+            self._name,
+            body.encode() if isinstance(body, str) else bytes(body),
+            headers=TaskHeaders({ENVELOPE: text, **trace}),
+            deliver_at=eta,
+            aggregate_type="celery.task",
+            aggregate_id=properties.get("correlation_id"),
+            content_type=content_type,
+        )
+        remember(message.aggregate_id, self._store(message))
+
+
+def _time(name: str, fields: Mapping[str, Any], field: str) -> datetime | None:
+    value = fields.get(field)
+    time = maybe_iso8601(value) if value else None
+    if time is not None and time.tzinfo is None:
+        rule = "has no time zone: pass a datetime with one, such as datetime.now(UTC)"
+        raise InvalidMessage(event_type=name, field=field, value=value, rule=rule)
+    return time
