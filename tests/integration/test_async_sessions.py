@@ -73,7 +73,7 @@ MOMENTS = ["before_flush", "after_flush", "after_flush_postexec", "before_commit
 
 
 @pytest.mark.parametrize("savepoint", [False, True], ids=["", "savepoint"])
-def test_what_a_listener_publishes_as_the_session_commits(
+def test_messages_of_a_listener_are_committed_with_the_session(
     run: Any, outbox: Outbox, rows: Rows, orders: Orders, savepoint: bool
 ) -> None:
     async def commit(engine: AsyncEngine, moment: str) -> list[UUID]:
@@ -112,7 +112,7 @@ ENDS = ["commit", "rollback", "close", "nothing", "lost"]
 
 
 @pytest.mark.parametrize("mode", JOIN)
-def test_a_session_in_a_transaction_of_its_connection(
+def test_a_session_in_a_transaction_of_its_connection_publishes_into_it(
     run: Any, outbox: Outbox, rows: Rows, orders: Orders, mode: Any
 ) -> None:
     """What it published is there if and only if what it changed is."""
@@ -197,7 +197,7 @@ class TestTheConnectionItself:
         run(test)
         assert [row.event_type for row in rows.hot()] == ["kept", "kept"]
 
-    def test_publishes_what_comes_later_later(self, run: Any, outbox: Outbox, rows: Rows) -> None:
+    def test_keeps_the_order_of_writes(self, run: Any, outbox: Outbox, rows: Rows) -> None:
         async def test(engine: AsyncEngine) -> list[UUID]:
             async with AsyncSession(engine) as session, session.begin():
                 connection = await session.connection()
@@ -211,7 +211,7 @@ class TestTheConnectionItself:
         assert run(test) == ids(rows)
 
 
-def test_what_is_cancelled_in_its_own_transaction_is_gone(run: Any, outbox: Outbox, rows: Rows) -> None:
+def test_a_message_cancelled_in_its_own_transaction_is_gone(run: Any, outbox: Outbox, rows: Rows) -> None:
     """As with every other session."""
 
     async def test(engine: AsyncEngine) -> None:
@@ -268,7 +268,7 @@ def gate(engine: Engine, schema: str, orders: Orders) -> Gate:
 BEFORE, AT_THE_COMMIT = "TRIGGER gate BEFORE {}", "CONSTRAINT TRIGGER gate AFTER {} DEFERRABLE INITIALLY DEFERRED"
 
 
-def test_what_is_published_beside_the_commit_is_not_dropped_without_a_word(
+def test_a_message_published_during_the_commit_raises_published_too_late(
     run: Any, outbox: Outbox, rows: Rows, orders: Orders, gate: Gate
 ) -> None:
     gate.build("orders", AT_THE_COMMIT)
@@ -293,7 +293,7 @@ def test_what_is_published_beside_the_commit_is_not_dropped_without_a_word(
     [("outbox_messages", BEFORE), ("orders", BEFORE), ("orders", AT_THE_COMMIT)],
     ids=["as it writes the message", "as it flushes", "as it commits"],
 )
-def test_a_commit_that_is_cancelled_leaves_both_or_neither(
+def test_a_cancelled_commit_leaves_the_order_and_its_message_or_neither(
     run: Any, outbox: Outbox, rows: Rows, orders: Orders, gate: Gate, table: str, when: str
 ) -> None:
     gate.build(table, when)

@@ -42,7 +42,7 @@ def others() -> Iterator[ThreadPoolExecutor]:
 
 class TestFirst:
     @every_kind
-    def test_the_first_time_is_true_and_then_it_is_a_duplicate(self, inboxes: Inboxes, kind: str) -> None:
+    def test_the_first_mark_is_true_and_a_duplicate_is_false(self, inboxes: Inboxes, kind: str) -> None:
         id = uuid4()
         assert [inboxes.take(kind, message) for message in (id, id, str(id), "other")] == [True, False, False, True]
         assert set(inboxes.marks()) == {("billing", str(id)), ("billing", "other")}
@@ -56,7 +56,7 @@ class TestFirst:
 
     @every_kind
     @pytest.mark.parametrize("end", ["commit", "rollback"])
-    def test_of_two_at_the_same_moment_the_second_waits_for_the_first(
+    def test_the_second_of_two_at_the_same_time_waits_for_the_first(
         self, inboxes: Inboxes, others: ThreadPoolExecutor, kind: str, end: str
     ) -> None:
         with inboxes.engine.connect() as connection:
@@ -70,7 +70,7 @@ class TestFirst:
             assert second.result(10) is (end == "rollback")
         assert inboxes.marks() == [("billing", "1")]
 
-    def test_of_many_at_the_same_moment_one_is_the_first(self, inboxes: Inboxes, others: ThreadPoolExecutor) -> None:
+    def test_one_of_many_at_the_same_time_is_the_first(self, inboxes: Inboxes, others: ThreadPoolExecutor) -> None:
         start = threading.Barrier(8)
 
         def race(_: int) -> list[bool]:
@@ -80,13 +80,13 @@ class TestFirst:
         answers = list(others.map(race, range(8)))
         assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 50
 
-    def test_each_consumer_has_marks_of_its_own(self, inboxes: Inboxes) -> None:
+    def test_each_consumer_has_its_own_marks(self, inboxes: Inboxes) -> None:
         with inboxes.engine.begin() as connection:
             for consumer in ("billing", "shipping"):
                 assert Inbox(consumer, schema=inboxes.schema).first(connection, "1")
         assert inboxes.marks() == [("billing", "1"), ("shipping", "1")]
 
-    def test_one_of_a_savepoint_falls_with_it(self, inboxes: Inboxes) -> None:
+    def test_the_rollback_of_a_savepoint_takes_its_mark_back(self, inboxes: Inboxes) -> None:
         with Session(inboxes.engine) as session, session.begin():
             with session.begin_nested() as savepoint:
                 assert inboxes.billing.first(session, "1")
@@ -107,7 +107,7 @@ class TestFirst:
         assert inboxes.marks() == [("billing", "1")]
 
     @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-    def test_in_a_stricter_isolation_a_simultaneous_duplicate_is_postgresql_s_to_refuse(
+    def test_in_stricter_isolation_postgresql_refuses_a_simultaneous_duplicate(
         self, inboxes: Inboxes, others: ThreadPoolExecutor, level: Any
     ) -> None:
         strict = Inboxes(inboxes.engine.execution_options(isolation_level=level), inboxes.schema)
@@ -129,7 +129,7 @@ class TestFirstRefuses:
         with make(inboxes.engine) as session, pytest.raises(NoTransaction):
             inboxes.billing.first(session, "1")
 
-    def test_outside_of_one_of_django(self, inboxes: Inboxes) -> None:
+    def test_outside_of_a_django_transaction(self, inboxes: Inboxes) -> None:
         with in_django(inboxes.engine) as connection:
             pass
         with pytest.raises(NoTransaction):
@@ -138,7 +138,7 @@ class TestFirstRefuses:
 
     @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
     @pytest.mark.parametrize("make", [AsyncSession, AsyncEngine.connect])
-    def test_outside_of_an_async_one(self, inboxes: Inboxes, make: Any, driver: str) -> None:
+    def test_outside_of_an_async_transaction(self, inboxes: Inboxes, make: Any, driver: str) -> None:
         async def take() -> None:
             async with inboxes.asynchronous(driver) as engine, make(engine) as session:
                 with pytest.raises(NoTransaction):
@@ -146,14 +146,14 @@ class TestFirstRefuses:
 
         asyncio.run(take())
 
-    def test_one_that_commits_each_statement(self, inboxes: Inboxes) -> None:
+    def test_an_autocommit_engine_is_refused(self, inboxes: Inboxes) -> None:
         autocommit = inboxes.engine.execution_options(isolation_level="AUTOCOMMIT")
         with autocommit.begin() as connection, pytest.raises(NoTransaction):
             inboxes.billing.first(connection, "1")
         assert inboxes.marks() == []
 
     @every_kind
-    def test_where_there_is_no_table_it_names_the_remedy(self, engine: Engine, kind: str) -> None:
+    def test_without_the_table_schema_missing_is_raised(self, engine: Engine, kind: str) -> None:
         with pytest.raises(SchemaMissing, match=r"not in schema 'outbox_nowhere'.*outbox-tasks init"):
             Inboxes(engine, "outbox_nowhere").take(kind, "1")
 
@@ -213,7 +213,7 @@ def by_order(order: int, **_: Any) -> str:
 
 class TestOnce:
     @pytest.mark.parametrize("begin", BEGINS)
-    def test_the_effect_and_the_mark_stand_or_fall_together(
+    def test_the_effect_and_the_mark_are_committed_together(
         self, inboxes: Inboxes, effects: Effects, begin: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         @inboxes.billing.once(BEGINS[begin](inboxes.engine), message_id=by_order)
@@ -239,7 +239,7 @@ class TestOnce:
 
     @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
     @pytest.mark.parametrize("begin", ASYNC_BEGINS)
-    def test_it_does_so_for_async_functions(
+    def test_an_async_effect_and_the_mark_are_committed_together(
         self, inboxes: Inboxes, effects: Effects, begin: str, driver: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         async def work() -> list[str | None]:
@@ -263,7 +263,7 @@ class TestOnce:
         assert caplog.messages == ["billing has taken message order:7 before; it is a duplicate and was skipped"]
 
     @pytest.mark.parametrize("signal", [Retry("later"), Ignore("gone"), Reject("no", requeue=True)], ids=repr)
-    def test_what_celery_raises_rolls_back_too(self, inboxes: Inboxes, effects: Effects, signal: Exception) -> None:
+    def test_celerys_exceptions_roll_back_too(self, inboxes: Inboxes, effects: Effects, signal: Exception) -> None:
         raised: list[Exception] = [signal]
 
         @inboxes.billing.once(inboxes.engine, message_id=by_order)
@@ -347,7 +347,7 @@ class TestOnce:
             inboxes.billing.once(begin, message_id=lambda: bad)(charge)()
         assert not begun
 
-    def test_a_task_takes_its_own_id_in_whichever_order_it_is_bound(self, inboxes: Inboxes, effects: Effects) -> None:
+    def test_a_task_is_marked_by_its_own_id(self, inboxes: Inboxes, effects: Effects) -> None:
         app = Celery(set_as_current=False)
 
         @app.task(bind=True, shared=False)

@@ -29,7 +29,7 @@ def inboxes(rows: Rows, engine: Engine, schema: str) -> Inboxes:
 
 
 class TestRetention:
-    def test_only_what_is_old_enough_is_forgotten(self, inboxes: Inboxes, new_store: MakeStore) -> None:
+    def test_only_old_marks_are_deleted(self, inboxes: Inboxes, new_store: MakeStore) -> None:
         store = new_store(inbox_retention=2 * DAY)
         fill(store, inboxes, 5, age=2 * DAY + 60)
         fill(store, inboxes, 4, age=2 * DAY - 60)
@@ -38,20 +38,20 @@ class TestRetention:
         assert len(inboxes.marks()) == 5
         assert not inboxes.take("Session", "now")
 
-    def test_what_is_forgotten_can_be_taken_again(self, inboxes: Inboxes, store: Store) -> None:
+    def test_a_message_whose_mark_is_deleted_is_new_again(self, inboxes: Inboxes, store: Store) -> None:
         inboxes.take("Session", "1")
         with inboxes.engine.begin() as connection:
             connection.execute(update(store.tables.inbox).values(received_at=seconds_from_now(-8 * DAY)))
         assert retention.forget_marks(store) == (1, False)
         assert inboxes.take("Session", "1")
 
-    def test_a_batch_takes_the_oldest(self, inboxes: Inboxes, store: Store) -> None:
+    def test_a_batch_deletes_the_oldest_marks(self, inboxes: Inboxes, store: Store) -> None:
         fill(store, inboxes, 10, age=8 * DAY)
         fill(store, inboxes, 10, age=9 * DAY)
         assert retention.forget(store, 10) == 10
         assert {id.partition(" ")[0] for _, id in inboxes.marks()} == {str(8 * DAY)}
 
-    def test_it_goes_on_until_nothing_is_left(
+    def test_it_goes_on_until_no_old_mark_is_left(
         self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(retention, "MARKS", 10)
@@ -60,13 +60,15 @@ class TestRetention:
         assert retention.forget_marks(store) == (35, False)
         assert inboxes.marks() == []
 
-    def test_or_until_its_moment_is_over(self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_stops_when_its_time_is_over(
+        self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(retention, "MARKS", 10)
         monkeypatch.setattr(retention, "MOMENT", 0)
         fill(store, inboxes, 35, age=8 * DAY)
         assert retention.forget_marks(store) == (10, True)
 
-    def test_two_at_once_share_the_work(self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_two_at_once_share_the_marks(self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(retention, "MARKS", 100)
         monkeypatch.setattr(retention, "MOMENT", 60)
         fill(store, inboxes, 5_000, age=8 * DAY)
@@ -75,7 +77,7 @@ class TestRetention:
         assert sum(count for count, _ in done) == 5_000
         assert inboxes.marks() == []
 
-    def test_it_waits_for_nobody(self, inboxes: Inboxes, store: Store) -> None:
+    def test_it_skips_locked_marks(self, inboxes: Inboxes, store: Store) -> None:
         fill(store, inboxes, 10, age=8 * DAY)
         i = store.tables.inbox
         with inboxes.engine.connect() as connection:
@@ -84,7 +86,7 @@ class TestRetention:
             assert {id for _, id in inboxes.marks()} == set(held)
         assert retention.forget(store, 100) == 3
 
-    def test_maintenance_forgets_and_comes_again_for_the_rest(
+    def test_maintenance_deletes_marks_and_queues_itself_for_the_rest(
         self,
         inboxes: Inboxes,
         store: Store,
@@ -114,7 +116,7 @@ class TestRetention:
 
 
 @pytest.mark.parametrize("analyzed", ["never", "while it was small", "now"])
-def test_forgetting_reads_no_more_than_it_deletes(inboxes: Inboxes, store: Store, analyzed: str) -> None:
+def test_deleting_reads_no_more_rows_than_it_deletes(inboxes: Inboxes, store: Store, analyzed: str) -> None:
     def analyze() -> None:
         with inboxes.engine.begin() as connection:
             connection.execute(text(f"ANALYZE {store.tables.inbox}"))

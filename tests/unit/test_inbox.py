@@ -21,20 +21,20 @@ UNSTORABLE = ["", "x" * 256, "a\0b", "\ud800", None, 7, b"id"]
 
 class TestRefusals:
     @pytest.mark.parametrize("consumer", UNSTORABLE, ids=repr)
-    def test_a_consumer_is_text_that_fits_into_a_key(self, consumer: Any) -> None:
+    def test_a_consumer_that_does_not_fit_into_a_key_is_refused(self, consumer: Any) -> None:
         with pytest.raises(InboxMisused, match="must be text of 1 to 255 characters"):
             Inbox(consumer)
 
     @pytest.mark.parametrize("message_id", UNSTORABLE, ids=repr)
-    def test_a_message_id_too_and_no_session_is_looked_at(self, message_id: Any) -> None:
+    def test_a_message_id_that_does_not_fit_is_refused_before_the_session_is_used(self, message_id: Any) -> None:
         with pytest.raises(InvalidMessageId, match="'billing' refused the message id"):
             BILLING.first(None, message_id)  # type: ignore[call-overload]
 
-    def test_the_longest_of_both_fit(self) -> None:
+    def test_the_longest_consumer_and_message_id_are_taken(self) -> None:
         with pytest.raises(NoTransaction):
             Inbox("ä" * 255).first(Session(), "ö" * 255)
 
-    def test_outside_of_a_transaction_nothing_is_marked(self) -> None:
+    def test_outside_of_a_transaction_first_is_refused(self) -> None:
         id = uuid4()
         with pytest.raises(NoTransaction, match=rf"'billing' did not mark message '{id}'.*with session\.begin"):
             BILLING.first(Session(), id)
@@ -43,40 +43,40 @@ class TestRefusals:
         with Session(create_engine("sqlite://")) as session, session.begin(), pytest.raises(UnsupportedDialect):
             BILLING.first(session, "1")
 
-    def test_so_is_what_has_no_transactions(self) -> None:
+    def test_an_object_without_transactions_is_refused(self) -> None:
         with pytest.raises(UnsupportedSession):
             BILLING.first(object(), "1")  # type: ignore[call-overload]
 
-    def test_the_decorator_wants_something_that_begins_transactions(self) -> None:
+    def test_once_refuses_what_begins_no_transactions(self) -> None:
         with pytest.raises(InboxMisused, match="Session is not something that begins transactions"):
             BILLING.once(Session())  # type: ignore[call-overload]
 
-    def test_an_async_function_and_a_sync_sessionmaker_do_not_go_together(self) -> None:
+    def test_an_async_function_with_a_sync_sessionmaker_is_refused(self) -> None:
         async def charge() -> None: ...
 
         with pytest.raises(InboxMisused, match=r"charge is async, and what begins its transaction is not"):
             BILLING.once(sessionmaker())(charge)
 
-    def test_nor_the_other_way_round(self) -> None:
+    def test_a_sync_function_with_an_async_sessionmaker_is_refused(self) -> None:
         def charge() -> None: ...
 
         with pytest.raises(InboxMisused, match=r"charge is not async, and what begins its transaction is"):
             BILLING.once(async_sessionmaker())(charge)  # type: ignore[arg-type]
 
-    def test_without_a_running_task_the_message_has_no_id(self) -> None:
-        with pytest.raises(InboxMisused, match="no Celery task is running here"):
+    def test_without_a_running_task_the_call_is_refused(self) -> None:
+        with pytest.raises(InboxMisused, match="no Celery task is running"):
             BILLING.once(sessionmaker())(lambda: None)()
 
-    def test_nor_has_it_one_where_a_task_is_called_as_a_function(self) -> None:
+    def test_a_task_that_is_called_as_a_function_is_refused(self) -> None:
         def charge() -> None: ...
 
         task = Celery(set_as_current=False).task(BILLING.once(sessionmaker())(charge), shared=False)
-        with pytest.raises(InboxMisused, match="no Celery task is running here"):
+        with pytest.raises(InboxMisused, match="no Celery task is running"):
             task()
 
 
 class TestSignature:
-    def test_the_session_is_not_for_callers_to_give(self) -> None:
+    def test_callers_do_not_see_the_session(self) -> None:
         @BILLING.once(sessionmaker())
         def charge(session: Session, order: int, *, note: str = "") -> int:
             """Take the money."""
@@ -86,20 +86,20 @@ class TestSignature:
         assert charge.__annotations__.keys() == {"order", "note", "return"}
         assert (charge.__name__, charge.__doc__) == ("charge", "Take the money.")
 
-    def test_without_a_session_it_is_as_it_was(self) -> None:
+    def test_a_function_without_a_session_keeps_its_signature(self) -> None:
         def charge(order: int) -> None: ...
 
         wrapped = BILLING.once(sessionmaker())(charge)
         assert inspect.signature(wrapped) == inspect.signature(charge)
 
-    def test_an_async_function_stays_one(self) -> None:
+    def test_an_async_function_stays_async(self) -> None:
         @BILLING.once(async_sessionmaker())
         async def charge(session: Any) -> None: ...
 
         assert inspect.iscoroutinefunction(charge)
 
     @pytest.mark.parametrize("bind", [True, False])
-    def test_celery_checks_the_arguments_that_are_left(self, bind: bool) -> None:
+    def test_celery_checks_the_other_arguments(self, bind: bool) -> None:
         if bind:
 
             def charge(self: Any, session: Session, order: int) -> None: ...
