@@ -60,9 +60,7 @@ class TestRetention:
         assert retention.forget_marks(store) == (35, False)
         assert inboxes.marks() == []
 
-    def test_it_stops_when_its_time_is_over(
-        self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_it_stops_after_its_time(self, inboxes: Inboxes, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(retention, "MARKS", 10)
         monkeypatch.setattr(retention, "MOMENT", 0)
         fill(store, inboxes, 35, age=8 * DAY)
