@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 def install(app: Celery, settings: Settings) -> Resources:
     """Add the relay's tasks, queues and schedule to `app`. The app's own configuration stays as it is.
 
-    Call it before or after the app is configured. A second call changes nothing, and returns the resources of the first. A
-    worker checks at its start whether the app's configuration rules out the relay.
+    Call it before or after the app is configured. A second call changes nothing, and returns the first one's resources.
+    A worker checks at its start whether the app's configuration rules out the relay.
     """
     resources: Resources | None = vars(app).get("outbox_relay")
     if resources is not None:
