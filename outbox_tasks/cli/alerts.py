@@ -14,7 +14,7 @@ from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import webhook
-from outbox_tasks.telemetry.alerts.board import Board
+from outbox_tasks.telemetry.alerts.table import AlertTable
 
 
 @click.command(short_help="List the alerts that people were sent.")
@@ -27,8 +27,8 @@ def alerts(test: bool, limit: int, as_json: bool) -> None:
         _test(as_json)
         return
     with open_store() as store:
-        rows = Board(store).known(limit)
-    found = [{**webhook.described(row, store.settings.source), "told_at": row.told_at} for row in rows]
+        rows = AlertTable(store).known(limit)
+    found = [{**webhook.as_json(row, store.settings.source), "told_at": row.told_at} for row in rows]
     is_open = any(row.over_at is None for row in rows)
     if as_json:
         echo_json({"alerts": found})

@@ -12,7 +12,7 @@ from celery import signals
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.signals import settled
 from outbox_tasks.telemetry import heartbeat, logs, metrics, monitor
-from outbox_tasks.telemetry.alerts import teller, webhook
+from outbox_tasks.telemetry.alerts import notifier, webhook
 from outbox_tasks.telemetry.counters import Counters
 from outbox_tasks.worker.resources import Resources, serves
 
@@ -33,7 +33,7 @@ def connect(resources: Resources) -> None:
     resources.before_close.append(counters.close)
     settled.connect(logs.published, sender=app, weak=False)
     signals.worker_init.connect(check, weak=False)
-    teller.connect(resources)
+    notifier.connect(resources)
     heartbeat.connect(resources)
     metrics.connect(resources)
     monitor.connect(resources)

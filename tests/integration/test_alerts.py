@@ -23,8 +23,8 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.signals import dead_letter, key_blocked
 from outbox_tasks.telemetry.alerts import statements as telling
 from outbox_tasks.telemetry.alerts import webhook
-from outbox_tasks.telemetry.alerts.board import KEPT, KEYS, QUIET, Board, News
-from outbox_tasks.telemetry.alerts.teller import connect
+from outbox_tasks.telemetry.alerts.notifier import connect
+from outbox_tasks.telemetry.alerts.table import KEPT, KEYS, QUIET, AlertTable, Occurrence
 from outbox_tasks.worker.resources import Resources
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.test_plans import explained, pages
@@ -32,26 +32,26 @@ from tests.receiver import Receiver, receiver
 
 REPEAT = 3600.0
 
-MakeBoard = Callable[..., Board]
+MakeTable = Callable[..., AlertTable]
 
 
 @pytest.fixture
-def new_board(new_store: MakeStore, settings: MakeSettings) -> Iterator[MakeBoard]:
-    """Makes boards as processes of one cluster have them."""
-    made: list[Board] = []
+def new_table(new_store: MakeStore, settings: MakeSettings) -> Iterator[MakeTable]:
+    """Makes tables as processes of one cluster have them."""
+    made: list[AlertTable] = []
 
-    def make(**values: Any) -> Board:
-        made.append(Board(Database.connect(settings(**{"alert_repeat": REPEAT, **values}))))
+    def make(**values: Any) -> AlertTable:
+        made.append(AlertTable(Database.connect(settings(**{"alert_repeat": REPEAT, **values}))))
         return made[-1]
 
     yield make
-    for board in made:
-        board.close()
+    for table in made:
+        table.close()
 
 
 @pytest.fixture
-def board(new_board: MakeBoard) -> Board:
-    return new_board()
+def table(new_table: MakeTable) -> AlertTable:
+    return new_table()
 
 
 @pytest.fixture
@@ -76,213 +76,215 @@ def web() -> Iterator[Receiver]:
         yield made
 
 
-def dead(count: int = 1, code: str = "http_400", destination: str = "orders") -> dict[str, News]:
+def dead(count: int = 1, code: str = "http_400", destination: str = "orders") -> dict[str, Occurrence]:
     facts = {"code": code, "error": "no", "event_type": "order.created", "message_id": str(uuid4())}
-    return {f"dead_letter {destination} {code}": News("dead_letter", destination, facts, count)}
+    return {f"dead_letter {destination} {code}": Occurrence("dead_letter", destination, facts, count)}
 
 
-def broken(destination: str = "orders") -> dict[str, News]:
-    return {f"breaker {destination}": News("breaker", destination, {"code": "connection", "error": "refused"})}
+def broken(destination: str = "orders") -> dict[str, Occurrence]:
+    return {f"breaker {destination}": Occurrence("breaker", destination, {"code": "connection", "error": "refused"})}
 
 
 class TestTelling:
-    def test_an_alert_is_told_once_with_how_often_it_happened(self, board: Board) -> None:
-        [row] = board.record(dead(3))
+    def test_an_alert_is_sent_once_with_how_often_it_happened(self, table: AlertTable) -> None:
+        [row] = table.record(dead(3))
         assert (row.kind, row.destination, row.told, row.count) == ("dead_letter", "orders", 3, 3)
-        assert board.record(dead(4)) == []
-        assert board.record(dead(code="http_500")) != []
+        assert table.record(dead(4)) == []
+        assert table.record(dead(code="http_500")) != []
 
-    def test_and_by_one_process_of_many(self, new_board: MakeBoard) -> None:
-        boards = [new_board() for _ in range(4)]
-        assert [len(board.record({**dead(2), **broken()})) for board in boards] == [2, 0, 0, 0]
-        assert {row.name: row.count for row in boards[0].known(9)} == {
+    def test_one_process_of_many_sends_it(self, new_table: MakeTable) -> None:
+        tables = [new_table() for _ in range(4)]
+        assert [len(table.record({**dead(2), **broken()})) for table in tables] == [2, 0, 0, 0]
+        assert {row.name: row.count for row in tables[0].known(9)} == {
             "dead_letter orders http_400": 8,
             "breaker orders": 4,
         }
 
     def test_again_after_a_while_with_what_happened_meanwhile(
-        self, board: Board, later: Callable[[float], None]
+        self, table: AlertTable, later: Callable[[float], None]
     ) -> None:
-        board.record(dead(5))
-        board.record(dead(7))
+        table.record(dead(5))
+        table.record(dead(7))
         later(REPEAT)
-        [row] = board.record(dead(1))
+        [row] = table.record(dead(1))
         assert (row.told, row.count) == (8, 13)
-        assert board.record(dead(1)) == []
+        assert table.record(dead(1)) == []
 
-    def test_a_while_without_news_is_not_told(self, board: Board, later: Callable[[float], None], rows: Rows) -> None:
+    def test_a_quiet_while_is_not_sent(self, table: AlertTable, later: Callable[[float], None], rows: Rows) -> None:
         rows.insert(status="dead", dead_at=seconds_from_now(0), last_error_code="http_400")
-        board.record(dead())
+        table.record(dead())
         later(REPEAT)
-        assert board.end() == []
-        [row] = board.known(9)
+        assert table.end() == []
+        [row] = table.known(9)
         assert row.over_at is None
 
-    def test_any_text_can_be_told_of(self, board: Board) -> None:
-        [row] = board.record(dead(code="a\0b\ud800 'c' %s :d"))
+    def test_any_text_can_be_in_an_alert(self, table: AlertTable) -> None:
+        [row] = table.record(dead(code="a\0b\ud800 'c' %s :d"))
         assert row.name == "dead_letter orders a\\0b? 'c' %s :d"
 
 
 class TestTheEnd:
     def test_of_a_breaker_is_told_once_it_has_been_closed_for_a_while(
-        self, board: Board, store: Store, later: Callable[[float], None]
+        self, table: AlertTable, store: Store, later: Callable[[float], None]
     ) -> None:
         for _ in range(5):
             store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
-        board.record(broken())
+        table.record(broken())
         later(REPEAT * QUIET)
-        assert board.end() == []  # it is open
+        assert table.end() == []  # it is open
         store.traffic.recovered("orders")
-        [row] = board.end()
+        [row] = table.end()
         assert (row.name, row.over_at is not None) == ("breaker orders", True)
-        assert board.end() == []
+        assert table.end() == []
 
-    def test_is_not_told_while_it_comes_and_goes(self, board: Board, later: Callable[[float], None]) -> None:
-        board.record(broken())
+    def test_its_end_waits_while_it_comes_and_goes(self, table: AlertTable, later: Callable[[float], None]) -> None:
+        table.record(broken())
         for _ in range(9):
             later(REPEAT * QUIET / 2)
-            assert board.end() == []
-            assert board.record(broken()) == []
+            assert table.end() == []
+            assert table.record(broken()) == []
 
-    def test_makes_the_next_one_a_new_alert(self, board: Board, later: Callable[[float], None]) -> None:
-        board.record(broken())
+    def test_makes_the_next_one_a_new_alert(self, table: AlertTable, later: Callable[[float], None]) -> None:
+        table.record(broken())
         later(REPEAT * QUIET + 1)
-        assert len(board.end()) == 1
-        [row] = board.record(broken())
+        assert len(table.end()) == 1
+        [row] = table.record(broken())
         assert (row.count, row.over_at) == (1, None)
 
     def test_of_dead_letters_comes_when_none_is_left_and_is_not_told(
-        self, board: Board, later: Callable[[float], None], rows: Rows
+        self, table: AlertTable, later: Callable[[float], None], rows: Rows
     ) -> None:
         [id] = rows.insert(status="dead", dead_at=seconds_from_now(0), last_error_code="http_400")
         rows.insert(status="dead", dead_at=seconds_from_now(-86_400))  # one that has long been there
         rows.insert(status="dead", dead_at=seconds_from_now(0), last_error_code="http_401")  # of another alert
-        board.record(dead())
+        table.record(dead())
         later(REPEAT * QUIET + 1)
-        assert board.end() == []
-        assert board.known(9)[0].over_at is None
+        assert table.end() == []
+        assert table.known(9)[0].over_at is None
         rows.change([id], status="pending", dead_at=None)
-        assert board.end() == []
-        assert board.known(9)[0].over_at is not None
+        assert table.end() == []
+        assert table.known(9)[0].over_at is not None
 
     def test_is_found_by_a_few_look_ups_whatever_is_dead(
-        self, board: Board, store: Store, rows: Rows, later: Callable[[float], None]
+        self, table: AlertTable, store: Store, rows: Rows, later: Callable[[float], None]
     ) -> None:
         rows.insert(20_000, status="dead", dead_at=seconds_from_now(-86_400))
         for code in ("http_400", "http_401", "http_500"):
-            board.record(dead(code=code))
+            table.record(dead(code=code))
         later(REPEAT)
         plan = explained(store, telling.end_alerts(store.tables), {"quiet": 60.0, "posting": True})
         assert pages(plan) < 60
 
-    def test_is_forgotten_after_a_month(self, board: Board, later: Callable[[float], None]) -> None:
-        board.record(broken())
-        board.record(dead())
+    def test_is_forgotten_after_a_month(self, table: AlertTable, later: Callable[[float], None]) -> None:
+        table.record(broken())
+        table.record(dead())
         later(REPEAT)
-        board.end()
-        board.forget()
-        assert len(board.known(9)) == 2
+        table.end()
+        table.forget()
+        assert len(table.known(9)) == 2
         later(KEPT)
-        board.forget()
-        assert board.known(9) == []
+        table.forget()
+        assert table.known(9) == []
 
 
 class TestLooking:
     def test_is_done_by_one_of_the_cluster_at_a_time(
-        self, new_board: MakeBoard, later: Callable[[float], None]
+        self, new_table: MakeTable, later: Callable[[float], None]
     ) -> None:
-        boards = [new_board() for _ in range(3)]
-        assert [board.turn(15) for board in boards] == [True, False, False]
+        tables = [new_table() for _ in range(3)]
+        assert [table.is_our_turn(15) for table in tables] == [True, False, False]
         later(15)
-        assert [board.turn(15) for board in boards] == [True, False, False]
+        assert [table.is_our_turn(15) for table in tables] == [True, False, False]
 
     @pytest.mark.parametrize("key", [None, "order:42"])
-    def test_finds_what_has_been_due_for_too_long(self, new_board: MakeBoard, rows: Rows, key: str | None) -> None:
-        board = new_board(stale_after=600)
+    def test_finds_what_has_been_due_for_too_long(self, new_table: MakeTable, rows: Rows, key: str | None) -> None:
+        table = new_table(stale_after=600)
         rows.insert(3, locked_until=seconds_from_now(-300), key=key)
-        assert board.stale() == {}
+        assert table.stale() == {}
         rows.insert(locked_until=seconds_from_now(-1000), key=key and "order:7")
-        assert board.stale() == {"orders": pytest.approx(1000, abs=60)}
+        assert table.stale() == {"orders": pytest.approx(1000, abs=60)}
         rows.insert(destination="unknown", locked_until=seconds_from_now(-2000), key=key)
-        assert board.stale().keys() == {"orders", "unknown"}
+        assert table.stale().keys() == {"orders", "unknown"}
 
     @pytest.mark.parametrize("why", ["paused", "left alone"])
-    def test_does_not_mind_what_is_to_wait(self, new_board: MakeBoard, store: Store, rows: Rows, why: str) -> None:
+    def test_a_destination_that_is_not_open_is_not_stale(
+        self, new_table: MakeTable, store: Store, rows: Rows, why: str
+    ) -> None:
         rows.insert(locked_until=seconds_from_now(-1000))
-        assert new_board().stale() != {}
+        assert new_table().stale() != {}
         if why == "paused":
             pauses.pause(store, "orders", "me", None)
         else:
             for _ in range(5):
                 store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
-        assert new_board().stale() == {}
+        assert new_table().stale() == {}
 
 
 class TestPosting:
     def test_is_for_one_process_at_a_time_and_tried_again(
-        self, new_board: MakeBoard, web: Receiver, later: Callable[[float], None]
+        self, new_table: MakeTable, web: Receiver, later: Callable[[float], None]
     ) -> None:
-        one, other = (new_board(alert_webhook=web.url) for _ in range(2))
+        one, other = (new_table(alert_webhook=web.url) for _ in range(2))
         one.record({**dead(), **broken()})
-        taken = one.take()
-        assert (len(taken), list(other.take())) == (2, [])
+        taken = one.lease_posts()
+        assert (len(taken), list(other.lease_posts())) == (2, [])
         one.put_off(taken, 15)
-        assert list(other.take()) == []
+        assert list(other.lease_posts()) == []
         later(15)
-        taken = other.take()
+        taken = other.lease_posts()
         assert [row.posts for row in taken] == [2, 2]
         other.put_off(taken, 15)
         later(15)
-        assert list(one.take()) == []  # each time it takes longer
+        assert list(one.lease_posts()) == []  # each time it takes longer
         later(15)
-        taken = one.take()
+        taken = one.lease_posts()
         one.posted(taken)
         later(86_400)
-        assert list(one.take()) == []
+        assert list(one.lease_posts()) == []
 
     def test_is_done_by_another_when_one_died_over_it(
-        self, new_board: MakeBoard, web: Receiver, later: Callable[[float], None]
+        self, new_table: MakeTable, web: Receiver, later: Callable[[float], None]
     ) -> None:
-        one, other = (new_board(alert_webhook=web.url) for _ in range(2))
+        one, other = (new_table(alert_webhook=web.url) for _ in range(2))
         one.record(dead())
-        late = one.take()
+        late = one.lease_posts()
         later(60)
-        assert len(other.take()) == 1
+        assert len(other.lease_posts()) == 1
         one.posted(late)  # which is not its any more
         later(60)
-        assert len(other.take()) == 1
+        assert len(other.lease_posts()) == 1
 
     def test_what_is_told_meanwhile_is_posted_too(
-        self, new_board: MakeBoard, web: Receiver, later: Callable[[float], None]
+        self, new_table: MakeTable, web: Receiver, later: Callable[[float], None]
     ) -> None:
-        board = new_board(alert_webhook=web.url)
-        board.record(broken())
-        taken = board.take()
+        table = new_table(alert_webhook=web.url)
+        table.record(broken())
+        taken = table.lease_posts()
         later(REPEAT)
-        board.record(broken())
-        board.posted(taken)
-        assert len(board.take()) == 1
+        table.record(broken())
+        table.posted(taken)
+        assert len(table.lease_posts()) == 1
 
     def test_is_given_up_at_last(
-        self, new_board: MakeBoard, web: Receiver, later: Callable[[float], None], caplog: pytest.LogCaptureFixture
+        self, new_table: MakeTable, web: Receiver, later: Callable[[float], None], caplog: pytest.LogCaptureFixture
     ) -> None:
-        board = new_board(alert_webhook=web.url)
-        board.record(broken())
+        table = new_table(alert_webhook=web.url)
+        table.record(broken())
         for _ in range(telling.POSTS):
-            board.put_off(board.take(), 15)
+            table.put_off(table.lease_posts(), 15)
             later(301)
-        assert list(board.take()) == []
-        assert "is not posted any more, after 100 tries" in caplog.text
+        assert list(table.lease_posts()) == []
+        assert "after 100 tries" in caplog.text
 
-    def test_needs_a_webhook(self, board: Board) -> None:
-        board.record(dead())
-        assert list(board.take()) == []
+    def test_needs_a_webhook(self, table: AlertTable) -> None:
+        table.record(dead())
+        assert list(table.lease_posts()) == []
 
 
 class TestTheWebhook:
-    def test_gets_json_with_a_text_for_chats(self, new_board: MakeBoard, web: Receiver) -> None:
-        [row] = new_board(alert_webhook=web.url).record(dead(12))
-        webhook.post(web.url, webhook.described(row, "/shop"))
+    def test_gets_json_with_a_text_for_chats(self, new_table: MakeTable, web: Receiver) -> None:
+        [row] = new_table(alert_webhook=web.url).record(dead(12))
+        webhook.post(web.url, webhook.as_json(row, "/shop"))
         [got] = web.got
         assert got["text"].startswith("orders: 12 messages are dead (http_400). The latest is order.created ")
         assert {
@@ -338,8 +340,8 @@ class Process:
 
 
 class TestAProcess:
-    def test_puts_a_flood_down_in_a_few_statements(
-        self, store: Store, new_board: MakeBoard, caplog: pytest.LogCaptureFixture
+    def test_records_a_flood_in_a_few_statements(
+        self, store: Store, new_table: MakeTable, caplog: pytest.LogCaptureFixture
     ) -> None:
         statements: list[str] = []
 
@@ -354,13 +356,13 @@ class TestAProcess:
         finally:
             event.remove(Engine, "before_cursor_execute", count)
         assert 1 <= len([s for s in statements if "outbox_alerts" in s]) <= 50
-        found = {row.kind: row for row in new_board().known(9)}
+        found = {row.kind: row for row in new_table().known(9)}
         assert {kind: row.count for kind, row in found.items()} == {"dead_letter": 10_000, "key_blocked": 10_000}
         assert len(found["key_blocked"].facts["keys"]) == KEYS
         told = [json.loads(r.getMessage()) for r in caplog.records if r.name == "outbox_tasks.alerts"]
         assert sorted(one["kind"] for one in told) == ["dead_letter", "key_blocked"]
 
-    def test_tells_while_the_database_is_away_when_it_is_back(
+    def test_sends_what_happened_while_the_database_was_away(
         self, new_store: MakeStore, engine: Engine, schema: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         store = new_store(statement_timeout=0.5)
@@ -387,16 +389,16 @@ class TestTheCommand:
         return lambda *arguments: CliRunner().invoke(outbox, ["alerts", *arguments], prog_name="outbox-tasks")
 
     def test_lists_what_is_going_on_first(
-        self, run: Callable[..., Result], board: Board, later: Callable[[float], None]
+        self, run: Callable[..., Result], table: AlertTable, later: Callable[[float], None]
     ) -> None:
         assert (run().exit_code, run().stdout) == (0, "There was no alert.\n")
-        board.record(broken())
+        table.record(broken())
         later(REPEAT)
-        board.end()
+        table.end()
         assert run().exit_code == 0
         later(REPEAT)
-        board.record(dead(3, code="[red]"))
-        board.record(broken("mails"))
+        table.record(dead(3, code="[red]"))
+        table.record(broken("mails"))
         later(60)
         shown = json.loads(run("--json").stdout)["alerts"]
         assert {(one["name"], one["state"]) for one in shown[:2]} == {

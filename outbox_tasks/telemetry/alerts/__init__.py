@@ -1,2 +1,2 @@
-"""Telling people of what needs them: `teller` is told by the relay, `board` and `statements` are the table by which the
-cluster tells each thing once, `webhook` is what people read, and where it is posted."""
+"""Sends people alerts. `notifier` hears of what happens. By `table` and `statements` the cluster sends each alert once.
+`webhook` has the text of an alert and posts it."""

@@ -1,7 +1,7 @@
-"""The statements of the alerts: what is going on is on a row for each, so that the whole cluster tells of it once.
+"""The statements of the alerts. Each alert has a row, so that the whole cluster sends it once.
 
-An alert begins as something happens, is open while it lasts, and ends when nothing of it is left. What is told is told
-again after a while only if more has happened meanwhile. What is to be posted is leased like a message, by `post_at`.
+An alert begins when something happens, is open while that lasts, and is over when nothing of it is left. It is sent
+again after a while if more has happened meanwhile. A process that posts an alert leases it by `post_at`.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from outbox_tasks.database.pieces import SECOND, json_rows, seconds
 from outbox_tasks.database.schema import Tables
 
 POSTS = 100
-"""Tries of a webhook, at most five minutes apart, before it is given up for an alert."""
+"""Tries to post an alert, at most five minutes apart."""
 
 MINUTE = literal_column("interval '1 minute'", Interval)
 
 
 def record_alerts(t: Tables) -> ReturningInsert[Any]:
-    """Count what has happened, by the name of its alert, and say which of them are to be told now: those that begin,
-    and those of which was told long ago. All of it in one statement, whatever has happened.
+    """Count what happened, by the names of the alerts. `now` is true for those to send now: they begin, or were sent
+    long ago.
 
-    Parameters: happened (JSON rows of alert: its name, kind, destination, count and facts, sorted by name: two
-    processes must not wait for each other); again (seconds after which to tell again), posting (whether to post what
-    is told).
+    Parameters: happened (JSON rows of alert: its name, kind, destination, count and facts, sorted by name so that two
+    processes never wait for each other); again (seconds after which to send an alert again), posting (whether to post
+    what is sent).
     """
     a = t.alerts
     row = json_rows("happened", alert=Text, kind=Text, destination=Text, count=BigInteger, facts=JSONB)
@@ -81,25 +81,25 @@ def record_alerts(t: Tables) -> ReturningInsert[Any]:
 
 
 def end_alerts(t: Tables) -> ReturningUpdate[Any]:
-    """End the alerts of which nothing is left, and nothing has come for a while. Returns those whose end is told:
-    not of dead letters, which end by what a person did. Parameters: quiet (seconds), posting.
+    """End the alerts of which nothing is left and nothing new came for a while. `now` is true for those whose end is
+    sent: not for dead letters, which end when a person acts. Parameters: quiet (seconds), posting.
     """
     a, d, m = t.alerts, t.destinations, t.messages
     left_alone = exists(select(d.c.name).where(d.c.name == a.c.destination, d.c.opened_at.is_not(None)))
     dead = exists(
-        # What an alert tells of was there a moment before it.
+        # A message died a moment before its alert began.
         select(m.c.id).where(
             m.c.destination == a.c.destination,
             m.c.status == literal_column("'dead'"),
             m.c.dead_at > a.c.first_at - MINUTE,
-            # That others are there, for another reason, is another alert's.
+            # Messages that died for another reason have an alert of their own.
             case(
                 (a.c.kind == "dead_letter", m.c.last_error_code.is_not_distinct_from(a.c.facts["code"].astext)),
                 else_=m.c.key.is_not(None),
             ),
         )
     )
-    # What is stale is counted at each look, so nothing of it has come.
+    # Each check counts what is stale. So if nothing new came, it is over.
     lasts = case(
         (a.c.kind == "breaker", left_alone),
         (or_(a.c.kind == "dead_letter", a.c.kind == "key_blocked"), dead),
@@ -121,7 +121,7 @@ def end_alerts(t: Tables) -> ReturningUpdate[Any]:
 
 
 def take_posts(t: Tables) -> ReturningUpdate[Any]:
-    """Lease what is to be posted, for `hold` seconds: whoever posts it has so long."""
+    """Lease the alerts to post. Parameter: hold (seconds)."""
     a = t.alerts
     waiting = (
         select(a.c.name).where(a.c.post_at <= func.now()).order_by(a.c.post_at).limit(20)
@@ -136,14 +136,15 @@ def take_posts(t: Tables) -> ReturningUpdate[Any]:
 
 
 def posted(t: Tables) -> ReturningUpdate[Any]:
-    """It has been posted; what was told meanwhile is still to be. Parameters: names (array), lease (its `post_at`)."""
+    """Note that alerts were posted, unless they are to be posted again. Parameters: names (array), lease (their
+    `post_at`)."""
     return _taken(t).values(post_at=null()).returning(t.alerts.c.name)
 
 
 def put_off(t: Tables) -> ReturningUpdate[Any]:
-    """It could not be posted: again after a wait that doubles each time, up to five minutes, or not any more.
+    """Post alerts again after a wait that doubles each time, up to five minutes; after `POSTS` tries never.
 
-    Parameters: names (array), lease (its `post_at`), wait (seconds, the first time).
+    Parameters: names (array), lease (their `post_at`), wait (seconds, the first time).
     """
     a = t.alerts
     longer = func.least(literal(300.0), bindparam("wait", type_=Float) * func.power(2, func.least(a.c.posts - 1, 20)))
@@ -158,7 +159,7 @@ def _taken(t: Tables) -> Update:
 
 
 def turn_to_look(t: Tables) -> ReturningInsert[Any]:
-    """Whether it is our turn to look: a row if nobody in the cluster has looked for `pace` seconds."""
+    """A row if no process of the cluster has checked for `pace` seconds: then it is our turn."""
     h = t.heartbeats
     add = insert(h).values(name=literal("alerts"), kind=literal("look"))
     return add.on_conflict_do_update(
@@ -169,7 +170,7 @@ def turn_to_look(t: Tables) -> ReturningInsert[Any]:
 
 
 def known_alerts(t: Tables) -> Select[Any]:
-    """The alerts, what is going on first, then the latest. Parameter: size."""
+    """The alerts: open ones first, then the latest. Parameter: size."""
     a = t.alerts
     return (
         select(*_shown(t), a.c.untold, a.c.post_at)
@@ -179,7 +180,7 @@ def known_alerts(t: Tables) -> Select[Any]:
 
 
 def forget_alerts(t: Tables) -> Delete:
-    """Forget what has long been over. Parameter: keep (seconds)."""
+    """Delete the alerts that have long been over. Parameter: keep (seconds)."""
     return delete(t.alerts).where(t.alerts.c.over_at < func.now() - seconds("keep"))
 
 

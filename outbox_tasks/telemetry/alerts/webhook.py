@@ -1,4 +1,4 @@
-"""What people read of an alert, and the webhook that it is posted to."""
+"""The text of an alert, and the webhook that it is posted to."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from outbox_tasks.settings.destination import HIDDEN
 from outbox_tasks.text import span
 
 TIMEOUT = 5.0
-"""Seconds for connecting, and for each part of the request and of its answer."""
+"""Seconds for connecting, and for each read and write."""
 
 ANSWER = 200
-"""Bytes of an answer that are quoted."""
+"""Bytes of an answer that we quote."""
 
 OVER = {
     "breaker": "{destination} is in reach again, after {lasted}",
@@ -33,9 +33,9 @@ GOING_ON = {
 }
 
 
-def described(row: Any, source: str) -> dict[str, Any]:
-    """An alert as it is logged and posted: `text` for people and chats, the rest for programs; times in UTC."""
-    told = {
+def as_json(row: Any, source: str) -> dict[str, Any]:
+    """An alert as it is logged and posted: `text` for people, the rest for programs. Times are in UTC."""
+    facts = {
         "text": f"{text(row)} [{source}]",
         "kind": row.kind,
         "state": "over" if row.over_at else "open",
@@ -47,11 +47,11 @@ def described(row: Any, source: str) -> dict[str, Any]:
         "name": row.name,
         "source": source,
     }
-    return {name: value for name, value in {**row.facts, **told}.items() if value is not None}
+    return {name: value for name, value in {**row.facts, **facts}.items() if value is not None}
 
 
 def test(source: str) -> dict[str, Any]:
-    """An alert of nothing, to see whether they arrive."""
+    """An alert that tests whether alerts arrive."""
     text = f"A test: the alerts of outbox_tasks arrive here [{source}]"
     return {"text": text, "kind": "test", "state": "open", "source": source}
 
@@ -97,11 +97,11 @@ def check(settings: Settings) -> None:
 
 
 def post(url: str, alert: Mapping[str, Any]) -> str:
-    """Post an alert; returns the answer: its status, and how it begins. Raises `WebhookFailed`."""
+    """Post an alert. Returns the status of the answer. Raises `WebhookFailed`."""
     import httpx
 
     client_log = logging.getLogger("httpx")
-    unlogged = _Without(str(httpx.URL(url)))
+    unlogged = _WithoutUrl(str(httpx.URL(url)))
     client_log.addFilter(unlogged)
     try:
         with httpx.Client(timeout=TIMEOUT) as client, client.stream("POST", url, json=alert) as answer:
@@ -117,8 +117,8 @@ def post(url: str, alert: Mapping[str, Any]) -> str:
         client_log.removeFilter(unlogged)
 
 
-class _Without(logging.Filter):
-    """httpx logs each request, with a URL that nobody else is to know."""
+class _WithoutUrl(logging.Filter):
+    """Drops what httpx logs of a request: it has the whole URL, which is a secret."""
 
     def __init__(self, url: str) -> None:
         super().__init__()

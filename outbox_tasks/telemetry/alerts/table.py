@@ -1,4 +1,4 @@
-"""The table of the alerts, as the processes that tell of them see it."""
+"""The table of the alerts, as the processes that send them use it."""
 
 from __future__ import annotations
 
@@ -17,39 +17,40 @@ from outbox_tasks.text import storable
 
 log = logging.getLogger(__name__)
 
-LOOK = 15.0
-"""Seconds between two looks of the cluster at what is stale, and what is over."""
+CHECK_EVERY = 15.0
+"""Seconds between two checks, by one worker of the cluster, of what is stale and which alerts are over."""
 
 QUIET = 1 / 12
-"""The part of `alert_repeat` after which what has not come back is over: sooner, an alert would come and go all day."""
+"""The part of `alert_repeat` without a new occurrence after which an alert is over. If it were shorter, an alert that
+comes and goes would be sent all day."""
 
 HOLD = 60.0
-"""Seconds for which one process has alerts to post: longer than it takes, if the first that fails is the last."""
+"""Seconds for which a process leases the alerts that it posts: longer than it takes, even if the last post fails."""
 
 KEPT = 30 * 86_400.0
-"""Seconds for which an alert that is over is remembered."""
+"""Seconds for which an alert that is over stays in the table."""
 
 KEYS = 10
-"""Keys that are named; the rest are counted."""
+"""Keys that an alert names; it counts the others."""
 
 
 @dataclass(slots=True)
-class News:
-    """What has happened under the name of one alert, and is not yet put down."""
+class Occurrence:
+    """What happened for one alert and is not recorded yet."""
 
     kind: str
     destination: str
     facts: dict[str, Any]
     count: int = 1
 
-    def add(self, later: News) -> None:
-        """One more of the same: its facts are the latest."""
+    def add(self, later: Occurrence) -> None:
+        """Count a later one of the same alert. Its facts replace ours, but the keys of both are kept."""
         keys = [*self.facts.get("keys", ()), *later.facts.get("keys", ())]
         self.facts = {**later.facts, **({"keys": list(dict.fromkeys(keys))[:KEYS]} if keys else {})}
         self.count += later.count
 
 
-class Board:
+class AlertTable:
     """The table of the alerts."""
 
     def __init__(self, database: Database) -> None:
@@ -59,11 +60,11 @@ class Board:
         self._record = statements.record_alerts(t)
 
     def close(self) -> None:
-        """Close its connections; it may be used again."""
+        """Close its connections. It may be used again."""
         self._database.close()
 
-    def record(self, news: Mapping[str, News]) -> list[Any]:
-        """Put down what has happened. Returns the alerts that are to be told now."""
+    def record(self, occurrences: Mapping[str, Occurrence]) -> list[Any]:
+        """Record what happened, by the names of its alerts. Returns the alerts to send now."""
         happened = [
             {
                 "alert": storable(name),
@@ -72,7 +73,7 @@ class Board:
                 "count": one.count,
                 "facts": {key: _storable(value) for key, value in one.facts.items() if value is not None},
             }
-            for name, one in sorted(news.items())
+            for name, one in sorted(occurrences.items())
         ]
         parameters = {
             "happened": json.dumps(happened),
@@ -81,10 +82,10 @@ class Board:
         }
         return [row for row in self._database.rows(self._record, parameters) if row.now]
 
-    def turn(self, pace: float) -> bool:
-        """Whether it is our turn to look, of all the cluster."""
-        # A little less than the pace, or every other turn would be missed by a moment.
-        return bool(self._database.rows(statements.turn_to_look(self._tables), {"pace": pace * 0.9}))
+    def is_our_turn(self, interval: float) -> bool:
+        """Whether this process is the one of the cluster that checks now."""
+        # Slightly less than the interval: otherwise every other turn would be missed by a moment.
+        return bool(self._database.rows(statements.turn_to_look(self._tables), {"pace": interval * 0.9}))
 
     def stale(self) -> dict[str, float]:
         """For how many seconds the oldest message has been due, of each destination that is stale. Those that are not
@@ -93,37 +94,37 @@ class Board:
         return {name: one.oldest or 0.0 for name, one in found.items() if one.stale(self._settings)}
 
     def end(self) -> list[Any]:
-        """End what is over. Returns the alerts whose end is to be told."""
-        quiet = max(self._settings.alert_repeat * QUIET, 2 * pace(self._settings))
+        """End the alerts that are over. Returns those whose end is sent."""
+        quiet = max(self._settings.alert_repeat * QUIET, 2 * check_interval(self._settings))
         parameters = {"quiet": quiet, "posting": self._settings.alert_webhook is not None}
         return [row for row in self._database.rows(statements.end_alerts(self._tables), parameters) if row.now]
 
-    def take(self) -> Sequence[Any]:
-        """Alerts that nobody else will post for `HOLD` seconds."""
+    def lease_posts(self) -> Sequence[Any]:
+        """The alerts to post. No other process posts them for `HOLD` seconds."""
         return self._database.rows(statements.take_posts(self._tables), {"hold": HOLD})
 
     def posted(self, rows: Sequence[Any]) -> None:
-        """They have been posted."""
+        """Note that they were posted."""
         self._database.rows(statements.posted(self._tables), _lease(rows))
 
     def put_off(self, rows: Sequence[Any], wait: float) -> None:
-        """They could not be posted."""
+        """Note that they could not be posted."""
         for row in self._database.rows(statements.put_off(self._tables), {**_lease(rows), "wait": wait}):
             if row.post_at is None:
-                log.error("the alert %r is not posted any more, after %d tries", row.name, statements.POSTS)
+                log.error("gave up posting the alert %r after %d tries", row.name, statements.POSTS)
 
     def known(self, size: int) -> list[Any]:
         """The alerts: see `statements.known_alerts`."""
         return list(self._database.rows(statements.known_alerts(self._tables), {"size": size}))
 
     def forget(self) -> None:
-        """Forget what has long been over."""
+        """Delete the alerts that have long been over."""
         self._database.do(statements.forget_alerts(self._tables), {"keep": KEPT})
 
 
-def pace(settings: Settings) -> float:
-    """Seconds between two looks: often enough for what `stale_after` and `alert_repeat` promise."""
-    return min(LOOK, settings.stale_after / 4, settings.alert_repeat * QUIET / 2)
+def check_interval(settings: Settings) -> float:
+    """Seconds between two checks: often enough for what `stale_after` and `alert_repeat` promise."""
+    return min(CHECK_EVERY, settings.stale_after / 4, settings.alert_repeat * QUIET / 2)
 
 
 def _lease(rows: Sequence[Any]) -> dict[str, Any]:
