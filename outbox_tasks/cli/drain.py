@@ -18,7 +18,7 @@ from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
 from outbox_tasks.relay.drain import Drained
 from outbox_tasks.relay.drain import drain as send_due
-from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.counters import Counters
 from outbox_tasks.text import one_line

@@ -75,3 +75,8 @@ def kind_of(destination: Destination) -> Any:
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(scheme, scheme.partition("+")[0])
         raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error
+
+
+def is_green(destination: Destination) -> bool:
+    """Whether the client of a destination's publisher cooperates with gevent."""
+    return bool(getattr(kind_of(destination), "green", False))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay import claim
 from outbox_tasks.relay.deliver import Listener, deliver
-from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import SLOW
 

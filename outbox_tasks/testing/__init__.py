@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing.messages import SeenMessage, StoredTask
 from outbox_tasks.testing.pipe import Drained, SimulatedCrash

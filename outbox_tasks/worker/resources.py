@@ -12,7 +12,7 @@ from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import QUEUES
 from outbox_tasks.broker.pinned import joined
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.worker.liveness import Liveness

@@ -9,10 +9,10 @@ from celery.concurrency import ALIASES
 
 from outbox_tasks.broker.broker import same_place
 from outbox_tasks.broker.pinned import joined
-from outbox_tasks.destinations import kind_of
+from outbox_tasks.destinations import is_green
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
 from outbox_tasks.redaction import redacted
-from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.worker.resources import Resources
@@ -66,7 +66,7 @@ def check_pool(resources: Resources, worker: Any) -> None:
     if pool != "gevent":
         return
     for name, destination in resources.settings.destinations.items():
-        if not getattr(kind_of(destination), "green", False):
+        if not is_green(destination):
             rule = (
                 f"it would block: the client for {destination.scheme}:// (destination {name!r}) does not cooperate "
                 "with gevent; take prefork or threads"

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Engine
 
 from outbox_tasks.model import Bundle, Outcome, Ticket
-from outbox_tasks.relay.send import Publishers, begin_and_send
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import settle
 from tests.acceptance.nodes import Relay, Worker, freeze
 from tests.conftest import Rows, Stream, eventually, seconds_from_now

@@ -17,7 +17,8 @@ from outbox_tasks.errors import PayloadTooLarge
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Bundle
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.relay.send import Publishers, begin_and_send
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, seconds_from_now

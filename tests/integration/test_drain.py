@@ -27,7 +27,7 @@ from outbox_tasks.model import Step
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.drain import Drained, drain
-from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import GRACE
 from tests.acceptance.publishers import SCHEME, distribution

@@ -21,7 +21,7 @@ from outbox_tasks.errors import PermanentError, TransientError
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage, Outcome, TaskHeaders
 from outbox_tasks.outbox import Outbox
-from outbox_tasks.relay.send import Publishers
+from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.relay.store.processes import holder

@@ -22,7 +22,8 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
 from outbox_tasks.model import Bundle, Outcome, Ticket
-from outbox_tasks.relay.send import Publishers, begin_and_send
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 

@@ -18,9 +18,10 @@ from outbox_tasks.errors import ClaimCheckNotInstalled, OutageError
 from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.redaction import without_secrets
 from outbox_tasks.relay import claim_check
-from outbox_tasks.relay import send as publish
+from outbox_tasks.relay import publishers as relay_publishers
 from outbox_tasks.relay.claim_check import ClaimCheck
-from outbox_tasks.relay.send import Publishers, send
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.send import send
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from tests.conftest import MakeSettings, eventually
@@ -223,10 +224,16 @@ class Recorder:
         pass
 
 
+def the_only(shared: Any) -> Any:
+    """The publisher behind a shared one."""
+    [publisher] = shared._free
+    return publisher
+
+
 class TestTheSend:
     @pytest.fixture
     def publishers(self, settings: MakeSettings, trouble: type[Trouble], monkeypatch: pytest.MonkeyPatch) -> Publishers:
-        monkeypatch.setattr(publish, "load", Recorder)
+        monkeypatch.setattr(relay_publishers, "load", Recorder)
         plain = {"url": "a://b", "max_bytes": 10, "send_timeout": 6}
         return Publishers(settings(destinations={"orders": {**plain, "claim_check": "trouble://b"}, "plain": plain}))
 
@@ -236,7 +243,7 @@ class TestTheSend:
         trouble.does["id-2"] = OSError("down")
         outcomes = send(publishers, "orders", [message(1), message(2), message(3, b"small")])
         assert [o.code for o in outcomes] == [None, "claim_check", None]
-        given: Any = publishers["orders"]
+        given = the_only(publishers["orders"])
         assert [(m.id, m.payload, m.dataref) for m in given.given] == [
             ("id-1", b"", "trouble://b/id-1"), ("id-3", b"small", None),
         ]  # fmt: skip
@@ -245,14 +252,14 @@ class TestTheSend:
         self, publishers: Publishers, trouble: type[Trouble]
     ) -> None:
         trouble.does["id-2"] = OSError("down")
-        given: Any = publishers["orders"]
+        given = the_only(publishers["orders"])
         given.error = OutageError("gone", code="connection")
         assert [o.code for o in send(publishers, "orders", [message(1), message(2)])] == ["connection", "claim_check"]
 
     def test_with_nothing_left_the_publisher_is_not_asked(self, publishers: Publishers, trouble: type[Trouble]) -> None:
         trouble.does["id-1"] = OSError("down")
         assert [o.code for o in send(publishers, "orders", [message(1)])] == ["claim_check"]
-        given: Any = publishers["orders"]
+        given = the_only(publishers["orders"])
         assert given.asked == 0
 
     def test_a_time_limit_that_strikes_meanwhile_is_a_retry(
@@ -265,16 +272,14 @@ class TestTheSend:
         assert [o.code for o in send(publishers, "orders", [message(1)])] == ["failed_alone"]
 
     def test_storage_and_send_share_the_time(self, publishers: Publishers) -> None:
-        timeouts: Any = publishers["orders"], publishers["plain"]
-        check = publishers.claim_check("orders")
-        assert check is not None
-        assert ([p.timeout for p in timeouts], check._timeout) == ([3, 6], 3)
+        orders: Any = publishers["orders"]
+        assert (the_only(orders).timeout, orders._storage._timeout) == (3, 3)
+        assert the_only(publishers["plain"]).timeout == 6
 
     def test_without_a_claim_check_all_goes_as_it_is(self, publishers: Publishers) -> None:
         assert send(publishers, "plain", [message(1)]) == [Outcome.sent()]
-        given: Any = publishers["plain"]
+        given = the_only(publishers["plain"])
         assert given.given[0].payload == LARGE
-        assert publishers.claim_check("nobody") is None
         assert [o.code for o in send(publishers, "nobody", [message(1)])] == ["unknown_destination"]
 
     def test_a_missing_client_is_noticed_at_the_start_of_a_relay(

@@ -195,7 +195,8 @@ sys.meta_path.insert(0, Blocked())
 from outbox_tasks.wire import tracing
 from outbox_tasks.writing.rows import rows
 from outbox_tasks.model import Message
-from outbox_tasks.relay.send import Publishers, begin_and_send
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.write import Writer
 import outbox_tasks.celery, outbox_tasks.worker.tasks
