@@ -16,7 +16,7 @@ from outbox_tasks.cli.shared.output import console, echo_json, say
 from outbox_tasks.cli.shared.payload import laid_out, lossless
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import NotDead, UnknownMessage
-from outbox_tasks.operating.messages.acts import Mending
+from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.text import printable
 
@@ -46,8 +46,8 @@ def edit(
         former = found["payload"]
         payload = source.read() if source is not None else _edited(former)
         kind = content_type or found["content_type"]
-        mending = Mending(store, who, why)
-        mending.check(found, payload, kind)
+        operator = Operator(store, who, why)
+        operator.check(found, payload, kind)
         if (payload, kind) == (former, found["content_type"]):
             raise click.ClickException("Nothing was changed.")
         if not as_json:
@@ -58,7 +58,7 @@ def edit(
             return
         if not yes:
             click.confirm("Keep this payload" + (" and send it?" if redrive else "?"), abort=True)
-        entry = mending.edit(id, former, payload, kind)
+        entry = operator.edit(id, former, payload, kind)
         if not as_json:
             say(f"Edited. The former payload: outbox-tasks audit --payload {entry}")
         elif not redrive:

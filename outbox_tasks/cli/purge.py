@@ -11,7 +11,7 @@ from outbox_tasks.cli.shared.options import Duration, act_options, as_filter
 from outbox_tasks.cli.shared.output import echo_json, many, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
-from outbox_tasks.operating.messages.acts import Mending
+from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.store import Store
 
 
@@ -59,7 +59,8 @@ def _purge_archive(store: Store, older_than: timedelta, options: ActOptions) -> 
         return
     if not options.yes:
         click.confirm("Delete them?", abort=True)
-    with Mending(store, options.who, options.why).kept("purge", {"older_than": older_than.total_seconds()}) as facts:
+    operator = Operator(store, options.who, options.why)
+    with operator.audited("purge", {"older_than": older_than.total_seconds()}) as facts:
         trimmed = retention.drop_days(store, older_than)
         facts |= {
             "days": [str(day) for day in trimmed.dropped],

@@ -1,9 +1,9 @@
-"""The statements that keep who did what, and why: the acts of people.
+"""The statements of the audit: who did what, and why.
 
-An act upon many messages is one entry, made before the first of them; each batch adds its number to it in the
-transaction that changes the messages. So it never says more than was done, whenever the act is cut short.
+An act on many messages has one entry. It is made before the first message is changed; each batch adds its number in the
+transaction that changes the messages. So the entry never says more than was done, even if the act is cut short.
 
-No parameter has the name of a column that its statement sets: SQLAlchemy would set that too.
+No parameter is named like a column that its statement sets: SQLAlchemy would set the column too.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from outbox_tasks.database.schema import Tables
 
 FORMER = "former"
-"""The fact that holds, in base64, what a payload was before it was edited."""
+"""The fact that holds the former payload of an edit, in base64."""
 
 
 def opened(t: Tables) -> ReturningInsert[Any]:
-    """An entry of an act that is about to begin; returns its seq. Parameters: person (who),
-    reason (why), action, target, facts."""
+    """Make the entry of an act that is about to begin; returns its seq. Parameters: person (who), reason (why), action,
+    target, facts."""
     return (
         insert(t.audit)
         .values(
@@ -54,7 +54,7 @@ def opened(t: Tables) -> ReturningInsert[Any]:
 
 
 def counted(t: Tables, changed: FromClause) -> CTE:
-    """Add the rows of `changed` to an entry. Parameter: entry (its seq)."""
+    """Add the number of rows of `changed` to an entry. Parameter: entry (its seq)."""
     a = t.audit
     count = select(func.count()).select_from(changed).scalar_subquery()
     return (
@@ -67,13 +67,13 @@ def counted(t: Tables, changed: FromClause) -> CTE:
 
 
 def closed(t: Tables) -> ReturningUpdate[Any]:
-    """An act has come to its end; returns its seq. Parameters: entry; found (facts)."""
+    """Complete the entry of an act that has ended; returns its seq. Parameters: entry; found (facts)."""
     a = t.audit
     own = a.c.seq == bindparam("entry", type_=BigInteger)
     return update(a).where(own).values(facts=bindparam("found", type_=JSONB)).returning(a.c.seq)
 
 
-def told(t: Tables, action: str, target: ColumnElement[Any], cause: FromClause, **facts: Any) -> CTE:
+def recorded(t: Tables, action: str, target: ColumnElement[Any], cause: FromClause, **facts: Any) -> CTE:
     """An entry for each row of `cause`, with these facts, made in the statement that acts. Parameters: person,
     reason."""
     columns = {
@@ -93,17 +93,17 @@ def entries(t: Tables) -> Select[Any]:
 
 
 def about(t: Tables) -> Select[Any]:
-    """The acts upon one message, the first one first. Parameters: target (its id), named (array of seqs that its
-    history names)."""
+    """The acts on one message, the first one first. Parameters: target (its id), named (array of seqs that its history
+    names)."""
     a = t.audit
     named = func.unnest(bindparam("named", type_=ARRAY(BigInteger))).table_valued("seq", name="named").render_derived()
-    # Two look-ups by index; with an OR the planner would read the table.
+    # Two look-ups by index. With an OR, the planner would read the table.
     found = select(a.c.seq).where(a.c.target == bindparam("target", type_=Text)).union(select(named.c.seq)).cte("found")
     return _shown(t).where(a.c.seq == any_(func.array(select(found.c.seq).scalar_subquery()))).order_by(a.c.seq)
 
 
 def former(t: Tables) -> Select[Any]:
-    """What a payload was before the edit of this entry, if it is one. Parameter: entry (its seq)."""
+    """The payload before the edit of this entry. Parameter: entry (its seq)."""
     a = t.audit
     text = a.c.facts[FORMER].astext
     return select(func.decode(text, literal_column("'base64'"), type_=LargeBinary).label("payload")).where(
@@ -112,7 +112,7 @@ def former(t: Tables) -> Select[Any]:
 
 
 def _shown(t: Tables) -> Select[Any]:
-    """Payloads are asked for on their own."""
+    """Without former payloads: `former` reads them."""
     a = t.audit
     facts = a.c.facts.op("-", return_type=JSONB)(cast(FORMER, Text))
     return select(a.c.seq, a.c.at, a.c.who, a.c.why, a.c.action, a.c.target, a.c.count, facts.label("facts"))

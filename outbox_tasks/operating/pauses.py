@@ -1,4 +1,4 @@
-"""What people do to a destination: leave it alone, and go on. Each act is kept in the audit, with who and why."""
+"""Pause and resume a destination. The audit records each act, with who and why."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from sqlalchemy.sql import Select
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.database.schema import Tables, tables
-from outbox_tasks.operating.audit import told
+from outbox_tasks.database.schema import Tables
+from outbox_tasks.operating.audit import recorded
 
 
 def pause(database: Database, destination: str, who: str, why: str | None) -> None:
-    """Leave a destination alone until `resume`."""
-    t = tables(database.settings.database_schema)
-    database.rows(paused(t), {"target": destination, "person": who, "reason": why})
+    """Send nothing to a destination until `resume`."""
+    database.rows(paused(database.tables), {"target": destination, "person": who, "reason": why})
 
 
 def resume(database: Database, destination: str, who: str, why: str | None = None) -> bool:
-    """End a person's pause, and the breaker's. Returns whether there was one, or trouble."""
-    t = tables(database.settings.database_schema)
-    return bool(database.rows(resumed(t), {"target": destination, "person": who, "reason": why}))
+    """End a pause, and close the breaker. Returns whether the destination was paused or had failed."""
+    return bool(database.rows(resumed(database.tables), {"target": destination, "person": who, "reason": why}))
 
 
 def paused(t: Tables) -> Select[Any]:
-    """Leave a destination alone until a person resumes it. Pausing it once more without a reason leaves what
-    is there: who, when and why. Parameters: target (the destination), person, reason."""
+    """Pause a destination. A second pause without a reason changes nothing: who, when and why stay. Parameters: target
+    (the destination), person, reason."""
     add = insert(t.destinations).values(
         name=bindparam("target", type_=Text),
         paused_at=func.clock_timestamp(),
@@ -44,7 +42,7 @@ def paused(t: Tables) -> Select[Any]:
 
 
 def resumed(t: Tables) -> Select[Any]:
-    """End a person's pause, and the breaker's; one row if there was one. Parameters: as for `paused`."""
+    """End a pause, and close the breaker; a row if there was something to end. Parameters: as for `paused`."""
     d = t.destinations
     ended = delete(d).where(d.c.name == bindparam("target", type_=Text)).returning(d.c.name)
     return _audited(t, "resume", ended)
@@ -52,4 +50,4 @@ def resumed(t: Tables) -> Select[Any]:
 
 def _audited(t: Tables, action: str, act: ReturningInsert[Any] | ReturningDelete[Any]) -> Select[Any]:
     changed = act.cte("changed")
-    return select(changed.c.name).add_cte(told(t, action, changed.c.name, changed))
+    return select(changed.c.name).add_cte(recorded(t, action, changed.c.name, changed))

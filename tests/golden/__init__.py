@@ -31,8 +31,7 @@ from outbox_tasks.operating import audit, counts, pauses
 from outbox_tasks.operating.archive import statements
 from outbox_tasks.operating.archive import statements as archive
 from outbox_tasks.operating.doctor import statements as doctor
-from outbox_tasks.operating.messages import act_statements as mending
-from outbox_tasks.operating.messages import find_statements
+from outbox_tasks.operating.messages import act_statements, find_statements
 from outbox_tasks.telemetry.alerts import statements as telling
 
 DIRECTORY = Path(__file__).parent
@@ -149,15 +148,15 @@ def current() -> dict[str, str]:
         "everything": find_statements.everything(t),
         "ahead": find_statements.ahead(t),
         "states_of": find_statements.states(t),
-        "places_of_dead": mending.places_of_dead(t),
-        "next_dead": mending.next_dead(t, "destination"),
-        "next_dead_of_group": mending.next_dead(t, "group"),
-        "next_dead_counted": mending.next_dead(t, "group", counted=True),
-        "next_waiting": mending.next_waiting(t),
-        "redrive": mending.redrive(t),
-        "discard": mending.discard(t, archive=True),
-        "discard_delete": mending.discard(t, archive=False),
-        "edit": mending.edit(t),
+        "places_of_dead": act_statements.places_of_dead(t),
+        "next_dead": act_statements.next_dead(t, "destination"),
+        "next_dead_of_group": act_statements.next_dead(t, "group"),
+        "next_dead_counted": act_statements.next_dead(t, "group", counted=True),
+        "next_waiting": act_statements.next_waiting(t),
+        "redrive": act_statements.redrive(t),
+        "discard": act_statements.discard(t, archive=True),
+        "discard_delete": act_statements.discard(t, archive=False),
+        "edit": act_statements.edit(t),
         "audit_opened": audit.opened(t),
         "audit_closed": audit.closed(t),
         "audit_entries": audit.entries(t),

@@ -18,7 +18,7 @@ from sqlalchemy import text
 
 from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge, UnknownMessage
 from outbox_tasks.model import Step, Verdict
-from outbox_tasks.operating.messages.acts import Mending
+from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
@@ -39,14 +39,14 @@ def acts(rows: Rows) -> list[Any]:
 
 
 @pytest.fixture
-def mending(store: Store) -> Mending:
-    return Mending(store, "ann", "the shop is back")
+def operator(store: Store) -> Operator:
+    return Operator(store, "ann", "the shop is back")
 
 
 class TestRedrive:
-    def test_makes_a_dead_letter_due_with_all_its_attempts(self, store: Store, rows: Rows, mending: Mending) -> None:
+    def test_makes_a_dead_letter_due_with_all_its_attempts(self, store: Store, rows: Rows, operator: Operator) -> None:
         [id] = bury(rows, outages=2, begun=True, deliver_at=seconds_from_now(-9000))
-        done = mending.act("redrive", [UUID(id)], target=id)
+        done = operator.act("redrive", [UUID(id)], target=id)
         assert (done.count, done.missed, done.stopped) == (1, [], False)
         row = rows.one(id)
         assert (row.status, row.attempts, row.outages, row.begun, row.lease) == ("pending", 0, 0, False, None)
@@ -62,28 +62,28 @@ class TestRedrive:
     def test_age_counts_from_the_redrive(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={"orders": {"url": "a://b", "max_age": 3600}})
         [id] = bury(rows, created_at=seconds_from_now(-90_000))
-        Mending(store, "ann").act("redrive", [UUID(id)])
+        Operator(store, "ann").act("redrive", [UUID(id)])
         [claimed] = store.claim({"orders": 1}, str(uuid4()))
         assert claimed.status == "pending"
 
-    def test_what_killed_its_worker_still_travels_alone(self, store: Store, rows: Rows, mending: Mending) -> None:
+    def test_what_killed_its_worker_still_travels_alone(self, store: Store, rows: Rows, operator: Operator) -> None:
         [id] = bury(rows, last_error_code="unsettled")
-        mending.act("redrive", [UUID(id)])
+        operator.act("redrive", [UUID(id)])
         assert store.claim({"orders": 1}, str(uuid4()))[0].alone
 
-    def test_leaves_what_is_not_dead(self, rows: Rows, mending: Mending) -> None:
+    def test_leaves_what_is_not_dead(self, rows: Rows, operator: Operator) -> None:
         [pending], [dead], nobody = rows.insert(), bury(rows), str(uuid4())
-        done = mending.act("redrive", [UUID(id) for id in (pending, dead, nobody)])
+        done = operator.act("redrive", [UUID(id) for id in (pending, dead, nobody)])
         assert (done.count, done.missed) == (1, [UUID(pending), UUID(nobody)])
         assert rows.one(pending).history is None
 
-    def test_what_died_meanwhile_is_for_the_next_time(self, rows: Rows, mending: Mending) -> None:
+    def test_what_died_meanwhile_is_for_the_next_time(self, rows: Rows, operator: Operator) -> None:
         first = bury(rows, 3)
-        plan = mending.plan(DEAD)
+        plan = operator.plan(DEAD)
         later = bury(rows, 2, dead_at=seconds_from_now(0))
-        done = mending.act("redrive", [UUID(id) for id in first + later], until=plan.until)
+        done = operator.act("redrive", [UUID(id) for id in first + later], until=plan.until)
         assert done.missed == [UUID(id) for id in later]
-        assert list(mending.chosen(DEAD, plan.until)) == []
+        assert list(operator.chosen(DEAD, plan.until)) == []
 
     @pytest.mark.parametrize(
         ("wanted", "expected"),
@@ -102,7 +102,7 @@ class TestRedrive:
         ],
     )
     def test_chooses_by_filter_the_first_to_die_first(
-        self, rows: Rows, mending: Mending, store: Store, wanted: dict[str, Any], expected: str
+        self, rows: Rows, operator: Operator, store: Store, wanted: dict[str, Any], expected: str
     ) -> None:
         ids = {
             "d": bury(rows, destination="mails", event_type="mail.sent", dead_at=seconds_from_now(-10))[0],
@@ -118,14 +118,14 @@ class TestRedrive:
         if "group" in wanted:
             [group] = [g["group"] for g in Lookup(store).groups()[0] if str(g["id"]) == ids["a"]]
             wanted = {"group": group}
-        plan = mending.plan(Filter(states=("dead",), **wanted))
-        chosen = mending.chosen(Filter(states=("dead",), **wanted), plan.until)
+        plan = operator.plan(Filter(states=("dead",), **wanted))
+        chosen = operator.chosen(Filter(states=("dead",), **wanted), plan.until)
         assert "".join(names[id] for id in chosen) == expected
         assert plan.count == sum(kind.count for kind in plan.kinds) == len(expected)
         assert {names[kind.example] for kind in plan.kinds} <= set(expected)
 
     def test_pages_miss_nothing_also_of_one_moment(
-        self, rows: Rows, mending: Mending, monkeypatch: pytest.MonkeyPatch
+        self, rows: Rows, operator: Operator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("outbox_tasks.operating.messages.acts.LOOK", 7)
         moment = text("timestamptz '2026-01-01'")
@@ -133,11 +133,11 @@ class TestRedrive:
         rows.change(ids, dead_at=moment)
         bury(rows, 10, event_type="other")
         for wanted in (DEAD, Filter(states=("dead", "pending"))):
-            found = list(mending.chosen(wanted, mending.plan(wanted).until))
+            found = list(operator.chosen(wanted, operator.plan(wanted).until))
             assert len(found) == len(set(found)) == 30
-            assert mending.plan(wanted).count == 30
+            assert operator.plan(wanted).count == 30
         wanted = Filter(states=("dead",), event_type="other")
-        assert len(list(mending.chosen(wanted, mending.plan(wanted).until))) == 10
+        assert len(list(operator.chosen(wanted, operator.plan(wanted).until))) == 10
 
 
 class TestRaces:
@@ -147,9 +147,9 @@ class TestRaces:
         barrier = threading.Barrier(2)
 
         def redrive(who: str) -> Any:
-            mending = Mending(new_store(), who)
+            operator = Operator(new_store(), who)
             barrier.wait()
-            return mending.act("redrive", ids)
+            return operator.act("redrive", ids)
 
         with ThreadPoolExecutor(2) as pool:
             first, second = pool.map(redrive, ("ann", "bob"))
@@ -176,7 +176,7 @@ class TestRaces:
 
         with ThreadPoolExecutor(1) as pool:
             claiming = pool.submit(claim)
-            done = Mending(new_store(), "ann").act("redrive", ids, rate=3000)
+            done = Operator(new_store(), "ann").act("redrive", ids, rate=3000)
             over.set()
             claiming.result(timeout=30)
         assert done.count == 300
@@ -185,10 +185,10 @@ class TestRaces:
     def test_killed_in_the_middle_the_audit_says_what_was_done(self, store: Store, rows: Rows) -> None:
         ids = bury(rows, 200)
         code = (
-            "import sys, uuid; from outbox_tasks.operating.messages.acts import Mending;"
+            "import sys, uuid; from outbox_tasks.operating.messages.acts import Operator;"
             "from outbox_tasks.relay.store import Store;"
             "from outbox_tasks.settings import Settings; store = Store.connect(Settings());"
-            "Mending(store, 'ann').act('redrive', [uuid.UUID(id) for id in sys.argv[1:]], rate=40)"
+            "Operator(store, 'ann').act('redrive', [uuid.UUID(id) for id in sys.argv[1:]], rate=40)"
         )
         place = store.settings
         environment = {**os.environ, "OUTBOX_DATABASE_URL": str(place.database_url)}
@@ -200,21 +200,23 @@ class TestRaces:
         [act] = acts(rows)
         assert 0 < act.count == len(redriven) < 200
         assert all(row.history[-1]["entry"] == act.seq for row in redriven)
-        assert Mending(store, "bob").act("redrive", [UUID(id) for id in ids]).count == 200 - act.count
+        assert Operator(store, "bob").act("redrive", [UUID(id) for id in ids]).count == 200 - act.count
 
-    def test_a_row_that_somebody_holds_is_left_to_them(self, rows: Rows, mending: Mending) -> None:
+    def test_a_row_that_somebody_holds_is_left_to_them(self, rows: Rows, operator: Operator) -> None:
         ids = [UUID(id) for id in bury(rows, 2)]
         with rows.engine.connect() as other, other.begin():
             other.execute(text(f"SELECT FROM {rows.tables.messages} WHERE id = '{ids[0]}' FOR UPDATE"))
-            assert mending.act("redrive", ids).missed == [ids[0]]
-        assert mending.act("redrive", ids).missed == [ids[1]]
+            assert operator.act("redrive", ids).missed == [ids[0]]
+        assert operator.act("redrive", ids).missed == [ids[1]]
 
-    def test_a_leased_message_is_not_discarded(self, store: Store, rows: Rows, lease: Lease, mending: Mending) -> None:
+    def test_a_leased_message_is_not_discarded(
+        self, store: Store, rows: Rows, lease: Lease, operator: Operator
+    ) -> None:
         bundle = lease(2)
         ids = [UUID(ticket.id) for ticket in bundle.tickets]
-        assert mending.act("discard", ids, states=("pending", "dead")).missed == ids
+        assert operator.act("discard", ids, states=("pending", "dead")).missed == ids
         begun = store.begin(bundle)
-        assert mending.act("discard", ids, states=("pending", "dead")).missed == ids
+        assert operator.act("discard", ids, states=("pending", "dead")).missed == ids
         assert store.settle(bundle.lease, "orders", [Verdict(t, Step.SENT) for t in after(begun)]) == set(map(str, ids))
         assert [row.state for row in rows.archived()] == ["sent", "sent"]
 
@@ -228,16 +230,16 @@ class TestRaces:
 
         with ThreadPoolExecutor(1) as pool:
             claiming = pool.submit(claim)
-            done = Mending(new_store(), "ann").act("discard", reversed(ids), states=("pending",), rate=4000)
+            done = Operator(new_store(), "ann").act("discard", reversed(ids), states=("pending",), rate=4000)
             claiming.result(timeout=30)
         assert done.count + len(taken) == 400
         assert {row.id for row in rows.archived()} == set(ids) - {UUID(id) for id in taken}
 
 
 class TestDiscard:
-    def test_puts_it_into_the_archive(self, rows: Rows, mending: Mending) -> None:
+    def test_puts_it_into_the_archive(self, rows: Rows, operator: Operator) -> None:
         [dead], [waits] = bury(rows, key="k"), rows.insert(key="k")
-        done = mending.act("discard", [UUID(dead), UUID(waits)], states=("dead", "retrying"))
+        done = operator.act("discard", [UUID(dead), UUID(waits)], states=("dead", "retrying"))
         assert done.count == 2
         assert rows.hot() == []
         first, second = rows.archived()
@@ -246,26 +248,26 @@ class TestDiscard:
         assert [row.history[-1]["what"] for row in (first, second)] == ["discarded", "discarded"]
         assert [(act.action, act.count) for act in acts(rows)] == [("discard", 2)]
 
-    def test_of_what_is_dead_leaves_what_waits(self, rows: Rows, mending: Mending) -> None:
+    def test_of_what_is_dead_leaves_what_waits(self, rows: Rows, operator: Operator) -> None:
         [waits] = rows.insert()
-        assert mending.act("discard", [UUID(waits)]).missed == [UUID(waits)]
+        assert operator.act("discard", [UUID(waits)]).missed == [UUID(waits)]
 
     def test_deletes_where_sent_messages_are_deleted(self, new_store: MakeStore, rows: Rows) -> None:
         [id] = bury(rows)
-        assert Mending(new_store(archive="delete"), "ann").act("discard", [UUID(id)]).count == 1
+        assert Operator(new_store(archive="delete"), "ann").act("discard", [UUID(id)]).count == 1
         assert (rows.hot(), rows.archived(), acts(rows)[0].count) == ([], [], 1)
 
-    def test_lets_the_next_of_its_key_go(self, store: Store, rows: Rows, mending: Mending) -> None:
+    def test_lets_the_next_of_its_key_go(self, store: Store, rows: Rows, operator: Operator) -> None:
         [dead], [waits] = bury(rows, key="k"), rows.insert(key="k")
         assert store.claim({"orders": 10}, str(uuid4())) == []
-        mending.act("discard", [UUID(dead)])
+        operator.act("discard", [UUID(dead)])
         assert [claimed.id for claimed in store.claim({"orders": 10}, str(uuid4()))] == [waits]
 
 
 class TestEdit:
-    def test_replaces_the_payload_and_keeps_the_former_one(self, rows: Rows, store: Store, mending: Mending) -> None:
+    def test_replaces_the_payload_and_keeps_the_former_one(self, rows: Rows, store: Store, operator: Operator) -> None:
         [id] = bury(rows, payload=b"\x00\xff" * 100, content_type="image/png")
-        entry = mending.edit(UUID(id), b"\x00\xff" * 100, b'{"id": 42}', "application/json")
+        entry = operator.edit(UUID(id), b"\x00\xff" * 100, b'{"id": 42}', "application/json")
         row = rows.one(id)
         assert (row.payload, row.content_type, row.status) == (b'{"id": 42}', "application/json", "dead")
         assert [note["what"] for note in row.history] == ["edited"]
@@ -285,27 +287,27 @@ class TestEdit:
     def test_refuses_what_could_not_be_delivered(
         self, new_store: MakeStore, rows: Rows, payload: bytes, kind: str, error: type[Exception]
     ) -> None:
-        mending = Mending(new_store(destinations={"orders": {"url": "a://b", "max_bytes": 99}}), "ann")
+        operator = Operator(new_store(destinations={"orders": {"url": "a://b", "max_bytes": 99}}), "ann")
         [id] = bury(rows)
         with pytest.raises(error):
-            mending.edit(UUID(id), b"{}", payload, kind)
+            operator.edit(UUID(id), b"{}", payload, kind)
         assert (rows.one(id).payload, acts(rows)) == (b"{}", [])
 
-    def test_only_of_dead_letters(self, rows: Rows, mending: Mending) -> None:
+    def test_only_of_dead_letters(self, rows: Rows, operator: Operator) -> None:
         [id] = rows.insert()
         with pytest.raises(NotDead, match="it is pending"):
-            mending.edit(UUID(id), b"{}", b"[]", "application/json")
+            operator.edit(UUID(id), b"{}", b"[]", "application/json")
         with pytest.raises(UnknownMessage):
-            mending.edit(uuid4(), b"{}", b"[]", "application/json")
+            operator.edit(uuid4(), b"{}", b"[]", "application/json")
 
-    def test_not_of_one_that_was_redriven_or_edited_meanwhile(self, rows: Rows, mending: Mending) -> None:
+    def test_not_of_one_that_was_redriven_or_edited_meanwhile(self, rows: Rows, operator: Operator) -> None:
         [id] = bury(rows)
-        mending.edit(UUID(id), b"{}", b"[1]", "application/json")
+        operator.edit(UUID(id), b"{}", b"[1]", "application/json")
         with pytest.raises(EditRefused, match="somebody else has changed"):
-            mending.edit(UUID(id), b"{}", b"[2]", "application/json")
-        mending.act("redrive", [UUID(id)])
+            operator.edit(UUID(id), b"{}", b"[2]", "application/json")
+        operator.act("redrive", [UUID(id)])
         with pytest.raises(NotDead):
-            mending.edit(UUID(id), b"[1]", b"[2]", "application/json")
+            operator.edit(UUID(id), b"[1]", b"[2]", "application/json")
         assert rows.one(id).payload == b"[1]"
 
     def test_waits_for_a_redrive_that_is_about_to_commit(self, rows: Rows, new_store: MakeStore) -> None:
@@ -314,7 +316,7 @@ class TestEdit:
         with ThreadPoolExecutor(1) as pool, rows.engine.connect() as other:
             with other.begin():
                 other.execute(text(f"UPDATE {m} SET status = 'pending', dead_at = NULL WHERE id = '{id}'"))
-                edit = pool.submit(Mending(new_store(), "ann").edit, UUID(id), b"{}", b"[]", "application/json")
+                edit = pool.submit(Operator(new_store(), "ann").edit, UUID(id), b"{}", b"[]", "application/json")
                 eventually(lambda: rows._read(text("SELECT FROM pg_locks WHERE NOT granted")))
             with pytest.raises(NotDead):
                 edit.result(timeout=30)
@@ -322,12 +324,12 @@ class TestEdit:
 
 
 class TestPurge:
-    def test_deletes_dead_letters_for_good(self, rows: Rows, mending: Mending) -> None:
+    def test_deletes_dead_letters_for_good(self, rows: Rows, operator: Operator) -> None:
         old = bury(rows, 2, dead_at=seconds_from_now(-7200))
         [new] = bury(rows)
-        plan = mending.plan(DEAD, until=lambda now: now - timedelta(hours=1))
+        plan = operator.plan(DEAD, until=lambda now: now - timedelta(hours=1))
         assert plan.count == 2
-        done = mending.act("purge", [UUID(id) for id in (*old, new)], until=plan.until)
+        done = operator.act("purge", [UUID(id) for id in (*old, new)], until=plan.until)
         assert (done.count, done.missed) == (2, [UUID(new)])
         assert ([str(row.id) for row in rows.hot()], rows.archived()) == ([new], [])
         assert acts(rows)[0].action == "purge"
@@ -341,7 +343,7 @@ class TestOrder:
         shuffled=st.permutations(range(6)),
     )
     def test_what_was_redriven_is_delivered_in_the_order_of_its_key(
-        self, store: Store, rows: Rows, mending: Mending, dead: list[bool], keys: list[str], shuffled: list[int]
+        self, store: Store, rows: Rows, operator: Operator, dead: list[bool], keys: list[str], shuffled: list[int]
     ) -> None:
         """Whichever were dead, and in whatever order they are redriven, each by itself."""
         with rows.engine.begin() as connection:
@@ -349,7 +351,7 @@ class TestOrder:
         ids = [(bury(rows, key=key) if died else rows.insert(key=key))[0] for died, key in zip(dead, keys, strict=True)]
         delivered: list[str] = []
         for n in [n for n in shuffled if dead[n]]:
-            mending.act("redrive", [UUID(ids[n])])
+            operator.act("redrive", [UUID(ids[n])])
             delivered += deliver(store)
         delivered += deliver(store)
         for key in ("a", "b"):

@@ -10,9 +10,8 @@ import pytest
 from sqlalchemy import Connection, func, insert, literal, select, text
 
 from outbox_tasks.model import Step, Verdict, sibling, uuid7
-from outbox_tasks.operating.messages import act_statements as mending
-from outbox_tasks.operating.messages import find_statements
-from outbox_tasks.operating.messages.acts import Mending
+from outbox_tasks.operating.messages import act_statements, find_statements
+from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import STATES, Filter, Lookup, _bounds
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
@@ -41,7 +40,7 @@ def one_of_each(store: Store, rows: Rows, lease: Lease) -> dict[str, str]:
     store.settle(begun.lease, "orders", verdicts)
     ids = {"sent": tickets[0].id, "retrying": tickets[1].id, "leased": lease(1).tickets[0].id}
     ids["dead"], ids["discarded"] = bury(rows, 2)
-    Mending(store, "ann").act("discard", [UUID(ids["discarded"])])
+    Operator(store, "ann").act("discard", [UUID(ids["discarded"])])
     [ids["pending"]] = rows.insert()
     [ids["scheduled"]] = rows.insert(locked_until=seconds_from_now(3600))
     return ids
@@ -138,7 +137,7 @@ class TestList:
 class TestOne:
     def test_is_known_with_all_that_happened(self, lookup: Lookup, rows: Rows, store: Store) -> None:
         [id] = bury(rows, key="k", payload=b"\x00\xff", headers={"tenant": "t1"})
-        Mending(store, "ann", "it is mended").act("redrive", [UUID(id)])
+        Operator(store, "ann", "it is mended").act("redrive", [UUID(id)])
         message = lookup.one(UUID(id))
         assert message is not None
         assert (message["state"], message["payload"], message["headers"]) == ("pending", b"\x00\xff", {"tenant": "t1"})
@@ -259,9 +258,9 @@ class TestPlans:
         ids = [UUID(id) for id in bury(rows, 5_000)][:1_000]
         parameters = {"ids": ids, "entry": 1, "person": "ann", "reason": None, "states": ["dead", "waiting"]}
         for statement in (
-            mending.redrive(store.tables),
-            mending.discard(store.tables, archive=True),
-            mending.discard(store.tables, archive=False),
+            act_statements.redrive(store.tables),
+            act_statements.discard(store.tables, archive=True),
+            act_statements.discard(store.tables, archive=False),
         ):
             plan = explained(store, statement, {**parameters, "until": datetime.now(UTC) + timedelta(days=1)})
             assert scans(plan).keys() == {"outbox_messages_pkey"}

@@ -17,7 +17,7 @@ import click
 from outbox_tasks.cli.shared.options import F, act_options, as_filter, filter_options
 from outbox_tasks.cli.shared.output import STATE_STYLES, console, echo_json, many, say, table
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.operating.messages.acts import Action, Done, Kind, Mending, Plan
+from outbox_tasks.operating.messages.acts import Action, Done, Kind, Operator, Plan
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import one_line
@@ -108,10 +108,10 @@ def act_on_ids(store: Store, action: Action, states: tuple[str, ...], ids: list[
         click.confirm(f"{action.capitalize()} {_messages(len(ids))}?", abort=True)
     target = str(ids[0]) if len(ids) == 1 else None
     facts = {} if target else {"named": len(ids)}
-    mending = Mending(store, options.who, options.why)
-    with stoppable() as stop, progress(len(ids), options) as told:
-        done = mending.act(
-            action, ids, states=states, target=target, facts=facts, rate=options.rate, stop=stop, told=told
+    operator = Operator(store, options.who, options.why)
+    with stoppable() as stop, progress(len(ids), options) as moved:
+        done = operator.act(
+            action, ids, states=states, target=target, facts=facts, rate=options.rate, stop=stop, progress=moved
         )
     _report(store, action, done, options)
 
@@ -124,8 +124,8 @@ def act_on_filter(
     until: Callable[[datetime], datetime] | None = None,
 ) -> None:
     """Do it to all messages of the filter that were there when it began. `until` moves that moment."""
-    mending = Mending(store, options.who, options.why)
-    plan = mending.plan(wanted, until)
+    operator = Operator(store, options.who, options.why)
+    plan = operator.plan(wanted, until)
     if not options.as_json:
         _show(plan, action, store)
     if options.dry_run or not plan.count:
@@ -136,12 +136,19 @@ def act_on_filter(
     if not options.yes:
         first = f"the first {options.limit:,} of " if options.limit and options.limit < plan.count else ""
         click.confirm(f"{action.capitalize()} {first}{_messages(plan.count, plan.more)}?", abort=True)
-    chosen = islice(mending.chosen(wanted, plan.until), options.limit)
+    chosen = islice(operator.chosen(wanted, plan.until), options.limit)
     facts = {**wanted.facts, **({"limit": options.limit} if options.limit else {})}
     total = options.limit if plan.more else min(plan.count, options.limit or plan.count)
-    with stoppable() as stop, progress(total, options) as told:
-        done = mending.act(
-            action, chosen, until=plan.until, states=wanted.states, facts=facts, rate=options.rate, stop=stop, told=told
+    with stoppable() as stop, progress(total, options) as moved:
+        done = operator.act(
+            action,
+            chosen,
+            until=plan.until,
+            states=wanted.states,
+            facts=facts,
+            rate=options.rate,
+            stop=stop,
+            progress=moved,
         )
     done.missed.clear()  # somebody else acted on these first: their number says enough
     _report(store, action, done, options)

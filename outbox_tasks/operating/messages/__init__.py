@@ -1,2 +1,2 @@
-"""What people do with messages: `lookup` finds them, by the statements of `search`; `redrive` sends them after all, or
-gives up on them, or changes them, by the statements here, and keeps who did it and why."""
+"""What people do with messages: `find` finds them; `acts` redrives, discards, edits and purges them, and records who
+did it and why. Each has its statements beside it."""

@@ -1,8 +1,8 @@
-"""The statements that mend: what a person can do to messages.
+"""The statements of people's acts on messages.
 
-Which ones is read first, a page at a time along an index; then each batch is changed by its ids, where the row is still
-what it was chosen for. A row that somebody else is changing just now is left to them. Every change is noted on the row
-and counted in the audit entry, in the same transaction.
+First the ids are read, a page at a time along an index. Then each batch is changed by its ids, if the rows still have
+the state they were chosen for. Rows that somebody else is changing at that moment are skipped. Each change is noted on
+the row and counted in the audit entry, in the same transaction.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ from outbox_tasks.operating.messages.find_statements import columns, wanted
 
 
 def places_of_dead(t: Tables) -> Select[Any]:
-    """What time it is, and the destinations that have dead letters: one row for each, or one without."""
+    """The time, and the destinations that have dead letters: a row for each, or one row without a name."""
     place = hops.values(t.messages.c.destination, (is_dead(t.messages),), "place")
     now = select(func.clock_timestamp().label("now")).subquery("clock")
     return select(now.c.now, place.c.name).select_from(now.outerjoin(place, true()))
 
 
 KIND = ("destination", "event_type", "state", "last_error_code")
-"""What messages are told apart by, where they are only counted."""
+"""The columns by which messages are grouped when they are counted."""
 
 
 def next_dead(t: Tables, by: Literal["destination", "group"], *, counted: bool = False) -> Select[Any]:
     """The next page of the dead letters of a destination, or of an error group, the first to die first.
 
-    Returns the ids of those that are wanted, or, `counted`, how many there are of each kind with one of their ids. On
-    each row, or on one without an id, are `time` and `last`, where the next page begins; null: there is none.
-    Parameters: place (the destination, or the group); those of `search`, but for size; until (when they died at the
-    latest); time and last, where this page begins.
+    Returns the ids of the wanted messages; or, `counted`, the number of each kind with one of their ids. Each row has
+    `time` and `last`, where the next page begins; null: there is none. A row without an id means that none was found.
+    Parameters: place (the destination, or the group); those of `find_statements`, but for size; until (the latest time
+    of death); time and last, where this page begins.
     """
     m = t.messages
     column = error_group(m) if by == "group" else m.c.destination
@@ -77,15 +77,15 @@ def next_dead(t: Tables, by: Literal["destination", "group"], *, counted: bool =
 
 
 def next_waiting(t: Tables, *, counted: bool = False) -> Select[Any]:
-    """The next page of messages that are not yet sent, by id. As for `next_dead`, without place and time; until: when
-    they were written at the latest, or the walk would never get to its end."""
+    """The next page of messages that are not yet sent, by id. As for `next_dead`, without place and time. `until`: the
+    latest time of writing; without it, new messages could come without end."""
     m = t.messages
     here = (m.c.id > bindparam("last", type_=Uuid), m.c.created_at <= bindparam("until", type_=DateTime(True)))
     return _page(select(*columns(m)).where(*here), {"last": m.c.id}, counted)
 
 
 def _page(some: Select[Any], by: dict[str, Any], counted: bool) -> Select[Any]:
-    """So many rows in this order, of which those are returned that are wanted."""
+    """Look at `look` rows in this order, and return the wanted ones."""
     look = bindparam("look", type_=Integer)
     seen = some.order_by(*by.values()).limit(look).cte("seen").prefix_with("MATERIALIZED")
     order = [seen.c[column.name] for column in by.values()]
@@ -106,10 +106,10 @@ def _page(some: Select[Any], by: dict[str, Any], counted: bool) -> Select[Any]:
 
 
 def redrive(t: Tables) -> Select[Any]:
-    """Dead letters to be delivered after all: due from now on, with all their attempts, in their key's order at their
-    old place. What is known of the last error stays: who killed a worker still travels alone.
+    """Make dead letters due again, with all their attempts, at their old place in the order of their key. Their last
+    error stays, so that a message that killed a worker still travels alone.
 
-    Returns their ids. Parameters: ids (array); until (when they died at the latest; null: whenever); person, reason;
+    Returns their ids. Parameters: ids (array); until (the latest time of death; null: any); person, reason;
     entry (of the audit).
     """
     m = t.messages
@@ -127,7 +127,7 @@ def redrive(t: Tables) -> Select[Any]:
             attempts=0,
             outages=0,
             locked_until=now,
-            # Its age, and so max_age, counts from here.
+            # max_age counts from here.
             deliver_at=now,
             history=_noted(t, "redriven", attempts=m.c.attempts, deliver_at=m.c.deliver_at),
         )
@@ -138,11 +138,11 @@ def redrive(t: Tables) -> Select[Any]:
 
 
 def discard(t: Tables, *, archive: bool) -> Select[Any]:
-    """Messages that are not to be delivered any more: dead ones, and those that are not on their way, to the archive;
-    or deleted, if that is what becomes of those sent.
+    """Move messages that nobody wants any more to the archive, or delete them: dead ones, and those that are not being
+    sent.
 
-    Returns their ids. Parameters: ids (array); states (array): what they may be, dead or waiting; until, as for
-    `redrive`; person, reason, entry.
+    Returns their ids. Parameters: ids (array); states (array of `dead`, `waiting`); until, as for `redrive`; person,
+    reason, entry.
     """
     m, a = t.messages, t.archive
     until = bindparam("until", type_=DateTime(True))
@@ -152,7 +152,7 @@ def discard(t: Tables, *, archive: bool) -> Select[Any]:
         or_(cast(until, DateTime(True)).is_(None), m.c.dead_at <= until),
         literal("dead") == func.any(states),
     )
-    # As in outbox_cancel: what waits for a retry under its lease has not begun it.
+    # As in outbox_cancel: a message that waits for a retry has a lease, but has not begun.
     still = or_(m.c.lease.is_(None), m.c.attempts > 0, m.c.locked_until <= func.now())
     waits = and_(_is(m, PENDING), m.c.begun == false(), still, literal("waiting") == func.any(states))
     picked = _picked(t, or_(died, waits))
@@ -176,10 +176,10 @@ def discard(t: Tables, *, archive: bool) -> Select[Any]:
 
 
 def edit(t: Tables) -> Select[Any]:
-    """Another payload for a dead letter, if it still has the one that it was read with; the audit keeps that one.
+    """Replace the payload of a dead letter, if nobody else has changed it. The audit keeps the former one.
 
-    Returns its id. Parameters: message (its id), body, kind (of content); digest (SHA-256 of the payload that is
-    replaced); person, reason.
+    Returns its id. Parameters: message (its id), body, kind (content type); digest (SHA-256 of the former payload);
+    person, reason.
     """
     m = t.messages
     payload = bindparam("body", type_=LargeBinary)
@@ -196,7 +196,7 @@ def edit(t: Tables) -> Select[Any]:
         "size": func.length(payload),
         "former_size": func.length(before.c.payload),
     }
-    entry = audit.told(t, "edit", cast(before.c.id, Text), before, **facts)
+    entry = audit.recorded(t, "edit", cast(before.c.id, Text), before, **facts)
     changed = (
         update(m)
         .where(probe(m.c.id, before.c.id))
@@ -212,7 +212,7 @@ def edit(t: Tables) -> Select[Any]:
 
 
 def _picked(t: Tables, *rules: ColumnElement[bool]) -> CTE:
-    """Of these ids, the rows that are so, locked; always in the same order."""
+    """The rows with these ids for which the rules hold, locked; always in the same order."""
     m = t.messages
     asked = func.unnest(bindparam("ids", type_=ARRAY(Uuid))).table_valued("id", name="asked").render_derived()
     rows = select(m.c.id).select_from(asked.join(m, probe(m.c.id, asked.c.id))).where(*rules)
@@ -220,8 +220,7 @@ def _picked(t: Tables, *rules: ColumnElement[bool]) -> CTE:
 
 
 def _is(m: Table, status: str) -> ColumnElement[bool]:
-    """The status, in a form that no partial index has: of one the planner might read the whole for each id, where it
-    takes few rows to be so."""
+    """The status, written so that no partial index matches: the planner might read all of that index for each id."""
     return func.concat(m.c.status) == literal(status)
 
 

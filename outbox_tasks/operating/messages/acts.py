@@ -1,4 +1,4 @@
-"""The acts of people upon messages: redrive, discard, edit, purge. Each is kept in the audit, with who and why."""
+"""The acts of people on messages: redrive, discard, edit, purge. The audit records each, with who and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from typing import Any, Literal
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge, UnknownMessage
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages import act_statements
@@ -27,21 +26,21 @@ from outbox_tasks.text import storable
 Action = Literal["redrive", "discard", "purge"]
 
 BATCH = 1_000
-"""Messages changed by one statement at most."""
+"""Messages that one statement changes at most."""
 
 STEPS = 10
-"""With a rate, so many batches a second, so that what is sent is spread evenly."""
+"""Batches a second, if there is a rate: so the sends are spread evenly."""
 
 LOOK = 5_000
-"""Rows of an index that are looked at by one statement."""
+"""Rows of an index that one statement looks at."""
 
-START = {"time": datetime.min.replace(tzinfo=UTC), "last": UUID(int=0)}
-"""Before the first page."""
+FIRST_PAGE = {"time": datetime.min.replace(tzinfo=UTC), "last": UUID(int=0)}
+"""Where the first page begins."""
 
 
 @dataclass(slots=True)
 class Kind:
-    """Messages of one destination, event type, state and code of the last error."""
+    """Messages with the same destination, event type, state and code of the last error."""
 
     destination: str
     event_type: str
@@ -54,36 +53,36 @@ class Kind:
 
 @dataclass(slots=True)
 class Plan:
-    """What an act would be upon, as of `until`."""
+    """The messages that an act would change, as of `until`."""
 
     until: datetime
     count: int = 0
     more: bool = False
-    """It was not counted further."""
+    """Whether there are more: counting ended at `COUNTED`."""
     kinds: list[Kind] = field(default_factory=list)
-    """The most numerous first."""
+    """The largest first."""
 
 
 @dataclass(slots=True)
 class Done:
-    """What came of an act."""
+    """The result of an act."""
 
     entry: int
-    """Of the audit."""
+    """The seq of its entry in the audit."""
     count: int = 0
     stopped: bool = False
-    """It was asked to stop before its end."""
+    """Whether somebody stopped it before its end."""
     missed: list[UUID] = field(default_factory=list)
-    """Of the messages that were named, those that could not be changed."""
+    """The given messages that could not be changed."""
 
 
-class Mending:
-    """What one person does to the messages of one outbox."""
+class Operator:
+    """A person who acts on the messages of an outbox."""
 
     def __init__(self, database: Database, who: str, why: str | None = None) -> None:
         self._database = database
         self._settings = database.settings
-        self._tables = t = tables(database.settings.database_schema)
+        self._tables = t = database.tables
         self._person = {"person": storable(who), "reason": storable(why)}
         keep = self._settings.archive == "move"
         self._acts = {
@@ -93,7 +92,7 @@ class Mending:
         }
 
     def plan(self, wanted: Filter, until: Callable[[datetime], datetime] | None = None) -> Plan:
-        """What there is of this kind now, or was at an earlier time `until(now)`; counted up to some `COUNTED`."""
+        """Counts the messages that an act would change now, or at an earlier time `until(now)`."""
         now = self._now()[0]
         plan = Plan(until(now) if until else now)
         kinds: dict[tuple[str, str, str, str | None], Kind] = {}
@@ -108,8 +107,8 @@ class Mending:
         return plan
 
     def chosen(self, wanted: Filter, until: datetime) -> Iterator[UUID]:
-        """The messages of this kind that were there, or dead, at that time: the first to die first, or the oldest first
-        where they are not all dead."""
+        """The ids of the wanted messages that were there, or dead, at that time: by the time of their death, or the
+        oldest first if not all of them are dead."""
         walks = self._walks(wanted, until, counted=False)
         for row in heapq.merge(*walks, key=lambda row: (row.dead_at, row.id)) if len(walks) > 1 else walks[0]:
             yield row.id
@@ -136,15 +135,15 @@ class Mending:
         facts: dict[str, Any] | None = None,
         rate: float | None = None,
         stop: Event | None = None,
-        told: Callable[[int], object] = lambda count: None,
+        progress: Callable[[int], object] = lambda count: None,
     ) -> Done:
-        """Do it to these messages, batch by batch, `rate` messages a second, until `stop` is set.
+        """Change these messages, batch by batch, `rate` messages a second, until `stop` is set.
 
-        `until`: only those that were dead by then; so no message is taken twice while it runs. `told` is called with
-        the number of each batch. Whatever ends it, what it has done is in the audit.
+        `until`: only messages that were dead by then, so that none is changed twice while it runs. `progress` is called
+        with the number of changed messages of each batch. The audit counts them, however the act ends.
         """
         stop = stop or Event()
-        done = Done(self._opened(action, target, facts or {}))
+        done = Done(self._open_entry(action, target, facts or {}))
         kinds = sorted({DEAD if state == DEAD else "waiting" for state in states})
         size = BATCH if rate is None else min(BATCH, max(1, ceil(rate / STEPS)))
         began, asked = time.monotonic(), 0
@@ -158,26 +157,26 @@ class Mending:
             changed = {UUID(row.id) for row in self._database.rows(self._acts[action], parameters)}
             done.count += len(changed)
             done.missed += [id for id in batch if id not in changed]
-            told(len(changed))
+            progress(len(changed))
         return done
 
     @contextmanager
-    def kept(self, action: str, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Keep in the audit what is done here, from its beginning; and, at its end, what else is in `facts` then."""
-        entry = self._opened(action, None, facts)
+    def audited(self, action: str, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Record in the audit what is done in this context; at its end, also what was added to `facts`."""
+        entry = self._open_entry(action, None, facts)
         yield facts
         self._database.rows(audit.closed(self._tables), {"entry": entry, "found": facts})
 
-    def _opened(self, action: str, target: str | None, facts: dict[str, Any]) -> int:
+    def _open_entry(self, action: str, target: str | None, facts: dict[str, Any]) -> int:
         parameters = {**self._person, "action": action, "target": target, "facts": facts}
         return int(self._database.rows(audit.opened(self._tables), parameters)[0].seq)
 
     def edit(self, id: UUID, former: bytes, payload: bytes, content_type: str) -> int:
-        """Put another payload into a dead letter that has the `former` one. Returns the entry of the audit.
+        """Replace the `former` payload of a dead letter. Returns the entry of the audit.
 
-        Raises `EditRefused`, `PayloadTooLarge`; `NotDead` or `UnknownMessage` if it is not there to be edited any more.
+        Raises `EditRefused`, `PayloadTooLarge`, `NotDead` or `UnknownMessage`.
         """
-        message = self._editable(id)
+        message = self._dead_letter(id)
         self.check(message, payload, content_type)
         parameters = {
             "message": id,
@@ -188,11 +187,11 @@ class Mending:
         }
         rows = self._database.rows(act_statements.edit(self._tables), parameters)
         if not rows:
-            self._editable(id)
+            self._dead_letter(id)
             raise EditRefused(id=id, reason="somebody else has changed its payload meanwhile; look at it again")
         return int(rows[0].entry)
 
-    def _editable(self, id: UUID) -> dict[str, Any]:
+    def _dead_letter(self, id: UUID) -> dict[str, Any]:
         message = Lookup(self._database).one(id)
         if message is None:
             raise UnknownMessage(id=id)
@@ -201,7 +200,7 @@ class Mending:
         return message
 
     def check(self, message: dict[str, Any], payload: bytes, content_type: str) -> None:
-        """Better refused now than dead again. Raises `EditRefused` or `PayloadTooLarge`."""
+        """Raises `EditRefused` or `PayloadTooLarge` if the destination could not take this payload."""
         configured = self._settings.destinations.get(message["destination"])
         if configured is not None and len(payload) > configured.largest:
             facts = {"event_type": message["event_type"], "destination": message["destination"]}
@@ -218,17 +217,17 @@ class Mending:
         return rows[0].now, [row.name for row in rows if row.name is not None]
 
     def _pages(self, statement: Any, parameters: dict[str, Any]) -> Iterator[Any]:
-        place: dict[str, Any] = dict(START)
+        place: dict[str, Any] = dict(FIRST_PAGE)
         while True:
             rows = self._database.rows(statement, {**parameters, **place})
             yield from (row for row in rows if row.id is not None)
             if rows[0].last is None:
                 return
-            place |= {name: getattr(rows[0], name) for name in START if name in rows[0]._fields}
+            place |= {name: getattr(rows[0], name) for name in FIRST_PAGE if name in rows[0]._fields}
 
 
 def is_json(content_type: str) -> bool:
-    """Whether a content type is JSON, or something written in it."""
+    """Whether a content type is JSON, or a format that is written as JSON."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or kind.endswith("+json")
 

@@ -1,4 +1,4 @@
-"""What people ask of the messages: which are there, what is known of one, and what the dead died of."""
+"""Finds messages, everything about one message, and the error groups of dead letters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.database.schema import tables
 from outbox_tasks.model import EVENT_ID, sibling
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages import find_statements
@@ -21,27 +20,27 @@ WAITING = ("pending", "scheduled", "leased", "retrying")
 DEAD = "dead"
 ARCHIVED = ("sent", "discarded")
 STATES = (*WAITING, DEAD, *ARCHIVED)
-"""What a message can be called."""
+"""All states of a message."""
 
 LOOK = 10_000
-"""At so many rows of an index it is looked for what is wanted."""
+"""Rows of an index that are looked at for the wanted messages."""
 
 LANES = 5
-"""Where it is looked into each lane of each destination, so many times less at each."""
+"""Where each lane of each destination is looked at, each gets `LOOK` divided by this."""
 
 UNSORTED = 2_000
-"""At so many at least, also if anything is wanted: ids that tell no time are not in its order."""
+"""Rows that are looked at if any message is wanted: ids of applications' own are not in the order of time."""
 
 SKEW = 5.0
-"""Seconds by which the clocks that ids come from may be ahead."""
+"""Seconds by which the clocks behind the ids may be ahead."""
 
 GROUPS, MOST_GROUPS = 500, 5_000
-"""Error groups that are read at a time, and at most."""
+"""Error groups that are read at a time, and in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which messages; what is None or empty says nothing. Ages are in seconds since a message was written."""
+    """Which messages are wanted; None or empty: any. Ages are seconds since a message was written."""
 
     states: tuple[str, ...] = ()
     destination: str | None = None
@@ -57,7 +56,7 @@ class Filter:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """As the statements of `search` have them."""
+        """The parameters of `find_statements`."""
         pattern = self.event_type
         if pattern is not None:
             for sign, meaning in (("\\", "\\\\"), ("%", "\\%"), ("_", "\\_"), ("*", "%"), ("?", "_")):
@@ -74,21 +73,21 @@ class Filter:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it says, for the audit."""
+        """What it asks for, for the audit."""
         names = ("states", "destination", "event_type", "key", "code", "group", "older_than", "newer_than")
         return {name: value for name in names if (value := getattr(self, name)) not in (None, ())}
 
 
 @dataclass(slots=True)
 class Found:
-    """Messages, the last first, and how far it was looked for them."""
+    """Messages, the latest first, and how many rows were looked at."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     complete: bool = True
-    """There are no others of this kind."""
+    """Whether these are all of the wanted ones."""
     looked: int = 0
     back_to: datetime | None = None
-    """Of which time the oldest of the newest messages was that were looked at, if that was not all."""
+    """How far back in time the search got, if it did not get to the end."""
 
 
 class Lookup:
@@ -96,13 +95,13 @@ class Lookup:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._tables = tables(database.settings.database_schema)
+        self._tables = database.tables
 
     def find(self, wanted: Filter, size: int) -> Found:
-        """The newest `size` messages of this kind; of dead letters alone, the last to die."""
+        """The newest `size` of the wanted messages; if only dead letters are wanted, the last to die."""
         found = Found()
         parameters = {**wanted.parameters, "size": size, "group": wanted.group, **_bounds(wanted.older_than)}
-        # What an index has together and in order needs no looking for.
+        # An index has these together and in order: the first rows are the wanted ones.
         ready = self._only_dead(wanted) and wanted.facts.keys() <= {"states", "destination", "group"}
         look = size if ready else LOOK if wanted.facts else UNSORTED
         rows: dict[UUID, dict[str, Any]] = {}
@@ -125,7 +124,7 @@ class Lookup:
         return wanted.group is not None or set(wanted.states) == {DEAD}
 
     def _searches(self, wanted: Filter) -> Iterator[tuple[Any, bool]]:
-        """The statements that can find it, and of each whether only it knows all of its kind."""
+        """The statements that may find wanted messages; and for each, whether the search is complete only with it."""
         t, states = self._tables, set(wanted.states) or set(STATES)
         if wanted.group is not None:
             yield find_statements.dead_of_group(t), True
@@ -136,7 +135,7 @@ class Lookup:
                 yield find_statements.dead_of_destinations(t), True
             else:
                 yield find_statements.newest(t), True
-                # What a backlog would hide has indexes of its own.
+                # These indexes find what a backlog would hide.
                 narrow = wanted.destination is not None or bool(wanted.states)
                 if narrow and not states.isdisjoint(WAITING):
                     yield find_statements.waiting(t), False
@@ -146,8 +145,8 @@ class Lookup:
             yield find_statements.newest_archived(t), True
 
     def one(self, id: UUID) -> dict[str, Any] | None:
-        """All that is known of a message: also `ahead`, what it waits for, `audit`, what people did to it, and
-        `elsewhere`, the messages of the same event to other destinations."""
+        """Everything about a message; also `ahead`: what it waits for, `audit`: people's acts on it, and `elsewhere`:
+        the same event's messages to other destinations."""
         rows = self._database.rows(find_statements.everything(self._tables), {"id": id})
         if not rows:
             return None
@@ -175,11 +174,11 @@ class Lookup:
         return sorted((dict(row._mapping) for row in rows), key=lambda row: str(row["destination"]))
 
     def states(self, ids: list[UUID]) -> dict[str, str]:
-        """What these messages are, by id; what is not there is missing."""
+        """The states of these messages, by id."""
         return {row.id: row.state for row in self._database.rows(find_statements.states(self._tables), {"ids": ids})}
 
     def groups(self, destination: str | None = None) -> tuple[list[dict[str, Any]], bool]:
-        """The error groups of the dead letters, the largest first; and whether these are all of them."""
+        """The error groups of the dead letters, the largest first; and whether these are all."""
         found: list[dict[str, Any]] = []
         past, read = "", 0
         while read < MOST_GROUPS:
@@ -195,21 +194,21 @@ class Lookup:
         return found, read < MOST_GROUPS
 
     def acts(self, size: int) -> list[dict[str, Any]]:
-        """The last acts of people, the last one first."""
+        """The latest acts of people, the last one first."""
         return [dict(row._mapping) for row in self._database.rows(audit.entries(self._tables), {"size": size})]
 
     def former_payload(self, entry: int) -> bytes | None:
-        """What a payload was before the edit of this audit entry; None: it is no edit."""
+        """The payload before the edit of this audit entry; None: it is no edit."""
         rows = self._database.rows(audit.former(self._tables), {"entry": entry})
         return bytes(rows[0].payload) if rows else None
 
 
 def _bounds(older_than: float | None) -> dict[str, UUID]:
-    """Of ids that tell the time: the last one that is old enough, and the last one that any clock may have given."""
+    """For ids with a time in them: the last one that is old enough, and the last one that any clock may have made."""
     now = time.time() + SKEW
     return {"high": _last_of(now - (older_than or -86_400.0)), "top": _last_of(now + 86_400.0)}
 
 
 def _last_of(seconds: float) -> UUID:
-    """The last id of a time."""
+    """The last id with this time."""
     return UUID(int=(max(0, int(seconds * 1000)) << 80) + (1 << 80) - 1)

@@ -1,13 +1,13 @@
-"""The statements that find messages. None reads a table from end to end: each looks at so many rows of an index, in its
-order, and says whether there were more.
+"""The statements that find messages. None reads a whole table: each looks at some rows of an index, in its order, and
+says whether there were more.
 
-Ids tell the time (version 7), and so the newest rows are found by them. An application may choose ids of its own:
-nearly all of those lie beyond every time there is, and are looked at apart.
+Ids have the time in them (version 7), so they find the newest rows. Applications may choose other ids: nearly all of
+those are greater than any id with a time, and are looked at separately.
 
-Parameters of every search: size (rows wanted), look (rows of an index to look at); and, null for any, states (array),
-destination, pattern (of the event type, for LIKE), key, code, older and newer (age in seconds). Each row has `looked`,
-at how many rows, `cut`, whether there were more, and `back_to`, of which time the last of the newest was. One without
-an id says that nothing was found.
+Parameters of each search: size (rows wanted), look (rows of an index to look at); and, null for any, states (array),
+destination, pattern (of the event type, for LIKE), key, code, older and newer (age in seconds). Each row has `looked`:
+how many rows were looked at; `cut`: whether there were more; and `back_to`: the time of the last of the newest. A row
+without an id means that nothing was found.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from outbox_tasks.database.schema import Tables, error_group
 from outbox_tasks.database.states import is_dead, state_of
 
 COUNTED = 100_000
-"""Up to so many are counted where more would take long."""
+"""Messages are counted up to this."""
 
 SHOWN = (
     "id", "seq", "destination", "key", "event_type", "attempts", "last_error_code", "last_error", "created_at",
@@ -54,14 +54,14 @@ SHOWN = (
 
 
 def columns(m: Table) -> list[ColumnElement[Any]]:
-    """What is shown of a row of outbox_messages, but for its payload and its history."""
+    """The columns that are shown, without payload and history."""
     return [*(m.c[name] for name in SHOWN), state_of(m).label("state"), m.c.locked_until, m.c.dead_at]
 
 
 def newest(t: Tables) -> Select[Any]:
-    """Messages that are not yet sent: the newest, and the oldest, which are those being worked on.
+    """Messages that are not yet sent: the newest, and the oldest, which are being sent.
 
-    Parameters: as above; high and top (ids: the last one that is old enough, and the last one that is a time at all).
+    Parameters: as above; high and top (ids: the last one that is old enough, and the last one with a time in it).
     """
     m = t.messages
     latest, own_ids = _by_time(m, columns(m))
@@ -78,7 +78,7 @@ def newest_archived(t: Tables) -> Select[Any]:
 
 
 def waiting(t: Tables) -> Select[Any]:
-    """Messages without a key, by when they are due, from now on in both directions, of each lane of a destination."""
+    """Messages without a key, of each lane of a destination: the last ones to get due, and the next ones."""
     m = t.messages
     kind = (pending(m), m.c.key.is_(None))
     lanes = (select(as_priority(n)) for n in PRIORITIES.values())
@@ -97,7 +97,7 @@ def waiting(t: Tables) -> Select[Any]:
 
 
 def of_key(t: Tables) -> Select[Any]:
-    """Messages of one key that are not yet sent, to each destination, the last first."""
+    """Messages of one key that are not yet sent, to any destination, the latest first."""
     m = t.messages
     place = _places(m, (m.c.key.is_not(None),))
     own = (m.c.destination == place.c.name, m.c.key == bindparam("key", type_=Text))
@@ -121,11 +121,11 @@ def dead_of_group(t: Tables) -> Select[Any]:
 
 
 def groups(t: Tables) -> Select[Any]:
-    """The error groups, found by hopping along the index, one probe each: how many died of it (counted up to
-    `COUNTED`), when the first and the last one did, and which that was.
+    """The error groups: the number of dead letters (counted up to `COUNTED`), when the first and the last died, and the
+    last one. One probe of the index for each group.
 
-    Parameters: past (a group: those after it), most (groups at most), destination (null: all; of the others the count
-    is null).
+    Parameters: past (return the groups after this one), most (groups at most), destination (null: all; groups of other
+    destinations have no count).
     """
     m = t.messages
     group, destination = error_group(m), bindparam("destination", type_=Text)
@@ -148,7 +148,7 @@ def groups(t: Tables) -> Select[Any]:
 
 
 def everything(t: Tables) -> CompoundSelect[Any]:
-    """All that is known of one message, with its payload. Parameter: id."""
+    """Everything about one message, with its payload. Parameter: id."""
     m, a, id = t.messages, t.archive, bindparam("id", type_=Uuid)
     both = [c.name for c in a.c if c.name in m.c]
     own = ("locked_until", "lease", "begun", "dead_at", "outages", "deliver_at", "latest", "priority")
@@ -163,8 +163,8 @@ def everything(t: Tables) -> CompoundSelect[Any]:
 
 
 def ahead(t: Tables) -> Select[Any]:
-    """What a message with a key waits for, if anything: the first of its key, and how many are before it, counted up to
-    `COUNTED`. Parameters: destination, key, seq; blocks (whether dead ones hold up their key)."""
+    """What a message with a key waits for: the first message of its key, and how many are before it, counted up to
+    `COUNTED`. Parameters: destination, key, seq; blocks (whether dead messages hold up their key)."""
     m, seq = t.messages, bindparam("seq", type_=BigInteger)
     own = (m.c.destination == bindparam("destination", type_=Text), m.c.key == bindparam("key", type_=Text))
     before = (*own, m.c.seq < seq, or_(bindparam("blocks", type_=Boolean), pending(m)))
@@ -175,7 +175,7 @@ def ahead(t: Tables) -> Select[Any]:
 
 
 def states(t: Tables) -> CompoundSelect[Any]:
-    """What these messages are; no row for one that is not there. Parameter: ids (array)."""
+    """The states of these messages, as far as they exist. Parameter: ids (array)."""
     m, a = t.messages, t.archive
     asked = func.unnest(bindparam("ids", type_=ARRAY(Uuid))).table_valued("id", name="asked").render_derived()
     hot = select(cast(m.c.id, Text).label("id"), state_of(m).label("state"), m.c.destination)
@@ -187,11 +187,11 @@ def states(t: Tables) -> CompoundSelect[Any]:
 
 
 def wanted(c: Any) -> list[ColumnElement[bool]]:
-    """What is asked of a row; `c` are its columns. Parameters: see above."""
+    """The conditions on a row; `c` are its columns. Parameters: see above."""
     asked = ("states", "destination", "pattern", "key", "code", "older", "newer")
     p: dict[str, Any] = {name: bindparam(name, type_=Text) for name in asked}
     p["states"] = bindparam("states", type_=ARRAY(Text))
-    # With their type written out: of a null PostgreSQL could not tell it.
+    # With a cast: PostgreSQL can't infer the type of a null.
     p |= {name: cast(bindparam(name, type_=Float), Float) for name in ("older", "newer")}
     rules = {
         "states": c.state == any_(p["states"]),
@@ -210,7 +210,7 @@ def _look() -> ColumnElement[Any]:
 
 
 def _lane(name: str) -> ColumnElement[str]:
-    """What was looked at together: it was cut if it has as many rows as may be looked at."""
+    """Names a part of the rows. A part with `look` rows was cut: there may be more."""
     return literal_column(f"'{name}'", Text).label("lane")
 
 
@@ -221,7 +221,7 @@ def _by_time(table: Table, shown: list[ColumnElement[Any]]) -> list[Select[Any]]
 
 
 def _places(m: Table, kind: Iterable[ColumnElement[bool]]) -> FromClause:
-    """The destinations that have such messages; or only the one that is asked for."""
+    """The destinations that have such messages; or only the wanted one."""
     walk = hops.values(m.c.destination, kind, "walk")
     name = bindparam("destination", type_=Text)
     return select(walk.c.name).where(or_(name.is_(None), walk.c.name == name)).subquery("place")
@@ -236,7 +236,7 @@ def _of_each(
 
 
 def _found(parts: list[Select[Any]], by: str) -> Select[Any]:
-    """Of what these parts look at, what is wanted, the latest first."""
+    """The wanted rows of these parts, the latest first."""
     # Each in parentheses of its own, with its order and its limit.
     seen = union_all(*(select(part.subquery()) for part in parts)).cte("seen").prefix_with("MATERIALIZED")
     full = select(seen.c.lane).group_by(seen.c.lane).having(func.count() >= _look())
