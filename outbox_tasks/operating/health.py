@@ -69,8 +69,8 @@ def judge(settings: Settings, seen: Overview) -> Iterator[Problem]:
     yield from _queues(seen.heartbeats)
     yield from _beat(settings, seen.heartbeats)
     yield from _claims_and_sends(settings, seen)
-    yield from _stale(settings, seen.destinations)
-    yield from _unknown(seen.destinations)
+    yield from stale(settings, seen.destinations)
+    yield from unknown(seen.destinations)
 
 
 def judge_worker(heartbeats: Heartbeats, name: str) -> Iterator[Problem]:
@@ -107,33 +107,35 @@ def _beat(settings: Settings, heartbeats: Heartbeats) -> Iterator[Problem]:
 def _claims_and_sends(settings: Settings, seen: Overview) -> Iterator[Problem]:
     if _longest_wait(seen.destinations) > LATE and seen.heartbeats.claims_stopped(settings):
         yield Problem("claim", "", f"messages are due, and a claim {_ran(seen.heartbeats.last.get('claim'))}")
-    elif (silence := nobody_sends(seen.destinations, seen.heartbeats)) is not None:
-        yield Problem("silent", "", silence)
+    else:
+        yield from silent(seen.destinations, seen.heartbeats)
 
 
-def _stale(settings: Settings, destinations: Destinations) -> Iterator[Problem]:
+def stale(settings: Settings, destinations: Destinations) -> Iterator[Problem]:
+    """Destinations whose oldest message has been due for longer than `stale_after`."""
     for name, one in destinations.items():
         if one.configured and one.stale(settings):
             yield Problem("stale", name, f"{name}: the oldest message has been due for {span(one.oldest or 0.0)}")
 
 
-def _unknown(destinations: Destinations) -> Iterator[Problem]:
+def unknown(destinations: Destinations) -> Iterator[Problem]:
+    """Destinations that have due messages, and are not configured here."""
     for name, one in destinations.items():
         if not one.configured and one.oldest is not None:
             waits = f"messages have been due for {span(one.oldest)}, and no such destination is configured here"
             yield Problem("unknown", name, f"{name}: {waits}; after {span(GRACE)} they are dead letters")
 
 
-def nobody_sends(destinations: Destinations, heartbeats: Heartbeats) -> str | None:
-    """Says that messages are claimed and due, workers are there to send them, and none is sent; None if that is not
-    so."""
+def silent(destinations: Destinations, heartbeats: Heartbeats) -> Iterator[Problem]:
+    """Messages are claimed and due, and workers are there to send them, but none is sent."""
     due, sent, claimed = _longest_wait(destinations), heartbeats.age("publish"), heartbeats.age("claim")
     workers = sorted(worker.name for worker in heartbeats.consumers(PUBLISH_QUEUE))
     if due <= SILENT or (sent is not None and sent <= SILENT) or not workers or claimed is None or claimed > SILENT:
-        return None
+        return
     last = "nothing has ever been sent" if sent is None else f"nothing has been sent for {span(sent)}"
     who = ", ".join(workers[:NAMED]) + (f" and {len(workers) - NAMED} more" if len(workers) > NAMED else "")
-    return f"messages have been due for {span(due)}, and {last}, though there is {who} to do it"
+    text = f"messages have been due for {span(due)}, and {last}, though there is {who} to do it"
+    yield Problem("silent", "", text)
 
 
 def _longest_wait(destinations: Destinations) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from outbox_tasks.database.connection import PIPE, SLOW_TRIP, Database
+from outbox_tasks.database.connection import PIPE, Database
 from outbox_tasks.database.schema import quoted
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
 from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.clocks import compared
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
 from outbox_tasks.operating.doctor.site import Results, Site
+from outbox_tasks.operating.health import slow
 from outbox_tasks.redaction import redacted
 
 PREPARED_AFTER = 6
@@ -51,18 +52,16 @@ def reach(site: Site) -> Results:
 
 
 def _slow(site: Site) -> Results:
-    seconds = site.store.round_trip()
-    if seconds < SLOW_TRIP:
-        return
-    site.slow = True
-    yield error(
-        "database_slow",
-        f"The database is slow: a round trip takes {seconds:.1f} s.",
-        "A claim takes several round trips, and so do begin and settle. Messages arrive late, or not at all: "
-        "beyond statement_timeout.",
-        "Check the network, a proxy or pooler between, and how busy the server is "
-        "(SELECT state, wait_event_type, count(*) FROM pg_stat_activity GROUP BY 1, 2).",
-    )
+    if problem := slow(site.store):
+        site.slow = True
+        yield error(
+            "database_slow",
+            f"{problem.text[0].upper()}{problem.text[1:]}.",
+            "A claim takes several round trips, and so do begin and settle. Messages arrive late, or not at all: "
+            "beyond statement_timeout.",
+            "Check the network, a proxy or pooler between, and how busy the server is "
+            "(SELECT state, wait_event_type, count(*) FROM pg_stat_activity GROUP BY 1, 2).",
+        )
 
 
 def _away(site: Site, away: DatabaseUnavailable) -> Finding:

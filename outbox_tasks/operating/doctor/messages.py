@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from outbox_tasks.operating import overview
+from outbox_tasks.operating import health, overview
 from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
 from outbox_tasks.operating.doctor.site import COUNTED, Results, Site
-from outbox_tasks.operating.health import nobody_sends
 from outbox_tasks.operating.overview import MINUTES, rates
-from outbox_tasks.relay.store.claims import GRACE
 from outbox_tasks.text import span
 
 UNMAINTAINED = 3 * 3600.0
@@ -69,50 +67,37 @@ def _last(what: str, age: float | None) -> str:
     return f"has never {what.replace('ran', 'run')} here" if age is None else f"last {what} {span(age)} ago"
 
 
-def stale(site: Site) -> Results:
-    """Whether messages have been due for longer than `stale_after`. Other checks tell of destinations that are paused,
-    left alone or not configured."""
-    limit = site.settings.stale_after
-    stale = {name: one for name, one in site.destinations.items() if one.configured and one.stale(site.settings)}
-    for name, one in stale.items():
+def waiting(site: Site) -> Results:
+    """Whether messages wait too long, wait for a destination that is not configured, or are claimed and not sent. Other
+    checks tell of destinations that are paused or left alone."""
+    settings, destinations, found = site.settings, site.destinations, False
+    for problem in health.stale(settings, destinations):
+        found = True
         yield error(
             "stale",
-            f"{name}: the oldest message has been due for {span(one.oldest or 0.0)}; {_many(one.due)} wait.",
-            f"More than stale_after ({limit:g} s). Another finding mostly says why: no worker, no beat, a queue that "
-            "is stuck, an open transaction.",
-            f"outbox-tasks status\noutbox-tasks list --destination {name}",
+            f"{problem.text}.",
+            f"More than stale_after ({settings.stale_after:g} s). Another finding mostly says why: no worker, no beat, "
+            "a queue that is stuck, an open transaction.",
+            f"outbox-tasks status\noutbox-tasks list --destination {problem.about}",
         )
-    if not stale:
-        yield Fine(f"nothing has been due for longer than {span(limit)}")
-
-
-def unknown(site: Site) -> Results:
-    """Whether messages wait for destinations that are not configured here."""
-    for name, one in site.destinations.items():
-        if not one.configured and one.oldest is not None:
-            yield error(
-                "destination_unknown",
-                f"{name}: {_many(one.due)} messages wait, due for {span(one.oldest)} at most, and no such "
-                f"destination is configured; {site.settings.origin}.",
-                f"When they have been due for {span(GRACE)} they become dead letters. Their writer knows more "
-                "destinations than the relay, or the relay reads another file than this one.",
-                f"Add [destinations.{name}] to the relay's settings and restart its workers.",
-            )
-
-
-def silent(site: Site) -> Results:
-    """Whether messages are claimed, and nobody sends them."""
-    silence = nobody_sends(site.destinations, site.heartbeats)
-    if silence is None:
-        yield Fine("what is claimed is sent")
-        return
-    yield error(
-        "silent",
-        f"{silence[0].upper()}{silence[1:]}.",
-        "The messages are claimed, and their leases run out. The publish workers hang, have lost the broker, or use "
-        "another one.",
-        "Read their logs, and restart them. Compare OUTBOX_BROKER_URL there and on the claim worker.",
-    )
+    for problem in health.unknown(destinations):
+        yield error(
+            "destination_unknown",
+            f"{problem.text}.",
+            "Their writer knows more destinations than the relay, or the relay reads another file than this one: "
+            f"{settings.origin}.",
+            f"Add [destinations.{problem.about}] to the relay's settings and restart its workers.",
+        )
+    for problem in health.silent(destinations, site.heartbeats):
+        yield error(
+            "silent",
+            f"{problem.text[0].upper()}{problem.text[1:]}.",
+            "The messages are claimed, and their leases run out. The publish workers hang, have lost the broker, or "
+            "use another one.",
+            "Read their logs, and restart them. Compare OUTBOX_BROKER_URL there and on the claim worker.",
+        )
+    if not found:
+        yield Fine(f"nothing has been due for longer than {span(settings.stale_after)}")
 
 
 def dead_letters(site: Site) -> Results:
