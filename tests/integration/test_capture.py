@@ -186,7 +186,7 @@ class TestStoredCalls:
             with outbox.capture(session):
                 body = chord([task.si(1), task.si(2)], task.si(3))()
             for result in (single, many, last, body):
-                with pytest.raises(ResultNotThereYet, match="after the commit, so this would wait in vain"):
+                with pytest.raises(ResultNotThereYet, match="after the commit, so the wait would never end"):
                     result.get(timeout=30)
             with pytest.raises(ResultNotThereYet):
                 AsyncResult(single.id, app=app).get(timeout=30)

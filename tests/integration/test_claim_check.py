@@ -127,7 +127,7 @@ def test_while_the_storage_is_down_small_messages_are_sent_and_large_ones_are_tr
     assert stream.ids() == [str(id) for id in small]
     row = rows.one(large)
     assert (row.status, row.attempts, row.last_error_code, row.payload) == ("pending", 1, "claim_check", BODY)
-    assert "could not be put into file://" in row.last_error
+    assert "could not be stored in file://" in row.last_error
     away.rename(storage)
     assert relay(app, store, rows) == '{"sent": 1}'
     assert stream.ids() == [*map(str, small), str(large)]

@@ -281,7 +281,7 @@ class TestNothingIsDroppedUnverified:
             spoiled.setattr(exporting, "verified", spoil)
             [(day, why)] = drop_days(store, WEEK).kept.items()
         assert (day, archived.count()) == (archived.ago(8), 10)
-        assert "what was read back is not what the database holds" in why
+        assert "the file does not hold what the database holds" in why
         assert list(directory(place, archived).iterdir()) == []
         assert drop_days(store, WEEK).dropped == [archived.ago(8)]
         assert duck(place, format, "SELECT count(*) FROM archive") == [(10,)]
@@ -509,7 +509,7 @@ class TestCommand:
         with exporter.alone("maintain"):
             done = run("--to", f"file://{place}")
         assert done.exit_code == 1
-        assert "Another process is at the maintenance" in done.stderr
+        assert "Another process runs the maintenance" in done.stderr
 
 
 def free(store: Store) -> bool:

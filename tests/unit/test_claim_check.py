@@ -132,7 +132,7 @@ class TestTrouble:
         assert (first, last) == (messages[0], messages[2])
         assert isinstance(failed, Outcome)
         assert (failed.result, failed.code) == (Result.RETRY, "claim_check")
-        assert f"message id-2 (11 bytes) could not be put into file://{missing}: FileNotFound" in str(failed.error)
+        assert f"message id-2 (11 bytes) could not be stored in file://{missing}: FileNotFound" in str(failed.error)
         assert not missing.exists()
 
     def test_a_half_written_file_is_not_left(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

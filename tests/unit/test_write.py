@@ -74,7 +74,7 @@ class Opaque:
         pytest.param({"to": []}, InvalidMessage, "names no destination", id="to nowhere"),
         pytest.param({"event_type": "none.a"}, InvalidMessage, "names no destination", id="route to nowhere"),
         pytest.param({"event_type": "other"}, NoRoute, "no route names a destination", id="no route"),
-        pytest.param({"payload": "x" * 11}, PayloadTooLarge, "11 bytes and destination 'orders' takes", id="too large"),
+        pytest.param({"payload": "x" * 11}, PayloadTooLarge, "11 bytes, and destination 'orders' takes", id="too large"),
         pytest.param({"payload": "é" * 6}, PayloadTooLarge, "12 bytes", id="too large in bytes"),
         pytest.param({"payload": b"x" * 21, "to": "audit"}, PayloadTooLarge, "at most 20", id="too large for audit"),
         pytest.param({"payload": object()}, PayloadNotSerializable, "unknown type", id="unserialisable"),
