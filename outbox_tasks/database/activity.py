@@ -1,6 +1,6 @@
-"""The statements of what processes say of themselves: what became of messages, counted by the minute, and heartbeats.
+"""The statements with which processes report: the outcomes of messages, counted by the minute, and heartbeats.
 
-All of it may be lost without harm, so that it is committed without waiting for the disk.
+A report that gets lost does no harm, so these commits don't wait for the disk.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ from outbox_tasks.database.pieces import SECOND, commit_soon, json_rows
 from outbox_tasks.database.schema import Tables
 
 LATE = 30.0
-"""Seconds without a sign of life after which a worker counts as lost."""
+"""A worker without a heartbeat for so many seconds counts as lost."""
 
 
 def tally(t: Tables) -> Insert:
-    """Add to the counts. Parameter: counted (JSON rows of ago: seconds since it was counted, destination, outcome,
-    count)."""
+    """Add to the counts. Parameter: counted (JSON rows of ago: how many seconds ago, destination, outcome, count)."""
     said = json_rows("counted", ago=Float, destination=Text, outcome=Text, count=BigInteger)
     at = select(_minute(func.now() - said.c.ago * SECOND).label("minute"), said).where(commit_soon()).subquery("at")
     columns = (at.c.minute, at.c.destination, at.c.outcome)
-    # Each row once, and in the same order for every process: they can't lock each other out.
+    # Each row once, and every process in the same order, so that processes can't deadlock.
     summed = select(*columns, cast(func.sum(at.c["count"]), BigInteger)).group_by(*columns).order_by(*columns)
     add = insert(t.tallies).from_select(["minute", "destination", "outcome", "count"], summed)
     return add.on_conflict_do_update(
@@ -51,10 +50,8 @@ def tally(t: Tables) -> Insert:
 
 
 def tallied(t: Tables) -> Select[Any]:
-    """What was counted in this minute and the last few: destination, outcome, count, and over how many minutes.
-
-    Parameter: minutes.
-    """
+    """What was counted in this minute and in the last `minutes`: destination, outcome, counted, and minutes (the exact
+    time that the counts are of)."""
     c = t.tallies.c
     since = _minute(func.now()) - bindparam("minutes", type_=Integer) * 60 * SECOND
     over = cast(extract("epoch", func.now() - since) / 60, Float)
@@ -67,10 +64,11 @@ def tallied(t: Tables) -> Select[Any]:
 
 
 def beat(t: Tables) -> Insert:
-    """Say who is alive, or what has just run. Parameter: seen (JSON rows of name, kind, ago: seconds, facts).
+    """Write heartbeats: who is alive, or what has just run. Parameter: seen (JSON rows of name, kind, ago: how many
+    seconds ago, facts).
 
-    A worker that finds a fresh row of another one under its name counts that as `met`: once after a restart, and each
-    time where two workers are called alike.
+    A worker may find that another one wrote a fresh heartbeat under its name. It counts that as `met`: once after a
+    restart, but again and again if two workers have the same name.
     """
     h = t.heartbeats
     said = json_rows("seen", name=Text, kind=Text, ago=Float, facts=JSONB)
@@ -90,19 +88,20 @@ def beat(t: Tables) -> Insert:
             "seen_at": new.seen_at,
             "facts": new.facts.op("||")(met),
         },
-        where=h.c.seen_at <= new.seen_at,  # several processes say what has run: the last one counts
+        where=h.c.seen_at <= new.seen_at,  # several processes report what has run: the newest report counts
     )
 
 
 def heartbeats(t: Tables) -> Select[Any]:
-    """Who is alive, and what has run when: name, kind, seen_at, age (seconds), facts."""
+    """All heartbeats: name, kind, seen_at, age (seconds), facts."""
     h = t.heartbeats
     age = cast(extract("epoch", func.clock_timestamp() - h.c.seen_at), Float)
     return select(h.c.name, h.c.kind, h.c.seen_at, age.label("age"), h.c.facts).order_by(h.c.name)
 
 
 def stopped(t: Tables) -> Delete:
-    """A worker has ended in good order. Parameters: name, started: the same name may have started anew already."""
+    """Remove the heartbeat of a worker that stops. Parameters: name, started: a new worker may have the name
+    already."""
     h = t.heartbeats
     mine = h.c.facts["started"].astext == bindparam("started", type_=Text)
     return delete(h).where(h.c.name == bindparam("name", type_=Text), mine)

@@ -1,4 +1,4 @@
-"""The compare-and-set before a send, and what gives a lease back unused."""
+"""The statements that begin a send, and those that give a lease back unused."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ from outbox_tasks.database.slots import taken
 
 
 def begin(t: Tables) -> Update:
-    """The compare-and-set before a send: counts the attempt and returns the message, if it is still ours.
+    """The compare-and-set before a send: count the attempt and return the message, if it is still ours.
 
-    If its last send was settled and a crash of the server has undone that, its row says so from now on.
-    Nothing is begun for a destination that is left alone, nor without one of its slots where they are counted.
-    Parameters: ticket (JSON rows of id and attempt); token, target (the destination), holder, hold (seconds: granted to
-    the send at least), room and sender as in `slots.taken`.
+    Nothing is begun for a destination that is left alone, or that has no free slot. If the last send was settled, and a
+    crash of the server has undone that, the row says so from now on.
+    Parameters: ticket (JSON rows of id and attempt); token, target (the destination), holder, hold (seconds that the
+    send gets at least), room and sender as in `slots.taken`.
     """
     m = t.messages
     ticket = json_rows("ticket", id=Uuid, attempt=Integer)
     slot = taken(t)
     since = func.coalesce(m.c.deliver_at, m.c.created_at)
     lost = noted(m, "begun again", attempt=m.c.attempts, code=UNSETTLED, by=m.c.locked_by)
-    # In one subquery, which is run once, and before any row is looked up.
+    # In one subquery: it runs once, before any row is looked up.
     may = select(or_(bindparam("room", type_=Integer).is_(None), exists(select(slot.c.slot)))).scalar_subquery()
     return (
         update(m)
@@ -78,8 +78,8 @@ def begin(t: Tables) -> Update:
             m.c.key,
             m.c.payload,
             m.c.content_type,
-            # Mostly empty, and then not worth parsing. As text, like the time as a number: rows are written by
-            # anybody, and one that the driver can't read would take the whole answer with it.
+            # Mostly empty, and then not worth parsing. As text, and the time as a number: one value that the driver
+            # can't read, and anybody can write such values, would lose the whole answer.
             cast(func.nullif(m.c.headers, cast(literal_column("'{}'"), JSONB)), Text).label("headers"),
             m.c.aggregate_type,
             m.c.aggregate_id,
@@ -92,7 +92,7 @@ def begin(t: Tables) -> Update:
 
 
 def release(t: Tables) -> Update:
-    """Give leases back unused: the messages are due again after `hold` seconds.
+    """Give leases back unused. The messages are due again after `hold` seconds.
 
     Parameters: ticket (JSON rows of id and attempt); token, hold.
     """
@@ -107,7 +107,7 @@ def release(t: Tables) -> Update:
 
 
 def give_back(t: Tables) -> ReturningUpdate[Any]:
-    """Release what must not be begun, because its destination is left alone.
+    """Release messages that can't be begun because their destination is left alone.
 
     Parameters: ticket (JSON rows of id and attempt); token, target (the destination).
     """

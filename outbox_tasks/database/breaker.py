@@ -1,8 +1,8 @@
-"""The breaker's statements: a destination that is out of reach is left alone by the whole cluster, and tried by one
-message from time to time, until that one gets through.
+"""The breaker's statements. The whole cluster leaves a destination alone that is out of reach. From time to time one
+message tries it: the probe. When a probe gets through, all go on.
 
-A row of `outbox_destinations` is closed (as if it were not there), open (`opened_at`, until `pause_until`), being tried
-(the claim whose lease is `probe` may), or paused by a person (`paused_at`).
+A row of `outbox_destinations` is closed (the same as no row), open (`opened_at` is set, until `pause_until`), being
+tried (`probe` is the lease of the claim that may), or paused by a person (`paused_at` is set).
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from outbox_tasks.database.slots import slow_sends
 
 
 def admit(t: Tables) -> Select[Any]:
-    """Of these destinations, those that can't be claimed for as usual: whether they are left alone, whether one message
-    of theirs may be tried all the same, and how many of their slots are held by slow sends.
+    """Of these destinations, those that can't be claimed for as usual: whether they are left alone (left_alone),
+    whether
+    this claim may take one message as a probe (tried), and how many of their slots slow sends hold (slow).
 
-    At most one claim gets that permission, and nobody else before the pause is over again. Parameters: asked (JSON
-    rows of destination, room: its slots, and patience: seconds after which a send is slow); token (the claim's lease
-    to be), hold (seconds that the try may take).
+    Only one claim may probe, and the next one only after another pause. Parameters: asked (JSON rows of destination,
+    room: its slots, and patience: seconds after which a send is slow); token (the lease that the claim will use), hold
+    (seconds that the probe may take).
     """
     d = t.destinations
     asked = json_rows("asked", destination=Text, room=Integer, patience=Float)
@@ -66,7 +67,7 @@ def admit(t: Tables) -> Select[Any]:
 
 
 def untried(t: Tables) -> Update:
-    """Give the permission back: there was nothing to be tried. Parameters: target (the destination), token."""
+    """Give the right to probe back: no message was due. Parameters: target (the destination), token."""
     d = t.destinations
     return (
         update(d)
@@ -76,10 +77,10 @@ def untried(t: Tables) -> Update:
 
 
 def tripped(t: Tables) -> ReturningInsert[Any]:
-    """Count a send that found the destination out of reach; the `enough`-th in a row opens the breaker.
+    """Count a send that found the destination out of reach. The `enough`-th in a row opens the breaker.
 
-    While it is open, only the failure of the try counts, and prolongs the pause: what was sent before is still coming
-    in. Parameters: target (the destination), token, reason_code, reason, enough, pause, longest (seconds).
+    While it is open, only the failure of the probe counts, and makes the pause longer: other sends began before.
+    Parameters: target (the destination), token, reason_code, reason, enough, pause, longest (seconds).
     """
     d = t.destinations
     add = insert(d).values(
@@ -110,7 +111,7 @@ def tripped(t: Tables) -> ReturningInsert[Any]:
 
 
 def recovered(t: Tables) -> ReturningUpdate[Any]:
-    """Close the breaker: the destination has answered. Mostly there is nothing to do. Parameter: target."""
+    """Close the breaker, if it is not closed: the destination has answered. Parameter: target."""
     d = t.destinations
     return (
         update(d)
@@ -121,7 +122,7 @@ def recovered(t: Tables) -> ReturningUpdate[Any]:
 
 
 def states(t: Tables) -> Select[Any]:
-    """What there is to tell of destinations: those in trouble, or paused."""
+    """The destinations that were in trouble or were paused, and their state now."""
     d = t.destinations
     state = case(
         (d.c.paused_at.is_not(None), "paused"),

@@ -1,6 +1,6 @@
-"""The statements that take leases of messages without a key, by when they are due; `claim_keys` has those with keys.
+"""The statements that lease messages without a key, the longest due first. `claim_keys` leases those with keys.
 
-A row whose lease ran out is marked with the cause, so that a repeated delivery can be traced to it. One that has no
+A claim notes on a row why its last lease ended, so that a repeated delivery can be traced. A message that has no
 attempts left, or is too old, becomes a dead letter as it is claimed.
 """
 
@@ -56,20 +56,21 @@ SHARE: dict[str, Any] = {
     "destination": Text, "size": Integer, "ceiling": Integer, "oldest": Float, "longest": Integer, "blocks": Boolean,
     "past": Text, "beyond": BigInteger,
 }  # fmt: skip
-"""What is asked of a destination: how many messages; the ceiling of attempts; the age in seconds, or none, up to which
-one is worth delivering; of keys, the longest run, whether a dead message blocks its key, past which key to look (null:
-from the first), and beyond which number (what is older does not hold up what a test has written)."""
+"""What a claim wants of a destination: `size` messages at most. A message with `ceiling` attempts, or older than
+`oldest` seconds (null: of any age), becomes a dead letter. For messages with keys: the `longest` run of one key,
+whether a dead message `blocks` its key, the key to start after (`past`; null: at the first), and the number that rows
+must be `beyond` (for a test, which leaves older rows alone)."""
 
 BUNDLE_BYTES = 4 * 1024 * 1024
-"""What the payloads of one bundle come to at most, unless it is a single message: they are fetched by one statement,
-and archived by another, and both have to end in time."""
+"""The payloads of one bundle have at most so many bytes, unless it is a single message: one statement fetches them and
+one archives them, and both must end in time."""
 
 WEIGHTS = {1: 6, 0: 3, -1: 1}
-"""How a destination's share is split among high, normal and low priority, when all of them have enough due."""
+"""How a destination's share is split among high, normal and low priority, if each has enough due."""
 
 
 def claim(t: Tables) -> Update:
-    """Lease what is due and has no key: of each destination at most its share, the longest due of a priority first.
+    """Lease due messages without a key: of each destination at most its share, of each priority the longest due first.
 
     Parameters: share (JSON rows as in `SHARE`); token (the new lease), holder, hold (seconds).
     """
@@ -99,23 +100,23 @@ def claim(t: Tables) -> Update:
 
 
 def is_due(m: FromClause) -> tuple[ColumnElement[bool], ...]:
-    """May be claimed: for the first time, after a wait, or because its lease ran out."""
+    """Whether a row may be claimed: for the first time, after a wait, or because its lease ran out."""
     return pending(m), m.c.locked_until <= func.now()
 
 
 def state(m: Table) -> tuple[ColumnElement[Any], ...]:
-    """What `leased` has to know of a row before it changes it."""
+    """The columns that `leased` needs as they were before it changes the row."""
     since = func.coalesce(m.c.deliver_at, m.c.created_at).label("since")
     return m.c.id, m.c.attempts, m.c.lease, m.c.begun, m.c.locked_by, m.c.last_error_code, m.c.latest, since
 
 
 def size(m: FromClause) -> ColumnElement[int]:
-    """Bytes of a payload, which need not be read for it."""
+    """Bytes of the payload. PostgreSQL knows this without reading it."""
     return func.octet_length(m.c.payload, type_=Integer)
 
 
 def is_alone(m: FromClause) -> ColumnElement[bool]:
-    """Whether its last send may have killed its worker, or failed over it: let it take nobody with it."""
+    """Whether its last send may have killed the worker or failed its whole bundle. Then it travels alone."""
     return or_(m.c.begun, func.coalesce(or_(*(m.c.last_error_code == code for code in ALONE_AFTER)), false()))
 
 
@@ -129,7 +130,7 @@ def _too_old(m: FromClause, share: FromClause) -> ColumnElement[bool]:
 
 
 def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None = None) -> Update:
-    """Lease the rows of `picked`, which has the columns of `state`, ceiling and oldest; returns a `Claimed` of each."""
+    """Lease the rows of `picked`, which has the columns of `state`, ceiling and oldest. Returns a `Claimed` of each."""
     unsettled, spent, too_old = picked.c.begun, is_spent(picked, picked), _too_old(picked, picked)
     expired = picked.c.lease.is_not(None)
     begun_by = never_settled(picked.c.attempts, picked.c.locked_by)
@@ -182,12 +183,12 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
 
 
 def recall(t: Tables) -> Update:
-    """Let leases run out now of which it is known that nobody will use them.
+    """End leases that nobody will use: those of messages that are not begun, and those that the dead holder `gone` has
+    begun.
 
-    Those of messages that are not begun, of one holder or of all: whoever has a task for one after all can't begin it.
-    A retry is due when its wait is over. And what this holder, which is dead, has begun. What somebody is changing just
-    now is left to its lease. Parameters: gone (the holder; null: all), crashed (only those granted before the server's
-    last crash, which it knows by the age of its statistics), hold (seconds that leases are granted for beyond a wait).
+    If a task for such a message comes after all, its begin finds no lease. A retry is due when its wait is over. Rows
+    that are locked are left alone. Parameters: gone (the holder; null: all), crashed (only leases from before the
+    server's last crash, which resets its statistics), hold (seconds that a lease is granted beyond a wait).
     """
     m = t.messages
     gone = bindparam("gone", type_=Text)
@@ -207,13 +208,10 @@ def recall(t: Tables) -> Update:
 
 
 def bury_unroutable(t: Tables) -> Update:
-    """Make dead letters of what has long been due for destinations that are not configured.
-
-    Parameters: known (array); grace (seconds): a writer may know of a destination before the relay does. Finds the
-    destinations by hopping along the indexes, one probe each, not by reading the rows.
-    """
+    """Make dead letters of messages that have been due for `grace` seconds for destinations that are not `known`
+    (array). Writers may know of a destination before the relay does."""
     m = t.messages
-    # As each of the two indexes has them, so that no more is read than is taken.
+    # In the order of the two indexes, so that no more rows are read than are taken.
     unkeyed = _unroutable(m, "unkeyed", (pending(m), m.c.key.is_(None)), (m.c.priority, m.c.locked_until))
     keyed = _unroutable(m, "keyed", (m.c.key.is_not(None),), (m.c.key, m.c.seq))
     picked = union_all(select(unkeyed), select(keyed)).cte("picked")
@@ -234,7 +232,7 @@ def bury_unroutable(t: Tables) -> Update:
 
 
 def _claimed(m: Table, alone: ColumnElement[bool]) -> tuple[ColumnElement[Any], ...]:
-    """The columns of a `Claimed`, but for those that only a lease can tell."""
+    """The columns of a `Claimed` that need no lease."""
     return (
         m.c.seq,
         cast(m.c.id, Text).label("id"),
@@ -253,7 +251,7 @@ def _claimed(m: Table, alone: ColumnElement[bool]) -> tuple[ColumnElement[Any], 
 def _unroutable(
     m: Table, name: str, kind: tuple[ColumnElement[bool], ...], order: tuple[ColumnElement[Any], ...]
 ) -> Subquery:
-    """What is due for unknown destinations, of the messages in one of the indexes."""
+    """Due messages for unknown destinations, from one of the indexes."""
     found = hops.destinations(m, kind, f"{name}_found")
     unknown = (
         select(found.c.destination)

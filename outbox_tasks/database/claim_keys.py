@@ -1,8 +1,8 @@
 """The statements that keep the order of messages which share a key.
 
-A message with a key is leased only as its key's head, the first that is not yet delivered, or right behind it in the
-same run. Keys are found by hopping along the index, one probe each: the backlog of a key costs no more than its first
-row. What could still be overtaken by a transaction that has not ended is left for later.
+The head of a key is its first message that is not yet delivered. A claim leases heads, and the messages right behind
+them in the same run. It hops along the index from key to key, so a long key costs no more than its first row. It leaves
+messages for later that a transaction which has not ended may still come before.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from outbox_tasks.database.pieces import json_rows, pending, probe
 from outbox_tasks.database.schema import Tables, function
 
 MARK = 0x7FFFFFFF
-"""A mark has the lowest 31 bits of its number."""
+"""A mark holds the lowest 31 bits of its number."""
 
 LAST = literal_column(str(2**63 - 1), BigInteger)
 """No message has a higher number."""
@@ -53,16 +53,15 @@ LOCKS = table(
 
 
 def horizon(t: Tables) -> Select[Any]:
-    """Which messages with keys may be leased at all: those numbered up to `high`, and of a class only those up to the
-    `floor` of each mark. A transaction that is still writing has left the mark (see `outbox_keep_order`); one row for
-    each, or one without.
+    """Which messages with keys may be leased: those numbered up to `high`, and of a class of keys only those up to the
+    `floor` of each mark. A transaction that is still writing has left the mark (see `outbox_keep_order`).
 
-    The number is read before the marks: whoever leaves one later is given higher numbers. Nothing is returned while
-    none of these destinations has a message with a key. Parameter: asked (JSON rows of destination).
-    """
+    Returns a row for each mark, or one without; and none if these destinations have no messages with keys. The number
+    is read before the marks: a transaction that leaves its mark later gets higher numbers. Parameter: asked (JSON rows
+    of destination)."""
     m = t.messages
     asked = json_rows("asked", destination=Text)
-    # With its limit, or the planner may read the whole index for all destinations at once.
+    # Without the limit, the planner may read the whole index for all destinations at once.
     keyed = (
         select(m.c.id)
         .where(m.c.destination == asked.c.destination, m.c.key.is_not(None))
@@ -86,7 +85,7 @@ def horizon(t: Tables) -> Select[Any]:
             (last.c.high - (last.c.high - low).op("&", return_type=BigInteger)(literal(MARK))).label("floor"),
         )
         .where(
-            last.c.high.is_not(None),  # after it, not before
+            last.c.high.is_not(None),  # so that the marks are read after the number
             LOCKS.c.locktype == "advisory",
             LOCKS.c.objsubid == literal_column("2"),
             LOCKS.c.mode == "ShareLock",
@@ -104,19 +103,19 @@ def horizon(t: Tables) -> Select[Any]:
 
 
 def claim_keys(t: Tables) -> CompoundSelect[Any]:
-    """Lease what is due and has a key: of at most `size` keys of each destination, from `past` on, the head and as much
-    of what follows it as the share allows.
+    """Lease due messages with keys: of at most `size` keys of each destination, after the key `past`, the head and as
+    many messages behind it as the share allows.
 
-    Returns a `Claimed` of each; and for a destination that may have more keys a row without an id, with the key up to
-    which it was looked. Parameters: as for `claim.claim`; high and marks (JSON rows of class and floor) as `horizon`
-    found them.
+    Returns a `Claimed` of each. A destination that may have more keys gets a row without an id, with the last key that
+    was looked at. Parameters: as for `claim.claim`; high and marks (JSON rows of class and floor) as `horizon` found
+    them.
     """
     m = t.messages
     share = select(json_rows("share", **SHARE)).cte("share")
     head = _heads(t, share)
     mine = _locked(m, _ready(t, head), "mine", "length", "reach")
     behind = _locked(m, _followers(m, mine), "behind", "place")
-    # A row that could not be locked ends the run: what follows it would overtake it.
+    # A row that could not be locked ends the run: the rows behind it would overtake it.
     found = func.row_number().over(partition_by=(behind.c.destination, behind.c.key), order_by=behind.c.place)
     numbered = select(behind, found.label("found")).subquery("numbered")
     names = [c.name for c in mine.c if c.name not in ("length", "reach")]
@@ -132,9 +131,9 @@ def claim_keys(t: Tables) -> CompoundSelect[Any]:
 
 
 def blocked_keys(t: Tables) -> Select[Any]:
-    """The keys that are held up by a dead message, the longest first: which message, since when and why, and how many
-    wait behind it, counted up to 10,000. Parameters: blocking (array of destinations), size.
-    """
+    """The keys that a dead message holds up, the longest first: which message, since when and why, and how many wait
+    behind it, counted up to 10,000. Parameters: blocking (the destinations where dead messages hold up their keys),
+    size."""
     m = t.messages
     behind = waiting_behind(t, m).limit(10_000).correlate(m).subquery("behind")
     count = select(func.count()).select_from(behind).scalar_subquery()
@@ -145,20 +144,20 @@ def blocked_keys(t: Tables) -> Select[Any]:
 
 
 def count_blocked_keys(t: Tables) -> Select[Any]:
-    """How many keys are held up by a dead message, up to `size`. Parameters: as for `blocked_keys`."""
+    """How many keys a dead message holds up, counted up to `size`. Parameters: as for `blocked_keys`."""
     found = select(t.messages.c.id).where(*_blocking(t)).limit(bindparam("size", type_=Integer)).subquery("found")
     return select(func.count()).select_from(found)
 
 
 def waiting_behind(t: Tables, head: FromClause) -> Select[Any]:
-    """What waits for a message of the same key before it."""
+    """The pending messages behind `head` with the same key."""
     behind = t.messages.alias("waiting")
     same = (behind.c.destination == head.c.destination, behind.c.key == head.c.key)
     return select(behind.c.id).where(*same, behind.c.seq > head.c.seq, pending(behind))
 
 
 def _blocking(t: Tables) -> Sequence[ColumnElement[bool]]:
-    """Whether a row is a dead head that others wait for."""
+    """Whether a row is a dead head, and others wait behind it."""
     m, earlier = t.messages, t.messages.alias("earlier")
     same = (earlier.c.destination == m.c.destination, earlier.c.key == m.c.key, earlier.c.seq < m.c.seq)
     return (
@@ -171,13 +170,13 @@ def _blocking(t: Tables) -> Sequence[ColumnElement[bool]]:
 
 
 def _heads(t: Tables, share: CTE) -> CTE:
-    """The first message of each key, in the order of keys; a dead one too, where it blocks its key."""
+    """The first message of each key, in the order of the keys. A dead message is one too where it blocks its key."""
     m = t.messages
     wanted = (m.c.destination == share.c.destination, m.c.seq > share.c.beyond, or_(share.c.blocks, pending(m)))
     columns = (m.c.key, m.c.id, m.c.seq, m.c.status, m.c.locked_until)
-    # From the beginning, an empty key too: nobody can write one any more, but there may be some.
+    # At the beginning, an empty key counts too: such rows may be left from an older release.
     past = tuple_(func.coalesce(share.c.past, literal_column("''")), case((share.c.past.is_(None), 0), else_=LAST))
-    # The index holds only rows with a key, and the planner does not conclude that from a comparison of rows.
+    # The index holds only rows with a key. The planner does not see that from a comparison of rows.
     first = select(*columns, literal(1).label("hop")).where(
         *wanted, m.c.key.is_not(None), tuple_(m.c.key, m.c.seq) > past
     )
@@ -197,7 +196,7 @@ def _heads(t: Tables, share: CTE) -> CTE:
 
 
 def _ready(t: Tables, head: CTE) -> CTE:
-    """The heads that may go, with the length of the run that each may have, and the number up to which it may reach."""
+    """The heads that may be leased, how long a run of each may be (length), and up to which number (reach)."""
     mark = json_rows("marks", **{"class": BigInteger, "floor": BigInteger})
     theirs = or_(mark.c["class"] == _key_class(t, head), mark.c["class"] == all_keys(t))
     floor = select(func.min(mark.c.floor)).where(theirs).correlate(head).scalar_subquery()
@@ -209,7 +208,7 @@ def _ready(t: Tables, head: CTE) -> CTE:
 
 
 def _locked(m: Table, chosen: FromClause, name: str, *own: str) -> CTE:
-    """Lock what was chosen, as it is now: what has changed since, or is locked by others, is not among it."""
+    """Lock the chosen rows and read them again. Rows that are not due any more, or that others lock, are left out."""
     row = (
         select(*state(m), size(m).label("bytes"))
         .where(probe(m.c.id, chosen.c.id), *is_due(m))
@@ -223,8 +222,8 @@ def _locked(m: Table, chosen: FromClause, name: str, *own: str) -> CTE:
 
 
 def _followers(m: Table, mine: CTE) -> CTE:
-    """What comes right behind a head and may go with it: up to the first that has to wait, or to travel alone, or is
-    too much for one bundle."""
+    """The messages right behind a head that may go with it: up to the first that must wait, or must travel alone, or
+    would make the bundle too large."""
     now = select(*state(m), m.c.seq, m.c.status, m.c.locked_until, size(m).label("bytes"))
     behind = (
         now.where(m.c.destination == mine.c.destination, m.c.key == mine.c.key, m.c.seq > mine.c.seq)
@@ -252,12 +251,12 @@ def _followers(m: Table, mine: CTE) -> CTE:
 
 
 def _tried(m: FromClause) -> ColumnElement[bool]:
-    """A newer one may make this one needless: what follows it is not for the same run."""
+    """Whether a newer message may replace this one. Then its run ends here."""
     return and_(m.c.latest, m.c.attempts > 0)
 
 
 def _key_class(t: Tables, head: FromClause) -> ColumnElement[int]:
-    """As unsigned, like in pg_locks."""
+    """The class of a key, as an unsigned number, like in pg_locks."""
     return cast(
         function(t.messages.schema, "outbox_key_class")(head.c.destination, head.c.key, type_=Integer), BigInteger
     ) + 2 * (MARK + 1)

@@ -1,4 +1,4 @@
-"""How the relay reaches its database: connections of its own, and what trouble with them is called."""
+"""The relay's own connections to its database, and the errors that trouble with them becomes."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ SESSION = {
     "standard_conforming_strings": "on", "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off", "idle_session_timeout": "0",
 }  # fmt: skip
-"""What we rely on, and a role or a database may have other defaults for."""
+"""Settings that we rely on. A role or a database may have other defaults."""
 
 PLANNING = {f"enable_{kind}": "off" for kind in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")} | {"jit": "off"}
-"""Every statement reaches its rows by index. A plan made while the table was empty must not say otherwise later."""
+"""Every statement must find its rows by index, even if its plan was made while the table was empty."""
 
 PIPE = {**SESSION, **PLANNING, "lock_timeout": "0"}
-"""What the pipe relies on; statements have their own limit."""
+"""The settings of the pipe. Its statements have a time limit, so locks need none."""
 
 READ_ONLY = "25006"
-"""SQLSTATE of a server that takes no writes, as one that was the primary before a failover."""
+"""SQLSTATE of a server that takes no writes, such as the old primary after a failover."""
 
-ON_ITS_WAY = 2.0
-"""Seconds that an answer may take beyond `statement_timeout`, within which the server gives one."""
+NETWORK_TIME = 2.0
+"""The server ends a statement within `statement_timeout`; its answer may take so many seconds more."""
 
 SLOW_TRIP = 0.25
-"""Seconds for a question and its answer, from which on the database counts as slow: a claim asks half a dozen."""
+"""A round trip of so many seconds counts as slow: a claim needs half a dozen."""
 
-UNLIMITED = 10.0
-"""Seconds for which an answer is awaited where `statement_timeout` is 0."""
+WITHOUT_LIMIT = 10.0
+"""Seconds to wait for an answer if `statement_timeout` is 0."""
 
 
 def engine_url(url: str) -> URL:
@@ -65,8 +65,8 @@ def engine_url(url: str) -> URL:
 
 
 class _AnyTime(TimestamptzLoader):
-    """Reads the times too that Python has not: infinite ones, and those beyond the years 1 to 9999. Anybody can write
-    rows with such times, and they must not hide the others."""
+    """Reads times that Python can't represent as the nearest one that it can: infinite times, and those outside the
+    years 1 to 9999. Anybody can write rows with such times, and one must not make a whole answer unreadable."""
 
     def load(self, data: Any) -> datetime:
         try:
@@ -80,10 +80,10 @@ def _reads_any_time(connection: Any, _: object) -> None:
 
 
 class Patient(psycopg.Connection[Any]):
-    """A connection that waits for an answer only so long, whatever the server and the network do meanwhile.
+    """A connection that waits for an answer only for a limited time.
 
-    A server that hangs, or a peer that is gone without a word, still takes what is sent: no timeout of the server's
-    and none of TCP's ends the wait for its answer.
+    A server that hangs, or a network that drops everything, still accepts what is sent. Then no timeout of the server
+    or of TCP ends the wait for the answer.
     """
 
     patience: float | None = None
@@ -96,7 +96,7 @@ class Patient(psycopg.Connection[Any]):
         except psycopg.Error:
             raise
         except BaseException:
-            # A time limit, say: whoever used this connection next would be given the answer to what was asked here.
+            # For example a time limit. The next user of this connection would get the answer to our question.
             self.close()
             raise
 
@@ -106,7 +106,7 @@ class Patient(psycopg.Connection[Any]):
             wanted = next(conversation)
             while True:
                 ready = yield wanted
-                # An answer that is there is read, however late we are ourselves.
+                # If the answer is there, read it, even if we come late.
                 if not ready and patience is not None and time.monotonic() - began > patience:
                     self.close()
                     raise NoAnswer(f"no answer within {patience:g} s; the connection is given up")
@@ -116,12 +116,12 @@ class Patient(psycopg.Connection[Any]):
 
 
 class NoAnswer(psycopg.OperationalError):
-    """Told instead of an answer that did not come."""
+    """The database did not answer in time."""
 
 
 @contextmanager
 def migrating(settings: Settings) -> Iterator[Connection]:
-    """A connection in a transaction of its own, without the limits of the pipe, for `migrations.upgrade`."""
+    """A connection in a transaction, without the time limits of the pipe, for `migrations.upgrade`."""
     engine = create_engine(
         engine_url(_database_url(settings)),
         connect_args={"connect_timeout": 5, "client_encoding": "utf8", **_options(settings, SESSION)},
@@ -138,7 +138,7 @@ class Database:
     """Runs statements, each its own short transaction. Raises `DatabaseUnavailable` or `SchemaMissing`."""
 
     application_name = "outbox_tasks"
-    """As what its connections are known to the database."""
+    """The name of its connections in `pg_stat_activity`."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         check_dialect(engine.dialect.name)
@@ -148,7 +148,7 @@ class Database:
 
     @classmethod
     def connect(cls, settings: Settings) -> Self:
-        """With an engine of its own for `settings.database_url`. Connects when first used."""
+        """Make one with its own engine for `settings.database_url`. It connects when first used."""
         timeout = int(settings.statement_timeout * 1000)
         engine = create_engine(
             engine_url(_database_url(settings)),
@@ -158,13 +158,13 @@ class Database:
             pool_size=2,
             max_overflow=8,
             pool_timeout=5,
-            use_native_hstore=False,  # nothing here is one, and to ask for it takes its time
-            hide_parameters=True,  # no error may quote what is in a row
+            use_native_hstore=False,  # saves a query for each connection
+            hide_parameters=True,  # no error may quote the contents of a row
             connect_args={
                 "connect_timeout": 5,
                 "client_encoding": "utf8",
                 "application_name": cls.application_name,
-                # A dead peer is noticed by the system when the statement could not have been running any more.
+                # The system notices a dead peer only after a statement's time limit.
                 "tcp_user_timeout": 10_000,
                 "keepalives_idle": 10,
                 "keepalives_interval": 5,
@@ -173,7 +173,7 @@ class Database:
             },
         )
         event.listen(engine, "connect", _reads_any_time)
-        patience = settings.statement_timeout + ON_ITS_WAY if timeout else UNLIMITED
+        patience = settings.statement_timeout + NETWORK_TIME if timeout else WITHOUT_LIMIT
 
         @event.listens_for(engine, "do_connect")
         def connect(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> Patient:
@@ -188,12 +188,12 @@ class Database:
         self.engine.dispose()
 
     def do(self, statement: Executable, parameters: dict[str, Any]) -> int:
-        """Run a statement; returns how many rows it changed, where the database counts them."""
+        """Run a statement. Returns how many rows it changed, if the database counts them."""
         with self.connection() as connection:
             return connection.execute(statement, parameters).rowcount
 
     def rows(self, statement: Executable, parameters: dict[str, Any], limit: float | None = None) -> Sequence[Any]:
-        """The rows that a statement returns. `limit`: seconds that it may run, if not the usual."""
+        """Run a statement and return its rows. `limit`: seconds that it may run, if not the usual ones."""
         with self.connection() as connection:
             if limit is None:
                 return connection.execute(statement, parameters).all()
@@ -201,7 +201,7 @@ class Database:
                 return transaction.execute(statement, parameters).all()
 
     def round_trip(self) -> float:
-        """Seconds from a question to its answer, where there is nothing to be found out."""
+        """Seconds that the shortest statement takes."""
 
         def once(connection: Connection) -> float:
             began = time.monotonic()
@@ -214,11 +214,10 @@ class Database:
 
     @contextmanager
     def alone(self, what: str) -> Iterator[bool]:
-        """Whether nobody else does `what` in this outbox, and nobody will until this ends.
+        """Whether nobody else does `what` in this outbox. If so, nobody can begin it until this ends.
 
-        The lock goes with its connection, so with its process. It is a transaction's, since behind PgBouncer nothing
-        else is ours; of one that has no snapshot between its statements, and so holds back neither vacuum nor anybody.
-        """
+        If the process ends, its connection ends, and the lock with it. The lock belongs to a transaction, because
+        behind PgBouncer a session is shared. The transaction has no snapshot, so it does not hold back vacuum."""
         with self.connection() as connection:
             transaction = connection.execution_options(isolation_level="READ COMMITTED")
             with transaction.begin():
@@ -247,11 +246,11 @@ class Database:
 
 @contextmanager
 def _unhurried(connection: Connection, seconds: float) -> Iterator[Connection]:
-    """A transaction whose statements may run for so long."""
+    """A transaction whose statements may run for `seconds`."""
     driver = connection.connection.driver_connection
     assert isinstance(driver, Patient)
     transaction = connection.execution_options(isolation_level="READ COMMITTED")
-    usual, driver.patience = driver.patience, seconds + ON_ITS_WAY
+    usual, driver.patience = driver.patience, seconds + NETWORK_TIME
     try:
         with transaction.begin():
             transaction.execute(unhurried(), {"limit": f"{seconds * 1000:.0f}"})
@@ -262,16 +261,16 @@ def _unhurried(connection: Connection, seconds: float) -> Iterator[Connection]:
 
 @contextmanager
 def _unharmed(connection: Connection) -> Iterator[None]:
-    """Whoever borrows the connection next finds it in order, or is given a new one."""
+    """Close the connection if its state is unknown, so that the next user gets a new one."""
     try:
         yield
     except DBAPIError as error:
-        # After a failover the next one may lead to the new primary.
+        # After a failover a new connection may lead to the new primary.
         if getattr(error.orig, "sqlstate", None) == READ_ONLY:
             connection.invalidate()
         raise
     except BaseException:
-        # It was interrupted, by a time limit or a person, and nobody knows where.
+        # A time limit or a person interrupted it somewhere.
         connection.invalidate()
         raise
 
@@ -284,7 +283,8 @@ def _database_url(settings: Settings) -> str:
 
 
 def _options(settings: Settings, wanted: Mapping[str, str]) -> dict[str, str]:
-    """The start-up options that ask for these settings, behind those of the URL; none where none are to be sent."""
+    """The start-up options for these settings, after the options of the URL. None if `statement_timeout` is 0: then a
+    pooler between may refuse options."""
     if not settings.statement_timeout:
         return {}
     theirs = engine_url(_database_url(settings)).query.get("options", "")

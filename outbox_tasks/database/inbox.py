@@ -1,4 +1,4 @@
-"""The statements of the inbox: mark a message as taken, and forget old marks."""
+"""The statements of the inbox: mark a message as taken, and delete old marks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from outbox_tasks.database.schema import Tables
 
 
 def mark(t: Tables) -> ReturningInsert[Any]:
-    """Remember that a consumer has taken a message: one row if it is the first time, none if not.
+    """Mark a message as taken by a consumer. Returns one row if this is the first time, and none if not.
 
-    Waits for another transaction that is about to mark the same. Parameters: consumer, message.
+    Waits for a transaction that is marking the same message. Parameters: consumer, message.
     """
     marked = postgresql_insert(t.inbox).values(consumer=bindparam("consumer"), message_id=bindparam("message"))
     # Without RETURNING, SQLAlchemy does not keep how many rows an INSERT has made.
@@ -24,11 +24,10 @@ def mark(t: Tables) -> ReturningInsert[Any]:
 
 
 def forget(t: Tables) -> Delete:
-    """Forget the oldest marks. Parameters: keep (seconds), size (rows at most).
+    """Delete the oldest marks. Parameters: keep (seconds), size (rows at most).
 
-    They are deleted by their place in the table, which no plan can miss and which costs a sixth of a look-up by key.
-    They are locked, so they stay there.
-    """
+    It deletes rows by their place in the table: no plan can do that wrong, and it costs a sixth of a look-up by key.
+    The rows are locked, so they stay in their place."""
     past = t.inbox.alias("past")
     places: Select[Any] = (
         select(literal_column("past.ctid"))

@@ -1,4 +1,4 @@
-"""What the statements are made of."""
+"""Expressions that several statements share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from outbox_tasks.database.schema import Tables, function
 from outbox_tasks.errors import UnsupportedDialect
 
 DIALECTS = ("postgresql",)
-"""An allow-list: SQLAlchemy compiles SKIP LOCKED away without a word on some of the others."""
+"""An allow-list: for some other dialects SQLAlchemy silently leaves SKIP LOCKED out."""
 
 PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 
@@ -45,7 +45,7 @@ SECOND = literal_column("interval '1 second'", Interval)
 
 
 def check_dialect(name: str) -> None:
-    """Raises `UnsupportedDialect` unless the statements are right for the dialect."""
+    """Raises `UnsupportedDialect` if the statements don't fit the dialect."""
     if name not in DIALECTS:
         raise UnsupportedDialect(dialect=name, supported=", ".join(DIALECTS))
 
@@ -63,8 +63,8 @@ def as_priority(number: int, name: str = "priority") -> ColumnElement[int]:
 def held(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
     """The fence: the row is still under this lease, at this attempt. Only pending rows have a lease.
 
-    The status must not be named here: it would let the planner read the partial index from end to end when the
-    table's statistics are old, instead of looking up each id.
+    Don't name the status here: with old statistics of the table, the planner might then read the whole partial index
+    instead of looking up each id.
     """
     m = t.messages
     return [
@@ -75,8 +75,9 @@ def held(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
 
 
 def begun_once(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
-    """The fence of a settle: as `held`, and it also holds where a crash of the server has undone the begin, which
-    commits a moment later than it says. Nothing else leaves a lease and takes an attempt away."""
+    """The fence of a settle: as `held`, or a crash of the server has undone the begin, which does not wait for the
+    disk.
+    Nothing else takes an attempt away and leaves the lease."""
     m = t.messages
     undone = and_(m.c.attempts == ticket.c.attempt - 1, m.c.begun == false())
     lookup, _, lease = held(t, ticket)
@@ -84,7 +85,7 @@ def begun_once(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
 
 
 def never_settled(attempt: ColumnElement[Any], by: ColumnElement[Any]) -> ColumnElement[str]:
-    """What is said of a message whose send may have reached its destination, and nobody knows."""
+    """The error text of a message whose send began, and nobody knows how it ended."""
     said = (
         "attempt %s was begun by %s and never settled: it died or lost its lease; the message may have been delivered"
     )
@@ -92,16 +93,16 @@ def never_settled(attempt: ColumnElement[Any], by: ColumnElement[Any]) -> Column
 
 
 def bound_for(t: Tables) -> ColumnElement[bool]:
-    """Whether a message is one of the destination that a bundle says it is for: bundles come from the broker, and who
-    can write there must not send one destination's messages to another. Parameter: target (the destination)."""
+    """Whether a message is for the destination that its bundle names. Bundles come from the broker: somebody who can
+    write there must not send one destination's messages to another. Parameter: target (the destination)."""
     return t.messages.c.destination == bindparam("target", type_=Text)
 
 
 def probe(indexed: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnElement[bool]:
-    """`indexed = value`, in a form that a plan can only meet by looking up each value in the index.
+    """`indexed = value`, written so that a plan can only look up each value in the index.
 
-    As a plain equality it could also be met by reading the whole index in order, which looks cheap while the table
-    is small, and a prepared plan outlives that.
+    For a plain equality a plan may also read the whole index in order. That is cheap while the table is small, but a
+    prepared plan stays when the table grows.
     """
     return indexed == any_(array([value]))
 
@@ -109,7 +110,7 @@ def probe(indexed: ColumnElement[Any], value: ColumnElement[Any]) -> ColumnEleme
 def json_rows(name: str, /, **columns: Any) -> TableValuedAlias:
     """Rows as a table, from one parameter: `json_to_recordset(:ticket) AS ticket(id UUID, attempt INTEGER)`.
 
-    One text is cheaper to make and to read than an array a column, and other databases can do it too.
+    One text is cheaper to make and to read than an array for each column.
     """
     shape = [column(column_name, kind) for column_name, kind in columns.items()]
     rows = func.json_to_recordset(cast(bindparam(name, type_=Text), JSON))
@@ -117,10 +118,10 @@ def json_rows(name: str, /, **columns: Any) -> TableValuedAlias:
 
 
 def once(value: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A value that is worked out once for a whole statement, and not for each of its rows.
+    """A value that is computed once for the statement, not for each row.
 
-    A server may stand still between two rows: by a clock that is read for each, one part of a bundle would outlive
-    the other.
+    If the clock were read for each row, and the server paused between two rows, the leases of one bundle would end at
+    different times.
     """
     return select(value).scalar_subquery()
 
@@ -130,37 +131,38 @@ def seconds(name: str) -> ColumnElement[Any]:
 
 
 def elapsed(since: ColumnElement[Any], now: ColumnElement[Any]) -> ColumnElement[float]:
-    """Seconds since a time, at most some centuries: anybody can write an infinite one, and of that PostgreSQL has no
-    difference before version 17."""
+    """Seconds since a time, at most some centuries. Anybody can write an infinite time, and PostgreSQL before version
+    17
+    can't subtract that."""
     apart = extract("epoch", now) - extract("epoch", since)
     return cast(func.greatest(func.least(apart, literal_column("1e10")), literal_column("-1e10")), Float)
 
 
 def noted(m: FromClause, what: Any, **facts: Any) -> ColumnElement[Any]:
-    """The history of a row of `m` with one entry more: what happened just now, and the facts of it."""
+    """The history of a row of `m`, with one more entry: what happened just now, and its facts."""
     schema = getattr(m, "schema", None)
     entry = func.jsonb_build_object("at", func.clock_timestamp(), "what", what, *chain.from_iterable(facts.items()))
     return cast(function(schema, "outbox_noted")(m.c.history, func.jsonb_strip_nulls(entry)), JSONB)
 
 
 def brief(error: ColumnElement[Any]) -> ColumnElement[Any]:
-    """So much of an error as one entry of a history holds."""
+    """The part of an error that an entry of a history keeps."""
     return func.left(error, 300)
 
 
 def commit_soon() -> ColumnElement[bool]:
-    """Let this commit reach the disk a moment later: losing it in a crash only repeats a delivery.
+    """Don't wait until this commit is on the disk. If a crash loses it, a delivery is repeated, and nothing worse.
 
-    A setting of the transaction made inside its only statement costs no round trip of its own.
+    The setting is made inside the transaction's only statement, so it costs no round trip.
     """
     setting = func.set_config("synchronous_commit", "off", True, type_=Text)
     return select(setting).scalar_subquery() == "off"
 
 
 def blocked(t: Tables) -> ColumnElement[bool]:
-    """Whether a destination is paused, or left alone but for the probe under another lease.
+    """Whether a destination is paused, or its breaker is open and this lease is not the probe's.
 
-    Parameters: target (a destination); token. A subquery of its own, which is run once for a statement.
+    Parameters: target (the destination); token. A subquery, which runs once in a statement.
     """
     d = t.destinations
     left_alone = d.c.opened_at.is_not(None) & d.c.probe.is_distinct_from(bindparam("token", type_=Uuid))
@@ -172,13 +174,13 @@ def blocked(t: Tables) -> ColumnElement[bool]:
 def alone(schema: str | None, what: str) -> Select[Any]:
     """Whether this transaction is now the only one that does `what` in this outbox, until it ends.
 
-    If the connection is lost without a word, the server notices within a minute.
+    If the connection is lost silently, the server notices within a minute.
     """
     settings = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
     place = literal(schema) if schema else func.current_schema()
     lock = func.pg_try_advisory_xact_lock(func.hashtextextended(literal(f"outbox {what} ") + place, 0))
     said = [func.set_config(name, value, literal_column("true")) for name, value in settings.items()]
-    # From PostgreSQL 17 on a role may have a limit for transactions; this one is to stay.
+    # From PostgreSQL 17 on, a role may have a time limit for transactions. This one must stay.
     limits = table("pg_settings", column("name", Text), schema="pg_catalog")
     unlimited = select(func.set_config(limits.c.name, literal("0"), literal_column("true"))).where(
         limits.c.name == literal("transaction_timeout")
@@ -192,6 +194,7 @@ def unhurried() -> Select[Any]:
 
 
 def idle() -> TextClause:
-    """The transaction may stay as it is for as long as it likes. As a command that sees no rows it also ends what the
-    statement before it saw, which would keep vacuum from removing anything newer."""
+    """Let the transaction stay idle without a limit. This command needs no snapshot, so it also gives up the snapshot
+    of
+    the statement before it, which would hold back vacuum."""
     return text("SET LOCAL idle_in_transaction_session_timeout = 0")

@@ -1,4 +1,4 @@
-"""The tables, as SQLAlchemy sees them. What creates them is in `migrations/`; a test holds the two together."""
+"""The tables, as SQLAlchemy sees them. `migrations/` creates them, and a test compares both."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
 """SQLSTATE of a missing table, schema, column or function."""
 
 NO_RIGHTS = "42501"
-"""SQLSTATE of a role that may not do what it tried."""
+"""SQLSTATE of a role that lacks a right."""
 
 PENDING, DEAD = "pending", "dead"
 
 RESERVED = {*RESERVED_WORDS, "collation", "concurrently", "lateral", "system_user", "tablesample"}
-"""Names that PostgreSQL takes only in quotes; SQLAlchemy's list lacks some."""
+"""Names that PostgreSQL takes only in quotes. SQLAlchemy's list lacks some of them."""
 
 
 @dataclass(frozen=True)
@@ -55,31 +55,31 @@ class Tables:
     """The outbox tables in one database schema."""
 
     messages: Table
-    """Hot: only what is not yet sent."""
+    """The hot table: messages that are not yet sent."""
     archive: Table
-    """Sent and discarded, partitioned by day."""
+    """Messages that were sent or discarded, partitioned by day."""
     destinations: Table
-    """Those in trouble, or paused."""
+    """Destinations in trouble, paused, or with a rate."""
     slots: Table
-    """How many sends to a destination may run at once, one row each."""
+    """One row for each send to a destination that may run at once."""
     publishers: Table
     """The processes that publish."""
     inbox: Table
-    """Which messages consumers have taken, of the last days."""
+    """The messages that consumers have taken in the last days."""
     audit: Table
     """Who did what, and why."""
     tallies: Table
-    """What became of messages, by the minute."""
+    """The outcomes of messages, counted by the minute."""
     heartbeats: Table
-    """Who is alive, and when what must happen now and then happened last."""
+    """Which workers are alive, and when each periodic task ran last."""
     alerts: Table
-    """What people are told of, each once."""
+    """The alerts that are on, or were lately."""
     versions: Table
     """Which migrations have run."""
 
 
 def _envelope() -> list[Column[object]]:
-    """What hot and archived rows have in common; these columns move over when a message is sent."""
+    """The columns that hot and archived rows share. They move over when a message is sent."""
     return [
         Column("id", Uuid, nullable=False),
         Column("event_type", Text, nullable=False),
@@ -100,12 +100,12 @@ def _envelope() -> list[Column[object]]:
 
 
 def where(schema: str | None) -> str:
-    """How an error names the place of the tables."""
+    """The place of the tables, for an error."""
     return f"schema {schema!r}" if schema else "any schema of the search_path"
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it: in quotes, where it needs them."""
+    """A name as SQL takes it: in quotes if it needs them."""
     plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in RESERVED
     return name if plain else '"' + name.replace('"', '""') + '"'
 

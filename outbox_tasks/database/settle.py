@@ -1,8 +1,8 @@
-"""The statements that record what became of a send. `tests/golden/` shows the SQL that all statements become.
+"""The statements that record the outcome of a send. `tests/golden/` shows the SQL of all statements.
 
-Each statement of the pipe is one round trip and its own transaction. There are two clocks, both the database's. A
-lease is granted from `clock_timestamp()`, since `now()` is already late after a wait for a lock. What is due is
-compared with `now()`, which alone can be an index condition.
+Each statement of the pipe is one round trip and one transaction. It uses two clocks of the database. A lease is granted
+from `clock_timestamp()`, because `now()` is late after a wait for a lock. Due times are compared with `now()`, because
+only `now()` can be an index condition.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from outbox_tasks.database.slots import freed
 from outbox_tasks.model import FAILED_TOGETHER
 
 UNSETTLED = "unsettled"
-"""The code of a message whose send was begun, and nobody knows how it ended."""
+"""The code of a message whose send began, and nobody knows how it ended."""
 
 
 def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
-    """Take messages that are done with out of the hot table, into the archive: those sent, and those discarded.
+    """Move messages that were sent or discarded from the hot table to the archive, and free the slot.
 
-    Their destination has answered, and so its breaker closes. Parameters: ticket (JSON rows of id and attempt and, if
-    it was discarded, state, code and error); token, target (the destination), sender (whose slot is free now).
+    The destination has answered, so its breaker closes. Parameters: ticket (JSON rows of id and attempt and, if it was
+    discarded, state, code and error); token, target (the destination), sender (whose slot is free now).
     """
     m, a = t.messages, t.archive
     ticket = json_rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
@@ -78,14 +78,13 @@ def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | Returning
 
 
 def settle_failed(t: Tables) -> Update:
-    """Record failures: to be retried under the same lease, released, or dead.
+    """Record failures: a retry under the same lease, a release, or a dead letter; and free the slot.
 
-    An outage of the destination gives the attempt back; only to a message that has met `patience` of them in a row,
-    while others got through, it counts: it may be the cause. What was behind another of its key loses nothing.
-    Parameters: ticket (JSON rows of id, attempt, hold:
-    seconds until it is due again, keep: the lease stays, dead, outage, behind, code and error); token, target (the
-    destination), patience, sender (whose slot is free now).
-    """
+    An outage of the destination does not count as an attempt. But it counts for a message that met `patience` outages
+    in a row while others got through: that message may be the cause. A message behind a failed one of its key loses no
+    attempt either. Parameters: ticket (JSON rows of id, attempt, hold: seconds until it is due again, keep: the lease
+    stays, dead, outage, behind, code and error); token, target (the destination), patience, sender (whose slot is free
+    now)."""
     m, d = t.messages, t.destinations
     said = {"keep": Boolean, "dead": Boolean, "outage": Boolean, "behind": Boolean, "code": Text, "error": Text}
     ticket = json_rows("ticket", id=Uuid, attempt=Integer, hold=Float, **said)
@@ -96,7 +95,7 @@ def settle_failed(t: Tables) -> Update:
     said_by_it = {
         "attempt": ticket.c.attempt, "code": ticket.c.code, "error": brief(ticket.c.error), "by": m.c.locked_by
     }  # fmt: skip
-    shared = func.coalesce(ticket.c.code == literal(FAILED_TOGETHER), false())  # nobody knows whose fault it was
+    shared = func.coalesce(ticket.c.code == literal(FAILED_TOGETHER), false())  # nobody knows which message caused it
     excused = ticket.c.outage & or_(m.c.outages + 1 < bindparam("patience", type_=Integer), out_of_reach)
     return (
         update(m)
@@ -119,11 +118,12 @@ def settle_failed(t: Tables) -> Update:
 
 
 def sent_in_vain(t: Tables, *, archive: bool) -> Update:
-    """Note the cause of a repetition on messages that were sent by one who could not settle them, where another has
-    begun them too and nothing else says so: they, or the archive's.
+    """Note on messages why they may have arrived twice: this holder sent them and could not settle them, and another
+    one
+    has begun them too. Changes rows, hot or archived, that name no cause yet.
 
-    That takes a crash of the server, which has undone the one begin, and a task that came twice. Parameters: ticket
-    (JSON rows of id and attempt); holder.
+    This takes a crash of the server that undid one begin, and a task that came twice. Parameters: ticket (JSON rows of
+    id and attempt); holder.
     """
     ticket = json_rows("ticket", id=Uuid, attempt=Integer)
     holder = bindparam("holder", type_=Text)

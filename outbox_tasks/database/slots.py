@@ -1,8 +1,8 @@
-"""The statements that bound what one destination may take of the cluster: sends at once, and messages a second.
+"""The statements that limit a destination: how many sends run at once, and how many messages a second it gets.
 
-A send holds one of its destination's rows of `outbox_slots` from begin to settle. How many rows count is said anew by
-each caller, since it follows the number of processes that publish; one whose process died is free again when its hold
-is over. A rate is a bucket of tokens on the destination's row, filled by time and emptied by claims.
+A send holds one of its destination's rows of `outbox_slots` from begin to settle. Each caller says how many of the rows
+count, because that follows the number of processes that publish. If a process dies, its slot is free when the hold is
+over. A rate is a token bucket on the destination's row: time fills it, and claims empty it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from outbox_tasks.database.schema import Tables
 from outbox_tasks.settings import SLOW
 
 SEEN = 30.0
-"""Seconds for which a process that was at work counts as one that publishes."""
+"""Seconds after its last sign of work for which a process counts as one that publishes."""
 
 
 def seen(t: Tables) -> Select[Any]:
-    """Say that this process publishes, and count those that do, without it. Parameter: holders (its names, one for each
-    of its threads)."""
+    """Write that this process publishes, and count the others that do. Parameter: holders (the names of this process,
+    one for each of its threads)."""
     p, me = t.publishers, bindparam("holders", type_=ARRAY(Text))
     add = insert(p).from_select(["holder", "seen_at"], select(func.unnest(me), func.clock_timestamp()))
     here = add.on_conflict_do_update(index_elements=[p.c.holder], set_={"seen_at": add.excluded.seen_at})
@@ -55,19 +55,19 @@ def publishers(t: Tables) -> Select[Any]:
 
 
 def neighbours(t: Tables) -> Select[Any]:
-    """Who has published lately in a place where process numbers mean the same. Parameters: place, recent (seconds)."""
+    """The processes that published within `recent` seconds, and whose names begin with `place`."""
     p = t.publishers
     here = func.starts_with(p.c.holder, bindparam("place", type_=Text))
     return select(p.c.holder).where(here, p.c.seen_at > func.now() - seconds("recent"))
 
 
 def left(t: Tables) -> Delete:
-    """A process publishes no more. Parameter: holders."""
+    """Remove a process that publishes no more. Parameter: holders (its names)."""
     return delete(t.publishers).where(t.publishers.c.holder == func.any_(bindparam("holders", type_=ARRAY(Text))))
 
 
 def forget_publishers(t: Tables) -> Delete:
-    """Forget processes that have not been seen for a day."""
+    """Remove processes that have published nothing for a day."""
     return delete(t.publishers).where(t.publishers.c.seen_at < func.now() - literal(86_400.0) * SECOND)
 
 
@@ -80,8 +80,9 @@ def make_slots(t: Tables) -> Insert:
 
 
 def taken(t: Tables) -> CTE:
-    """Take a free slot, for `begin`. Parameters: target (the destination), room (slots that count; null: there is no
-    limit, and none is taken), sender (a token), holder, keep (seconds)."""
+    """Take a free slot, in `begin`. Parameters: target (the destination), room (slots that count; null: no limit, and
+    no
+    slot is taken), sender (a token), holder, keep (seconds)."""
     s = t.slots
     free = (
         select(s.c.slot)
@@ -109,7 +110,7 @@ def taken(t: Tables) -> CTE:
 
 
 def freed(t: Tables) -> CTE:
-    """Give the slot back, for `settle`. Parameters: target, sender."""
+    """Give the slot back, in `settle`. Parameters: target, sender."""
     s = t.slots
     return (
         update(s)
@@ -121,7 +122,7 @@ def freed(t: Tables) -> CTE:
 
 
 def holders(t: Tables) -> Select[Any]:
-    """Who holds slots of a destination. Parameter: target."""
+    """The processes that hold slots of a destination. Parameter: target."""
     s = t.slots
     held = (s.c.destination == bindparam("target", type_=Text), s.c.held_until > func.now())
     return select(s.c.holder).where(*held).distinct()
@@ -139,7 +140,8 @@ def vacated(t: Tables) -> Update:
 
 
 def crowded(t: Tables) -> Select[bool, int]:
-    """Why nothing was begun: did it get a slot (which is given back here), and how many are held by slow sends.
+    """Why nothing was begun: whether there was a slot (got; it is given back here), and how many slow sends hold
+    (slow).
 
     Parameters: target, sender, room.
     """
@@ -152,7 +154,7 @@ def crowded(t: Tables) -> Select[bool, int]:
 def slow_sends(
     t: Tables, destination: ColumnElement[Any], room: ColumnElement[Any], patience: ColumnElement[Any]
 ) -> ColumnElement[int]:
-    """How many of a destination's first `room` slots are held by sends that have run for `patience` seconds."""
+    """How many of a destination's first `room` slots are held by sends that run for `patience` seconds or longer."""
     s = t.slots
     return (
         select(func.count())
@@ -174,10 +176,10 @@ def make_meters(t: Tables) -> Insert:
 
 
 def metered(t: Tables) -> ReturningUpdate[Any]:
-    """Take from the rates of destinations: returns how many messages may be claimed for each.
+    """Take tokens from the buckets of destinations. Returns how many messages may be claimed of each.
 
-    A bucket holds what a second allows, but one at least. Parameter: metered (JSON rows of destination, rate a second,
-    and size: how many are wanted).
+    A bucket holds the tokens of one second, but at least one. Parameter: metered (JSON rows of destination, rate a
+    second, and size: how many are wanted).
     """
     d = t.destinations
     asked = json_rows("metered", destination=Text, rate=Float, size=Integer)
@@ -187,7 +189,7 @@ def metered(t: Tables) -> ReturningUpdate[Any]:
     bucket = (
         select(d.c.name, level.label("level"), func.floor(func.least(asked.c.size, level)).label("granted"))
         .select_from(asked.join(d, d.c.name == asked.c.destination))
-        .order_by(d.c.name)  # the same order for every claim: they can't lock each other out
+        .order_by(d.c.name)  # every claim in the same order, so that claims can't deadlock
         .with_for_update(of=d)
         .subquery("bucket")
     )
@@ -200,7 +202,7 @@ def metered(t: Tables) -> ReturningUpdate[Any]:
 
 
 def unspent(t: Tables) -> Update:
-    """Put back what a claim did not need. Parameter: spare (JSON rows of destination and size)."""
+    """Put back the tokens that a claim did not need. Parameter: spare (JSON rows of destination and size)."""
     d = t.destinations
     spare = json_rows("spare", destination=Text, size=Integer)
     return update(d).where(d.c.name == spare.c.destination).values(allowance=d.c.allowance + spare.c.size)

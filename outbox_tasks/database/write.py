@@ -1,4 +1,4 @@
-"""The statements that insert messages, and take them back."""
+"""The statements that insert messages, and that cancel them."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ ROW: dict[str, Any] = {
     "priority": Text,
     "latest": Boolean,
 }
-"""A row to be written: the payload as text or, in base64, as data; due at deliver_at or after delay seconds."""
+"""A row to write: its payload is `text`, or `data` in base64. It is due at `deliver_at`, or after `delay` seconds."""
 
 
 def publish(t: Tables) -> Insert:
-    """Messages, due from now on or later. Parameter: row (JSON rows as in `ROW`).
+    """Insert messages. Parameter: row (JSON rows as in `ROW`).
 
-    One text parameter, because applications write through drivers that agree on little else.
+    It is one text parameter, because applications use various drivers, and all of them can pass a text.
     """
     row = json_rows("row", **ROW)
     rank = case(PRIORITIES, value=row.c.priority, else_=0)
@@ -58,7 +58,7 @@ def publish(t: Tables) -> Insert:
 
 
 def publish_once(schema: str | None) -> Select[Any]:
-    """The same for messages whose ids the application chose: one that is there already is not written again.
+    """Insert messages whose ids the application chose. A message that is there already is not written again.
 
     Fails with SQLSTATE 23505 if an id belongs to a message with other content.
     """
@@ -74,7 +74,7 @@ def publish_once(schema: str | None) -> Select[Any]:
 
 
 def cancel(schema: str | None) -> Select[Any]:
-    """Take messages back that are not on their way; one row for each that was. Parameter: ids (array)."""
+    """Cancel messages that are not on their way. Returns a row for each cancelled one. Parameter: ids (array)."""
     ids = bindparam("ids", type_=ARRAY(Uuid))
     return select(function(schema, "outbox_cancel")(ids))
 
