@@ -1,4 +1,4 @@
-"""Hop 2, claim: lease due messages, group them into bundles, hand these to the publish workers."""
+"""Hop 2, claim: lease due messages, group them into bundles, and send the bundles to the publish workers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ LONGEST = 5.0
 """Seconds after which a run of the claim ends, and the next one takes over."""
 
 GATHERED = 25
-"""A worker runs up to this many single messages together, so this many due are still few."""
+"""A worker runs up to so many single messages together. If no more are due, that is few."""
 
 SPREAD = 4
-"""While the workers are idle, few messages are split into this many bundles, so that several workers share them."""
+"""While the workers are idle, a claim makes at least so many bundles, so that several workers share the messages."""
 
 
 @dataclass(slots=True)
@@ -42,20 +42,20 @@ class Tally:
     bundles: int = 0
     dead: int = 0
     held_back: bool = False
-    """More may be due, but the publish workers have enough to do."""
+    """It left destinations out, because the publish workers had enough to do."""
     waiting: int = 0
-    """At most so many messages were queued for the publish workers when it last looked."""
+    """How many messages were queued for the publish workers when it last asked, at most."""
     buried: list[Claimed] = field(default_factory=list)
-    """Messages that became dead: no attempts left, too old, or no known destination."""
+    """Messages that it made dead letters: no attempts left, too old, or an unknown destination."""
     again: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Messages whose lease had run out, by destination and cause: see `Claimed.cause`."""
+    """How many leases had run out, by destination and cause: see `Claimed.cause`."""
 
 
 def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Callable[[], int]) -> Tally:
-    """Claim until nothing is due, the publish workers have enough, or it is time for a fresh claim.
+    """Claim until nothing is due, the publish workers have enough to do, or `claim_expires` is over.
 
-    `send` enqueues bundles; `waiting` tells how many messages are queued for the publish workers. Raises
-    `BrokerUnreachable`, after it has released the leases that it could not hand on.
+    `send` enqueues bundles. `waiting` returns how many messages are queued for the publish workers. If `send` raises
+    `BrokerUnreachable`, this releases the leases of the batch and raises it too.
     """
     settings, tally = store.settings, Tally()
     began = time.monotonic()
@@ -74,7 +74,7 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
         tally.dead += len(unroutable)
     seconds = time.monotonic() - began
     facts = {"claimed": tally.claimed, "bundles": tally.bundles, "dead": tally.dead, "seconds": round(seconds, 4)}
-    # An idle relay claims each second. Nobody needs to read that.
+    # An idle relay claims every second: nobody needs to read that.
     level = logging.INFO if tally.claimed or tally.dead else logging.DEBUG
     text = "claimed %d messages in %d bundles, %d dead, in %.3f s"
     log.log(level, text, tally.claimed, tally.bundles, tally.dead, seconds, extra=facts)
@@ -84,16 +84,16 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
 def _wanted(store: Store, queued: int) -> dict[str, int]:
     """How many messages to claim of each destination, while `queued` messages wait for the publish workers.
 
-    Each destination has its own share, so a flood to one starves nobody. The next batch takes what a share left. When
-    the workers have enough to do, the claim takes only of destinations with little due: their messages go first.
+    Each destination has its own share, so a flood to one starves nobody. When the workers have enough to do, the claim
+    takes only messages of destinations with little due: they go first.
     """
     settings = store.settings
     room = settings.max_in_flight - queued
-    # With little room the bundles would be small, and cost the workers more than they carry.
+    # With less room the bundles would be small, and small bundles cost the workers too much.
     if room >= min(BATCH, max(1, settings.max_in_flight // 4)):
         share = max(1, min(room, BATCH) // len(settings.destinations))
         return dict.fromkeys(settings.destinations, share)
-    if queued > 2 * settings.max_in_flight:  # nobody works at all
+    if queued > 2 * settings.max_in_flight:  # the workers don't work
         return {}
     return {name: settings.bundle_size_of(name) for name in settings.destinations.keys() - store.traffic.flooding}
 
@@ -101,7 +101,7 @@ def _wanted(store: Store, queued: int) -> dict[str, int]:
 def _claim_batch(
     store: Store, send: Callable[[Sequence[Bundle]], None], wanted: Mapping[str, int], tally: Tally, *, idle: bool
 ) -> bool:
-    """Claim and hand on one batch; true if there may be more."""
+    """Claim one batch and send it to the broker. Returns whether more may be due."""
     lease = str(uuid4())
     shares = store.traffic.admit(wanted, lease)
     if not shares:
@@ -123,15 +123,15 @@ def _claim_batch(
 
 
 def _note_filled(store: Store, shares: Mapping[str, Share], found: Mapping[str, int]) -> set[str]:
-    """The destinations that filled their share, so that more of them may be due. Keeps them for the next claim too."""
+    """The destinations that filled their share, so that more may be due. Notes them for the next claim too."""
     filled = {name for name, share in shares.items() if found[name] >= share.size and not share.bounded}
     store.traffic.flooding = store.traffic.flooding - shares.keys() | filled
     return filled
 
 
 def _hand_on(store: Store, send: Callable[[Sequence[Bundle]], None], bundles: list[Bundle], lease: str) -> None:
-    """Send the bundles to the broker. If it refuses, release them all: a bundle that arrived all the same finds its
-    lease gone at begin, and stops."""
+    """Send the bundles to the broker. If it refuses, release them all. A bundle that arrived all the same finds at its
+    begin that its lease is gone, and stops."""
     try:
         send(bundles)
     except BrokerUnreachable:
@@ -140,7 +140,7 @@ def _hand_on(store: Store, send: Callable[[Sequence[Bundle]], None], bundles: li
 
 
 def _discard(store: Store, superseded: Iterable[Claimed], lease: str) -> None:
-    """Archive leased messages that newer ones replace."""
+    """Archive leased messages that newer ones replace, unsent."""
     verdicts: dict[str, list[Verdict]] = defaultdict(list)
     why = ("superseded", "it had failed, and there is a newer message of its key")
     for row in superseded:
@@ -166,8 +166,7 @@ def _log_each(rows: Iterable[Claimed], lease: str) -> None:
 
 
 def _marked(bundles: list[Bundle], shares: Mapping[str, Share], found: Mapping[str, int]) -> list[Bundle]:
-    """Mark the last bundle of each destination that may have more due. The worker that delivers it wakes the claim,
-    while later batches are still queued behind it."""
+    """Mark the last bundle of each destination that may have more due: the worker that delivers it wakes the claim."""
     last = {bundle.destination: n for n, bundle in enumerate(bundles)}
     for name, n in last.items():
         share = shares[name]
@@ -185,7 +184,7 @@ def bundled(
     flooding: Container[str] = (),
 ) -> Iterator[Bundle]:
     """Group leased rows into bundles of one destination and priority, in the order of insertion. Messages of one key
-    stay together, whatever their priorities."""
+    stay together, whatever their priority."""
     together: dict[tuple[str, int], list[Claimed]] = defaultdict(list)
     for row in rows:
         if row.alone:
@@ -198,9 +197,9 @@ def bundled(
         lane = 2 - priority if much or priority < 0 else 0
         for some in _packed(due, min(most, ceil(len(due) / spread)), most):
             tickets = tuple(map(_ticket, some))
-            # Once a key's messages have arrived, the next ones of that key are due. Nobody else wakes the claim then.
+            # When these have arrived, the next messages of their keys are due. Nobody else wakes the claim then.
             keyed = any(row.key is not None for row in some)
-            # `GATHERED` messages of this size still make a light bundle.
+            # A worker may fetch `GATHERED` messages of this size with one statement.
             gather = most == 1 and _bytes(some) <= BUNDLE_BYTES // GATHERED
             yield Bundle(destination, lease, tickets, more=keyed, gather=gather, lane=lane)
 
@@ -210,7 +209,7 @@ def _ticket(row: Claimed) -> Ticket:
 
 
 def _packed(rows: Sequence[Claimed], size: int, most: int) -> Iterator[list[Claimed]]:
-    """Bundles of about `size` rows, never more than `most` and never too many bytes. A key is never split."""
+    """Bundles of about `size` rows, with at most `most` rows and `BUNDLE_BYTES`. The rows of a key stay together."""
     bundle: list[Claimed] = []
     weight = 0
     for run in _runs(rows):
@@ -230,7 +229,7 @@ def _bytes(rows: Iterable[Claimed]) -> int:
 
 
 def _runs(rows: Iterable[Claimed]) -> Iterable[list[Claimed]]:
-    """The rows of each key; a row without one is a run of its own."""
+    """The rows, grouped by key. A row without a key is a group of its own."""
     runs: dict[object, list[Claimed]] = {}
     for row in rows:
         runs.setdefault(row.seq if row.key is None else row.key, []).append(row)

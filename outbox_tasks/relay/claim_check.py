@@ -1,7 +1,7 @@
-"""Claim check: a payload over the destination's `max_bytes` goes into a storage, and the message tells where.
+"""Claim check: a payload over the destination's `max_bytes` goes into a storage, and the message says where.
 
-The relay does it just before the send, never the writer: what was rolled back leaves nothing behind. An object is named
-by the message's id, so that a repetition writes the same one again. The storages are those of fsspec.
+The relay stores it just before the send. If the writer did, a rolled back transaction would leave it behind. The object
+is named by the message's id, so a repeated delivery writes the same object again. The storages are those of fsspec.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import CONTAINERS, without_secrets
 from outbox_tasks.settings.destination import Destination
 
-LANES = 8
-"""Payloads on their way at once, where the client can do that."""
+AT_ONCE = 8
+"""How many payloads are stored at the same time, if the client can do that."""
 CODE = "claim_check"
 TYPED = {"s3": "ContentType", "s3a": "ContentType", "gs": "content_type", "gcs": "content_type"}
-"""What the clients that can store a content type call it, by scheme."""
+"""The name of the content type for the clients that can store one, by scheme."""
 SHOWN = 500
-"""Characters of a client's error."""
+"""How many characters of a client's error are kept."""
 
 
 class ClaimCheck:
-    """The storage of one destination's large payloads; opened when first used, in the process that uses it."""
+    """The storage of one destination's large payloads. Each process opens it when it first uses it."""
 
     def __init__(self, destination: Destination, timeout: float) -> None:
         """Raises `ClaimCheckNotInstalled` or `ConfigurationError`; connects to nothing."""
         self._url, self._limit, self._timeout = str(destination.claim_check), destination.max_bytes, timeout
         self._scheme = self._url.partition("://")[0]
         self.place = without_login(self._url)
-        self._lanes = LANES if _client(destination.name, self._scheme, self.place).async_impl else 1
+        self._at_once = AT_ONCE if _client(destination.name, self._scheme, self.place).async_impl else 1
         self._storage = PerProcess(self._open)
         self._left: list[threading.Thread] = []
 
     def store(self, messages: Sequence[LeasedMessage]) -> list[LeasedMessage | Outcome]:
-        """The messages as they are to be sent, large payloads replaced; or the outcome of one that can't be sent."""
+        """For each message the message to send, with a reference in place of a large payload; or its outcome, if the
+        payload could not be stored."""
         large = [message for message in messages if len(message.payload) > self._limit]
         if not large:
             return list(messages)
@@ -61,14 +62,15 @@ class ClaimCheck:
         return entries
 
     def _store_all(self, messages: Sequence[LeasedMessage]) -> dict[str, OutboxError]:
-        """What could not be stored in time, by id. Threads, since few clients can be told how long they may take."""
+        """Store the payloads in threads, because few clients have a time limit. Returns the errors of those that were
+        not stored in time, by id."""
         deadline = time.monotonic() + self._timeout
         late = f"there was no answer within {self._timeout:g} s"
         found: dict[str, OutboxError | None] = {message.id: self._failed(message, late) for message in messages}
         waiting = deque(messages)
-        # A client that hangs keeps its thread: those count, or each attempt would leave more of them behind.
+        # A client that hangs keeps its thread. Count those too, or each attempt would leave more threads behind.
         self._left = [thread for thread in self._left if thread.is_alive()]
-        free = min(len(messages), self._lanes - len(self._left))
+        free = min(len(messages), self._at_once - len(self._left))
         threads = [threading.Thread(target=self._work, args=(waiting, found), daemon=True) for _ in range(free)]
         self._left += threads
         try:
@@ -81,7 +83,7 @@ class ClaimCheck:
         return {id: failure for id, failure in dict(found).items() if failure is not None}
 
     def _work(self, waiting: deque[LeasedMessage], found: dict[str, OutboxError | None]) -> None:
-        with suppress(IndexError):  # the others, or the end of the time, have taken the rest
+        with suppress(IndexError):  # nothing is left: other threads took it, or the time is over
             while True:
                 message = waiting.popleft()
                 try:
@@ -110,7 +112,7 @@ class ClaimCheck:
 
 
 def _client(destination: str, scheme: str, place: str) -> Any:
-    """fsspec's class for a scheme, which loads its client."""
+    """fsspec's class for a scheme. Loads the client."""
     try:
         import fsspec
 
@@ -124,7 +126,7 @@ def _client(destination: str, scheme: str, place: str) -> Any:
 
 
 def without_login(url: str) -> str:
-    """The URL as everybody may use it, without a slash at its end."""
+    """The URL without user and password, and without a slash at its end."""
     scheme, _, rest = url.partition("://")
     login, _, place = rest.rpartition("@")
     if scheme in CONTAINERS and ":" not in login:
@@ -133,15 +135,15 @@ def without_login(url: str) -> str:
 
 
 def _typed(scheme: str, content_type: str) -> Mapping[str, str]:
-    """The content type for a client that takes one; not what no storage would take."""
+    """The content type, if the client can store one and the storage would accept it."""
     fit = content_type and content_type.isascii() and content_type.isprintable()
     return {TYPED[scheme]: content_type} if fit and scheme in TYPED else {}
 
 
 def _write(directory: Path, name: str, payload: bytes) -> None:
-    """All at once and for good, as storages of objects do it: a repetition may meet a reader of the first delivery.
+    """Write the whole file at once and durably: somebody may read it while a repeated delivery writes it again.
 
-    The directory is not made: where a file system is not mounted, that would hide it.
+    This does not make the directory: that would hide that a file system is not mounted.
     """
     part = directory / f".{name}.{uuid4().hex}.part"
     try:

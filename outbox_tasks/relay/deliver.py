@@ -1,9 +1,10 @@
-"""One bundle's way through the relay: begin, send, settle, and tell what became of it."""
+"""The delivery of one bundle: begin, send, settle, and tell the listener."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import DatabaseUnavailable
@@ -14,7 +15,7 @@ from outbox_tasks.relay.store import Store
 
 
 class Listener:
-    """Hears of each step of a delivery. Override what you need; an exception ends the delivery at that step."""
+    """Is told of each step of a delivery. Override what you need. An exception ends the delivery at that step."""
 
     retries_by_celery = True
     """Celery retries a message after a short wait. If false, the message goes back to the table."""
@@ -29,7 +30,7 @@ class Listener:
         """Each message that was begun has an outcome. The database does not know them yet."""
 
     def breaker_opened(self, bundle: Bundle, code: str | None, error: str | None) -> None:
-        """The outcomes opened the breaker of the destination."""
+        """The breaker of the destination is open now."""
 
     def not_settled(self, bundle: Bundle, error: Exception) -> None:
         """The database may not know the outcomes. Without an exception of yours, `error` is raised."""
@@ -51,7 +52,7 @@ def deliver(
 ) -> list[Verdict]:
     """Returns a verdict for each message of the bundle, in its order: see `settle`. `unhurried`: see `Store.begin`.
 
-    Raises `DatabaseUnavailable` if the database can't begin, or stays away when the outcomes are to be recorded.
+    Raises `DatabaseUnavailable` if nothing could be begun, or the outcomes could not be recorded.
     """
     listener = listener or Listener()
     began = time.monotonic()
@@ -62,13 +63,8 @@ def deliver(
         raise
     listener.sent(bundle, outcomes)
     try:
-        verdicts = settle(
-            store,
-            bundle,
-            outcomes,
-            lambda *why: listener.breaker_opened(bundle, *why),
-            by_celery=listener.retries_by_celery,
-        )
+        opened = partial(listener.breaker_opened, bundle)
+        verdicts = settle(store, bundle, outcomes, opened, by_celery=listener.retries_by_celery)
     except Exception as error:
         listener.not_settled(bundle, error)
         raise

@@ -21,21 +21,21 @@ from outbox_tasks.settings import SLOW
 log = logging.getLogger(__name__)
 
 ENOUGH = 1 << 62
-"""More than any queue holds, so that the claim takes nothing more."""
+"""More than any queue holds: with it the claim stops."""
 
 PATIENCE = 20
-"""How often in a row a drain may claim messages and find no free slot to begin them. Then it leaves them to others."""
+"""How often in a row a drain may claim messages and find no free slot for them. Then it leaves them to others."""
 
 
 @dataclass(slots=True)
 class Drained:
-    """What one drain did, by what became of the messages."""
+    """What one drain did."""
 
     steps: Counter[Step] = field(default_factory=Counter)
     buried: int = 0
     """Messages that the claim made dead: no attempts left, too old, or no known destination."""
     ended: bool = True
-    """True if nothing was due any more; false if it was told to stop before."""
+    """Whether nothing was due any more. False: it was told to stop before."""
 
     @property
     def sent(self) -> int:
@@ -58,10 +58,10 @@ def drain(
     stop: Callable[[], bool] = lambda: False,
     settled: Callable[[Bundle, Sequence[Verdict], float], None] = lambda bundle, verdicts, seconds: None,
 ) -> Drained:
-    """Claim, send and settle until nothing is due, or until `stop()`, asked before each bundle, is true.
+    """Claim, send and settle until nothing is due, or until `stop()` is true. It is asked before each bundle.
 
     `settled` gets each bundle, its verdicts, and the seconds from begin to settle. A message that fails is due again
-    after its backoff; the drain does not wait for it. Raises `DatabaseUnavailable`; then the claimed messages are
+    after its backoff, and the drain does not wait for it. Raises `DatabaseUnavailable`. Then the claimed messages are
     claimed again when their leases have run out.
     """
     drained, tries, given_back = Drained(), 0, False
@@ -71,16 +71,17 @@ def drain(
         drained.buried += tally.dead
         before, given_back = given_back, tally.claimed > found.begun
         tries = 0 if found.begun or tally.dead else tries + 1
-        if tries > PATIENCE or (tries and not (before or given_back)):
+        nothing_due = tries and not (before or given_back)
+        if nothing_due or tries > PATIENCE:
             return drained
         if given_back:
-            time.sleep(1.2 * SLOW)  # it is due again in SLOW
+            time.sleep(1.2 * SLOW)  # these messages are due again after SLOW
     drained.ended = False
     return drained
 
 
 class _Round(Listener):
-    """Delivers what one claim found, in place of a queue and its workers."""
+    """Delivers the bundles of one claim: it stands in for a queue and its workers."""
 
     retries_by_celery = False
 
@@ -97,7 +98,7 @@ class _Round(Listener):
         self.begun = 0
 
     def send(self, bundles: Sequence[Bundle]) -> None:
-        """Deliver each bundle. When it is time to stop, release the others."""
+        """Deliver each bundle. When it is time to stop, release the rest."""
         for n, bundle in enumerate(bundles):
             if self._stop():
                 for left in bundles[n:]:
@@ -109,7 +110,7 @@ class _Round(Listener):
         self.begun += len(outcomes)
 
     def dead(self, bundle: Bundle, verdict: Verdict) -> None:
-        # Not its error's text, which may quote the message: see `logs`.
+        # Without the error's text: it may quote the message. See `logs`.
         log.warning("message %s is dead: %s", verdict.ticket.id, verdict.code)
 
     def settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Decides when a failed message is tried again, and when it is dead: pure functions of outcome and attempts."""
+"""Decides when a failed message is tried again, and when it is dead."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 
 JITTER = 0.25
-"""Waits get longer by up to this share, so that messages that failed together do not return together. A wait is never
-shorter than the backoff, or than the destination asked for."""
+"""Waits get longer by up to this share, so that messages that failed together don't return together. They never get
+shorter: a destination may have asked for the wait."""
 
 LONGEST_ASKED = 86_400.0
-"""Seconds: the longest wait that a destination can ask for. No answer may put a message off for good."""
+"""Seconds: the longest wait that a destination can ask for. No answer may delay a message for ever."""
 
 MAX_ATTEMPTS: int = Destination.model_fields["max_attempts"].default
-"""The limit for a destination that is not configured here."""
+"""The limit for a destination that is not configured."""
 
 MAX_CODE, MAX_ERROR = 64, 500
-"""Characters of an error's code and text that are kept on the row."""
+"""How many characters of an error's code and text the row keeps."""
 
 
 def backoff(
     settings: Settings, attempts: int, *, destination: Destination | None = None, at_least: float = 0.0
 ) -> float:
-    """Seconds to wait after the `attempts`-th failed attempt: base · 2^(attempts-1), capped, with jitter. A
-    destination may have a base and a cap of its own."""
+    """Seconds to wait after the `attempts`-th failed attempt: base · 2^(attempts-1), capped, with jitter. A destination
+    may have its own base and cap."""
     base = (destination and destination.backoff_base) or settings.backoff_base
     cap = (destination and destination.backoff_cap) or settings.backoff_cap
     plain = get_exponential_backoff_interval(base, min(max(attempts, 1) - 1, 60), cap)
@@ -37,12 +37,12 @@ def backoff(
 
 
 def asked(outcome: Outcome) -> float:
-    """The seconds that the destination asked for, within bounds: a publisher hands on what others said."""
+    """The seconds that the destination asked for, within bounds: a publisher passes on what it was told."""
     try:
         seconds = float(outcome.retry_after or 0.0)
     except (TypeError, ValueError, OverflowError):
         return 0.0
-    return min(max(0.0, seconds), LONGEST_ASKED)  # in this order, NaN becomes 0
+    return min(max(0.0, seconds), LONGEST_ASKED)  # in this order NaN becomes 0
 
 
 def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome) -> Verdict:
@@ -57,19 +57,19 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
         return Verdict(ticket, Step.BEHIND)
     if outcome.result is Result.DISCARDED:
         return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
-    if outcome.code == FAILED_TOGETHER:  # counts for none of them: each is claimed again, alone
+    if outcome.code == FAILED_TOGETHER:  # no attempt counts: each is claimed again, alone
         return Verdict(ticket, Step.RELEASE, backoff(settings, ticket.attempt, destination=configured), code, error)
     # An outage says nothing about the message. The next claim checks whether it has attempts left.
     counts = outcome.result is not Result.OUTAGE
-    # A relay that does not know the destination leaves the message to one that does.
+    # A relay that does not know the destination leaves the message to a relay that does.
     most = MAX_ATTEMPTS if configured is None else configured.max_attempts
     if outcome.result is Result.DEAD or (counts and ticket.attempt >= most):
         return Verdict(ticket, Step.DEAD, 0.0, code, error)
     wait = backoff(settings, ticket.attempt, destination=configured, at_least=asked(outcome))
     if outcome.result is Result.OUTAGE:
         return Verdict(ticket, Step.OUTAGE, wait, code, error)
-    # A task that waits in Redis must not outlive the visibility timeout, so longer waits go through the table. So do
-    # messages with a rate or `latest`: only the claim knows of rates and of newer messages.
+    # A task that waits in Redis must not outlive the visibility timeout, so long waits go through the table. So do
+    # messages with a rate or `latest`: only the claim looks at rates and at newer messages.
     soon = wait <= settings.native_retry_max * (1 + JITTER)
     native = soon and configured is not None and configured.rate_limit is None and not ticket.latest
     step = Step.RETRY if native else Step.RELEASE

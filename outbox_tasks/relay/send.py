@@ -14,7 +14,7 @@ from outbox_tasks.settings import SLOW, Settings
 from outbox_tasks.wire import tracing
 
 SLOT_WAITS = (0.002, 0.004, 0.008)
-"""Seconds that a bundle waits for a slot of its destination, while quick sends hold them."""
+"""Seconds that a bundle waits for a slot each time, while quick sends hold them all."""
 
 
 def begin_and_send(
@@ -26,10 +26,10 @@ def begin_and_send(
     unhurried: bool = False,
 ) -> list[tuple[Ticket, Outcome]]:
     """Send the messages of a bundle that are still ours. Returns the outcome of each message that was begun, in order,
-    with the ticket of the attempt. Calls `no_slot` if quick sends hold all slots. `unhurried`: see `Store.begin`."""
+    with the ticket of this attempt. Calls `no_slot` if quick sends hold all slots. `unhurried`: see `Store.begin`."""
     begun = _begin(store, bundle, no_slot, unhurried)
     messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
-    free = _overtaking_nobody(bundle, begun)
+    free = _safe_to_send(bundle, begun)
     outcomes: dict[str, Outcome] = {}
     if free:
         configured = store.settings.destinations.get(bundle.destination)
@@ -45,7 +45,7 @@ def begin_and_send(
     ]
 
 
-def _overtaking_nobody(bundle: Bundle, begun: Mapping[str, LeasedMessage]) -> list[LeasedMessage]:
+def _safe_to_send(bundle: Bundle, begun: Mapping[str, LeasedMessage]) -> list[LeasedMessage]:
     """The begun messages that can't overtake another one. A message that could not be begun is no longer ours, and its
     key is unknown: so each later message with a key might overtake it, and is left out."""
     free: list[LeasedMessage] = []
@@ -65,13 +65,13 @@ def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None], unhurried:
         begun = store.begin(bundle, unhurried=unhurried)
         if begun:
             break
-        crowded = store.traffic.crowded(bundle)
-        if crowded is None:
-            # It is stale, or its breaker is open: then a later claim may take it at once.
+        slots = store.traffic.slots_for(bundle)
+        if slots == "free":
+            # It is not ours any more; or the destination is left alone, and a later claim may take it.
             store.give_back(bundle)
             break
-        if crowded or wait is None:
-            if not crowded:  # quick sends hold the slots, so much of the queue goes to this destination
+        if slots == "slow" or wait is None:
+            if slots == "quick":  # much of the queue goes to this destination
                 no_slot()
             store.release(bundle.lease, bundle.tickets, SLOW)
             break
@@ -82,8 +82,8 @@ def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None], unhurried:
 def send_in_order(
     settings: Settings, publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]
 ) -> list[Outcome]:
-    """One outcome per message. Messages are sent in waves: the first of every key together, then the second ones. So
-    each message is sent after the one before it with the same key has arrived, and not at all if that one failed.
+    """One outcome per message. Messages go in waves: first the first one of every key, then the second ones. So each
+    message is sent after the one before it with the same key has arrived, and not at all if that one failed.
     """
     passing = {Result.SENT, Result.DISCARDED, *(() if settings.dead_blocks(destination) else (Result.DEAD,))}
     outcomes: dict[str, Outcome] = {}

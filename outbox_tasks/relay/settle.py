@@ -1,4 +1,4 @@
-"""Hop 4, settle: decide what each outcome means for its message, and record it, fenced by the lease."""
+"""Hop 4, settle: decide what each outcome means for its message, and record that under the lease."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
 from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.deliveries import DONE
 
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
 NATIVE_RETRIES = 10
-"""If more messages of one bundle than this fail, they go back to the table. A retry of Celery's travels alone; claimed
-again, the messages travel together. So a destination that fails many messages costs the workers little."""
+"""If more messages of one bundle than this fail, they go back to the table. A retry by Celery is one task for each
+message, but a claim bundles them again. So a destination that fails many messages costs the workers little."""
 
 WAITS = (0.05, 0.2, 0.5)
-"""Seconds before each next try while the database is away; the last one repeats. The messages are sent already, so
-recording that is worth some waiting."""
+"""Seconds between tries while the database is away; the last one repeats. The messages are sent already, so it is worth
+a wait to record that."""
 
 
 def settle(
@@ -37,7 +38,7 @@ def settle(
     by_celery: bool = True,
 ) -> list[Verdict]:
     """Record the outcomes of a bundle. Returns a verdict for each of its messages, in its order. A message that was not
-    begun, or was no longer ours, is STALE. `opened` gets code and error if they open the destination's breaker.
+    begun, or is no longer ours, is STALE. `opened` gets the code and error of an outage that opens the breaker.
     `by_celery`: Celery may retry messages after a short wait.
 
     Raises `DatabaseUnavailable` if the database stays away. Then the leases run out, and each message is delivered
@@ -46,14 +47,13 @@ def settle(
     verdicts = {ticket.id: judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes}
     if not by_celery or sum(verdict.step is Step.RETRY for verdict in verdicts.values()) > NATIVE_RETRIES:
         verdicts = {id: _released(verdict) for id, verdict in verdicts.items()}
-    done = [verdict for verdict in verdicts.values() if verdict.step in (Step.SENT, Step.DISCARDED)]
-    failed = [verdict for verdict in verdicts.values() if verdict.step not in (Step.SENT, Step.DISCARDED)]
-    # The soft time limit leaves so much after a slow send.
-    patience = store.settings.waves_of(bundle.destination) + store.settings.statement_timeout
-    deadline = time.monotonic() + patience
+    done = [verdict for verdict in verdicts.values() if verdict.step in DONE]
+    failed = [verdict for verdict in verdicts.values() if verdict.step not in DONE]
+    # What the soft time limit leaves after the slowest send.
+    deadline = time.monotonic() + store.settings.waves_of(bundle.destination) + store.settings.statement_timeout
     if not done:  # settling a sent message closes the breaker
         _tell_the_breaker(store, bundle, failed, deadline, opened)
-    # Two statements in two transactions: each has its own retries.
+    # Two statements in two transactions, each with its own retries.
     settled: set[str] = set()
     for some in (done, failed):
         record = partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender)
@@ -75,12 +75,12 @@ def _tell_the_breaker(
     deadline: float,
     opened: Callable[[str | None, str | None], None],
 ) -> None:
-    """To the breaker a bundle is one send, which reached the destination or did not."""
+    """Tell the breaker whether the bundle reached the destination. A bundle counts as one send."""
     failed = [verdict for verdict in failed if verdict.step is not Step.BEHIND]
     if not failed:  # then nothing was sent
         return
     outage = next((verdict for verdict in failed if verdict.step is Step.OUTAGE), None)
-    if outage is None:  # the destination answered, if only to refuse
+    if outage is None:  # the destination answered, even if it refused
         _patiently(partial(store.traffic.recovered, bundle.destination), deadline, bundle, len(failed))
         return
     tripped = partial(store.traffic.tripped, bundle.destination, bundle.lease, outage.code, outage.error)
@@ -99,7 +99,7 @@ def _patiently(
         try:
             return settle()
         except DatabaseUnavailable as error:
-            # At least one more try: the whole process may have been paused, and the database may be back.
+            # Try at least once more: the process may have been paused, and the database may be back.
             if tried and time.monotonic() + wait > deadline:
                 raise
             if unhurried and isinstance(error, DatabaseTooSlow):

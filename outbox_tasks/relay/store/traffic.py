@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from sqlalchemy import Engine
@@ -25,7 +25,7 @@ COUNTED_FOR = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many messages of a destination a claim may lease."""
+    """How many messages of a destination a claim may lease, and why no more."""
 
     size: int
     probe: bool = False
@@ -81,7 +81,8 @@ class Traffic(Database):
         return int(others) + self.threads
 
     def admit(self, wanted: Mapping[str, int], lease: str) -> dict[str, Share]:
-        """Of the messages wanted of each destination, those that may be leased now; of a probe, under this lease."""
+        """How many of the messages that are wanted of each destination may be leased now. A probe is granted to this
+        lease only."""
         settings, rooms = self.settings, self.rooms()
         shares = {name: self._most(name, size) for name, size in wanted.items()}
         asked = [{"destination": name, "room": rooms[name], "patience": settings.patience_of(name)} for name in wanted]
@@ -95,7 +96,7 @@ class Traffic(Database):
         return self._meter({name: share for name, share in shares.items() if share.size})
 
     def _most(self, name: str, wanted: int) -> Share:
-        """With slots of its own, a destination has no more leased than can be sent at once."""
+        """A destination with its own `concurrency` has no more messages leased than it can send at once."""
         slots_of_its_own = self.settings.destinations[name].concurrency
         if slots_of_its_own is None:
             return Share(wanted)
@@ -104,7 +105,7 @@ class Traffic(Database):
 
     def _meter(self, shares: dict[str, Share]) -> dict[str, Share]:
         configured = self.settings.destinations
-        # A probe is not counted: it has been granted already, and is only one.
+        # A probe is one message, and was granted already.
         rates = {name: configured[name].rate_limit for name, share in shares.items() if not share.probe}
         rates = {name: rate for name, rate in rates.items() if rate is not None}
         if not rates:
@@ -122,7 +123,7 @@ class Traffic(Database):
         return {row.name: row.granted for row in rows}
 
     def unused(self, shares: Mapping[str, Share], found: Mapping[str, int], lease: str) -> None:
-        """Hand back what a claim was granted and did not need."""
+        """Give back what a claim was granted and did not need."""
         spare = []
         for name, share in shares.items():
             if share.probe and not found.get(name):
@@ -132,17 +133,17 @@ class Traffic(Database):
         if spare:
             self.do(slots.unspent(self.tables), {"spare": json.dumps(spare)})
 
-    def crowded(self, bundle: Bundle) -> bool | None:
-        """Why nothing of a bundle was begun. None: a slot was free, so that was not the reason. False: quick sends hold
-        the slots, and soon one will be free. True: slow sends hold them all."""
+    def slots_for(self, bundle: Bundle) -> Literal["free", "quick", "slow"]:
+        """Whether a bundle, of which nothing was begun, had a free slot, or who holds the slots: quick sends, so that
+        one is free soon, or only slow ones."""
         room = self.rooms(publishing=True).get(bundle.destination)
         if room is None:
-            return None
-        parameters = {"target": bundle.destination, "sender": bundle.sender, "room": room}
-        [row] = self.rows(self._crowded, parameters)
+            return "free"
+        [row] = self.rows(self._crowded, {"target": bundle.destination, "sender": bundle.sender, "room": room})
         if row.got:
-            return None
-        return bool(row.slow >= room) and not self._free_slots_of_the_dead(bundle.destination)
+            return "free"
+        only_slow = row.slow >= room and not self._free_slots_of_the_dead(bundle.destination)
+        return "slow" if only_slow else "quick"
 
     def _free_slots_of_the_dead(self, destination: str) -> int:
         """Free the slots of processes of this host that are gone. Returns how many."""
@@ -158,7 +159,7 @@ class Traffic(Database):
         return {name.partition("#")[0] for name in found if processes.is_gone(name)}
 
     def tripped(self, destination: str, lease: str, code: str | None, error: str | None) -> bool:
-        """Count a send that found the destination out of reach. Returns whether it is left alone now."""
+        """Count a send that found the destination out of reach. Returns whether the breaker is open now."""
         settings = self.settings
         parameters = {
             "target": destination,
@@ -172,11 +173,11 @@ class Traffic(Database):
         return bool(self.rows(self._tripped, parameters)[0].open)
 
     def recovered(self, destination: str) -> None:
-        """The destination has answered."""
+        """Close the breaker: the destination has answered."""
         self.do(self._recovered, {"target": destination})
 
     def states(self) -> list[Any]:
-        """The destinations in trouble, or paused: see `breaker.states`."""
+        """The destinations that were in trouble or paused: see `breaker.states`."""
         return list(self.rows(breaker.states(self.tables), {}))
 
     def leave(self) -> None:
@@ -186,5 +187,5 @@ class Traffic(Database):
             self.do(slots.left(self.tables), {"holders": processes.names(self.threads)})
 
     def forget_publishers(self) -> int:
-        """Forget processes that published long ago; returns how many."""
+        """Remove processes that published long ago. Returns how many."""
         return self.do(slots.forget_publishers(self.tables), {})
