@@ -104,8 +104,8 @@ class UnknownDestination(MessageRefused):
 
 
 class NoRoute(MessageRefused):
-    """{event_type!r} was refused: no route names a destination for it, `to` was not given, and there isn't
-    exactly one destination. Known destinations: {known}. Add a route to outbox.toml, or pass `to=`."""
+    """{event_type!r} was refused: no route names a destination for it, `to` was not given, and there isn't exactly one
+    destination. Known destinations: {known}. Add a route to outbox.toml, or pass `to=`."""
 
 
 class NoTaskDestination(MessageRefused):

@@ -47,9 +47,9 @@ def begin(t: Tables) -> Update:
     """The compare-and-set before a send: count the attempt and return the message, if it is still ours.
 
     Nothing is begun for a destination that is left alone, or that has no free slot. If the last send was settled, and a
-    crash of the server has undone that, the row says so from now on.
-    Parameters: ticket (JSON rows of id and attempt); token, target (the destination), holder, hold (seconds that the
-    send gets at least), room and sender as in `slots.taken`.
+    crash of the server has undone that, the row says so from now on. Parameters: ticket (JSON rows of id and attempt);
+    token, target (the destination), holder, hold (seconds that the send gets at least), room and sender as in
+    `slots.taken`.
     """
     m = t.messages
     ticket = json_rows("ticket", id=Uuid, attempt=Integer)

@@ -35,8 +35,7 @@ from outbox_tasks.database.slots import slow_sends
 
 def admit(t: Tables) -> Select[Any]:
     """Of these destinations, those that can't be claimed for as usual: whether they are left alone (left_alone),
-    whether
-    this claim may take one message as a probe (tried), and how many of their slots slow sends hold (slow).
+    whether this claim may take one message as a probe (tried), and how many of their slots slow sends hold (slow).
 
     Only one claim may probe, and the next one only after another pause. Parameters: asked (JSON rows of destination,
     room: its slots, and patience: seconds after which a send is slow); token (the lease that the claim will use), hold

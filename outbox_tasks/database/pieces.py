@@ -76,8 +76,7 @@ def held(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
 
 def begun_once(t: Tables, ticket: FromClause) -> list[ColumnElement[bool]]:
     """The fence of a settle: as `held`, or a crash of the server has undone the begin, which does not wait for the
-    disk.
-    Nothing else takes an attempt away and leaves the lease."""
+    disk. Nothing else takes an attempt away and leaves the lease."""
     m = t.messages
     undone = and_(m.c.attempts == ticket.c.attempt - 1, m.c.begun == false())
     lookup, _, lease = held(t, ticket)
@@ -132,8 +131,7 @@ def seconds(name: str) -> ColumnElement[Any]:
 
 def elapsed(since: ColumnElement[Any], now: ColumnElement[Any]) -> ColumnElement[float]:
     """Seconds since a time, at most some centuries. Anybody can write an infinite time, and PostgreSQL before version
-    17
-    can't subtract that."""
+    17 can't subtract that."""
     apart = extract("epoch", now) - extract("epoch", since)
     return cast(func.greatest(func.least(apart, literal_column("1e10")), literal_column("-1e10")), Float)
 
@@ -195,6 +193,5 @@ def unhurried() -> Select[Any]:
 
 def idle() -> TextClause:
     """Let the transaction stay idle without a limit. This command needs no snapshot, so it also gives up the snapshot
-    of
-    the statement before it, which would hold back vacuum."""
+    of the statement before it, which would hold back vacuum."""
     return text("SET LOCAL idle_in_transaction_session_timeout = 0")

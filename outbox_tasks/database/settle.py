@@ -119,8 +119,7 @@ def settle_failed(t: Tables) -> Update:
 
 def sent_in_vain(t: Tables, *, archive: bool) -> Update:
     """Note on messages why they may have arrived twice: this holder sent them and could not settle them, and another
-    one
-    has begun them too. Changes rows, hot or archived, that name no cause yet.
+    one has begun them too. Changes rows, hot or archived, that name no cause yet.
 
     This takes a crash of the server that undid one begin, and a task that came twice. Parameters: ticket (JSON rows of
     id and attempt); holder.

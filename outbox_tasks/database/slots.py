@@ -81,8 +81,7 @@ def make_slots(t: Tables) -> Insert:
 
 def taken(t: Tables) -> CTE:
     """Take a free slot, in `begin`. Parameters: target (the destination), room (slots that count; null: no limit, and
-    no
-    slot is taken), sender (a token), holder, keep (seconds)."""
+    no slot is taken), sender (a token), holder, keep (seconds)."""
     s = t.slots
     free = (
         select(s.c.slot)

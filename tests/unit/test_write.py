@@ -54,37 +54,52 @@ class Opaque:
     thing: object
 
 
-@pytest.mark.parametrize( ("fields", "kind", "text"), [ pytest.param( {"event_type": ""}, InvalidMessage, "event_type =
-'' must be text of 1 to 255", id="no event type" ), pytest.param({"event_type": None}, InvalidMessage, "event_type =
-None", id="None as event type"), pytest.param({"event_type": 5}, InvalidMessage, "event_type = 5", id="number as event
-type"), pytest.param({"event_type": "a\0b"}, InvalidMessage, "without NUL", id="NUL in event type"),
-pytest.param({"event_type": "x" * 256}, InvalidMessage, "x" * 40 + "…", id="overlong event type"), pytest.param({"key":
-"x" * 256}, InvalidMessage, "key = 'xxx", id="overlong key"), pytest.param({"key": 42}, InvalidMessage, "key = 42",
-id="number as key"), pytest.param({"headers": {"a": 1}}, InvalidMessage, "must be text", id="number in headers"),
-pytest.param({"headers": {1: "a"}}, InvalidMessage, "must be text", id="number as header name"),
-pytest.param({"headers": {"celery-message": "{}"}}, InvalidMessage, "is not for the app", id="a forged task"),
-pytest.param({"to": "ordres"}, UnknownDestination, "Known: audit, orders", id="unknown destination"),
-pytest.param({"to": ["orders", "x"]}, UnknownDestination, "'x' is not", id="one unknown destination"),
-pytest.param({"to": []}, InvalidMessage, "names no destination", id="to nowhere"), pytest.param({"event_type":
-"none.a"}, InvalidMessage, "names no destination", id="route to nowhere"), pytest.param({"event_type": "other"},
-NoRoute, "no route names a destination", id="no route"), pytest.param({"payload": "x" * 11}, PayloadTooLarge, "11 bytes,
-and destination 'orders' takes", id="too large"), pytest.param({"payload": "é" * 6}, PayloadTooLarge, "12 bytes",
-id="too large in bytes"), pytest.param({"payload": b"x" * 21, "to": "audit"}, PayloadTooLarge, "at most 20", id="too
-large for audit"), pytest.param({"payload": object()}, PayloadNotSerializable, "unknown type", id="unserialisable"),
-pytest.param({"payload": Opaque(object())}, PayloadNotSerializable, "unknown type", id="unserialisable inside"),
-pytest.param({"payload": {(1, 2): 3}}, PayloadNotSerializable, "keys must be", id="tuple as key"),
-pytest.param({"payload": circle()}, PayloadNotSerializable, "Circular", id="circular"), pytest.param({"payload": pit()},
-PayloadNotSerializable, "recursion", id="too deep"), pytest.param({"payload": float("nan")}, PayloadNotSerializable,
-"Out of range", id="NaN"), pytest.param({"payload": [float("-inf")]}, PayloadNotSerializable, "Out of range",
-id="infinity"), pytest.param({"payload": "\ud800"}, PayloadNotSerializable, "surrogate", id="half a character"),
-pytest.param({"deliver_at": SOON.replace(tzinfo=None)}, InvalidMessage, "time zone", id="naive time"),
-pytest.param({"delay": -1}, InvalidMessage, "in the past", id="negative delay"), pytest.param({"delay":
-timedelta(days=-1)}, InvalidMessage, "in the past", id="negative timedelta"), pytest.param({"delay": 1, "deliver_at":
-SOON}, InvalidMessage, "can't be combined", id="both times"), ], ) def
-test_a_message_that_can_not_be_delivered_is_refused( outbox: Outbox, fields: dict[str, Any], kind: type[MessageRefused],
-text: str ) -> None: message = {"event_type": "order.created", "payload": "x", **fields} with pytest.raises(kind) as
-caught: outbox.publish(NO_SESSION, **message) assert text in str(caught.value) with pytest.raises(kind):
-outbox.publish_many(NO_SESSION, [Message("order.created", "x"), Message(**message)])
+@pytest.mark.parametrize(
+    ("fields", "kind", "text"),
+    [
+        pytest.param(
+            {"event_type": ""}, InvalidMessage, "event_type = '' must be text of 1 to 255", id="no event type"
+        ),
+        pytest.param({"event_type": None}, InvalidMessage, "event_type = None", id="None as event type"),
+        pytest.param({"event_type": 5}, InvalidMessage, "event_type = 5", id="number as event type"),
+        pytest.param({"event_type": "a\0b"}, InvalidMessage, "without NUL", id="NUL in event type"),
+        pytest.param({"event_type": "x" * 256}, InvalidMessage, "x" * 40 + "…", id="overlong event type"),
+        pytest.param({"key": "x" * 256}, InvalidMessage, "key = 'xxx", id="overlong key"),
+        pytest.param({"key": 42}, InvalidMessage, "key = 42", id="number as key"),
+        pytest.param({"headers": {"a": 1}}, InvalidMessage, "must be text", id="number in headers"),
+        pytest.param({"headers": {1: "a"}}, InvalidMessage, "must be text", id="number as header name"),
+        pytest.param({"headers": {"celery-message": "{}"}}, InvalidMessage, "is not for the app", id="a forged task"),
+        pytest.param({"to": "ordres"}, UnknownDestination, "Known: audit, orders", id="unknown destination"),
+        pytest.param({"to": ["orders", "x"]}, UnknownDestination, "'x' is not", id="one unknown destination"),
+        pytest.param({"to": []}, InvalidMessage, "names no destination", id="to nowhere"),
+        pytest.param({"event_type": "none.a"}, InvalidMessage, "names no destination", id="route to nowhere"),
+        pytest.param({"event_type": "other"}, NoRoute, "no route names a destination", id="no route"),
+        pytest.param({"payload": "x" * 11}, PayloadTooLarge, "11 bytes, and destination 'orders'", id="too large"),
+        pytest.param({"payload": "é" * 6}, PayloadTooLarge, "12 bytes", id="too large in bytes"),
+        pytest.param({"payload": b"x" * 21, "to": "audit"}, PayloadTooLarge, "at most 20", id="too large for audit"),
+        pytest.param({"payload": object()}, PayloadNotSerializable, "unknown type", id="unserialisable"),
+        pytest.param({"payload": Opaque(object())}, PayloadNotSerializable, "unknown type", id="unserialisable inside"),
+        pytest.param({"payload": {(1, 2): 3}}, PayloadNotSerializable, "keys must be", id="tuple as key"),
+        pytest.param({"payload": circle()}, PayloadNotSerializable, "Circular", id="circular"),
+        pytest.param({"payload": pit()}, PayloadNotSerializable, "recursion", id="too deep"),
+        pytest.param({"payload": float("nan")}, PayloadNotSerializable, "Out of range", id="NaN"),
+        pytest.param({"payload": [float("-inf")]}, PayloadNotSerializable, "Out of range", id="infinity"),
+        pytest.param({"payload": "\ud800"}, PayloadNotSerializable, "surrogate", id="half a character"),
+        pytest.param({"deliver_at": SOON.replace(tzinfo=None)}, InvalidMessage, "time zone", id="naive time"),
+        pytest.param({"delay": -1}, InvalidMessage, "in the past", id="negative delay"),
+        pytest.param({"delay": timedelta(days=-1)}, InvalidMessage, "in the past", id="negative timedelta"),
+        pytest.param({"delay": 1, "deliver_at": SOON}, InvalidMessage, "can't be combined", id="both times"),
+    ],
+)
+def test_a_message_that_can_not_be_delivered_is_refused(
+    outbox: Outbox, fields: dict[str, Any], kind: type[MessageRefused], text: str
+) -> None:
+    message = {"event_type": "order.created", "payload": "x", **fields}
+    with pytest.raises(kind) as caught:
+        outbox.publish(NO_SESSION, **message)
+    assert text in str(caught.value)
+    with pytest.raises(kind):
+        outbox.publish_many(NO_SESSION, [Message("order.created", "x"), Message(**message)])
 
 
 @pytest.mark.parametrize(
