@@ -12,7 +12,7 @@ sources := outbox_tasks workers beat_schedule.py $(wildcard tests bench examples
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo up test lint format bench constraints clean
+.PHONY: help venv demo up quick test lint format bench constraints clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +23,9 @@ demo: $(runtime) ## the relay at work on a small order application, with failure
 
 up: $(runtime) ## database, broker, workers, beat and Flower on this machine, until Ctrl-C
 	@exec $(bin)/outbox-tasks up $(ARGS)
+
+quick: lint ## lint and the unit tests, in less than a minute: for while you work
+	@$(bin)/python -m pytest -n auto --dist loadfile -q tests/unit $(ARGS)
 
 test: lint ## everything that CI checks (ARGS=-n0: in one process)
 	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)

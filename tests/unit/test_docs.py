@@ -10,7 +10,9 @@ import pytest
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
 
 
 @pytest.mark.parametrize("name", [*Settings.model_fields, *sorted(set(Destination.model_fields) - {"name"})])
@@ -26,9 +28,8 @@ def test_every_setting_on_the_page_exists() -> None:
 
 def test_every_worker_that_is_shown_has_a_name_of_its_own() -> None:
     """Two of one name on a host answer for each other, and make `status`, `health` and `doctor` raise false alarms."""
-    root = DOCS.parent
     kinds = ("docs", "examples", "workers", "outbox_tasks/operating/doctor")
-    found = [path for kind in kinds for path in (root / kind).rglob("*.*")] + [root / "README.md"]
+    found = [path for kind in kinds for path in (ROOT / kind).rglob("*.*")] + [ROOT / "README.md"]
     shown = [
         line
         for path in found
@@ -38,3 +39,41 @@ def test_every_worker_that_is_shown_has_a_name_of_its_own() -> None:
     ]
     assert len(shown) > 20
     assert [line for line in shown if " -n " not in line] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        path, _, heading = link.partition("#")
+        if ":" in path:
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not heading or heading in headings(target), link
+
+
+def headings(page: Path) -> set[str]:
+    """As GitHub names them in links."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_the_map_names_files_and_names_that_exist() -> None:
+    text = re.sub(r"```.*?```", "", (DOCS / "architecture.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    for file, names in re.findall(r"\]\(\.\./([^)]+\.py)\)((?:,? `[\w.]+`)*)", text):
+        code = (ROOT / file).read_text(encoding="utf-8")
+        missing = [name for name in re.findall(r"[\w.]+", names) if not re.search(rf"\b{name.split('.')[-1]}\b", code)]
+        assert missing == [], file
+    places = ROOT / "outbox_tasks", ROOT / "tests"
+    files = [path for place in places for path in place.rglob("*") if path.suffix in {".py", ".sql"}]
+    names = {path.name for path in files}
+    words = set(
+        re.findall(r"\w+", "".join(path.read_text(encoding="utf-8") for path in [*files, ROOT / "pyproject.toml"]))
+    )
+
+    def exists(said: str) -> bool:
+        if "/" in said or said.endswith((".py", ".sql", ".md")):
+            return said in names or "000N" in said or any((place / said).exists() for place in (*places, ROOT, DOCS))
+        return said.split(".")[-1] in words
+
+    assert [said for said in re.findall(r"`([\w./]+)`", text) if not exists(said)] == []
