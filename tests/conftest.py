@@ -52,8 +52,8 @@ def pytest_xdist_auto_num_workers() -> int:
     return 0 if GIVEN else min(3, 2 * (os.cpu_count() or 1))
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Wait until the condition is true; returns its value."""
+def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Wait until the condition is true; returns its value. The limit is long, for machines that are overloaded."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"it did not become true within {seconds:g} s"

@@ -15,7 +15,7 @@ from outbox_tasks.operating.archive import statements
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from tests.conftest import Rows
+from tests.conftest import Rows, eventually
 from tests.integration.doctoring import found
 from tests.integration.own_database import Place, own_database, through_the_pipe
 from tests.integration.test_doctor_tables import OF_TABLES
@@ -116,7 +116,7 @@ def test_a_session_without_our_settings_is_told_what_to_set(place: Place, peculi
     bare = peculiar.replace(statement_timeout=0)
     refused = found(bare, "database_read_only")["database_read_only"]
     place.run(refused.remedy.partition(": ")[2])
-    lost = found(bare, "session_settings")["session_settings"]
+    lost = eventually(lambda: found(bare, "session_settings").get("session_settings"))
     assert "default_transaction_isolation" in lost.fact
     place.run(*lost.remedy.splitlines())
     assert found(bare, "session_settings", "database_read_only") == {}

@@ -244,6 +244,7 @@ class Relay(RuleBasedStateMachine):
         assert all(causes[id] for id in repeated if id not in self.discarded), "repeated without a cause"
 
 
+@pytest.mark.timeout(900)  # 60 runs of up to 40 steps, each several transactions
 def test_no_message_is_ever_overtaken_by_one_of_its_key(
     new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
