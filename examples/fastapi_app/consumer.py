@@ -21,7 +21,7 @@ async def main() -> None:
         with suppress(ResponseError):  # the group is there already
             await client.xgroup_create(stream, GROUP, id="0", mkstream=True)
         print("The warehouse is open.", flush=True)
-        # First what we had taken when we were stopped, then what is new.
+        # First the entries that we had taken before a stop, then new ones.
         while await take(client, stream, "0"):
             pass
         while True:
@@ -29,8 +29,8 @@ async def main() -> None:
 
 
 async def take(client: Redis, stream: str, after: str) -> int:
-    """Process some entries, and acknowledge each once it is done. Returns how many."""
-    # Waits for a second at most: less than the client's own timeout.
+    """Process some entries, and acknowledge each after its commit. Returns how many."""
+    # Waits for a second at most, which is less than the client's own timeout.
     answer = await client.xreadgroup(GROUP, CONSUMER, {stream: after}, count=10, block=1000)
     entries = [entry for _, of_stream in answer for entry in of_stream]
     for entry_id, fields in entries:
@@ -41,7 +41,7 @@ async def take(client: Redis, stream: str, after: str) -> int:
 
 
 async def pack(message_id: str, order_id: int) -> None:
-    """Pack a parcel: one, although the message may be delivered more than once."""
+    """Pack one parcel, even if the message is delivered more than once."""
     async with new_session.begin() as session:
         if await inbox.first(session, message_id):
             session.add(Parcel(order_id=order_id))

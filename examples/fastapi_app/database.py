@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, ForeignKey, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-# The relay's URL, with the driver of our own.
+# The relay's URL, with our driver.
 url = make_url(os.environ["OUTBOX_DATABASE_URL"]).set(drivername="postgresql+asyncpg")
 engine = create_async_engine(url)
 new_session = async_sessionmaker(engine, expire_on_commit=False)

@@ -40,7 +40,7 @@ class OrderRead(NewOrder):
 @app.post("/orders", status_code=status.HTTP_201_CREATED, response_model=OrderRead)
 async def create_order(new: NewOrder, session: RequestSession) -> Order:
     try:
-        # Here, and not in the dependency, which ends only after the response was sent.
+        # Not in the dependency: that ends after the response.
         async with session.begin():
             return await place_order(session, new.product, new.quantity)
     except SoldOut as error:

@@ -1,4 +1,4 @@
-"""What the shop does, whoever asks for it. Each function works in the transaction of its caller."""
+"""The shop's business. Each function works in the transaction of its caller."""
 
 from outbox_tasks import Outbox
 from sqlalchemy import update
@@ -16,8 +16,8 @@ class SoldOut(Exception):
 async def place_order(session: AsyncSession, product: str, quantity: int) -> Order:
     order = Order(product=product, quantity=quantity)
     session.add(order)
-    await session.flush()  # which gives it its id
-    # Not awaited: the message is inserted as the session commits, and there is none if it rolls back.
+    await session.flush()  # the order has its id now
+    # Not awaited: the message is inserted when the session commits. A rollback drops it.
     outbox.publish(
         session,
         "order.created",

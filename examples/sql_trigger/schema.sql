@@ -1,5 +1,5 @@
--- A shop in plain SQL. Whoever changes an order, in whatever language, publishes: the trigger does it, in the same
--- transaction. The outbox tables come first: outbox-tasks init, or outbox-tasks up.
+-- A shop in plain SQL. Each change of an order, in any language, publishes: the trigger does it in the same
+-- transaction. Make the outbox tables first, with outbox-tasks init or outbox-tasks up.
 
 CREATE TABLE orders (
   id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -13,7 +13,7 @@ CREATE TABLE order_lines (
   quantity integer NOT NULL CHECK (quantity > 0)
 );
 
--- What was said to the customers. Written by the consumer; the key lets it recognise a repeated delivery.
+-- The consumer writes what it told the customers. By the key it recognises a repeated delivery.
 CREATE TABLE notifications (
   message_id uuid PRIMARY KEY,
   order_id   bigint NOT NULL,

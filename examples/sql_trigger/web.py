@@ -1,4 +1,4 @@
-"""A few pages over the tables, so that there is something to click at: they run SQL, and know nothing of an outbox.
+"""A small HTTP front end to the tables. It only runs SQL, and does not know the outbox.
 
 Run it with: python web.py
 """

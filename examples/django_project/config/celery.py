@@ -7,7 +7,7 @@ from celery import Celery
 from outbox_tasks import Outbox
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
-# Wherever the process was started. This module is imported before Django's settings are.
+# For any working directory. This module is imported before Django's settings.
 os.environ.setdefault("OUTBOX_CONFIG", str(Path(__file__).parents[1] / "outbox.toml"))
 
 app = Celery("config")

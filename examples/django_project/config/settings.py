@@ -28,6 +28,6 @@ DATABASES = {
 
 CELERY_BROKER_URL = os.environ["OUTBOX_BROKER_URL"]
 CELERY_TASK_IGNORE_RESULT = True
-# A task is taken off its queue when it is done, not when it begins. (The relay's own tasks need no such thing.)
+# A task leaves its queue when it is done, not when it begins. (The relay's own tasks don't need this.)
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True

@@ -14,6 +14,6 @@ def book_order(order_id: int) -> None:
 @shared_task
 @Inbox("mail").once(connection)
 def write_confirmation(event: dict[str, int]) -> None:
-    """Called with each event order.placed. Runs in a transaction, once for each, however often it is delivered."""
+    """Called with each event order.placed. Runs in a transaction, once for each event."""
     order = Order.objects.select_related("customer").get(pk=event["order_id"])
     Mail.objects.create(order=order, content=f"To {order.customer.email}: thank you for order {order.pk}")

@@ -27,7 +27,7 @@ def place_order(request: HttpRequest) -> JsonResponse:
 
 
 def order_of(email: str, cents: int) -> Order:
-    """A new order. All of it is in the transaction of the caller: the rows, the event and the task."""
+    """A new order. The rows, the event and the task are in the transaction of the caller."""
     customer, _ = Customer.objects.get_or_create(email=email)
     order = Order.objects.create(customer=customer, cents=cents)
     outbox.publish(connection, "order.placed", {"order_id": order.pk, "cents": cents}, key=f"order:{order.pk}")

@@ -1,4 +1,4 @@
-"""A Flask shop that has had Celery all along, and now an outbox."""
+"""A Flask shop with Celery, and now with an outbox."""
 
 import os
 
@@ -24,8 +24,8 @@ def create_app() -> Flask:
     db.init_app(app)
     celery = app.extensions["celery"] = make_celery(app)
 
-    # The relay runs in the workers of this Celery app; and what is called with `delay` or `apply_async` while a
-    # transaction of db.session is open is sent once that has committed.
+    # The relay runs in the workers of this Celery app. While a transaction of db.session is open, the tasks that are
+    # called with `delay` or `apply_async` are sent after its commit.
     outbox.install(celery, capture=db.session)
 
     app.register_blueprint(shop)

@@ -1,4 +1,4 @@
-"""Celery as Flask's documentation has it: tasks run in an app context.
+"""Celery as in Flask's documentation: tasks run in an app context.
 
 Run it with: celery -A shop.worker worker -n shop@%h -B
 """

@@ -1,4 +1,4 @@
-"""The shop's tasks, as they were before there was an outbox."""
+"""The shop's tasks. The outbox did not change them."""
 
 from celery import shared_task
 

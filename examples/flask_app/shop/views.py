@@ -17,10 +17,10 @@ def create_order() -> ResponseReturnValue:
     order = Order(customer=new["customer"], cents=new["cents"])
     db.session.add(order)
     db.session.flush()
-    send_receipt.delay(order.id)  # as it always was: but now it is sent once the order is committed, or not at all
+    send_receipt.delay(order.id)  # as before, but now it is sent after the commit, or not at all
     if order.cents > CREDIT:
         with outbox.direct():
-            note_refusal.delay(order.customer)  # sent at once: it is to be known, although the order is rolled back
+            note_refusal.delay(order.customer)  # sent at once, although the order is rolled back
         abort(409, "over the credit")
     db.session.commit()
     return {"id": order.id}, 201
