@@ -50,7 +50,7 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "worker_disable_prefetch": True,
         "worker_prefetch_multiplier": LIMIT if has_setting and is_redis(settings.broker_url or "") else 1,
         # A stopping worker lets its sends end, and gives back what it has not started.
-        "worker_soft_shutdown_timeout": settings.soft_shutdown_timeout,
+        "worker_soft_shutdown_timeout": settings.hard_time_limit,
         "worker_enable_soft_shutdown_on_idle": True,
         # A process that was killed says nothing more; what it held is to be sent by others.
         "worker_lost_wait": 1.0,

@@ -75,21 +75,7 @@ class Outbox:
     @overload
     def publish(self, session: AnySession, event_type: str, payload: Any, **options: Unpack[Options]) -> UUID: ...
     def publish(
-        self,
-        session: AnySession | AsyncConnection,
-        event_type: str,
-        payload: Any,
-        *,
-        key: str | None = None,
-        to: str | Sequence[str] | None = None,
-        headers: Mapping[str, str] | None = None,
-        deliver_at: datetime | None = None,
-        delay: float | timedelta | None = None,
-        id: UUID | None = None,
-        aggregate_type: str | None = None,
-        aggregate_id: str | None = None,
-        content_type: str | None = None,
-        priority: Priority = "normal",
+        self, session: AnySession | AsyncConnection, event_type: str, payload: Any, **options: Unpack[Options]
     ) -> UUID | Awaitable[UUID]:
         """Insert a message into the session's transaction; it is delivered if and only if that commits.
 
@@ -105,10 +91,7 @@ class Outbox:
         from it, and all of them carry it as the CloudEvents attribute `eventid`.
         Raises `NotInTransaction`, or a `MessageRefused` before anything is written, or `ReusedId`.
         """
-        message = Message(
-            event_type, payload, key, to, headers, deliver_at, delay, id, aggregate_type, aggregate_id, content_type,
-            priority,
-        )  # fmt: skip
+        message = Message(event_type, payload, **options)
         if is_kind(session, "sqlalchemy.ext.asyncio", "AsyncConnection"):
             return session.run_sync(lambda connection: self._writer.write(connection, [message])[0])  # type: ignore[union-attr]
         return self._writer.write(session, [message])[0]  # type: ignore[arg-type]

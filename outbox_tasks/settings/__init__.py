@@ -236,11 +236,6 @@ class Settings(Upkeep, BaseSettings):
         return 0.625 * self.run_lease
 
     @property
-    def soft_shutdown_timeout(self) -> float:
-        """How long a stopping worker lets running tasks end."""
-        return self.hard_time_limit
-
-    @property
     def native_retry_max(self) -> float:
         """Waits up to this are Celery's own retry; longer ones go back to the table."""
         return min(60.0, self.queue_lease)

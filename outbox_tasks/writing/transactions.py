@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -40,20 +41,24 @@ Capturing: TypeAlias = (
 )
 
 
-class Transaction(Protocol):
+class Transaction(ABC):
     """One open transaction of the application."""
 
     def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
         """Call `insert` with these rows: now, or before the commit together with others. The engine is the one that
         the session chooses for the statement `into`."""
+        insert(self.run, rows)
 
+    @abstractmethod
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
         """Execute a statement now; returns how many rows it changed. The engine is the one that the session chooses for
         `like`. Some drivers count the rows of an INSERT only if it has RETURNING."""
 
+    @abstractmethod
     def wake(self, nudge: Callable[..., object]) -> None:
         """Call `nudge` after the commit."""
 
+    @abstractmethod
     def opened(self) -> object:
         """An object that lives as long as the transaction, with `is_active`."""
 
@@ -127,16 +132,13 @@ def sqlstate(error: BaseException) -> str | None:
     return None
 
 
-class _OfConnection:
+class _OfConnection(Transaction):
     def __init__(self, connection: Connection, event_type: str) -> None:
         if not connection.in_transaction():
             raise NotInTransaction(event_type=event_type)
         check_dialect(connection.dialect.name)
         self._connection = connection
         self._event_type = event_type
-
-    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
-        insert(self.run, rows)
 
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
         write_out_to(self._connection)
@@ -155,15 +157,12 @@ class _OfConnection:
         return self._connection.get_transaction()
 
 
-class _OfSession:
+class _OfSession(Transaction):
     def __init__(self, session: Session, event_type: str) -> None:
         if not session.in_transaction():
             raise NotInTransaction(event_type=event_type)
         self._session = session
         self._event_type = event_type
-
-    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
-        insert(self.run, rows)
 
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
         choose = chosen_by(self._session)
@@ -203,15 +202,12 @@ class _Opened:
     is_active = True
 
 
-class _OfDjango:
+class _OfDjango(Transaction):
     def __init__(self, connection: Any, event_type: str) -> None:
         if not connection.in_atomic_block:
             raise NotInTransaction(event_type=event_type)
         check_dialect(connection.vendor)
         self._connection: DjangoConnection = connection
-
-    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
-        insert(self.run, rows)
 
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
         text, names = _compiled(statement)

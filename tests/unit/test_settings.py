@@ -29,7 +29,7 @@ SECRET = "hunter2"
 ORDERS = {"orders": {"url": "redis+stream://localhost/0/orders"}}
 
 
-LIMITS = ("soft_time_limit", "hard_time_limit", "soft_shutdown_timeout", "run_lease")
+LIMITS = ("soft_time_limit", "hard_time_limit", "run_lease")
 
 
 class TestLimits:
@@ -38,13 +38,13 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("values", "limits"),
         [
-            ({}, (18, 25, 25, 40)),
-            ({"statement_timeout": 0}, (18, 25, 25, 40)),
-            ({"send_timeout": 1}, (18, 25, 25, 40)),
-            ({"queue_lease": 600}, (18, 25, 25, 40)),
-            ({"send_timeout": 34}, (45, 62.5, 62.5, 100)),
-            ({"send_timeout": 1, "statement_timeout": 0.5, "queue_lease": 12}, (3.6, 5, 5, 8)),
-            ({"send_timeout": 2, "statement_timeout": 1, "queue_lease": 5}, (4.5, 6.25, 6.25, 10)),
+            ({}, (18, 25, 40)),
+            ({"statement_timeout": 0}, (18, 25, 40)),
+            ({"send_timeout": 1}, (18, 25, 40)),
+            ({"queue_lease": 600}, (18, 25, 40)),
+            ({"send_timeout": 34}, (45, 62.5, 100)),
+            ({"send_timeout": 1, "statement_timeout": 0.5, "queue_lease": 12}, (3.6, 5, 8)),
+            ({"send_timeout": 2, "statement_timeout": 1, "queue_lease": 5}, (4.5, 6.25, 10)),
         ],
     )
     def test_leave_each_send_enough_time(self, values: dict[str, float], limits: tuple[float, ...]) -> None:
@@ -71,7 +71,6 @@ class TestLimits:
         )
         longest = max(send, own) + 2 * statement
         assert longest < made.soft_time_limit < made.hard_time_limit < made.run_lease
-        assert made.soft_shutdown_timeout >= made.hard_time_limit
         assert made.waves_of("own") > 0
         assert 2 * (1.25 * made.native_retry_max + queue) <= made.visibility_timeout
 
