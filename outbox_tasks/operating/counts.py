@@ -1,6 +1,6 @@
 """The statements that count messages by destination and state, without reading all of them.
 
-Each index is read from its beginning, up to a bound. What goes beyond it is estimated from some pages of the table.
+They read each index from its beginning, up to a bound. Beyond the bound they estimate, from some pages of the table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause
-from sqlalchemy.sql.selectable import CTE
 
 from outbox_tasks.database import hops, states
 from outbox_tasks.database.pieces import PRIORITIES, as_priority, elapsed, json_rows, pending
@@ -42,18 +41,19 @@ from outbox_tasks.database.schema import PENDING, Tables, qualified
 from outbox_tasks.database.states import is_dead
 
 DUE, LATER, KEYED, DEAD = "due", "later", "keyed", "dead"
-"""The parts in which messages are counted, each a range of an index: without a key and due, or not yet; with a key;
-dead."""
+"""The parts in which messages are counted, each a range of an index: due and without a key; due later and without a
+key; with a key; dead."""
 
 
 def counts(t: Tables) -> CompoundSelect[Any]:
-    """How many messages each destination has in each state: destination, part, lane, state, counted, oldest: for how
-    many seconds the one that has waited longest has been due (null for the part `keyed`: see `heads`).
+    """How many messages each destination has in each state: destination, part, lane, state, counted; and oldest: for
+    how many seconds the oldest due message has been due (null for the part `keyed`: see `heads`).
 
-    A part, or a lane of it, that comes to `bound` may have more. Parameters: names (array of destinations), bound.
+    If a part, or a lane of it, reaches `bound`, it may have more. Parameters: names (array of destinations), bound.
     """
     m = t.messages
-    asked = _asked()
+    names = func.unnest(bindparam("names", type_=ARRAY(Text))).table_valued("destination", name="name").render_derived()
+    asked = select(names.c.destination).cte("asked")
     lane = union_all(*(select(as_priority(n, "lane")) for n in sorted(PRIORITIES.values()))).cte("lane")
     lanes = asked.join(lane, true())
     in_lane = (m.c.destination == asked.c.destination, m.c.key.is_(None), m.c.priority == lane.c.lane)
@@ -61,16 +61,9 @@ def counts(t: Tables) -> CompoundSelect[Any]:
 
     def part(name: str, *where: ColumnElement[bool], order: tuple[ColumnElement[Any], ...]) -> Select[Any]:
         unkeyed = name in (DUE, LATER)
-        sample = (
-            select(
-                _state(m).label("state"), (_due_since(m) if unkeyed else cast(null(), DateTime(True))).label("since")
-            )
-            .where(*where)
-            .order_by(*order)
-            .limit(bound)
-            .correlate(asked, lane)
-            .lateral(f"in_{name}")
-        )
+        since = _due_since(m) if unkeyed else cast(null(), DateTime(True))
+        some = select(_state(m).label("state"), since.label("since")).where(*where).order_by(*order).limit(bound)
+        sample = some.correlate(asked, lane).lateral(f"in_{name}")
         number = lane.c.lane if unkeyed else cast(null(), SmallInteger)
         return (
             select(asked.c.destination, literal(name).label("part"), number.label("lane"), sample.c.state)
@@ -88,11 +81,10 @@ def counts(t: Tables) -> CompoundSelect[Any]:
 
 
 def heads(t: Tables) -> Select[Any]:
-    """Of the first `most` keys of each destination: how many there are (keys), for how long the head that has waited
-    longest has been due (oldest, in seconds), and how many are held up by a dead head: others wait behind it.
+    """The heads of the first `most` keys of each destination: how many (keys), for how many seconds the oldest has been
+    due (oldest), and how many keys a dead head holds up (held_up). One probe of the index for each key.
 
-    One probe of the index a key. What waits behind a head is not due. Parameters: blocking (JSON rows of destination,
-    and blocks: whether a dead message holds up its key), most.
+    Parameters: blocking (JSON rows of destination, and blocks: whether a dead message holds up its key), most.
     """
     m = t.messages
     asked = json_rows("blocking", destination=Text, blocks=Boolean)
@@ -105,9 +97,8 @@ def heads(t: Tables) -> Select[Any]:
     after = (m.c.key > walked.c.key, or_(walked.c.blocks, pending(m)))
     following = _next(select(*columns).where(m.c.destination == walked.c.destination, *after), m).correlate(walked)
     behind = following.lateral("following")
-    step = select(walked.c.destination, walked.c.blocks, behind, walked.c.hop + 1).select_from(
-        walked.join(behind, true())
-    )
+    columns_of_step = (walked.c.destination, walked.c.blocks, behind, walked.c.hop + 1)
+    step = select(*columns_of_step).select_from(walked.join(behind, true()))
     walked = walked.union_all(step.where(walked.c.hop < bindparam("most", type_=Integer)))
     waits = m.alias("waits")
     waiting = select(waits.c.id).where(waits.c.destination == walked.c.destination, waits.c.key == walked.c.key)
@@ -118,14 +109,14 @@ def heads(t: Tables) -> Select[Any]:
 
 
 def present(t: Tables) -> CompoundSelect[Any]:
-    """The destinations that there are messages of, configured or not: one probe of an index each."""
+    """The destinations that have messages, configured or not. One probe of an index for each."""
     m = t.messages
     kinds = {"unkeyed": (pending(m), m.c.key.is_(None)), "keyed": (m.c.key.is_not(None),), "buried": (is_dead(m),)}
     return union(*(select(hops.destinations(m, kind, name).c.destination) for name, kind in kinds.items()))
 
 
 def pages(t: Tables) -> Select[Any]:
-    """How many pages outbox_messages has."""
+    """The number of pages of outbox_messages."""
     size = func.pg_relation_size(
         func.to_regclass(literal(qualified(t.messages.schema, t.messages.name))), type_=BigInteger
     )
@@ -133,7 +124,7 @@ def pages(t: Tables) -> Select[Any]:
 
 
 def sample(t: Tables) -> Select[Any]:
-    """The rows on some pages, taken at random: destination, part, state, counted. Parameter: percent (of the pages)."""
+    """Counts the rows on some random pages: destination, part, state, counted. Parameter: percent (of the pages)."""
     m = t.messages.tablesample(func.system(bindparam("percent", type_=Float)))
     part = case(
         (is_dead(m), DEAD), (m.c.key.is_not(None), KEYED), (m.c.locked_until <= func.now(), DUE), else_=LATER
@@ -143,7 +134,7 @@ def sample(t: Tables) -> Select[Any]:
 
 
 def archived(t: Tables) -> Select[Any]:
-    """How many messages are archived: counted up to `bound`, and as vacuum last estimated it (estimated)."""
+    """The number of archived messages: counted up to `bound`, and as vacuum last estimated it (estimated)."""
     a = t.archive
     some = select(literal(1)).select_from(a).limit(bindparam("bound", type_=Integer)).subquery("some")
     inherits = table("pg_inherits", column("inhrelid"), column("inhparent"))
@@ -157,20 +148,15 @@ def archived(t: Tables) -> Select[Any]:
     return select(counted.label("counted"), cast(tuples.scalar_subquery(), BigInteger).label("estimated"))
 
 
-def _asked() -> CTE:
-    names = func.unnest(bindparam("names", type_=ARRAY(Text))).table_valued("destination", name="name").render_derived()
-    return select(names.c.destination).cte("asked")
-
-
 def _state(m: FromClause) -> ColumnElement[str]:
     return case(*states.rules(m, func.now()), else_=PENDING)
 
 
 def _due_since(m: Table) -> ColumnElement[Any]:
-    """Since when a message has been due, null if it is not.
+    """Since when a message has been due; null if it is not.
 
-    One whose lease has run out before it was begun has been due all along, also while it is leased again: this is how
-    it looks when nobody publishes.
+    A message whose lease ran out before its send began has been due all the time, also while it is leased again: so it
+    shows that nobody sends.
     """
     never_begun = (m.c.attempts == 0) & (m.c.last_error_code == "lease_expired")
     return case(
@@ -181,7 +167,7 @@ def _due_since(m: Table) -> ColumnElement[Any]:
 
 
 def _age(since: ColumnElement[Any]) -> ColumnElement[float]:
-    """Seconds since the earliest."""
+    """Seconds since the earliest of these times."""
     first = func.min(since)
     return case((first.is_not(None), elapsed(first, func.now())))
 

@@ -83,7 +83,7 @@ def run(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Run:
     return lambda *arguments: CliRunner().invoke(outbox, arguments, prog_name="outbox-tasks")
 
 
-def test_a_relay_in_order_is_said_to_be(relay: Relay, run: Run) -> None:
+def test_a_healthy_relay_has_no_finding(relay: Relay, run: Run) -> None:
     eventually(lambda: not found(relay, "no_beat", "no_claims", "no_workers", "no_heartbeat"), 30)
     # A worker may answer late to any of the questions.
     told = eventually(lambda: (one := run("doctor", "--json")).exit_code == 0 and one, 30)

@@ -44,7 +44,7 @@ def workers(store: Store) -> dict[str, Heartbeat]:
     return {worker.name.partition("@")[0]: worker for worker in Heartbeats.read(store).workers}
 
 
-def test_each_worker_that_serves_the_relay_says_how_it_does_so(celery_setup: CeleryTestSetup, store: Store) -> None:
+def test_each_worker_of_the_relay_writes_its_heartbeat(celery_setup: CeleryTestSetup, store: Store) -> None:
     eventually(lambda: workers(store).keys() >= {"claim", "publish1", "threads"})
     found: dict[str, Any] = {name: worker.facts for name, worker in workers(store).items()}
     assert found.keys() == {"claim", "publish1", "threads"}  # not the one that serves the application alone
@@ -58,14 +58,16 @@ def test_each_worker_that_serves_the_relay_says_how_it_does_so(celery_setup: Cel
     assert found["claim"]["pid"] == claiming.pid
 
 
-def test_a_relay_that_has_nothing_to_do_is_in_order(celery_setup: CeleryTestSetup, relay: Relay, store: Store) -> None:
+def test_an_idle_relay_is_healthy(celery_setup: CeleryTestSetup, relay: Relay, store: Store) -> None:
     eventually(lambda: not examine(relay.settings))
     before = Heartbeats.read(store)
     for kind in ("claim", "beat"):
         eventually(lambda kind=kind: seen_at(store, kind) > seen_at(before, kind))
 
 
-def test_a_claim_that_was_nudged_is_not_beat_s(celery_setup: CeleryTestSetup, relay: Relay, store: Store) -> None:
+def test_a_nudged_claim_does_not_count_as_a_tick_of_beat(
+    celery_setup: CeleryTestSetup, relay: Relay, store: Store
+) -> None:
     beat = psutil.Process(relay.nodes[-1].container.pid)
     beat.suspend()
     try:
@@ -85,7 +87,7 @@ def seen_at(seen: Store | Heartbeats, kind: str) -> datetime:
     return heartbeats.last[kind].seen_at
 
 
-def test_one_that_stops_in_good_order_is_not_missed_and_one_that_is_killed_is(
+def test_a_stopped_worker_deletes_its_heartbeat_and_a_killed_one_does_not(
     celery_setup: CeleryTestSetup, relay: Relay, store: Store
 ) -> None:
     stopping, killed = relay.publish(2), relay.publish(3)

@@ -37,7 +37,7 @@ def of(store: Store, name: str = "orders", bound: int = 10_000) -> DestinationSt
 
 
 @pytest.mark.parametrize("key", [None, "k"], ids=["without a key", "with a key"])
-def test_the_states_are_those_of_the_view(store: Store, rows: Rows, key: str | None) -> None:
+def test_counts_have_the_states_of_the_view(store: Store, rows: Rows, key: str | None) -> None:
     for n, shape in enumerate(SHAPES.values(), 1):
         rows.insert(n, key=key, **shape)
     rows.insert(3, destination="mails", key=key)
@@ -48,11 +48,11 @@ def test_the_states_are_those_of_the_view(store: Store, rows: Rows, key: str | N
     assert of(store, "mails").due == 3
 
 
-def test_a_destination_that_has_nothing_is_there_too(store: Store) -> None:
+def test_a_destination_without_messages_is_counted_as_empty(store: Store) -> None:
     assert destinations(store) == {"orders": DestinationStatus()}
 
 
-def test_what_is_not_configured_any_more_is_found(store: Store, rows: Rows) -> None:
+def test_destinations_that_are_no_longer_configured_are_counted(store: Store, rows: Rows) -> None:
     rows.insert(2, destination="former", status="dead", dead_at=seconds_from_now(-5))
     rows.insert(1, destination="older", key="k")
     assert destinations(store).keys() == {"orders", "former", "older"}
@@ -60,19 +60,21 @@ def test_what_is_not_configured_any_more_is_found(store: Store, rows: Rows) -> N
 
 
 class TestOldest:
-    def test_is_as_long_as_it_has_been_due(self, store: Store, rows: Rows) -> None:
+    def test_is_the_time_since_it_became_due(self, store: Store, rows: Rows) -> None:
         assert of(store).oldest is None
         rows.insert(1, locked_until=seconds_from_now(-60))
         rows.insert(1, locked_until=seconds_from_now(-600), priority=-1)
         rows.insert(1, locked_until=seconds_from_now(-6000), status="dead", dead_at=seconds_from_now(-6000))
         assert of(store).oldest == pytest.approx(600, abs=30)
 
-    def test_of_a_scheduled_one_counts_from_when_it_is_due(self, store: Store, rows: Rows) -> None:
+    def test_of_a_scheduled_message_counts_from_when_it_is_due(self, store: Store, rows: Rows) -> None:
         rows.insert(1, created_at=seconds_from_now(-6000), locked_until=seconds_from_now(60))
         assert of(store).oldest is None
 
     @pytest.mark.parametrize("key", [None, "k"])
-    def test_of_what_nobody_begins_counts_from_the_first(self, store: Store, rows: Rows, key: str | None) -> None:
+    def test_of_a_message_that_nobody_begins_counts_from_the_first_time_it_was_due(
+        self, store: Store, rows: Rows, key: str | None
+    ) -> None:
         """As it looks when no worker publishes: claimed again and again."""
         ids = rows.insert(1, created_at=seconds_from_now(-600), key=key)
         rows.change(ids, lease=A_LEASE, locked_until=seconds_from_now(30), last_error_code="lease_expired")
@@ -84,33 +86,35 @@ class TestOldest:
         rows.insert(1, created_at=seconds_from_now(-6000), attempts=5, locked_until=seconds_from_now(-60))
         assert of(store).oldest == pytest.approx(60, abs=30)
 
-    def test_of_keys_is_that_of_their_heads(self, store: Store, rows: Rows) -> None:
+    def test_of_messages_with_a_key_only_heads_count(self, store: Store, rows: Rows) -> None:
         rows.insert(1, key="a", locked_until=seconds_from_now(-60))
         rows.insert(1, key="b", locked_until=seconds_from_now(-600))
         rows.insert(1, key="c", locked_until=seconds_from_now(60))
         rows.insert(1, key="c", locked_until=seconds_from_now(-6000))
         assert of(store).oldest == pytest.approx(600, abs=30)
 
-    def test_of_what_a_dead_message_holds_up_is_not_counted_but_the_key_is(self, store: Store, rows: Rows) -> None:
+    def test_messages_behind_a_dead_one_do_not_count_but_their_key_does(self, store: Store, rows: Rows) -> None:
         rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-6000))
         rows.insert(4, key="a", locked_until=seconds_from_now(-6000))
         rows.insert(1, key="b", locked_until=seconds_from_now(-60))
         found = of(store)
         assert (found.held_up, found.oldest) == (1, pytest.approx(60, abs=30))
 
-    def test_of_what_a_dead_message_does_not_hold_up_is(self, new_store: MakeStore, rows: Rows, stream: object) -> None:
+    def test_messages_behind_a_dead_one_count_if_it_does_not_block(
+        self, new_store: MakeStore, rows: Rows, stream: object
+    ) -> None:
         store = new_store(destinations={"orders": {"url": stream.url, "on_dead": "skip"}})  # type: ignore[attr-defined]
         rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-6000))
         rows.insert(4, key="a", locked_until=seconds_from_now(-600))
         found = of(store)
         assert (found.held_up, found.oldest) == (0, pytest.approx(600, abs=30))
 
-    def test_of_times_that_are_none_is_long(self, store: Store, rows: Rows) -> None:
+    def test_of_a_time_of_minus_infinity_is_long(self, store: Store, rows: Rows) -> None:
         rows.insert(1, locked_until=literal_column("'-infinity'::timestamptz"))
         assert of(store).oldest == 1e10
 
 
-def test_beyond_the_bound_it_is_estimated(store: Store, rows: Rows, connection: Connection) -> None:
+def test_counts_beyond_the_bound_are_estimated(store: Store, rows: Rows, connection: Connection) -> None:
     rows.insert(3000)
     rows.insert(2000, locked_until=seconds_from_now(3600))
     rows.insert(1500, key="k")
@@ -129,7 +133,7 @@ def test_beyond_the_bound_it_is_estimated(store: Store, rows: Rows, connection: 
     assert (few.states["pending"], few.estimated) == (500, set())
 
 
-def test_a_million_rows_are_not_read_for_it(store: Store, rows: Rows, connection: Connection) -> None:
+def test_counting_a_million_rows_reads_few_of_them(store: Store, rows: Rows, connection: Connection) -> None:
     """By the pages that PostgreSQL touches."""
     rows.insert(60_000)
     rows.insert(30_000, key="k")

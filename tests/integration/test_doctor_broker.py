@@ -38,14 +38,14 @@ def there(settings: MakeSettings, server: EmbeddedValkey) -> Settings:
     return settings(broker_url=server.url)
 
 
-def test_one_in_order(there: Settings, client: redis.Redis) -> None:
+def test_a_healthy_broker_has_no_finding(there: Settings, client: redis.Redis) -> None:
     assert found(there, *OF_THE_BROKER) == {}
     [part] = [part for part in examine(there).parts if part.subject == "Broker"]
     assert part.in_order[0].startswith("Valkey ")
     assert "no other app is in the Redis database" in part.in_order
 
 
-def test_one_that_is_away_is_one_finding_and_the_rest_is_looked_at(settings: MakeSettings, rows: Rows) -> None:
+def test_an_unreachable_broker_is_one_finding_and_the_rest_is_checked(settings: MakeSettings, rows: Rows) -> None:
     seen = examine(settings(broker_url=NOBODY.replace("//", "//:secret@")))
     assert [finding.code for finding in seen.findings if finding.code.startswith("broker")] == ["broker_away"]
     assert "secret" not in str(seen)
@@ -55,7 +55,7 @@ def test_one_that_is_away_is_one_finding_and_the_rest_is_looked_at(settings: Mak
     assert not parts["Tables"].findings
 
 
-def test_one_that_nobody_has_named(settings: MakeSettings) -> None:
+def test_a_broker_that_is_not_configured(settings: MakeSettings) -> None:
     unknown = found(settings(broker_url=None), "broker_unknown")["broker_unknown"]
     assert unknown.severity is Severity.NOTE
 
@@ -69,7 +69,7 @@ def test_one_that_nobody_has_named(settings: MakeSettings) -> None:
         ("noeviction", "100mb", None),
     ],
 )
-def test_what_it_evicts(
+def test_an_eviction_policy(
     there: Settings, client: redis.Redis, policy: str, limit: str, severity: Severity | None
 ) -> None:
     client.config_set("maxmemory", limit)
@@ -78,7 +78,7 @@ def test_what_it_evicts(
     assert (seen["eviction"].severity if seen else None) is severity
 
 
-def test_one_that_forbids_config_says_it_all_the_same(
+def test_a_server_that_forbids_config_is_checked_all_the_same(
     server: EmbeddedValkey, settings: MakeSettings, client: redis.Redis
 ) -> None:
     """As managed servers do."""
@@ -94,14 +94,18 @@ def test_one_that_forbids_config_says_it_all_the_same(
 
 
 @pytest.mark.parametrize(("share", "severity"), [(0.5, None), (0.88, Severity.WARNING), (0.97, Severity.ERROR)])
-def test_one_that_is_nearly_full(there: Settings, client: redis.Redis, share: float, severity: Severity | None) -> None:
+def test_a_broker_that_is_nearly_full(
+    there: Settings, client: redis.Redis, share: float, severity: Severity | None
+) -> None:
     client.set("much", "x" * 100 * 2**20)
     client.config_set("maxmemory", int(client.info("memory")["used_memory"] / share))
     seen = found(there, "memory_low")
     assert (seen["memory_low"].severity if seen else None) is severity
 
 
-def test_another_app_that_has_queues_there(there: Settings, client: redis.Redis, server: EmbeddedValkey) -> None:
+def test_another_app_with_queues_in_the_same_database(
+    there: Settings, client: redis.Redis, server: EmbeddedValkey
+) -> None:
     """No worker of it needs to run for that."""
     with Celery("shop", broker=server.url, set_as_current=False) as shop, shop.connection_for_write() as connection:
         shop.amqp.queues["celery"](connection.default_channel).declare()
@@ -132,7 +136,7 @@ def test_another_app_in_the_database_of_an_app_that_has_a_prefix(
     mine.close()
 
 
-def test_a_database_full_of_other_things(there: Settings, client: redis.Redis) -> None:
+def test_a_database_full_of_other_keys(there: Settings, client: redis.Redis) -> None:
     pipeline = client.pipeline(transaction=False)
     for n in range(25_000):
         pipeline.set(f"cache:{n}", 1)

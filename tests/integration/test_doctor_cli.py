@@ -59,7 +59,7 @@ def test_for_programs_it_is_one_object(run: Run) -> None:
     assert said["not_looked_at"] == []
 
 
-def test_what_is_asked_for_alone(run: Run) -> None:
+def test_only_checks_for_one_code(run: Run) -> None:
     assert (run("--only", "index_missing").exit_code, run("--only", "index_missing").stdout) == (
         0, "Everything that was looked at is in order.\n"
     )  # fmt: skip
@@ -68,7 +68,7 @@ def test_what_is_asked_for_alone(run: Run) -> None:
     assert said["in_order"] == []
 
 
-def test_what_can_t_be_looked_at_is_not_said_to_be_in_order(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_subjects_that_could_not_be_checked_are_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_DATABASE_URL", "postgresql://127.0.0.1:1/outbox")
     told = run("--json", "--only", "index_missing")
     assert told.exit_code == 1
@@ -76,7 +76,7 @@ def test_what_can_t_be_looked_at_is_not_said_to_be_in_order(run: Run, monkeypatc
     assert json.loads(told.stdout)["not_looked_at"] == ["Tables"]
 
 
-def test_a_code_that_there_is_not_is_bad_usage(run: Run) -> None:
+def test_an_unknown_code_is_bad_usage(run: Run) -> None:
     refused = run("--only", "no_beet")
     assert refused.exit_code == 2
     assert "no_beat" in refused.output

@@ -25,16 +25,14 @@ def of_the_database(settings: Settings) -> tuple[list[Finding], list[str]]:
     return part.findings, part.in_order
 
 
-def test_a_server_in_order(settings: MakeSettings, rows: Rows) -> None:
+def test_a_healthy_server_has_no_finding(settings: MakeSettings, rows: Rows) -> None:
     findings, in_order = of_the_database(settings())
     assert findings == []
     assert in_order[0].startswith("PostgreSQL ")
     assert "no pooler in between" in in_order
 
 
-def test_a_server_that_is_away_is_one_finding_and_the_rest_is_looked_at(
-    settings: MakeSettings, broker_url: str
-) -> None:
+def test_an_unreachable_server_is_one_finding_and_the_rest_is_checked(settings: MakeSettings, broker_url: str) -> None:
     seen = examine(settings(database_url="postgresql://me:secret@127.0.0.1:1/outbox", broker_url=broker_url))
     away = [finding for finding in seen.findings if finding.code not in ("no_workers", "destination_away")]
     assert [finding.code for finding in away] == ["database_away"]
@@ -46,7 +44,7 @@ def test_a_server_that_is_away_is_one_finding_and_the_rest_is_looked_at(
     assert parts["Destinations"].in_order
 
 
-def test_no_database_at_all(settings: MakeSettings) -> None:
+def test_no_database_is_configured(settings: MakeSettings) -> None:
     assert "database_url" in found(settings(database_url=None), "settings")["settings"].fact
 
 
@@ -56,7 +54,7 @@ def test_a_database_that_takes_no_writes(settings: MakeSettings, rows: Rows, eng
     assert read_only.severity is Severity.ERROR
 
 
-def test_settings_that_are_not_in_force(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
+def test_missing_session_settings(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
     role = f"{schema}_role"
     with engine.begin() as connection:
         connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'"))
@@ -130,7 +128,7 @@ class TestPgBouncer:
         assert "a pooler in transaction mode, which keeps track of prepared statements" in in_order
 
 
-def test_a_slow_database_is_found_and_said_to_be_so_in_some_seconds(settings: MakeSettings, rows: Rows) -> None:
+def test_a_slow_database_is_reported_within_seconds(settings: MakeSettings, rows: Rows) -> None:
     url = make_url(settings().database_url or "")
     with Proxy(url.port or 0) as proxy:
         far = url.set(port=proxy.port).render_as_string(hide_password=False)

@@ -48,7 +48,7 @@ def listening(context: ssl.SSLContext | None = None) -> Iterator[int]:
         thread.join(5)
 
 
-def test_one_that_takes_the_broker_of_an_application_that_is_not_known_here(settings: MakeSettings) -> None:
+def test_a_destination_on_an_unknown_broker_is_not_checked(settings: MakeSettings) -> None:
     """Its settings are right: where the relay is installed, they need no broker."""
     tasks = {"tasks": {"url": "celery://?queue=shop"}}
     seen = found(settings(broker_url=None, destinations=tasks), *OF_DESTINATIONS)
@@ -92,14 +92,14 @@ def certificate(tmp_path: Path) -> Path:
     return path
 
 
-def test_one_that_answers_is_in_order(settings: MakeSettings) -> None:
+def test_a_destination_that_answers_has_no_finding(settings: MakeSettings) -> None:
     assert found(settings(), *OF_DESTINATIONS) == {}
     [part] = [part for part in examine(settings()).parts if part.subject == "Destinations"]
     assert part.in_order[0].endswith("outbox.toml; destinations: orders")
     assert part.in_order[1:] == ["every destination has a publisher", "a connection to orders can be opened"]
 
 
-def test_one_that_nobody_answers_for(settings: MakeSettings, stream: Stream) -> None:
+def test_a_destination_out_of_reach(settings: MakeSettings, stream: Stream) -> None:
     some = {"orders": {"url": stream.url}, "gone": {"url": "nats://me:secret@127.0.0.1:1/shop"}}
     away = found(settings(destinations=some), *OF_DESTINATIONS)
     assert away.keys() == {"destination_away"}
@@ -113,7 +113,7 @@ def test_a_name_that_can_t_be_resolved(settings: MakeSettings) -> None:
     assert "destination_away" in found(settings(destinations=nowhere), "destination_away")
 
 
-def test_one_of_several_servers(settings: MakeSettings) -> None:
+def test_one_of_several_servers_is_out_of_reach(settings: MakeSettings) -> None:
     with listening() as port:
         some = {"events": {"url": f"kafka://{LOOPBACK}:{port},{LOOPBACK}:1/orders"}}
         partly = found(settings(destinations=some), *OF_DESTINATIONS)
@@ -121,7 +121,7 @@ def test_one_of_several_servers(settings: MakeSettings) -> None:
     assert "1 of its 2 servers" in partly["destination_partly"].fact
 
 
-def test_one_whose_certificate_is_not_trusted(settings: MakeSettings, certificate: Path) -> None:
+def test_a_certificate_that_is_not_trusted(settings: MakeSettings, certificate: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     with listening(context) as port:
@@ -133,7 +133,7 @@ def test_one_whose_certificate_is_not_trusted(settings: MakeSettings, certificat
     assert trusted == {}
 
 
-def test_one_that_speaks_no_tls(settings: MakeSettings) -> None:
+def test_a_server_without_tls(settings: MakeSettings) -> None:
     with listening() as port:
         some = {"events": {"url": f"grpcs://localhost:{port}"}}
         assert found(settings(destinations=some), *OF_DESTINATIONS).keys() == {"destination_away"}
@@ -144,24 +144,24 @@ def test_a_publisher_that_is_not_installed(settings: MakeSettings) -> None:
     assert "'fax'" in missing["publisher_missing"].fact
 
 
-def test_a_url_that_can_t_work(settings: MakeSettings) -> None:
+def test_a_url_that_its_publisher_refuses(settings: MakeSettings) -> None:
     wrong = found(
         settings(destinations={"orders": {"url": "redis+stream://localhost:6379/one/two"}}), "destination_url"
     )
     assert "destinations.orders.url" in wrong["destination_url"].fact
 
 
-def test_one_without_an_address(settings: MakeSettings) -> None:
+def test_a_url_without_an_address(settings: MakeSettings) -> None:
     unknown = found(settings(destinations={"own": {"url": "own://"}}), "destination_unchecked")["destination_unchecked"]
     assert unknown.severity is Severity.NOTE
 
 
-def test_no_destination_at_all(settings: MakeSettings) -> None:
+def test_no_destination_is_configured(settings: MakeSettings) -> None:
     none = found(settings(destinations={}), "no_destinations")["no_destinations"]
     assert none.fact.startswith("No destination is configured: there is no settings file /")
 
 
-def test_whoever_does_not_answer_is_not_waited_for() -> None:
+def test_a_server_that_does_not_answer_is_not_waited_for() -> None:
     """A backlog that is full lets nobody in."""
     with socket.socket() as server, socket.socket() as first:
         server.bind((LOOPBACK, 0))

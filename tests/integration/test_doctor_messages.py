@@ -36,7 +36,7 @@ def beats(rows: Rows, kind: str, ago: float = 0.0, **facts: object) -> None:
 
 
 @pytest.mark.parametrize(("kind", "code"), [("beat", "no_beat"), ("claim", "no_claims")])
-def test_what_must_run_all_the_time(settings: MakeSettings, rows: Rows, kind: str, code: str) -> None:
+def test_a_missing_beat_or_claim(settings: MakeSettings, rows: Rows, kind: str, code: str) -> None:
     never = found(settings(), code)[code]
     assert never.severity is Severity.ERROR
     assert "never" in never.fact
@@ -49,13 +49,6 @@ def test_what_must_run_all_the_time(settings: MakeSettings, rows: Rows, kind: st
     assert found(settings(), code) == {}
 
 
-def test_beat_is_not_blamed_for_a_claim_worker_that_is_gone(settings: MakeSettings, rows: Rows) -> None:
-    for kind in ("beat", "claim"):
-        beats(rows, kind, 601.0)
-    beats(rows, "worker", 600.0, queues=[CLAIM_QUEUE])
-    assert found(settings(), "no_beat", "no_claims", "no_workers").keys() == {"no_claims", "no_workers"}
-
-
 def test_maintenance_is_due_some_hours_after_the_start(settings: MakeSettings, rows: Rows, run: Sql) -> None:
     assert found(settings(), "no_maintenance") == {}
     run("UPDATE outbox_versions SET applied_at = now() - interval '5 hours'")
@@ -64,7 +57,7 @@ def test_maintenance_is_due_some_hours_after_the_start(settings: MakeSettings, r
     assert found(settings(), "no_maintenance") == {}
 
 
-def test_messages_that_have_waited_for_long(settings: MakeSettings, rows: Rows) -> None:
+def test_messages_that_are_stale(settings: MakeSettings, rows: Rows) -> None:
     rows.insert(3, locked_until=seconds_from_now(-100))
     assert found(settings(), "stale") == {}
     rows.insert(1, locked_until=seconds_from_now(-400), key="order:42")

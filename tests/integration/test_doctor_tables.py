@@ -29,11 +29,11 @@ OF_TABLES = (
 )  # fmt: skip
 
 
-def test_nothing_is_found_in_tables_that_were_just_made(settings: MakeSettings, run: Sql) -> None:
+def test_new_tables_have_no_finding(settings: MakeSettings, run: Sql) -> None:
     assert found(settings(), *OF_TABLES) == {}
 
 
-def test_tables_that_are_not_there(settings: MakeSettings, schema: str) -> None:
+def test_missing_tables(settings: MakeSettings, schema: str) -> None:
     missing = found(settings())["schema_missing"]
     assert missing.severity is Severity.ERROR
     assert schema in missing.fact
@@ -71,7 +71,7 @@ def test_an_index_of_the_archive_can_t_be_made_concurrently(settings: MakeSettin
     assert found(settings(), "index_missing") == {}
 
 
-def test_an_index_of_other_columns_is_none(settings: MakeSettings, run: Sql) -> None:
+def test_an_index_of_other_columns_counts_as_missing(settings: MakeSettings, run: Sql) -> None:
     run(
         "DROP INDEX outbox_messages_due",
         "CREATE INDEX outbox_messages_due ON outbox_messages (destination, locked_until)",
@@ -82,7 +82,7 @@ def test_an_index_of_other_columns_is_none(settings: MakeSettings, run: Sql) -> 
     assert found(settings(), "index_missing") == {}
 
 
-def test_an_index_whose_making_was_broken_off(settings: MakeSettings, run: Sql, rows: Rows) -> None:
+def test_an_index_whose_build_was_broken_off(settings: MakeSettings, run: Sql, rows: Rows) -> None:
     rows.insert(2)
     run("DROP INDEX outbox_messages_dead")
     with pytest.raises(DBAPIError, match="could not create unique index"):
@@ -92,7 +92,7 @@ def test_an_index_whose_making_was_broken_off(settings: MakeSettings, run: Sql, 
     assert invalid.remedy.startswith("REINDEX INDEX CONCURRENTLY")
 
 
-def test_triggers_that_do_not_fire(settings: MakeSettings, run: Sql) -> None:
+def test_a_disabled_trigger(settings: MakeSettings, run: Sql) -> None:
     run("ALTER TABLE outbox_messages DISABLE TRIGGER outbox_keep_order")
     lost = found(settings(), "trigger_missing")["trigger_missing"]
     assert "disabled: outbox_keep_order." in lost.fact
@@ -143,7 +143,7 @@ ALTER TABLE outbox_archive ATTACH PARTITION outbox_archive_{} FOR VALUES FROM ('
 
 
 @pytest.mark.parametrize("statement", ["ALTER TABLE outbox_archive DETACH PARTITION outbox_archive_{}", OTHER_BOUNDS])
-def test_what_is_only_named_like_a_day_s_partition(
+def test_a_table_that_is_only_named_like_a_partition(
     settings: MakeSettings, run: Sql, store: Store, rows: Rows, statement: str
 ) -> None:
     run(f"{ARCHIVED} '0 days'", on_today(statement))
@@ -166,7 +166,7 @@ def test_rows_in_the_default_partition(settings: MakeSettings, run: Sql, store: 
 
 
 @pytest.mark.parametrize("option", ["autovacuum_enabled = false", "autovacuum_enabled = off"])
-def test_a_table_that_nobody_vacuums(settings: MakeSettings, run: Sql, option: str) -> None:
+def test_a_table_without_autovacuum(settings: MakeSettings, run: Sql, option: str) -> None:
     run(f"ALTER TABLE outbox_messages SET ({option})")
     off = found(settings(), "autovacuum_off")["autovacuum_off"]
     assert off.fact == "Autovacuum is off for outbox_messages."
@@ -186,7 +186,7 @@ def test_dead_rows_that_nobody_removes(settings: MakeSettings, run: Sql, rows: R
     eventually(lambda: not found(few, "dead_rows"))
 
 
-def test_options_that_were_lost_and_options_of_one_s_own(settings: MakeSettings, run: Sql) -> None:
+def test_lost_and_changed_table_options(settings: MakeSettings, run: Sql) -> None:
     run("ALTER TABLE outbox_messages SET (fillfactor = 90)")
     assert found(settings(), "table_options")["table_options"].severity is Severity.NOTE
     run(
@@ -229,10 +229,10 @@ class TestRights:
         run(*left.remedy.splitlines()[:2])
         assert found(as_role, "rights_missing") == {}
 
-    def test_of_the_owner_are_all_there(self, as_role: Settings, run: Sql, engine: Engine, role: str) -> None:
+    def test_the_owner_has_all(self, as_role: Settings, run: Sql, engine: Engine, role: str) -> None:
         run(f"GRANT {engine.url.username} TO {role}")
         assert found(as_role, "rights_missing") == {}
 
-    def test_not_even_to_look_into_the_schema(self, as_role: Settings, run: Sql, schema: str, role: str) -> None:
+    def test_missing_on_the_schema(self, as_role: Settings, run: Sql, schema: str, role: str) -> None:
         run(f"REVOKE USAGE ON SCHEMA {schema} FROM {role}")
         assert "rights_missing" in found(as_role)

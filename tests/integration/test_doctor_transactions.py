@@ -96,7 +96,7 @@ def test_marks_of_another_outbox_are_not_ours(settings: MakeSettings, rows: Rows
         assert of(settings(stale_after=SOON), "writer_open", pid) is None
 
 
-def test_a_session_that_only_idles_in_its_transaction(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
+def test_a_session_that_idles_in_a_transaction(settings: MakeSettings, rows: Rows, engine: Engine) -> None:
     slow = settings(stale_after=SOON)
     with session(engine) as (_, pid):
         idle = of(slow, "idle_in_transaction", pid)
@@ -105,7 +105,9 @@ def test_a_session_that_only_idles_in_its_transaction(settings: MakeSettings, ro
         assert of(slow, "xmin_held", pid) is None
 
 
-def test_sessions_that_can_t_be_looked_into(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
+def test_sessions_that_our_role_may_not_look_into(
+    settings: MakeSettings, rows: Rows, engine: Engine, schema: str
+) -> None:
     role = f"{schema}_role"
     with engine.begin() as connection:
         connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'"))
@@ -141,7 +143,7 @@ def elsewhere(settings: MakeSettings, another_server: EmbeddedPostgres) -> Setti
     return made
 
 
-def test_a_prepared_transaction_that_nobody_ends(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
+def test_a_prepared_transaction(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
     assert found(elsewhere, "prepared_transaction") == {}
     with psycopg.connect(another_server.url, autocommit=True) as connection:
         connection.execute("BEGIN")
@@ -155,7 +157,7 @@ def test_a_prepared_transaction_that_nobody_ends(elsewhere: Settings, another_se
     assert found(elsewhere, "prepared_transaction") == {}
 
 
-def test_a_server_that_vacuums_nothing(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
+def test_a_server_without_autovacuum(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
     with psycopg.connect(another_server.url, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET autovacuum = off")
         connection.execute("SELECT pg_reload_conf()")
@@ -166,7 +168,7 @@ def test_a_server_that_vacuums_nothing(elsewhere: Settings, another_server: Embe
     eventually(lambda: not found(elsewhere, "autovacuum_off"))
 
 
-def test_a_slot_of_a_standby_that_has_gone(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
+def test_a_slot_of_a_missing_standby(elsewhere: Settings, another_server: EmbeddedPostgres) -> None:
     with psycopg.connect(another_server.url, autocommit=True) as connection:
         connection.execute("SELECT pg_create_physical_replication_slot('standby')")
         assert found(elsewhere, "slot_holds_rows") == {}

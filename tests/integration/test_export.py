@@ -92,7 +92,7 @@ def duck(place: Path, format: str, query: str) -> list[tuple[Any, ...]]:
 
 class TestFiles:
     @pytest.mark.parametrize("format", FORMATS)
-    def test_are_read_by_duckdb_as_they_are(
+    def test_duckdb_reads_the_same_rows(
         self, archived: Archived, new_store: MakeStore, place: Path, format: str
     ) -> None:
         store = new_store(archive_export=f"file://{place}", archive_format=format)
@@ -169,7 +169,7 @@ class TestFiles:
         assert shown == {**expected, "id": str(expected["id"]), "payload": bytes(expected["payload"])}
 
     @pytest.mark.parametrize("format", FORMATS)
-    def test_hold_times_that_no_file_can(
+    def test_bound_times_that_files_can_not_have(
         self, archived: Archived, new_store: MakeStore, place: Path, format: str
     ) -> None:
         store = new_store(archive_export=f"file://{place}", archive_format=format)
@@ -179,7 +179,7 @@ class TestFiles:
         years = duck(place, format, "SELECT year(created_at::TIMESTAMP) FROM archive ORDER BY 1")
         assert years == [(1,), (1,), (9999,), (9999,)]
 
-    def test_are_written_in_lots_that_memory_has_room_for(
+    def test_are_written_in_lots_that_fit_into_memory(
         self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(archive, "LOT", 1_000_000)
@@ -215,15 +215,15 @@ class TestMeasure:
         return tuple(values.get(name, plain[kind]) for name, kind in archive_files.COLUMNS.items())
 
     @pytest.mark.parametrize("column", archive_files.COLUMNS)
-    def test_finds_any_value_that_was_altered(self, column: str) -> None:
+    def test_differs_if_a_value_was_altered(self, column: str) -> None:
         other = {"integer": 2, "bytes": b"\0", "time": 2, "text": None}[archive_files.COLUMNS[column]]
         assert archive_files.measured([self.row()]) != archive_files.measured([self.row(**{column: other})])
 
-    def test_finds_what_moved_from_one_column_to_the_next(self) -> None:
+    def test_differs_if_text_moved_to_the_next_column(self) -> None:
         one, other = self.row(destination="1:a"), self.row(key="1:a")
         assert archive_files.measured([one]) != archive_files.measured([other])
 
-    def test_finds_rows_that_are_lost_or_doubled(self) -> None:
+    def test_differs_if_rows_were_lost_or_doubled(self) -> None:
         rows = [self.row(seq=number) for number in range(5)]
         whole = archive_files.measured(rows)
         assert archive_files.measured(reversed(rows)) == whole
@@ -251,7 +251,7 @@ def altered(rows: Any, how: str) -> Iterator[Any]:
 class TestNothingIsDroppedUnverified:
     @pytest.mark.parametrize("format", FORMATS)
     @pytest.mark.parametrize("how", ["lost", "doubled", "altered"])
-    def test_a_file_that_is_not_what_was_written(
+    def test_an_altered_file_is_found_and_written_again(
         self,
         archived: Archived,
         new_store: MakeStore,
@@ -287,7 +287,7 @@ class TestNothingIsDroppedUnverified:
         assert duck(place, format, "SELECT count(*) FROM archive") == [(10,)]
 
     @pytest.mark.parametrize("damage", [b"", b"PAR1", b"\x00" * 100])
-    def test_a_file_that_is_cut_short_or_overwritten(
+    def test_a_damaged_file_is_found_and_written_again(
         self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes
     ) -> None:
         archived.fill(archived.ago(8), 10)
@@ -343,14 +343,14 @@ class TestNothingIsDroppedUnverified:
         assert (list(done.kept), done.dropped) == ([archived.ago(9)], [archived.ago(8)])
         assert archived.count() == 2
 
-    def test_a_password_of_the_storage_is_not_told(self, archived: Archived, new_store: MakeStore) -> None:
+    def test_errors_do_not_show_the_password_of_the_storage(self, archived: Archived, new_store: MakeStore) -> None:
         store = new_store(archive_export="ftp://user:s3cret@127.0.0.1:1/outbox")
         archived.fill(archived.ago(8))
         [why] = drop_days(store, WEEK).kept.values()
         assert "ftp://127.0.0.1:1/outbox" in why
         assert "s3cret" not in why
 
-    def test_rows_that_came_while_it_was_written(
+    def test_rows_that_came_during_the_export_are_exported_too(
         self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Nobody does that who leaves finished_at to the clock; found it is all the same, before the drop."""
@@ -369,7 +369,7 @@ class TestNothingIsDroppedUnverified:
 
 
 class TestRepetition:
-    def test_what_was_verified_is_not_written_again(self, archived: Archived, exporter: Store, place: Path) -> None:
+    def test_a_verified_file_is_not_written_again(self, archived: Archived, exporter: Store, place: Path) -> None:
         archived.fill(archived.ago(8), 10)
         [first] = export_days(exporter, f"file://{place}")
         file = directory(place, archived) / "part-0.parquet"
@@ -380,9 +380,7 @@ class TestRepetition:
         assert file.stat().st_mtime_ns == written
 
     @pytest.mark.parametrize("lost", ["part-0.parquet", "_manifest.json"])
-    def test_what_has_vanished_is_written_again(
-        self, archived: Archived, exporter: Store, place: Path, lost: str
-    ) -> None:
+    def test_a_missing_file_is_written_again(self, archived: Archived, exporter: Store, place: Path, lost: str) -> None:
         archived.fill(archived.ago(8), 10)
         export_days(exporter, f"file://{place}")
         (directory(place, archived) / lost).unlink()
@@ -390,7 +388,7 @@ class TestRepetition:
         assert duck(place, "parquet", "SELECT count(*) FROM archive") == [(10,)]
         assert [part["file"] for part in manifest(place, archived)] == ["part-0.parquet"]
 
-    def test_rows_of_a_day_that_is_gone_are_another_part(
+    def test_later_rows_of_a_dropped_day_become_another_part(
         self, archived: Archived, exporter: Store, place: Path
     ) -> None:
         """The first part is the only copy of what it holds."""
@@ -440,7 +438,7 @@ class TestKilled:
         assert {path.name for path in half.iterdir()} == {"part-0.parquet", "_manifest.json"}
         assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(60_000, 60_000)]
 
-    def test_between_taking_out_and_dropping(
+    def test_between_detaching_and_dropping(
         self, archived: Archived, exporter: Store, place: Path, environment: dict[str, str]
     ) -> None:
         archived.fill(archived.ago(8), 60_000)

@@ -57,11 +57,11 @@ def codes(settings: Settings, worker: str | None = None) -> list[tuple[str, str]
     return [(finding.code, finding.about) for finding in examine(settings, worker)]
 
 
-def test_an_idle_relay_is_in_order(site: Settings) -> None:
+def test_an_idle_relay_is_healthy(site: Settings) -> None:
     assert examine(site) == []
 
 
-def test_workers_that_share_a_name_are_told_as_that_and_not_as_missing(
+def test_workers_that_share_a_name_are_reported_as_that_and_not_as_missing(
     site: Settings, store: Store, seen: Seen
 ) -> None:
     seen(300, "claim@here", "worker")
@@ -82,14 +82,14 @@ def test_workers_that_share_a_name_are_told_as_that_and_not_as_missing(
     assert ("name", "celery@here") not in codes(site)
 
 
-def test_messages_for_an_unknown_destination_are_none(site: Settings, rows: Rows) -> None:
+def test_due_messages_for_an_unknown_destination_are_a_problem(site: Settings, rows: Rows) -> None:
     rows.insert(1, destination="new")
     [finding] = examine(site)
     assert (finding.code, finding.about) == ("unknown", "new")
     assert "after 60 min they are dead letters" in finding.text
 
 
-def test_so_is_one_with_much_to_do(site: Settings, rows: Rows) -> None:
+def test_a_busy_relay_is_healthy(site: Settings, rows: Rows) -> None:
     rows.insert(1000)
     rows.insert(10, key="a")
     rows.insert(10, attempts=3, created_at=seconds_from_now(-9999), locked_until=seconds_from_now(60))
@@ -98,7 +98,9 @@ def test_so_is_one_with_much_to_do(site: Settings, rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "a"])
-def test_messages_that_nobody_sends_are_not(site: Settings, rows: Rows, key: str | None) -> None:
+def test_a_message_that_is_due_for_longer_than_stale_after_is_a_problem(
+    site: Settings, rows: Rows, key: str | None
+) -> None:
     rows.insert(1000)
     rows.insert(1, key=key, locked_until=seconds_from_now(-site.stale_after - 60))
     [finding] = examine(site)
@@ -106,7 +108,9 @@ def test_messages_that_nobody_sends_are_not(site: Settings, rows: Rows, key: str
     assert finding.text == "orders: the oldest message has been due for 6 min"
 
 
-def test_those_of_a_destination_that_is_paused_or_left_alone_are(site: Settings, store: Store, rows: Rows) -> None:
+def test_old_messages_of_a_paused_or_failing_destination_are_no_problem(
+    site: Settings, store: Store, rows: Rows
+) -> None:
     rows.insert(5, locked_until=seconds_from_now(-9999))
     pauses.pause(store, "orders", "alice", None)
     assert examine(site) == []
@@ -118,7 +122,7 @@ def test_those_of_a_destination_that_is_paused_or_left_alone_are(site: Settings,
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_queue_that_no_worker_consumes_is_not(site: Settings, seen: Seen, queue: str) -> None:
+def test_a_queue_without_a_worker_is_a_problem(site: Settings, seen: Seen, queue: str) -> None:
     others = tuple({*QUEUES} - {queue})
     seen(600, "claim@here", "worker")
     seen(600, "publish@here", "worker", (queue,))
@@ -128,7 +132,7 @@ def test_a_queue_that_no_worker_consumes_is_not(site: Settings, seen: Seen, queu
     assert " was last seen 10 min ago" in examine(site)[0].text
 
 
-def test_no_beat_is_not(site: Settings, seen: Seen) -> None:
+def test_a_missing_beat_is_a_problem(site: Settings, seen: Seen) -> None:
     seen(600, "beat")
     [finding] = examine(site)
     assert finding.code == "beat"
@@ -144,16 +148,17 @@ def test_beat_is_not_blamed_for_a_claim_worker_that_is_gone(site: Settings, seen
     assert codes(site) == [("queue", "outbox.claim"), ("queue", "outbox.maintain")]
 
 
-def test_no_claim_is_not_if_something_is_due(site: Settings, seen: Seen, rows: Rows, store: Store) -> None:
+def test_a_missing_claim_is_a_problem_if_something_is_due(site: Settings, seen: Seen, rows: Rows, store: Store) -> None:
     seen(90, "claim")
     assert examine(site) == []
     rows.insert(1, locked_until=seconds_from_now(-60))
     assert codes(site) == [("claim", "")]
+    assert examine(site.replace(claim_interval=60.0)) == []
     pauses.pause(store, "orders", "alice", None)
     assert examine(site) == []
 
 
-def test_messages_that_are_claimed_and_nobody_sends_are_not(
+def test_messages_that_are_claimed_but_not_sent_are_a_problem(
     site: Settings, seen: Seen, rows: Rows, store: Store
 ) -> None:
     """Their leases run out, and they are claimed again and again."""
@@ -178,7 +183,7 @@ def test_messages_that_are_claimed_and_nobody_sends_are_not(
     assert examine(site) == []
 
 
-def test_a_worker_that_is_not_seen_any_more_is_not(site: Settings, seen: Seen) -> None:
+def test_a_worker_without_a_fresh_heartbeat_is_a_problem(site: Settings, seen: Seen) -> None:
     assert examine(site, "publish@here") == []
     seen(600, "publish@here", "worker")
     assert codes(site, "publish@here") == [("worker", "publish@here")]
@@ -187,7 +192,7 @@ def test_a_worker_that_is_not_seen_any_more_is_not(site: Settings, seen: Seen) -
     assert finding.text == "other@here has no heartbeat; those that have: claim@here, publish@here"
 
 
-def test_a_database_that_is_away_is_not(site: Settings) -> None:
+def test_an_unreachable_database_is_a_problem(site: Settings) -> None:
     away = site.replace(database_url="postgresql://me:secret@127.0.0.1:1/none")
     [finding] = examine(away)
     assert finding.code == "database"
@@ -195,7 +200,7 @@ def test_a_database_that_is_away_is_not(site: Settings) -> None:
     assert codes(away, "claim@here") == [("database", "")]
 
 
-def test_tables_that_are_missing_are_not(site: Settings) -> None:
+def test_missing_tables_are_a_problem(site: Settings) -> None:
     assert codes(site.replace(database_schema="nobody_has_made_it")) == [("tables", "")]
 
 
@@ -210,7 +215,7 @@ class TestCommand:
         }
         return lambda *arguments: CliRunner().invoke(outbox, ["health", *arguments], env=env)
 
-    def test_says_so_with_its_exit_code(self, run: Callable[..., Result], seen: Seen) -> None:
+    def test_its_exit_code_says_whether_there_is_a_problem(self, run: Callable[..., Result], seen: Seen) -> None:
         fine = run()
         assert (fine.exit_code, fine.stdout) == (0, "in order\n")
         assert json.loads(run("--json").stdout) == {"ok": True, "findings": []}
@@ -220,7 +225,7 @@ class TestCommand:
         told: dict[str, Any] = json.loads(run("--json").stdout)
         assert (told["ok"], told["findings"][0]["code"]) == (False, "beat")
 
-    def test_knows_the_name_of_this_host(self, run: Callable[..., Result], seen: Seen) -> None:
+    def test_percent_h_stands_for_this_host(self, run: Callable[..., Result], seen: Seen) -> None:
         assert run("--worker", "own@%h").exit_code == 1
         seen(1, f"own@{socket.gethostname()}", "worker")
         assert run("--worker", "own@%h").exit_code == 0

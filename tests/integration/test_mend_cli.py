@@ -113,7 +113,7 @@ class TestList:
         assert Duration().convert(text, None, None) == seconds
 
     @pytest.mark.parametrize("text", ["", "90", "3x", "-1s", "1h30m"])
-    def test_what_is_no_length_of_time(self, text: str) -> None:
+    def test_refuses_what_is_not_a_length_of_time(self, text: str) -> None:
         with pytest.raises(click.BadParameter, match="no length of time"):
             Duration().convert(text, None, None)
 
@@ -135,7 +135,7 @@ class TestShow:
         assert base64.b64decode(told(run("show", id, "--json"))["payload_base64"]) == b"\x00\xff\n"
         assert "00 ff 0a" in run("show", id).stdout
 
-    def test_what_is_not_there(self, run: Run) -> None:
+    def test_a_message_that_does_not_exist(self, run: Run) -> None:
         missing = run("show", str(uuid4()))
         assert (missing.exit_code, "There is no message" in missing.stderr) == (1, True)
         assert run("show", "01a2").exit_code == 2
@@ -186,13 +186,13 @@ class TestActs:
         assert (act.who, act.count, act.facts) == (getpass.getuser(), 3, {"states": ["dead"]})
         assert run("redrive", "--all", "--yes").stdout == "There is nothing to redrive.\n"
 
-    def test_need_to_be_told_upon_what(self, run: Run) -> None:
+    def test_refuse_to_act_without_a_filter(self, run: Run) -> None:
         for command in ("redrive", "discard"):
             assert run(command, "--yes").exit_code == 2
             assert run(command, str(uuid4()), "--all").exit_code == 2
             assert run(command, "--all", "--json").exit_code == 2
 
-    def test_tell_what_is_not_dead(self, run: Run, rows: Rows) -> None:
+    def test_report_messages_that_are_not_dead(self, run: Run, rows: Rows) -> None:
         [dead], [pending], nobody = bury(rows), rows.insert(), str(uuid4())
         done = run("redrive", dead, pending, nobody, "--yes")
         assert done.exit_code == 1
@@ -202,16 +202,16 @@ class TestActs:
         again = told(run("redrive", dead, "--yes", "--json"))
         assert (again["redriven"], again["missed"]) == (0, [{"id": dead, "state": "pending"}])
 
-    def test_take_no_more_than_they_may(self, run: Run, rows: Rows) -> None:
+    def test_obey_the_limit(self, run: Run, rows: Rows) -> None:
         bury(rows, 5)
         assert told(run("redrive", "--all", "--limit", "2", "--yes", "--json"))["redriven"] == 2
         assert told(run("redrive", "--all", "--dry-run", "--json"))["count"] == 3
 
-    def test_warn_of_what_would_be_dead_again(self, run: Run, rows: Rows) -> None:
+    def test_warn_if_messages_would_die_again(self, run: Run, rows: Rows) -> None:
         bury(rows, destination="gone")
         assert "'gone' is not configured" in run("redrive", "--all", "--dry-run").stderr
 
-    def test_discard_only_what_is_dead_unless_told(self, run: Run, rows: Rows) -> None:
+    def test_discard_only_dead_letters_by_default(self, run: Run, rows: Rows) -> None:
         bury(rows), rows.insert(), rows.insert(locked_until=seconds_from_now(60))
         assert told(run("discard", "--all", "--yes", "--json"))["discarded"] == 1
         assert told(run("discard", "--state", "scheduled", "--all", "--yes", "--json"))["discarded"] == 1
@@ -257,7 +257,7 @@ class TestEdit:
         assert [act.action for act in acts(rows)] == ["edit", "redrive"]
         assert [note["what"] for note in rows.one(id).history] == ["edited", "redriven"]
 
-    def test_refuses_what_is_wrong_before_it_asks(self, run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_refuses_a_bad_payload_before_it_asks(self, run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         [id], [pending] = bury(rows, destination="mails"), rows.insert()
         assert "it is not application/json" in run("edit", id, "--payload", "-", typed="{").stderr
         assert "takes at most 50" in run("edit", id, "--payload", "-", typed=json.dumps("x" * 60)).stderr

@@ -59,25 +59,27 @@ class TestRedrive:
         [claimed] = store.claim({"orders": 1}, str(uuid4()))
         assert (claimed.id, claimed.status) == (id, "pending")
 
-    def test_age_counts_from_the_redrive(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_max_age_counts_from_the_redrive(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={"orders": {"url": "a://b", "max_age": 3600}})
         [id] = bury(rows, created_at=seconds_from_now(-90_000))
         Operator(store, "ann").act("redrive", [UUID(id)])
         [claimed] = store.claim({"orders": 1}, str(uuid4()))
         assert claimed.status == "pending"
 
-    def test_what_killed_its_worker_still_travels_alone(self, store: Store, rows: Rows, operator: Operator) -> None:
+    def test_a_message_that_killed_its_worker_still_travels_alone(
+        self, store: Store, rows: Rows, operator: Operator
+    ) -> None:
         [id] = bury(rows, last_error_code="unsettled")
         operator.act("redrive", [UUID(id)])
         assert store.claim({"orders": 1}, str(uuid4()))[0].alone
 
-    def test_leaves_what_is_not_dead(self, rows: Rows, operator: Operator) -> None:
+    def test_changes_only_dead_letters(self, rows: Rows, operator: Operator) -> None:
         [pending], [dead], nobody = rows.insert(), bury(rows), str(uuid4())
         done = operator.act("redrive", [UUID(id) for id in (pending, dead, nobody)])
         assert (done.count, done.missed) == (1, [UUID(pending), UUID(nobody)])
         assert rows.one(pending).history is None
 
-    def test_what_died_meanwhile_is_for_the_next_time(self, rows: Rows, operator: Operator) -> None:
+    def test_leaves_messages_that_died_after_the_plan(self, rows: Rows, operator: Operator) -> None:
         first = bury(rows, 3)
         plan = operator.plan(DEAD)
         later = bury(rows, 2, dead_at=seconds_from_now(0))
@@ -101,7 +103,7 @@ class TestRedrive:
             ({"group": "of a"}, "a"),
         ],
     )
-    def test_chooses_by_filter_the_first_to_die_first(
+    def test_chooses_by_filter_in_the_order_of_death(
         self, rows: Rows, operator: Operator, store: Store, wanted: dict[str, Any], expected: str
     ) -> None:
         ids = {
@@ -124,7 +126,7 @@ class TestRedrive:
         assert plan.count == sum(kind.count for kind in plan.kinds) == len(expected)
         assert {names[kind.example] for kind in plan.kinds} <= set(expected)
 
-    def test_pages_miss_nothing_also_of_one_moment(
+    def test_pages_miss_no_message_that_died_at_the_same_time(
         self, rows: Rows, operator: Operator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("outbox_tasks.operating.messages.acts.LOOK", 7)
@@ -160,7 +162,7 @@ class TestRaces:
             act.count for act in acts(rows)
         ] == [done.count for done in (second, first)]
 
-    def test_with_claims_delivers_each_once(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_beside_claims_delivers_each_message_once(self, new_store: MakeStore, rows: Rows) -> None:
         """A claim that runs meanwhile leases what has just been redriven, and no row is in two hands."""
         ids = [UUID(id) for id in bury(rows, 300)]
         store, taken = new_store(), []
@@ -182,7 +184,7 @@ class TestRaces:
         assert done.count == 300
         assert sorted(taken) == sorted(map(str, ids))
 
-    def test_killed_in_the_middle_the_audit_says_what_was_done(self, store: Store, rows: Rows) -> None:
+    def test_if_killed_the_audit_says_how_much_was_done(self, store: Store, rows: Rows) -> None:
         ids = bury(rows, 200)
         code = (
             "import sys, uuid; from outbox_tasks.operating.messages.acts import Operator;"
@@ -202,7 +204,7 @@ class TestRaces:
         assert all(row.history[-1]["entry"] == act.seq for row in redriven)
         assert Operator(store, "bob").act("redrive", [UUID(id) for id in ids]).count == 200 - act.count
 
-    def test_a_row_that_somebody_holds_is_left_to_them(self, rows: Rows, operator: Operator) -> None:
+    def test_skips_locked_rows(self, rows: Rows, operator: Operator) -> None:
         ids = [UUID(id) for id in bury(rows, 2)]
         with rows.engine.connect() as other, other.begin():
             other.execute(text(f"SELECT FROM {rows.tables.messages} WHERE id = '{ids[0]}' FOR UPDATE"))
@@ -237,7 +239,7 @@ class TestRaces:
 
 
 class TestDiscard:
-    def test_puts_it_into_the_archive(self, rows: Rows, operator: Operator) -> None:
+    def test_moves_the_message_to_the_archive(self, rows: Rows, operator: Operator) -> None:
         [dead], [waits] = bury(rows, key="k"), rows.insert(key="k")
         done = operator.act("discard", [UUID(dead), UUID(waits)], states=("dead", "retrying"))
         assert done.count == 2
@@ -248,16 +250,16 @@ class TestDiscard:
         assert [row.history[-1]["what"] for row in (first, second)] == ["discarded", "discarded"]
         assert [(act.action, act.count) for act in acts(rows)] == [("discard", 2)]
 
-    def test_of_what_is_dead_leaves_what_waits(self, rows: Rows, operator: Operator) -> None:
+    def test_of_dead_letters_leaves_waiting_messages(self, rows: Rows, operator: Operator) -> None:
         [waits] = rows.insert()
         assert operator.act("discard", [UUID(waits)]).missed == [UUID(waits)]
 
-    def test_deletes_where_sent_messages_are_deleted(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_deletes_if_sent_messages_are_deleted_too(self, new_store: MakeStore, rows: Rows) -> None:
         [id] = bury(rows)
         assert Operator(new_store(archive="delete"), "ann").act("discard", [UUID(id)]).count == 1
         assert (rows.hot(), rows.archived(), acts(rows)[0].count) == ([], [], 1)
 
-    def test_lets_the_next_of_its_key_go(self, store: Store, rows: Rows, operator: Operator) -> None:
+    def test_frees_the_next_message_of_its_key(self, store: Store, rows: Rows, operator: Operator) -> None:
         [dead], [waits] = bury(rows, key="k"), rows.insert(key="k")
         assert store.claim({"orders": 10}, str(uuid4())) == []
         operator.act("discard", [UUID(dead)])
@@ -284,7 +286,7 @@ class TestEdit:
             (b'"' + b"x" * 100 + b'"', "application/json", PayloadTooLarge),
         ],
     )
-    def test_refuses_what_could_not_be_delivered(
+    def test_refuses_a_payload_that_could_not_be_delivered(
         self, new_store: MakeStore, rows: Rows, payload: bytes, kind: str, error: type[Exception]
     ) -> None:
         operator = Operator(new_store(destinations={"orders": {"url": "a://b", "max_bytes": 99}}), "ann")
@@ -293,14 +295,14 @@ class TestEdit:
             operator.edit(UUID(id), b"{}", payload, kind)
         assert (rows.one(id).payload, acts(rows)) == (b"{}", [])
 
-    def test_only_of_dead_letters(self, rows: Rows, operator: Operator) -> None:
+    def test_changes_only_the_payload_of_dead_letters(self, rows: Rows, operator: Operator) -> None:
         [id] = rows.insert()
         with pytest.raises(NotDead, match="it is pending"):
             operator.edit(UUID(id), b"{}", b"[]", "application/json")
         with pytest.raises(UnknownMessage):
             operator.edit(uuid4(), b"{}", b"[]", "application/json")
 
-    def test_not_of_one_that_was_redriven_or_edited_meanwhile(self, rows: Rows, operator: Operator) -> None:
+    def test_is_refused_if_the_message_was_redriven_or_edited_meanwhile(self, rows: Rows, operator: Operator) -> None:
         [id] = bury(rows)
         operator.edit(UUID(id), b"{}", b"[1]", "application/json")
         with pytest.raises(EditRefused, match="somebody else has changed"):
@@ -342,7 +344,7 @@ class TestOrder:
         keys=st.lists(st.sampled_from(["a", "b"]), min_size=6, max_size=6),
         shuffled=st.permutations(range(6)),
     )
-    def test_what_was_redriven_is_delivered_in_the_order_of_its_key(
+    def test_redriven_messages_are_delivered_in_the_order_of_their_key(
         self, store: Store, rows: Rows, operator: Operator, dead: list[bool], keys: list[str], shuffled: list[int]
     ) -> None:
         """Whichever were dead, and in whatever order they are redriven, each by itself."""

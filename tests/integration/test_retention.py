@@ -69,7 +69,7 @@ def report(archived: Archived, table: str = "outbox_all") -> Iterator[None]:
 
 
 class TestWhatGoes:
-    def test_days_that_are_wholly_older(self, archived: Archived, store: Store) -> None:
+    def test_drops_days_that_are_wholly_older(self, archived: Archived, store: Store) -> None:
         for days in (7, 8, 9, 30):
             archived.fill(archived.ago(days), 3)
         done = drop_days(store, WEEK)
@@ -77,7 +77,7 @@ class TestWhatGoes:
         assert archived.names() == {f"outbox_archive_{archived.ago(7):%Y%m%d}"}
         assert archived.count() == 3
 
-    def test_not_a_day_that_still_goes_on_or_has_just_ended(self, archived: Archived, store: Store) -> None:
+    def test_keeps_a_day_that_has_not_ended_or_has_just_ended(self, archived: Archived, store: Store) -> None:
         archived.fill(archived.today, 2)
         archived.fill(archived.ago(2), 1)
         drop_days(store, timedelta())
@@ -97,7 +97,7 @@ class TestWhatGoes:
         assert drop_days(store, WEEK).dropped == [archived.ago(8)]
         assert archived.count(archived.ago(7)) == 2
 
-    def test_nothing_that_is_not_delivered(self, archived: Archived, store: Store, rows: Rows) -> None:
+    def test_deletes_no_message_that_is_not_delivered(self, archived: Archived, store: Store, rows: Rows) -> None:
         long_ago = seconds_from_now(-90 * 86_400)
         rows.insert(2, created_at=long_ago)
         rows.insert(1, created_at=long_ago, status="dead", dead_at=long_ago)
@@ -105,12 +105,12 @@ class TestWhatGoes:
         maintain(store)
         assert (len(rows.hot()), archived.count()) == (3, 0)
 
-    def test_nothing_if_the_archive_is_kept_for_good(self, archived: Archived, new_store: MakeStore) -> None:
+    def test_drops_nothing_without_a_retention(self, archived: Archived, new_store: MakeStore) -> None:
         archived.fill(archived.ago(900))
         assert maintain(new_store(archive_retention=0)).trimmed == Trimmed()
         assert archived.count() == 1
 
-    def test_rows_of_the_default_partition_by_day(
+    def test_deletes_rows_of_the_default_partition_by_day(
         self, archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(retention, "PAGES", 1)
@@ -122,7 +122,7 @@ class TestWhatGoes:
         assert archived.count(archived.ago(7)) == archived.count(archived.ago(3)) == 100
         assert archived.count() == 201
 
-    def test_a_partition_that_is_not_a_day_is_left_to_who_made_it(self, archived: Archived, store: Store) -> None:
+    def test_leaves_a_partition_that_is_not_one_day_alone(self, archived: Archived, store: Store) -> None:
         archived.run(
             f"CREATE TABLE {archived.schema}.outbox_archive_19990101 PARTITION OF {archived.schema}.outbox_archive "
             "FOR VALUES FROM ('1999-01-01 00:00+00') TO ('1999-02-01 00:00+00')"
@@ -134,7 +134,7 @@ class TestWhatGoes:
         assert drop_days(store, WEEK) == Trimmed()
         assert archived.names() == {"outbox_archive_19990101"}
 
-    def test_old_counts_workers_and_acts(self, store: Store, engine: Engine, rows: Rows) -> None:
+    def test_deletes_old_counts_workers_and_acts(self, store: Store, engine: Engine, rows: Rows) -> None:
         t = store.tables
         with engine.begin() as connection:
             for days in (0, 2, 400):
@@ -149,7 +149,7 @@ class TestWhatGoes:
             assert connection.scalar(select(func.count()).select_from(t.audit)) == 2
             assert set(connection.scalars(select(t.heartbeats.c.name))) == {"w0", "claim"}
 
-    def test_in_a_schema_that_the_search_path_finds(
+    def test_works_in_a_schema_of_the_search_path(
         self, archived: Archived, settings: MakeSettings, schema: str
     ) -> None:
         url = engine_url(settings().database_url or "").update_query_dict({"options": f"-c search_path={schema}"})
@@ -162,7 +162,7 @@ class TestWhatGoes:
 
 
 class TestNobodyWaits:
-    def test_who_reads_the_archive_keeps_it_and_holds_up_nobody(
+    def test_a_reader_of_the_archive_delays_the_drop_and_holds_up_nobody(
         self, archived: Archived, store: Store, lease: Lease, caplog: pytest.LogCaptureFixture
     ) -> None:
         archived.fill(archived.ago(8))
@@ -178,7 +178,7 @@ class TestNobodyWaits:
     @pytest.mark.parametrize(
         "in_the_way", ["SELECT count(*) FROM {}.outbox_all", "DELETE FROM {}.outbox_archive WHERE false"]
     )
-    def test_claims_and_settles_go_on_while_it_is_tried_again_and_again(
+    def test_claims_and_settles_go_on_during_its_tries(
         self, archived: Archived, store: Store, lease: Lease, monkeypatch: pytest.MonkeyPatch, in_the_way: str
     ) -> None:
         """Whoever reads or writes the archive holds it: behind a request for its lock every settle would wait."""
@@ -197,9 +197,7 @@ class TestNobodyWaits:
         trimming.join(20)
         assert [done.dropped for done in found] == [[archived.ago(8)]]
 
-    def test_a_settle_that_is_under_way_is_not_waited_for_for_long(
-        self, archived: Archived, store: Store, lease: Lease
-    ) -> None:
+    def test_waits_only_briefly_for_a_settle(self, archived: Archived, store: Store, lease: Lease) -> None:
         """Behind our request for its lock every other settle would wait."""
         archived.fill(archived.ago(8))
         with archived.engine.connect() as connection, connection.begin():
@@ -209,7 +207,7 @@ class TestNobodyWaits:
             assert settled(store, lease)
         assert drop_days(store, WEEK).dropped == [archived.ago(8)]
 
-    def test_a_day_that_somebody_holds_does_not_keep_the_others(self, archived: Archived, store: Store) -> None:
+    def test_a_locked_day_does_not_keep_the_others(self, archived: Archived, store: Store) -> None:
         held = archived.fill(archived.ago(9))
         archived.fill(archived.ago(8))
         with report(archived, held):
@@ -258,7 +256,7 @@ class TestAhead:
         archived.fill(archived.ago(900), 1, partition=False)
         return archived
 
-    def test_its_rows_come_into_partitions_of_their_days(
+    def test_its_rows_move_to_partitions_of_their_days(
         self, neglected: Archived, store: Store, engine: Engine, lease: Lease
     ) -> None:
         done = maintain(store)
@@ -278,7 +276,7 @@ class TestAhead:
             f"outbox_archive_{neglected.ago(1):%Y%m%d}": 20_000,
         }
 
-    def test_who_is_in_the_way_keeps_it_as_it_is(
+    def test_stays_as_it_is_while_somebody_locks_it(
         self, neglected: Archived, store: Store, lease: Lease, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(partitions, "TRIES", 2)
@@ -289,21 +287,21 @@ class TestAhead:
             assert neglected.count() == 40_002
         assert maintain(store).made == 8
 
-    def test_a_few_rows_in_it_are_no_matter(self, archived: Archived, store: Store) -> None:
+    def test_with_few_rows_it_stays(self, archived: Archived, store: Store) -> None:
         archived.run(f"DROP TABLE {archived.schema}.outbox_archive_{archived.ago(-7):%Y%m%d}")
         archived.fill(archived.ago(3), 100, partition=False)
         assert (maintain(store).made, archived.count()) == (1, 100)
 
 
 class TestOneAtATime:
-    def test_a_second_run_leaves_it_to_the_first(self, archived: Archived, store: Store, new_store: MakeStore) -> None:
+    def test_a_second_run_is_refused(self, archived: Archived, store: Store, new_store: MakeStore) -> None:
         archived.fill(archived.ago(8))
         with store.alone("maintain"), pytest.raises(MaintainedElsewhere):
             maintain(new_store())
         assert archived.count() == 1
         assert maintain(store).trimmed.dropped == [archived.ago(8)]
 
-    def test_of_many_at_once_one_works(self, archived: Archived, new_store: MakeStore) -> None:
+    def test_of_many_runs_at_once_one_works(self, archived: Archived, new_store: MakeStore) -> None:
         for days in range(8, 13):
             archived.fill(archived.ago(days), 10)
         together = threading.Barrier(6)
@@ -322,7 +320,7 @@ class TestOneAtATime:
         assert sorted(day for done in found for day in done.dropped) == sorted(archived.ago(d) for d in range(8, 13))
         assert archived.names() == set()
 
-    def test_who_is_killed_holds_nothing(self, store: Store, environment: dict[str, str]) -> None:
+    def test_a_killed_run_holds_no_lock(self, store: Store, environment: dict[str, str]) -> None:
         script = (
             "import time\n"
             "from outbox_tasks.cli.shared.store import open_store\n"
@@ -338,7 +336,7 @@ class TestOneAtATime:
             process.kill()
         eventually(lambda: maintain_if_free(store))
 
-    def test_what_was_taken_out_and_not_dropped_is_dropped_by_the_next(self, archived: Archived, store: Store) -> None:
+    def test_the_next_run_drops_a_detached_partition(self, archived: Archived, store: Store) -> None:
         name = archived.fill(archived.ago(8), 5)
         assert store.rows(archive.detach(store.settings.database_schema, name), {})[0][0]
         assert archived.names() == {f"outbox_archive_gone_{archived.ago(8):%Y%m%d}"}
@@ -390,7 +388,7 @@ class TestTime:
         assert [run.trimmed.dropped for run in runs] == [[archived.ago(10)], [archived.ago(9)], [archived.ago(8)], []]
         assert [run.more for run in runs] == [True, True, False, False]
 
-    def test_but_not_if_it_could_not_get_on(
+    def test_a_run_that_could_not_get_on_does_not_ask_for_more(
         self, archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(retention, "MOMENT", 0)
@@ -401,7 +399,7 @@ class TestTime:
         assert (len(done.trimmed.kept), done.more) == (2, False)
 
 
-def test_the_command_does_all_there_is_to_do(
+def test_the_command_goes_on_until_all_is_done(
     archived: Archived, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -65,7 +65,7 @@ class TestList:
         for size in range(1, 6):
             assert found(lookup, size=size) == ids[::-1][:size]
 
-    def test_ids_that_tell_no_time_are_found_too(self, lookup: Lookup, rows: Rows) -> None:
+    def test_ids_without_a_time_are_found_too(self, lookup: Lookup, rows: Rows) -> None:
         own = str(uuid4())
         rows.insert(id=UUID(own), created_at=seconds_from_now(-60))
         [id] = rows.insert()
@@ -104,7 +104,7 @@ class TestList:
         }
         assert sorted(ids[id] for id in found(lookup, **wanted)) == sorted(expected)
 
-    def test_what_a_backlog_hides_is_found_by_its_index(
+    def test_messages_that_a_backlog_hides_are_found_by_their_index(
         self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In the middle of the backlog: neither among the newest nor among the oldest."""
@@ -121,7 +121,7 @@ class TestList:
         assert found(lookup, states=("dead",)) == [dead]
         assert found(lookup, destination="orders", states=("dead", "leased")) == [dead, leased]
 
-    def test_says_when_it_has_not_looked_at_all(
+    def test_says_when_it_has_not_looked_at_all_rows(
         self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("outbox_tasks.operating.messages.find.LOOK", 50)
@@ -135,7 +135,7 @@ class TestList:
 
 
 class TestOne:
-    def test_is_known_with_all_that_happened(self, lookup: Lookup, rows: Rows, store: Store) -> None:
+    def test_shows_its_whole_history(self, lookup: Lookup, rows: Rows, store: Store) -> None:
         [id] = bury(rows, key="k", payload=b"\x00\xff", headers={"tenant": "t1"})
         Operator(store, "ann", "it is mended").act("redrive", [UUID(id)])
         message = lookup.one(UUID(id))
@@ -157,18 +157,18 @@ class TestOne:
         expected = {"id": UUID(dead), "state": "dead", "count": 1}
         assert message["ahead"] == (expected if held_up else None)
 
-    def test_of_the_archive(self, lookup: Lookup, one_of_each: dict[str, str]) -> None:
+    def test_is_found_in_the_archive(self, lookup: Lookup, one_of_each: dict[str, str]) -> None:
         for state in ("sent", "discarded"):
             message = lookup.one(UUID(one_of_each[state]))
             assert message is not None
             assert (message["state"], message["finished_at"] is not None) == (state, True)
 
-    def test_that_is_not_there(self, lookup: Lookup) -> None:
+    def test_that_does_not_exist_is_none(self, lookup: Lookup) -> None:
         assert lookup.one(uuid4()) is None
 
 
 class TestGroups:
-    def test_differ_in_what_is_to_be_mended(self, lookup: Lookup, rows: Rows) -> None:
+    def test_differ_by_their_cause(self, lookup: Lookup, rows: Rows) -> None:
         for n in range(3):
             bury(rows, last_error=f"no such order {n} for '{n}ab' ({uuid4()})", dead_at=seconds_from_now(-10 * n - 1))
         bury(rows, 2, destination="mails")
@@ -234,7 +234,7 @@ class TestPlans:
             (find_statements.dead_of_group, {"group": "0123456789ab"}),
         ],
     )
-    def test_a_search_looks_at_no_more_than_it_may(self, store: Store, make: Any, given: dict[str, Any]) -> None:
+    def test_a_search_reads_no_more_rows_than_its_limit(self, store: Store, make: Any, given: dict[str, Any]) -> None:
         plan = explained(store, make(store.tables), self.parameters(**given))
         assert "Seq Scan" not in scans(plan)
         assert pages(plan) < 500
@@ -250,7 +250,7 @@ class TestPlans:
         assert scans(plan).keys() == {"outbox_messages_groups"}
         assert pages(plan) < 2 * BACKLOG
 
-    def test_mending_looks_each_message_up_by_its_id(self, store: Store, rows: Rows, connection: Connection) -> None:
+    def test_acts_look_each_message_up_by_its_id(self, store: Store, rows: Rows, connection: Connection) -> None:
         """Also with statistics of a time when nothing was dead: an index of dead letters is no short cut."""
         rows.insert(20_000)
         connection.execute(text(f"ANALYZE {rows.tables.messages}"))
