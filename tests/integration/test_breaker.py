@@ -111,7 +111,7 @@ class TestOpening:
             run(store, Destination(outcome), claimed(store)[:1])
         assert state(store) == "closed"
 
-    def test_what_was_under_way_does_not_prolong_the_pause(self, store: Store, rows: Rows) -> None:
+    def test_sends_from_before_do_not_prolong_the_pause(self, store: Store, rows: Rows) -> None:
         rows.insert(40)
         bundles = claimed(store)
         assert len(bundles) == 4
@@ -134,7 +134,7 @@ class TestOpening:
 
 
 class TestWhileItIsOpen:
-    def test_what_waits_in_the_queue_is_given_back_and_not_sent(self, store: Store, rows: Rows) -> None:
+    def test_queued_bundles_are_given_back_and_not_sent(self, store: Store, rows: Rows) -> None:
         rows.insert(20)
         bundles = claimed(store)
         for _ in range(3):
@@ -155,7 +155,7 @@ class TestWhileItIsOpen:
 
 
 class TestTrying:
-    def test_one_message_is_tried_when_the_pause_is_over_and_closes_it(self, store: Store, rows: Rows) -> None:
+    def test_after_the_pause_one_message_probes_and_closes_it(self, store: Store, rows: Rows) -> None:
         rows.insert(25)
         open_it(store, rows)
         elapse(rows)
@@ -167,7 +167,7 @@ class TestTrying:
         assert state(store) == "closed"
         assert sum(len(bundle.tickets) for bundle in claimed(store)) == 24
 
-    def test_by_many_claims_at_once_one_message_is_tried(self, store: Store, rows: Rows) -> None:
+    def test_many_claims_at_once_send_one_probe(self, store: Store, rows: Rows) -> None:
         rows.insert(25)
         open_it(store, rows)
         elapse(rows)
@@ -190,7 +190,7 @@ class TestTrying:
             run(store, Destination(OUT))
         assert pauses == [100, 200, 400, 800, 1200, 1200]
 
-    def test_a_try_that_is_lost_is_made_again(self, store: Store, rows: Rows) -> None:
+    def test_a_lost_probe_is_followed_by_another(self, store: Store, rows: Rows) -> None:
         rows.insert(2)
         open_it(store, rows)
         elapse(rows)
@@ -200,7 +200,7 @@ class TestTrying:
         assert [v.step for v in run(store, Destination(Outcome.sent()), [bundle])] == [Step.SENT]
         assert state(store) == "closed"
 
-    def test_with_nothing_due_the_next_message_need_not_wait(self, store: Store, rows: Rows) -> None:
+    def test_if_nothing_is_due_the_next_message_may_probe_at_once(self, store: Store, rows: Rows) -> None:
         rows.insert(1)
         open_it(store, rows)
         rows.change(locked_until=seconds_from_now(1000))
@@ -220,7 +220,7 @@ class TestTrying:
 
 
 class TestAMessageThatIsTheCause:
-    def test_spends_its_attempts_while_others_get_through(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_spends_its_attempts_while_other_messages_get_through(self, new_store: MakeStore, rows: Rows) -> None:
         """It breaks the connection each time; the breaker never opens for long, and in the end it is dead."""
         destinations = {"orders": {"url": "a://b", "max_attempts": 3, "bundle_size": 1}}
         store = new_store(breaker_failures=3, backoff_base=0.001, backoff_cap=0.001, destinations=destinations)
@@ -253,13 +253,13 @@ class TestByHand:
         assert not pauses.resume(store, "orders", "ada")
         assert len(run(store, Destination(Outcome.sent()))) == 5
 
-    def test_to_resume_closes_the_breaker_too(self, store: Store, rows: Rows) -> None:
+    def test_a_resume_closes_the_breaker_too(self, store: Store, rows: Rows) -> None:
         rows.insert(1)
         open_it(store, rows)
         assert pauses.resume(store, "orders", "ada")
         assert len(claimed(store)) == 1
 
-    def test_to_pause_stops_what_is_queued(self, store: Store, rows: Rows) -> None:
+    def test_a_pause_stops_queued_bundles(self, store: Store, rows: Rows) -> None:
         rows.insert(5)
         bundles = claimed(store)
         pauses.pause(store, "orders", "ada", None)

@@ -102,7 +102,7 @@ def test_a_rollback_leaves_nothing(
     assert list(storage.iterdir()) == []
 
 
-def test_a_repetition_is_the_same_object(
+def test_a_repeated_delivery_writes_the_same_object(
     app: Celery, mine: Settings, store: Store, rows: Rows, outbox: Outbox, engine: Engine, stream: Stream, storage: Path
 ) -> None:
     """As when a worker dies after the send, before it has settled."""
@@ -134,7 +134,7 @@ def test_while_the_storage_is_down_small_messages_are_sent_and_large_ones_are_tr
     assert (storage / str(large)).read_bytes() == BODY
 
 
-def test_there_is_a_limit_at_the_write(
+def test_a_payload_over_the_largest_size_is_refused_at_the_write(
     outbox: Outbox, rows: Rows, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outbox_tasks.settings.destination.CLAIM_CHECK_LARGEST", 5000)

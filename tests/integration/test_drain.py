@@ -143,7 +143,7 @@ def test_an_event_has_one_id_at_all_its_destinations(
     assert [one["id"] for one in other["elsewhere"]] == [str(event)]
 
 
-def test_everything_that_is_due_is_sent(start: Start, rows: Rows, stream: Stream) -> None:
+def test_all_due_messages_are_sent(start: Start, rows: Rows, stream: Stream) -> None:
     ids = rows.insert(2_500)
     assert ended(start()) == {"sent": 2_500, "later": 0, "dead": 0, "ended": True, "outages": 0, "left": []}
     assert Counter(stream.ids()) == Counter(ids)
@@ -175,14 +175,16 @@ def test_without_any_destination_it_refuses_and_says_which_file_it_looked_for(
     assert [row.status for row in rows.hot()] == ["pending"] * 3
 
 
-def test_what_is_not_due_waits(drained: Callable[..., Drained], rows: Rows, engine: Engine, store: Store) -> None:
+def test_messages_that_are_not_due_wait(
+    drained: Callable[..., Drained], rows: Rows, engine: Engine, store: Store
+) -> None:
     with Session(engine) as session, session.begin():
         Outbox(store.settings).publish(session, "order.created", {}, delay=3600)
     assert drained().sent == 0
     assert len(rows.hot()) == 1
 
 
-def test_what_fails_goes_back_to_the_table_and_waits(start: Start, rows: Rows) -> None:
+def test_a_failed_message_goes_back_to_the_table_and_waits(start: Start, rows: Rows) -> None:
     """No Celery is there to keep a retry: none may be left under a lease."""
     [failing] = rows.insert(1, destination="told", payload=b'{"fail": 99}')
     rows.insert(3, destination="told")
@@ -191,7 +193,7 @@ def test_what_fails_goes_back_to_the_table_and_waits(start: Start, rows: Rows) -
     assert (row.attempts, row.lease, row.last_error_code) == (1, None, "told")
 
 
-def test_a_dead_letter_is_told_by_the_exit_code(start: Start, rows: Rows) -> None:
+def test_the_exit_code_reports_a_dead_letter(start: Start, rows: Rows) -> None:
     """Its error's text may quote the message, and is not logged."""
     rows.insert(1, destination="nowhere", locked_until=seconds_from_now(-2 * GRACE))
     [id] = rows.insert(1, destination="told", payload=b'{"refuse": "nope"}')
@@ -204,7 +206,9 @@ def test_a_dead_letter_is_told_by_the_exit_code(start: Start, rows: Rows) -> Non
     assert "as told" not in err
 
 
-def test_a_destination_out_of_reach_is_told_and_costs_no_attempt(drained: Callable[..., Drained], rows: Rows) -> None:
+def test_a_destination_out_of_reach_is_reported_and_costs_no_attempt(
+    drained: Callable[..., Drained], rows: Rows
+) -> None:
     rows.insert(3)
     result = drained(destinations={"orders": {"url": "redis+stream://127.0.0.1:1/0/s"}}, send_timeout=1)
     assert result.steps == Counter({Step.OUTAGE: 3})
@@ -246,7 +250,7 @@ def test_a_destination_that_is_left_alone_is_told_by_each_drain_until_it_takes_w
     assert rows.hot() == []
 
 
-def test_a_destination_that_is_paused_is_told_while_something_is_due(
+def test_a_paused_destination_is_reported_while_something_is_due(
     told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream, store: Store
 ) -> None:
     pauses.pause(store, "orders", "ada", "moving house")
@@ -259,7 +263,9 @@ def test_a_destination_that_is_paused_is_told_while_something_is_due(
     assert told(here) == (0, "Sent 1. Nothing more is due.")
 
 
-def test_what_a_rate_leaves_for_later_is_told(told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream) -> None:
+def test_messages_that_a_rate_leaves_for_later_are_reported(
+    told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream
+) -> None:
     rows.insert(3)
     code, said = told({"orders": {"url": stream.url, "rate_limit": 0.01}})
     assert code == 1
@@ -279,14 +285,14 @@ def test_keys_keep_their_order_and_are_sent_to_the_end(
     assert stream.ids() == ids
 
 
-def test_several_at_once_share_the_work(start: Start, rows: Rows, stream: Stream) -> None:
+def test_several_drains_at_once_share_the_work(start: Start, rows: Rows, stream: Stream) -> None:
     ids = rows.insert(6_000)
     processes = [start(max_in_flight=100) for _ in range(3)]
     assert sum(ended(process)["sent"] for process in processes) == 6_000
     assert Counter(stream.ids()) == Counter(ids)
 
 
-def test_one_that_is_killed_leaves_the_rest_to_the_next(start: Start, rows: Rows, stream: Stream) -> None:
+def test_a_killed_drain_leaves_the_rest_to_the_next(start: Start, rows: Rows, stream: Stream) -> None:
     ids = rows.insert(5_000)
     process = start(**SHORT)
     eventually(lambda: len(stream), 20)
@@ -301,7 +307,7 @@ def test_one_that_is_killed_leaves_the_rest_to_the_next(start: Start, rows: Rows
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_asked_to_stop_it_ends_the_bundle_in_hand_and_gives_back_the_rest(
+def test_a_drain_that_is_stopped_finishes_its_bundle_and_releases_the_rest(
     start: Start, rows: Rows, stream: Stream, number: signal.Signals
 ) -> None:
     rows.insert(5_000)
@@ -315,7 +321,7 @@ def test_asked_to_stop_it_ends_the_bundle_in_hand_and_gives_back_the_rest(
     assert not [row for row in rows.hot() if row.lease is not None]
 
 
-def test_for_so_many_seconds(start: Start, rows: Rows) -> None:
+def test_for_limits_the_seconds_of_a_drain(start: Start, rows: Rows) -> None:
     rows.insert(20, destination="told", payload=b'{"nap": 0.3}')
     result = ended(start("--for", "2", bundle_size=1))
     assert not result["ended"]

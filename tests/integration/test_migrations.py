@@ -73,13 +73,15 @@ class TestUpgrade:
         assert asyncio.run(work()) == ALL
         store.check_version()
 
-    def test_a_rollback_takes_it_back(self, connection: Connection, engine: Engine, schema: str) -> None:
+    def test_a_rollback_undoes_it(self, connection: Connection, engine: Engine, schema: str) -> None:
         with connection.begin() as transaction:
             upgrade(connection, schema)
             transaction.rollback()
         assert table_names(engine, schema) == set()
 
-    def test_by_many_at_once_is_done_by_one(self, settings: MakeSettings, store: Store, schema: str) -> None:
+    def test_many_upgrades_at_once_apply_each_version_once(
+        self, settings: MakeSettings, store: Store, schema: str
+    ) -> None:
         together = threading.Barrier(8)
 
         def run(_: int) -> list[int]:
@@ -92,9 +94,7 @@ class TestUpgrade:
         assert sorted(applied) == [[]] * 7 + [ALL]
         store.check_version()
 
-    def test_stands_or_falls_with_the_callers_transaction(
-        self, connection: Connection, engine: Engine, schema: str
-    ) -> None:
+    def test_is_part_of_the_callers_transaction(self, connection: Connection, engine: Engine, schema: str) -> None:
         with connection.begin() as transaction:
             upgrade(connection, schema)
             assert connection.scalar(text(f"SELECT count(*) FROM {schema}.outbox_all")) == 0
@@ -198,7 +198,7 @@ class TestVersion:
 
 
 class TestTables:
-    def test_are_those_that_the_statements_think_of(self, migrated: Settings, engine: Engine, schema: str) -> None:
+    def test_are_those_of_the_statements(self, migrated: Settings, engine: Engine, schema: str) -> None:
         ours = tables(schema)
         reflected = MetaData()
         names = [table.name for table in (ours.messages, ours.archive, ours.versions)]
@@ -248,7 +248,7 @@ class TestTables:
             assert told(copy) == told(schema)
             transaction.rollback()
 
-    def test_a_status_that_is_none_is_refused(self, rows: Rows) -> None:
+    def test_an_unknown_status_is_refused(self, rows: Rows) -> None:
         with pytest.raises(IntegrityError):
             rows.insert(status="sent")
 
@@ -384,7 +384,9 @@ class TestOutboxPublish:
             ("'a', '{oops', destination => 'orders'", "invalid input syntax for type json"),
         ],
     )
-    def test_refuses_what_can_not_be_delivered(self, call: Any, rows: Rows, arguments: str, reason: str) -> None:
+    def test_refuses_messages_that_can_not_be_delivered(
+        self, call: Any, rows: Rows, arguments: str, reason: str
+    ) -> None:
         with pytest.raises(DBAPIError, match=reason):
             call(arguments)
         assert rows.hot() == []
@@ -406,9 +408,7 @@ class TestOutboxPublish:
         connection.commit()
         assert [row.id for row in store.claim({"orders": 10}, str(UUID(int=2)))] == [str(id)]
 
-    def test_of_a_transaction_that_rolls_back_is_never_claimed(
-        self, call: Any, connection: Connection, store: Store
-    ) -> None:
+    def test_a_rolled_back_message_is_never_claimed(self, call: Any, connection: Connection, store: Store) -> None:
         call("'a', '{}', destination => 'orders'")
         connection.rollback()
         assert store.claim({"orders": 10}, str(UUID(int=1))) == []

@@ -75,7 +75,7 @@ def two(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
 
 
 class TestOneKey:
-    def test_travels_together_and_in_order(self, store: Store, rows: Rows) -> None:
+    def test_messages_of_a_key_travel_together_in_order(self, store: Store, rows: Rows) -> None:
         written = rows.insert(15, key="a")
         [bundle] = claimed(store)
         assert ids([bundle]) == written
@@ -83,7 +83,7 @@ class TestOneKey:
         run(store, destination, [bundle])
         assert destination.calls == [[id] for id in written]
 
-    def test_more_than_a_bundle_waits_for_the_first_one(self, store: Store, rows: Rows) -> None:
+    def test_a_second_bundle_of_a_key_waits_for_the_first(self, store: Store, rows: Rows) -> None:
         written = rows.insert(50, key="a")
         first = claimed(store)
         assert ids(first) == written[:20]
@@ -95,7 +95,7 @@ class TestOneKey:
     @pytest.mark.parametrize(
         "answer", [Outcome.retry("busy", "later"), Outcome.outage("away", "gone"), Outcome.dead("no", "no")]
     )
-    def test_the_first_failure_stops_it_and_the_rest_loses_nothing(
+    def test_the_first_failure_stops_a_key_and_the_rest_loses_no_attempt(
         self, store: Store, rows: Rows, answer: Outcome
     ) -> None:
         before = rows.insert(2, key="a")
@@ -114,7 +114,7 @@ class TestOneKey:
             run(store, destination)
             assert destination.sent == [*before, bad, *after]
 
-    def test_a_dead_head_blocks_until_it_is_seen_to(self, store: Store, rows: Rows) -> None:
+    def test_a_dead_head_blocks_its_key_until_a_person_acts(self, store: Store, rows: Rows) -> None:
         [bad] = rows.insert(1, key="a", event_type="bad")
         after = rows.insert(2, key="a")
         run(store, Destination(bad=Outcome.dead("no", "no")))
@@ -124,7 +124,7 @@ class TestOneKey:
         run(store, destination)
         assert destination.sent == [bad, *after]
 
-    def test_a_dead_head_lets_the_others_pass_where_it_may(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_with_skip_the_others_pass_a_dead_head(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
         [bad] = rows.insert(1, key="a", event_type="bad")
         after = rows.insert(2, key="a")
@@ -136,18 +136,18 @@ class TestOneKey:
         assert destination.sent == after + more
         assert rows.one(bad).status == "dead"
 
-    def test_a_scheduled_head_holds_up_what_was_written_after_it(self, store: Store, rows: Rows) -> None:
+    def test_a_scheduled_head_holds_up_the_messages_behind_it(self, store: Store, rows: Rows) -> None:
         rows.insert(1, key="a", locked_until=seconds_from_now(100))
         rows.insert(1, key="a")
         assert claimed(store) == []
 
-    def test_a_scheduled_message_is_not_taken_along(self, store: Store, rows: Rows) -> None:
+    def test_a_run_ends_before_a_scheduled_message(self, store: Store, rows: Rows) -> None:
         [first] = rows.insert(1, key="a")
         rows.insert(1, key="a", locked_until=seconds_from_now(100))
         rows.insert(1, key="a")
         assert ids(claimed(store)) == [first]
 
-    def test_what_may_have_killed_its_worker_travels_alone(self, store: Store, rows: Rows) -> None:
+    def test_a_message_that_may_have_killed_its_worker_travels_alone(self, store: Store, rows: Rows) -> None:
         [first, second, third] = rows.insert(3, key="a")
         rows.change([second], last_error_code="unsettled", attempts=1)
         destination = Destination()
@@ -160,14 +160,14 @@ class TestOneKey:
         run(store, destination)
         assert destination.sent == [first, second, third]
 
-    def test_no_attempts_left_ends_a_run_at_its_head(self, store: Store, rows: Rows) -> None:
+    def test_a_head_without_attempts_left_is_a_run_of_its_own(self, store: Store, rows: Rows) -> None:
         [spent, after] = rows.insert(2, key="a")
         rows.change([spent], attempts=20)
         assert claimed(store) == []
         assert (rows.one(spent).status, rows.one(after).lease) == ("dead", None)
 
     @pytest.mark.parametrize("gone", [[0], [1], [0, 1, 2]])
-    def test_what_follows_one_that_could_not_be_begun_is_not_sent(
+    def test_a_message_behind_one_that_was_not_begun_is_not_sent(
         self, store: Store, rows: Rows, gone: list[int]
     ) -> None:
         """Its lease ran out a moment before theirs; or a claim gave it back while the bundle was on its way."""
@@ -185,7 +185,7 @@ class TestOneKey:
             run(store, destination)
         assert destination.sent == written
 
-    def test_that_nothing_was_sent_does_not_close_the_breaker(self, store: Store, rows: Rows) -> None:
+    def test_a_bundle_of_which_nothing_was_sent_does_not_close_the_breaker(self, store: Store, rows: Rows) -> None:
         written = rows.insert(2, key="a")
         [bundle] = claimed(store)
         rows.change(written[:1], locked_until=seconds_from_now(-1))
@@ -193,7 +193,7 @@ class TestOneKey:
         run(store, Destination(), [bundle])
         assert [state.failures for state in store.traffic.states()] == [1]
 
-    def test_what_has_no_key_is_sent_whatever_is_not_begun(self, store: Store, rows: Rows) -> None:
+    def test_a_message_without_a_key_is_sent_though_others_were_not_begun(self, store: Store, rows: Rows) -> None:
         written = rows.insert(5)
         bundle = Bundle("orders", str(uuid4()), tuple(Ticket(id, 0, "order.created") for id in written))
         store.claim({"orders": 5}, bundle.lease)
@@ -201,7 +201,7 @@ class TestOneKey:
         run(store, destination := Destination(), [bundle])
         assert destination.sent == written[2:]
 
-    def test_a_run_is_leased_to_one_moment_however_slow_the_server_is(
+    def test_all_leases_of_a_run_end_at_the_same_time_on_a_slow_server(
         self, store: Store, rows: Rows, engine: Engine, schema: str
     ) -> None:
         rows.insert(5, key="a")
@@ -224,9 +224,7 @@ class TestOneKey:
         assert ids([bundle]) == written
 
     @pytest.mark.parametrize("in_flight", [1, 100])
-    def test_an_empty_one_that_is_there_already_is_a_key_like_others(
-        self, new_store: MakeStore, rows: Rows, in_flight: int
-    ) -> None:
+    def test_an_empty_key_is_a_key_like_others(self, new_store: MakeStore, rows: Rows, in_flight: int) -> None:
         """Nobody can write one any more, but a raw insert or an earlier release may have."""
         store = new_store(max_in_flight=in_flight)
         empty, others = rows.insert(3, key=""), rows.insert(2, key="b")
@@ -236,7 +234,7 @@ class TestOneKey:
         assert sorted(destination.sent) == sorted([*empty, *others])
         assert [id for id in destination.sent if id in empty] == empty
 
-    def test_is_one_for_each_destination(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_a_key_belongs_to_one_destination(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={name: {"url": "a://b"} for name in ("orders", "mails")})
         rows.insert(1, key="a", locked_until=seconds_from_now(100))
         other = rows.insert(1, key="a", destination="mails")
@@ -244,7 +242,7 @@ class TestOneKey:
 
 
 class TestManyKeys:
-    def test_do_not_wait_for_each_other(self, store: Store, rows: Rows) -> None:
+    def test_keys_do_not_wait_for_each_other(self, store: Store, rows: Rows) -> None:
         [bad] = rows.insert(1, key="a", event_type="bad")
         others = [id for key in "bcdefgh" for id in rows.insert(2, key=key)]
         destination = Destination(bad=Outcome.retry("busy", "later"))
@@ -252,7 +250,7 @@ class TestManyKeys:
         assert sorted(destination.sent) == sorted(others)
         assert rows.one(bad).status == "pending"
 
-    def test_go_out_in_waves(self, store: Store, rows: Rows) -> None:
+    def test_keys_are_sent_in_waves(self, store: Store, rows: Rows) -> None:
         written = {key: rows.insert(3, key=key) for key in "abc"}
         free = rows.insert(2)
         destination = Destination()
@@ -264,14 +262,14 @@ class TestManyKeys:
         waves = [[written[key][n] for key in "abc"] for n in range(3)]
         assert [sorted(call) for call in destination.calls] == [sorted(waves[0] + free), *map(sorted, waves[1:])]
 
-    def test_are_all_reached_however_many_are_blocked(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_all_keys_are_reached_however_many_are_blocked(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(max_in_flight=10, bundle_size=5)
         for n in range(60):
             rows.insert(1, key=f"blocked {n:02}", locked_until=seconds_from_now(100))
         [last] = rows.insert(1, key="z")
         assert ids(claimed(store)) == [last]
 
-    def test_and_none_do_not_starve_each_other(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_messages_with_and_without_keys_do_not_starve_each_other(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store()
         rows.insert(100)
         for n in range(100):
@@ -279,7 +277,7 @@ class TestManyKeys:
         taken = [[row.key is None for row in store.claim({"orders": 10}, str(uuid4()))] for _ in range(4)]
         assert {all(some) for some in taken} == {True, False}
 
-    def test_are_claimed_by_many_at_once_without_an_overtaking(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_many_claims_at_once_let_no_message_overtake(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(bundle_size=7, max_in_flight=40)
         written = {f"k{n}": rows.insert(30, key=f"k{n}") for n in range(12)}
         received: dict[str, list[str]] = defaultdict(list)
@@ -306,7 +304,7 @@ class TestManyKeys:
 
 
 class TestOverlappingWriters:
-    def test_what_is_not_committed_yet_is_not_overtaken(
+    def test_a_message_that_is_not_committed_yet_is_not_overtaken(
         self, store: Store, rows: Rows, two: tuple[Connection, Connection]
     ) -> None:
         one, other = two
@@ -317,7 +315,7 @@ class TestOverlappingWriters:
         one.commit()
         assert ids(claimed(store)) == [first, second]
 
-    def test_one_that_is_rolled_back_is_not_waited_for(
+    def test_a_writer_that_rolls_back_is_not_waited_for(
         self, store: Store, rows: Rows, two: tuple[Connection, Connection]
     ) -> None:
         one, other = two
@@ -327,7 +325,7 @@ class TestOverlappingWriters:
         one.rollback()
         assert ids(claimed(store)) == [second]
 
-    def test_a_savepoint_that_is_rolled_back_neither(
+    def test_a_savepoint_that_is_rolled_back_is_not_waited_for(
         self, store: Store, rows: Rows, two: tuple[Connection, Connection]
     ) -> None:
         one, other = two
@@ -371,7 +369,7 @@ class TestOverlappingWriters:
         assert len(destination.sent) == 3
         assert (destination.sent[0], destination.sent[2]) == (second, fourth)
 
-    def test_other_keys_and_what_has_none_go_on(
+    def test_other_keys_and_messages_without_a_key_go_on(
         self, store: Store, rows: Rows, two: tuple[Connection, Connection]
     ) -> None:
         one, other = two
@@ -381,7 +379,7 @@ class TestOverlappingWriters:
         assert sorted(ids(claimed(store))) == sorted(free)
         one.rollback()
 
-    def test_what_was_committed_before_goes_on(
+    def test_messages_that_were_committed_before_go_on(
         self, store: Store, rows: Rows, two: tuple[Connection, Connection]
     ) -> None:
         one, _ = two
@@ -390,7 +388,7 @@ class TestOverlappingWriters:
         assert ids(claimed(store)) == before
         one.rollback()
 
-    def test_one_of_many_keys_is_waited_for_with_all(
+    def test_a_writer_of_many_keys_holds_up_all_keys(
         self, store: Store, rows: Rows, two: tuple[Connection, Connection]
     ) -> None:
         """A transaction of many keys has one mark for all of them, and not one each."""
@@ -404,7 +402,7 @@ class TestOverlappingWriters:
         one.commit()
         assert len(ids(claimed(store))) == 42
 
-    def test_one_of_many_messages_with_few_keys_is_waited_for_with_these(
+    def test_a_writer_of_many_messages_with_few_keys_holds_up_only_these(
         self, store: Store, rows: Rows, two: tuple[Connection, Connection]
     ) -> None:
         one, other = two
@@ -429,7 +427,9 @@ class TestOverlappingWriters:
         other.commit()
         assert len(rows.hot()) == 100
 
-    def test_need_not_be_awaited(self, new_store: MakeStore, rows: Rows, two: tuple[Connection, Connection]) -> None:
+    def test_without_await_writers_nobody_is_waited_for(
+        self, new_store: MakeStore, rows: Rows, two: tuple[Connection, Connection]
+    ) -> None:
         store = new_store(await_writers=False)
         one, other = two
         write(one, rows, "a")
@@ -461,14 +461,14 @@ class TestPriority:
         taken = [row.priority for row in store.claim({"orders": 100}, str(uuid4()))]
         assert [taken.count(priority) for priority in (1, 0, -1)] == [pytest.approx(n, abs=3) for n in (60, 30, 10)]
 
-    def test_what_one_does_not_need_the_others_have(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_the_others_get_what_one_priority_does_not_need(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store()
         rows.insert(5, priority=1)
         rows.insert(100, priority=-1)
         taken = [row.priority for row in store.claim({"orders": 50}, str(uuid4()))]
         assert (taken.count(1), taken.count(-1)) == (5, 45)
 
-    def test_the_higher_waits_less_in_the_queue(self, store: Store, rows: Rows) -> None:
+    def test_a_higher_priority_goes_first_in_the_queue(self, store: Store, rows: Rows) -> None:
         for priority in (-1, 0, 1):
             rows.insert(100, priority=priority)
         with rows.engine.connect() as connection:
@@ -514,7 +514,7 @@ class TestLatest:
         assert run(store, destination) == {failed: Step.SENT}
         assert destination.sent == [failed]
 
-    def test_what_has_not_failed_is_sent_each(self, store: Store, rows: Rows) -> None:
+    def test_messages_that_have_not_failed_are_all_sent(self, store: Store, rows: Rows) -> None:
         written = rows.insert(3, key="a", latest=True)
         run(store, destination := Destination())
         assert destination.sent == written
@@ -544,7 +544,7 @@ class TestBlocked:
         rows.insert(1, key="a")
         assert (len(overview.blocked_keys(store, 10)), overview.count_blocked_keys(store, 10)) == (1, 1)
 
-    def test_only_where_the_dead_block(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_lists_only_destinations_where_dead_messages_block(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={"orders": {"url": "a://b", "on_dead": "skip"}})
         rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
         assert overview.blocked_keys(store, 10) == []

@@ -101,7 +101,7 @@ class TestReadOnly:
             call(read_only)
         assert rows.hot() == before
 
-    def test_can_be_migrated_no_more(
+    def test_a_read_only_database_is_not_migrated(
         self, read_only: Store, engine: Engine, settings: MakeSettings, schema: str
     ) -> None:
         with pytest.raises(DatabaseUnavailable), migrating(settings()) as connection:
@@ -360,7 +360,7 @@ class TestSilence:
             signal.signal(signal.SIGALRM, former)
         assert len(beyond.claim({"orders": 1}, LEASE)) == 1
 
-    def test_an_answer_that_is_there_is_read_however_late_we_are(self, beyond: Store, rows: Rows) -> None:
+    def test_an_answer_that_is_there_is_read_even_if_we_come_late(self, beyond: Store, rows: Rows) -> None:
         rows.insert()
         statement = text("SELECT pg_sleep(0.1)")
         with beyond.connection() as connection:
@@ -371,7 +371,7 @@ class TestSilence:
             with pytest.raises(OperationalError, match="no answer"):
                 connection.execute(statement)
 
-    def test_a_server_that_takes_no_writes_any_more_is_looked_for_anew(
+    def test_after_a_failover_the_next_connection_is_a_new_one(
         self, store: Store, rows: Rows, admin: psycopg.Connection[Any]
     ) -> None:
         """Its address may lead to another one now."""
@@ -488,7 +488,7 @@ class TestLimits:
         with pytest.raises(OutboxError):
             store.claim({"orders": 1}, LEASE)
 
-    def test_too_few_connections_in_the_pool_are_said_to_be_so(self, store: Store) -> None:
+    def test_the_error_says_that_the_pool_has_too_few_connections(self, store: Store) -> None:
         store.engine.pool._timeout = 0.1  # type: ignore[attr-defined]
         held = [store.engine.connect() for _ in range(10)]
         try:
@@ -500,23 +500,23 @@ class TestLimits:
 
 
 class TestUrls:
-    def test_none_is_an_error_that_names_the_setting(self, settings: MakeSettings) -> None:
+    def test_a_missing_url_is_an_error_that_names_the_setting(self, settings: MakeSettings) -> None:
         with pytest.raises(ConfigurationError, match="OUTBOX_DATABASE_URL"):
             Store.connect(settings(database_url=None))
 
     @pytest.mark.parametrize("url", ["mysql://h/d", "sqlite:///x", "redis://h/0"])
-    def test_of_another_database_is_refused(self, settings: MakeSettings, url: str) -> None:
+    def test_the_url_of_another_kind_of_database_is_refused(self, settings: MakeSettings, url: str) -> None:
         with pytest.raises(UnsupportedDialect, match="postgresql"):
             Store.connect(settings(database_url=url))
 
     @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg"])
-    def test_is_taken_as_people_write_it(self, settings: MakeSettings, scheme: str) -> None:
+    def test_a_url_is_taken_as_people_write_it(self, settings: MakeSettings, scheme: str) -> None:
         assert engine_url(f"{scheme}://u:p@h/d").drivername == "postgresql+psycopg"
 
     @pytest.mark.parametrize(
         "url", ["postgresql://h:port/d", "://", "postgresql+asyncpg://h/d", "postgresql+psycopg2://h/d"]
     )
-    def test_that_can_not_work_is_refused(self, settings: MakeSettings, url: str) -> None:
+    def test_a_url_that_can_not_work_is_refused(self, settings: MakeSettings, url: str) -> None:
         with pytest.raises(OutboxError):
             Store.connect(settings(database_url=url))
 

@@ -114,7 +114,7 @@ class TestSlots:
             ({"destinations": {"orders": {"url": "a://b", "concurrency": 1}}}, True),
         ],
     )
-    def test_are_counted_where_others_want_to_send_too(
+    def test_a_send_takes_a_slot_only_if_its_destination_is_limited(
         self, new_store: MakeStore, rows: Rows, values: dict[str, object], limited: bool
     ) -> None:
         store = new_store(**values)
@@ -130,7 +130,7 @@ class TestSlots:
         run(store, Destination(outcome), *claimed(store))
         assert held(rows) == []
 
-    def test_of_its_own_are_kept_by_any_number_of_workers(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_any_number_of_workers_keeps_to_the_concurrency(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={"orders": {"url": "a://b", "concurrency": 3, "bundle_size": 1}})
         processes(rows, 20)
         ids = rows.insert(60)
@@ -149,7 +149,7 @@ class TestSlots:
         assert destination.most <= 3
         assert Counter(destination.sent) == Counter(ids)
 
-    def test_what_finds_none_goes_back_unharmed_and_a_little_later(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_a_bundle_without_a_slot_is_released_and_due_a_little_later(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations=TWO, bundle_size=1)
         rows.insert(2)
         first, second = claimed(store)
@@ -160,7 +160,7 @@ class TestSlots:
         assert (row.lease, row.attempts, row.begun, row.last_error_code) == (None, 0, False, None)
         assert rows.state(row.id) == "scheduled"
 
-    def test_while_slow_sends_hold_them_nothing_more_is_claimed(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_nothing_is_claimed_while_slow_sends_hold_all_slots(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations=TWO, bundle_size=1)
         rows.insert(5)
         rows.insert(1, destination="mails")
@@ -170,7 +170,7 @@ class TestSlots:
         rows.change(locked_until=seconds_from_now(-1), lease=None)
         assert {bundle.destination for bundle in claimed(store)} == {"mails"}
 
-    def test_of_a_process_that_died_are_free_at_once(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_the_slots_of_a_dead_process_of_this_host_are_free_at_once(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations=TWO, bundle_size=1)
         rows.insert(2)
         first, second = claimed(store)
@@ -182,7 +182,7 @@ class TestSlots:
         assert run(store, Destination(), second) == [Step.SENT]
 
     @pytest.mark.parametrize("space", ["/000000", ""])
-    def test_of_a_process_in_another_container_are_not_free_though_it_has_our_hostname(
+    def test_a_process_in_another_container_with_our_hostname_keeps_its_slots(
         self, new_store: MakeStore, rows: Rows, space: str
     ) -> None:
         """Its number may be no process here, and yet it is at work."""
@@ -196,7 +196,7 @@ class TestSlots:
             connection.execute(update(rows.tables.slots).values(holder=elsewhere))
         assert run(store, Destination(), second) == [Step.STALE]
 
-    def test_of_a_process_elsewhere_are_free_when_no_send_can_take_longer(
+    def test_the_slots_of_a_process_elsewhere_are_free_when_their_time_is_over(
         self, new_store: MakeStore, rows: Rows
     ) -> None:
         store = new_store(destinations=TWO, bundle_size=1)
@@ -207,7 +207,7 @@ class TestSlots:
             connection.execute(update(rows.tables.slots).values(holder="elsewhere:1", held_until=seconds_from_now(-1)))
         assert run(store, Destination(), second) == [Step.SENT]
 
-    def test_a_process_that_ends_counts_no_more(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_a_process_that_ends_is_not_counted(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations=TWO)
         rows.insert(1)
         run(store, Destination(), *claimed(store))
@@ -216,7 +216,7 @@ class TestSlots:
         store.close()
         assert store.rows(counted, {})[0][0] == 0
 
-    def test_old_processes_are_forgotten(self, store: Store, rows: Rows) -> None:
+    def test_old_processes_are_removed(self, store: Store, rows: Rows) -> None:
         processes(rows, 3)
         p = rows.tables.publishers
         with rows.engine.begin() as connection:
@@ -234,13 +234,13 @@ class TestRate:
         with rows.engine.connect() as connection:
             return float(connection.scalar(select(rows.tables.destinations.c.allowance)) or 0)
 
-    def test_no_more_is_claimed_than_it_allows(self, store: Store, rows: Rows) -> None:
+    def test_a_claim_takes_no_more_than_the_rate_allows(self, store: Store, rows: Rows) -> None:
         rows.insert(100)
         began = time.monotonic()
         taken = sum(len(bundle.tickets) for _ in range(20) for bundle in claimed(store))
         assert 20 <= taken <= 20 + 20 * (time.monotonic() - began) + 1
 
-    def test_others_are_claimed_as_ever(self, store: Store, rows: Rows) -> None:
+    def test_other_destinations_are_not_limited(self, store: Store, rows: Rows) -> None:
         rows.insert(100)
         rows.insert(100, destination="mails")
         found = Counter(bundle.destination for bundle in claimed(store) for _ in bundle.tickets)
@@ -257,13 +257,13 @@ class TestRate:
             found = sum(len(bundle.tickets) for bundle in claimed(store))
             assert least <= found <= min(20, least + 20 * (time.monotonic() - began) + 1)
 
-    def test_what_is_not_needed_is_put_back(self, store: Store, rows: Rows) -> None:
+    def test_a_claim_puts_back_what_it_does_not_need(self, store: Store, rows: Rows) -> None:
         claimed(store)
         rows.insert(3)
         claimed(store)
         assert self.level(rows) == pytest.approx(17, abs=1)
 
-    def test_many_claims_at_once_keep_it(self, store: Store, rows: Rows) -> None:
+    def test_many_claims_at_once_keep_to_the_rate(self, store: Store, rows: Rows) -> None:
         rows.insert(200)
         claimed(store)
         rows.change(locked_until=seconds_from_now(-1), lease=None)
@@ -277,12 +277,12 @@ class TestRate:
             thread.join()
         assert sum(len(b.tickets) for b in found) <= 20 + 20 * (time.monotonic() - began) + 1
 
-    def test_below_one_a_second_one_goes_at_a_time(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_below_one_a_second_a_claim_takes_one_message(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={"orders": {"url": "a://b", "rate_limit": 0.01}})
         rows.insert(3)
         assert [sum(len(bundle.tickets) for bundle in claimed(store)) for _ in range(3)] == [1, 0, 0]
 
-    def test_each_destination_has_its_own(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_each_destination_has_its_own_rate(self, new_store: MakeStore, rows: Rows) -> None:
         first = {"orders": {"url": "a://b", "rate_limit": 0.01}}
         rows.insert(20)
         claimed(new_store(destinations=first))
@@ -294,7 +294,7 @@ class TestRate:
         found = Counter(bundle.destination for bundle in claimed(store) for _ in bundle.tickets)
         assert (found["mails"], found["orders"]) == (7, 0)
 
-    def test_a_retry_waits_its_turn(self, store: Store, rows: Rows) -> None:
+    def test_a_retry_goes_through_the_table_where_the_claim_counts_it(self, store: Store, rows: Rows) -> None:
         rows.insert(1)
         assert run(store, Destination(Outcome.retry("busy", "later")), *claimed(store)) == [Step.RELEASE]
 
@@ -308,7 +308,7 @@ class TestAge:
     def store(self, new_store: MakeStore) -> Store:
         return new_store(destinations={"orders": {"url": "a://b", "max_age": 100}})
 
-    def test_what_is_too_old_is_dead_and_says_why(self, store: Store, rows: Rows) -> None:
+    def test_a_message_that_is_too_old_is_dead_and_says_why(self, store: Store, rows: Rows) -> None:
         [old] = rows.insert(1, created_at=seconds_from_now(-101), last_error="refused", attempts=3)
         [young] = rows.insert(1, created_at=seconds_from_now(-99))
         [bundle] = claimed(store)
@@ -316,7 +316,7 @@ class TestAge:
         assert self.dead(rows, old) == ("dead", "too_old")
         assert rows.one(old).last_error == "not delivered within 100 seconds; the last error was: refused"
 
-    def test_a_later_delivery_counts_and_not_the_write(self, store: Store, rows: Rows) -> None:
+    def test_the_age_counts_from_deliver_at(self, store: Store, rows: Rows) -> None:
         [late] = rows.insert(1, created_at=seconds_from_now(-1000), locked_until=seconds_from_now(0.05))
         assert rows.one(late).deliver_at is not None
         time.sleep(0.1)
@@ -329,13 +329,13 @@ class TestAge:
 
 
 class TestTheQueue:
-    def test_what_has_much_due_lets_others_go_first(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_a_destination_with_much_due_goes_behind_others(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations=TWO, bundle_size=100)
         rows.insert(500)
         rows.insert(100, destination="mails")
         assert {bundle.destination: bundle.lane for bundle in claimed(store)} == {"orders": 2, "mails": 0}
 
-    def test_when_it_is_full_only_those_are_claimed_for_that_have_little_due(
+    def test_with_a_full_queue_only_destinations_with_little_due_are_claimed(
         self, new_store: MakeStore, rows: Rows
     ) -> None:
         store = new_store(destinations=TWO, max_in_flight=200, bundle_size=10)
@@ -346,12 +346,12 @@ class TestTheQueue:
         rows.insert(3, destination="mails")
         assert {b.destination for b in claimed(store, store.settings.max_in_flight)} == {"mails"}
 
-    def test_when_nobody_works_nothing_is_claimed(self, new_store: MakeStore, rows: Rows) -> None:
+    def test_nothing_is_claimed_while_no_worker_works(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations=TWO)
         rows.insert(3)
         assert claimed(store, 3 * store.settings.max_in_flight) == []
 
-    def test_a_crowd_of_retries_goes_back_to_the_table(self, store: Store, rows: Rows) -> None:
+    def test_many_retries_of_a_bundle_go_back_to_the_table(self, store: Store, rows: Rows) -> None:
         busy = Destination(Outcome.retry("busy", "later"))
         for count, step in ((NATIVE_RETRIES, Step.RETRY), (NATIVE_RETRIES + 1, Step.RELEASE)):
             ids = rows.insert(count)
@@ -361,7 +361,7 @@ class TestTheQueue:
             assert set(run(store, busy, bundle)) == {step}
 
 
-def test_a_share_of_its_own_is_cut_to_what_can_be_sent_at_once(new_store: MakeStore) -> None:
+def test_the_share_of_a_destination_with_concurrency_is_what_it_can_send_at_once(new_store: MakeStore) -> None:
     destinations = {"orders": {"url": "a://b", "concurrency": 2, "bundle_size": 10}, "mails": {"url": "a://b"}}
     store = new_store(destinations=destinations)
     found = store.traffic.admit({"orders": 500, "mails": 500}, str(uuid4()))

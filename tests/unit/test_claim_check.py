@@ -276,12 +276,6 @@ class TestTheSend:
         assert (the_only(orders).timeout, orders._storage._timeout) == (3, 3)
         assert the_only(publishers["plain"]).timeout == 6
 
-    def test_without_a_claim_check_all_goes_as_it_is(self, publishers: Publishers) -> None:
-        assert send(publishers, "plain", [message(1)]) == [Outcome.sent()]
-        given = the_only(publishers["plain"])
-        assert given.given[0].payload == LARGE
-        assert [o.code for o in send(publishers, "nobody", [message(1)])] == ["unknown_destination"]
-
     def test_a_missing_client_is_noticed_at_the_start_of_a_relay(
         self, publishers: Publishers, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -49,46 +49,40 @@ class TestBackoff:
     ) -> None:
         assert backoff(with_backoff(base, cap), attempts, at_least=asked) >= asked
 
-    @given(bases, st.integers(1, 12))
-    def test_grows_until_the_cap(self, base: float, attempts: int) -> None:
-        settings = with_backoff(base, cap=base * 2.0**attempts)
-        # Twice the plain wait is more than the shorter one with all its jitter.
-        assert backoff(settings, attempts + 1) > backoff(settings, attempts)
-
     @pytest.mark.parametrize("attempts", [-1, 0, 1])
-    def test_of_the_first_attempt_is_the_base(self, no_jitter: None, attempts: int) -> None:
+    def test_is_the_base_after_the_first_attempt(self, no_jitter: None, attempts: int) -> None:
         assert backoff(with_backoff(1.5, 100), attempts) == 1.5
 
-    def test_takes_the_jitter_from_all_of_its_range(self) -> None:
+    def test_jitter_comes_from_its_whole_range(self) -> None:
         waits = [backoff(with_backoff(100, 100), 1) for _ in range(1000)]
         assert 100 <= min(waits) < 102
         assert 123 < max(waits) <= 125
 
 
 class TestJudge:
-    def test_what_was_sent_is_sent_whatever_the_attempt(self) -> None:
+    def test_a_sent_message_is_sent_at_any_attempt(self) -> None:
         assert judge(TEN_ATTEMPTS, "orders", ticket(11), Outcome.sent()).step is Step.SENT
 
-    def test_what_can_never_be_delivered_is_dead_at_once(self) -> None:
+    def test_a_permanent_error_is_dead_at_once(self) -> None:
         verdict = judge(TEN_ATTEMPTS, "orders", ticket(1), Outcome.dead("wrong_type", "no stream"))
         assert (verdict.step, verdict.code, verdict.error) == (Step.DEAD, "wrong_type", "no stream")
 
     @pytest.mark.parametrize(("attempt", "dead"), [(1, False), (9, False), (10, True), (11, True)])
-    def test_the_last_attempt_is_the_last(self, attempt: int, dead: bool) -> None:
+    def test_a_failure_at_the_last_attempt_is_dead(self, attempt: int, dead: bool) -> None:
         verdict = judge(TEN_ATTEMPTS, "orders", ticket(attempt), FAILED)
         assert (verdict.step is Step.DEAD) is dead
         assert (verdict.code, verdict.error) == ("busy", "try later")
 
     @pytest.mark.parametrize("attempt", [1, 10, 99])
-    def test_what_failed_together_is_nobodys_attempt_and_travels_alone(self, attempt: int) -> None:
+    def test_a_bundle_that_failed_together_is_released_at_any_attempt(self, attempt: int) -> None:
         together = judge(TEN_ATTEMPTS, "orders", ticket(attempt), Outcome.unforeseen("odd", together=True))
         assert (together.step, together.code) == (Step.RELEASE, "failed_together")
 
-    def test_what_failed_alone_counts(self) -> None:
+    def test_a_message_that_failed_alone_spends_an_attempt(self) -> None:
         assert judge(TEN_ATTEMPTS, "orders", ticket(10), Outcome.unforeseen("odd", together=False)).step is Step.DEAD
 
     @pytest.mark.parametrize(("attempt", "step"), [(1, Step.RELEASE), (19, Step.RELEASE), (20, Step.DEAD)])
-    def test_a_destination_that_is_not_configured_here_may_be_so_elsewhere(self, attempt: int, step: Step) -> None:
+    def test_an_unknown_destination_has_the_default_number_of_attempts(self, attempt: int, step: Step) -> None:
         assert judge(TEN_ATTEMPTS, "gone", ticket(attempt), FAILED).step is step
 
     @pytest.mark.usefixtures("no_jitter")
@@ -104,7 +98,7 @@ class TestJudge:
             (7, 10, Step.RELEASE, 64),
         ],
     )
-    def test_short_waits_are_a_retry_and_long_ones_go_back_to_the_table(
+    def test_short_waits_are_a_retry_by_celery_and_long_ones_go_through_the_table(
         self, attempt: int, asked: float | None, step: Step, wait: float
     ) -> None:
         outcome = Outcome.retry("busy", "later", retry_after=asked)
@@ -118,18 +112,16 @@ class TestJudge:
          (-5, 1), ("soon", 1), ("7", 7)],
     )  # fmt: skip
     @pytest.mark.parametrize("make", [Outcome.retry, Outcome.outage])
-    def test_no_destination_puts_a_message_off_for_good(self, make: Any, asked: Any, wait: float) -> None:
+    def test_a_destination_can_ask_only_for_a_limited_wait(self, make: Any, asked: Any, wait: float) -> None:
         assert judge(TEN_ATTEMPTS, "orders", ticket(1), make("busy", "later", retry_after=asked)).wait == wait
 
-    def test_jitter_never_makes_a_release_of_a_retry(self) -> None:
+    def test_jitter_never_turns_a_retry_into_a_release(self) -> None:
         outcome = Outcome.retry("busy", "later", retry_after=TEN_ATTEMPTS.native_retry_max)
         steps = {judge(TEN_ATTEMPTS, "orders", ticket(1), outcome).step for _ in range(300)}
         assert steps == {Step.RETRY}
 
     @given(st.integers(1, 9), st.none() | st.floats(0, LONGEST_ASKED))
-    def test_no_native_retry_outlives_what_the_lease_and_the_visibility_timeout_cover(
-        self, attempt: int, asked: float | None
-    ) -> None:
+    def test_the_visibility_timeout_covers_every_retry_by_celery(self, attempt: int, asked: float | None) -> None:
         verdict = judge(TEN_ATTEMPTS, "orders", ticket(attempt), Outcome.retry("busy", "later", retry_after=asked))
         assert verdict.step in (Step.RETRY, Step.RELEASE)
         assert verdict.wait >= (asked or 0)

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, WebhookFailed
 from outbox_tasks.model import Outcome, Ticket
@@ -17,7 +19,7 @@ from outbox_tasks.relay.retry import judge
 from outbox_tasks.relay.send import send
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.logs import Json, _text
-from outbox_tasks.text import one_line, printable
+from outbox_tasks.text import is_text, one_line, printable, storable
 
 SECRET = "hunter2hunter"
 
@@ -152,3 +154,8 @@ def test_no_line_that_a_worker_logs_for_people_is_obeyed_by_their_terminal() -> 
 def test_nothing_is_left_that_a_terminal_would_obey(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert one_line(f"{text}\r\n\tx") == (f"{shown}\\r x")
+
+
+@given(st.text(st.characters()))
+def test_any_text_becomes_one_that_the_database_can_store(text: str) -> None:
+    assert is_text(storable(text))
