@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-import ssl
 import threading
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import httpcore  # the engine of httpx, whose parts can be replaced
@@ -20,14 +19,14 @@ REFUSED_NETWORKS = [
     ipaddress.ip_network(network)
     for network in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "2002::/16", "3fff::/20")
 ]
-"""What some Python counts as public and nobody's webhook is: metadata services of Azure and Oracle, ranges that IANA
-has reserved or withdrawn, old ways to IPv4."""
+"""Python counts these as public, but nobody has a webhook there: metadata services of Azure and Oracle, ranges that
+IANA has reserved or withdrawn, old ways to IPv4."""
 PUBLIC = ipaddress.ip_network("2000::/3")
 """All of IPv6 that IANA has given out for the public internet."""
 EMBEDDING = [ipaddress.ip_network(network) for network in ("::ffff:0:0/96", "64:ff9b::/96")]
 """IPv6 addresses that stand for the IPv4 address at their end: mapped ones, and NAT64's."""
 KEEP_ALIVE = 5.0
-"""Seconds for which an idle connection is used again; servers close theirs after some, too."""
+"""Seconds for which an idle connection may be used again. Servers close idle connections too."""
 
 
 class Background:
@@ -52,58 +51,31 @@ class Background:
         self._loop.close()
 
 
-class Connections:
-    """Connections to one URL's server. httpcore's own pool looks at all of them for each request, at twice the CPU."""
+class Connections(list[httpcore.AsyncConnectionPool]):
+    """Connections to the server of a URL. Each is a pool of one, which opens it when it is needed: a pool of ten looks
+    at all of them for each request, at three times the CPU."""
 
-    def __init__(self, url: httpx.URL, *, private: bool) -> None:
-        self._origin = httpcore.Origin(url.raw_scheme, url.raw_host, url.port or (443 if url.scheme == "https" else 80))
-        self._private = private
-        self._ssl: ssl.SSLContext | None = None
-        self._idle: list[tuple[httpcore.AsyncHTTPConnection, Network]] = []
-
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[httpcore.AsyncHTTPConnection]:
-        """A connection of one's own for one request: one that is left open, or else a new one."""
-        connection, network = await self._open() or self._new()
-        try:
-            yield connection
-        finally:
-            if connection.is_available():
-                self._idle.append((connection, network))
-            else:
-                await network.aclose()
+    def __init__(self, url: httpx.URL, count: int, *, private: bool) -> None:
+        options: Any = {
+            "ssl_context": httpx.create_ssl_context() if url.scheme == "https" else None,
+            "keepalive_expiry": KEEP_ALIVE,
+            "network_backend": Network(private=private),
+        }
+        super().__init__(httpcore.AsyncConnectionPool(max_connections=1, **options) for _ in range(count))
 
     async def aclose(self) -> None:
-        """Close those that nobody uses."""
-        while self._idle:
-            await self._idle.pop()[1].aclose()
-
-    async def _open(self) -> tuple[httpcore.AsyncHTTPConnection, Network] | None:
-        while self._idle:
-            connection, network = self._idle.pop()
-            if not connection.has_expired():
-                return connection, network
-            await network.aclose()
-        return None
-
-    def _new(self) -> tuple[httpcore.AsyncHTTPConnection, Network]:
-        if self._ssl is None and self._origin.scheme == b"https":
-            self._ssl = httpx.create_ssl_context()
-        network = Network(private=self._private)
-        options: Any = {"ssl_context": self._ssl, "keepalive_expiry": KEEP_ALIVE, "network_backend": network}
-        return httpcore.AsyncHTTPConnection(self._origin, **options), network
+        """Close those that are open."""
+        for connection in self:
+            await connection.aclose()
 
 
 class Network(httpcore.AsyncNetworkBackend):
-    """Resolves names itself, and connects to the very address that it has found to be allowed: a name that says
-    something else the next moment (DNS rebinding) gains nothing. Host and server name stay those of the URL.
-
-    For one connection."""
+    """Resolves names, and connects to the very address that it has allowed: a name server that gives another address
+    the next time (DNS rebinding) gains nothing. The request and the certificate are still about the URL's host."""
 
     def __init__(self, *, private: bool) -> None:
         self._private = private
         self._plain = httpcore.AnyIOBackend()
-        self._stream: httpcore.AsyncNetworkStream | None = None
 
     async def connect_tcp(self, host: str, port: int, *_: Any, **options: Any) -> httpcore.AsyncNetworkStream:
         """A connection to the first address that can be reached; each has an equal part of the time."""
@@ -120,15 +92,8 @@ class Network(httpcore.AsyncNetworkBackend):
         share = timeout / len(allowed)
         for address in allowed[:-1]:
             with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
-                self._stream = await self._plain.connect_tcp(address, port, share)
-                return self._stream
-        self._stream = await self._plain.connect_tcp(allowed[-1], port, share)
-        return self._stream
-
-    async def aclose(self) -> None:
-        """Close the connection that was made, whatever has become of it."""
-        if self._stream is not None:
-            await self._stream.aclose()
+                return await self._plain.connect_tcp(address, port, share)
+        return await self._plain.connect_tcp(allowed[-1], port, share)
 
 
 async def _addresses(host: str, port: int) -> list[str]:
@@ -140,7 +105,7 @@ async def _addresses(host: str, port: int) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one of the public internet's, by all that is known of it."""
+    """Whether an address is on the public internet."""
     ip = ipaddress.ip_address(address)
     if isinstance(ip, ipaddress.IPv6Address):
         if any(ip in network for network in EMBEDDING):

@@ -71,6 +71,8 @@ LEEWAY = 0.95
 GRACE = 1.0
 """Seconds after which we no longer wait for the loop: somebody has closed it at the same time."""
 
+Connection = httpcore.AsyncConnectionPool
+
 IN_FLIGHT = Outcome.outage("timeout", "no answer in time; it may have been taken")
 
 
@@ -96,7 +98,7 @@ class HttpPublisher:
         ]
         if options.authorization is not None:
             self._common.append((b"authorization", options.authorization.encode()))
-        self._connections = PerProcess(partial(Connections, url, private=options.private))
+        self._connections = PerProcess(partial(Connections, url, options.concurrency, private=options.private))
         self._background = PerProcess(Background)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
@@ -130,8 +132,8 @@ class HttpPublisher:
 
     async def _send_all(self, requests: dict[int, _Request], outcomes: dict[int, Outcome]) -> None:
         waiting = deque(requests.items())
-        count = min(self._options.concurrency, len(requests))
-        workers = [asyncio.create_task(self._work(waiting, outcomes)) for _ in range(count)]
+        connections = self._connections.get()[: len(requests)]
+        workers = [asyncio.create_task(self._work(connection, waiting, outcomes)) for connection in connections]
         try:
             ended, late = await asyncio.wait(workers, timeout=self._timeout * LEEWAY)
         finally:
@@ -145,13 +147,15 @@ class HttpPublisher:
         for index in requests:
             outcomes.setdefault(index, unreachable[0] if unreachable else no_time)
 
-    async def _work(self, waiting: deque[tuple[int, _Request]], outcomes: dict[int, Outcome]) -> Outcome | None:
+    async def _work(
+        self, connection: Connection, waiting: deque[tuple[int, _Request]], outcomes: dict[int, Outcome]
+    ) -> Outcome | None:
         """Send one after the other. If it can't connect, end with the reason: other workers may have a connection."""
         while waiting:
             index, request = waiting.popleft()
             outcomes[index] = IN_FLIGHT  # which holds if the time is up in the middle of it
             try:
-                await self._send(index, request, outcomes)
+                await self._send(connection, index, request, outcomes)
             except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
                 outcomes[index] = self._failed(error)
                 return outcomes[index]
@@ -160,15 +164,12 @@ class HttpPublisher:
                     outcomes[index] = self._failed(error)
         return None
 
-    async def _send(self, index: int, request: _Request, outcomes: dict[int, Outcome]) -> None:
+    async def _send(self, connection: Connection, index: int, request: _Request, outcomes: dict[int, Outcome]) -> None:
         connect = {"connect": min(5.0, self._timeout / 2)}
         headers = request.headers + self._options.signature(request.id, request.body)
-        async with (
-            self._connections.get().one() as connection,
-            connection.stream(
-                b"POST", self._url, headers=headers, content=request.body, extensions={"timeout": connect}
-            ) as response,
-        ):
+        async with connection.stream(
+            b"POST", self._url, headers=headers, content=request.body, extensions={"timeout": connect}
+        ) as response:
             # The status decides: what comes after it can't take back that the endpoint has the message.
             outcomes[index] = self._answered(response.status, response.headers, b"")
             body = await _beginning(response)
