@@ -35,7 +35,7 @@ GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startsw
 EMPTY = range(15, 0, -1)
 """Databases of the Redis server that may be ours."""
 
-KINDS = ("unit", "contract", "integration", "acceptance", "fault", "examples")
+KINDS = ("unit", "model", "contract", "integration", "acceptance", "fault", "examples")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,0 +1,6 @@
+"""The protocol as a model: every state that it can get into is visited, and every promise is checked in each.
+
+`state` says what there is, `protocol` what can happen next, `properties` what must hold. `search` visits all states.
+`planted` damages the protocol in one place at a time, to see that the search notices. `page` writes docs/model.md.
+`python -m tests.model --big` searches more than the tests do.
+"""

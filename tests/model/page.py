@@ -1,0 +1,81 @@
+"""Writes the generated parts of docs/model.md."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.model.base import Kind, Step
+from tests.model.search import Found
+from tests.model.space import Space
+from tests.model.state import Row, Rows
+
+PAGE = Path(__file__).parents[2] / "docs" / "model.md"
+
+Edges = dict[tuple[str, Kind], dict[tuple[str, str], None]]
+"""For each step what it makes of a row: from which state to which."""
+
+
+def edges(space: Space) -> Edges:
+    """What a space that was searched knows of its steps."""
+    found: Edges = defaultdict(dict)
+    for before, step in space.worked_out():
+        for change in _changes(before, step):
+            found[_told(step), step.kind][change] = None
+    return found
+
+
+def _told(step: Step) -> str:
+    what = step.what.removesuffix(", and the broker keeps the task").removesuffix(" in one bundle")
+    return what.format("a message")
+
+
+def _changes(before: Rows, step: Step) -> Iterable[tuple[str, str]]:
+    for n in step.messages:
+        yield state_of(before[n]), state_of(step.rows[n])
+
+
+PLACES = {
+    "unwritten": "none",
+    "rolled back": "none",
+    "open": "not committed",
+    "sent": "archived",
+    "discarded": "archived",
+}
+
+
+def state_of(row: Row) -> str:
+    """As docs/architecture.md calls it; whether its time has come, too."""
+    if row.place != "pending":
+        return PLACES.get(row.place, row.place)
+    name = "begun" if row.begun else "leased" if row.leased else "pending" if row.due else "waiting"
+    return f"{name}, run out" if row.leased and row.due else name
+
+
+def variant_line(name: str, found: Found) -> str:
+    return f"| {name} | {found.states:,} | {found.steps:,} |"
+
+
+def bug_line(name: str, found: Found) -> str:
+    return f"| {name} | {found.broken} | {len(found.trace)} |"
+
+
+def step_lines(found: Edges) -> list[str]:
+    """The table of transitions. A step that leaves all rows as they are has a dash."""
+    lines = []
+    for (what, kind), changes in found.items():
+        moves = sorted({f"{one} → {other}" for one, other in changes if one != other})
+        lines.append(f"| {what} | {kind} | {'; '.join(moves) or '–'} |")
+    return sorted(lines)
+
+
+def write(part: str, lines: Iterable[str]) -> None:
+    """Put these lines in the place of that part of the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    pattern = rf"(<!-- {part}:[^\n]*-->\n(?:\|[^\n]*\n){{2}}).*?(\n?<!-- end -->)"
+    body = "".join(f"{line}\n" for line in lines)
+    PAGE.write_text(
+        re.sub(pattern, lambda found: found[1] + body + "<!-- end -->", text, flags=re.DOTALL), encoding="utf-8"
+    )

@@ -1,0 +1,288 @@
+"""Bugs, each planted in one place of the protocol, with the promise that the search must find broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from tests.model import properties
+from tests.model.base import Step, Variant, change
+from tests.model.protocol import Protocol
+from tests.model.state import FAILED, UNSENT, Giving, Hand, Held, Horizon, Row, Rows, Task, Ticket
+
+PLAIN = Variant("without a key", people=False)
+KEYED = Variant("with a key", keyed=True, people=False)
+DIRECT = Variant("direct dispatch", direct=True, people=False)
+ONE = Variant("one message", messages=1, direct=True, people=False)
+PEOPLE = Variant("with people", people=True)
+
+Bug = type[Protocol]
+PLANTED: dict[str, tuple[Bug, Variant, str]] = {}
+
+
+def planted(promise: str, variant: Variant = PLAIN) -> Callable[[Bug], Bug]:
+    """Register a bug: it is named by its docstring."""
+
+    def register(bug: Bug) -> Bug:
+        PLANTED[str(bug.__doc__).rstrip(".")] = bug, variant, promise
+        return bug
+
+    return register
+
+
+class KeepsTasks(Protocol):
+    """Tasks that the protocol as it is would never begin may be begun here."""
+
+    keeps_tasks = True
+
+
+@planted(properties.LOST)
+class SettledBeforeTheSend(Protocol):
+    """The row is settled as sent before the send."""
+
+    def begun(self, row: Row) -> Row:
+        return self._archived(row, "sent")
+
+
+@planted(properties.ONE_HOLDER)
+class NoBegin(KeepsTasks):
+    """The worker sends what its task says, without a begin."""
+
+    def may_begin(self, row: Row, ticket: Ticket) -> bool:
+        return row.place == "pending"
+
+
+@planted(properties.ONE_HOLDER)
+class BeginWithoutAttempt(KeepsTasks):
+    """Begin compares the lease, and not the attempt."""
+
+    def may_begin(self, row: Row, ticket: Ticket) -> bool:
+        return row.place == "pending" and row.leased and ticket.current and not row.due
+
+
+@planted(properties.FENCED)
+class BeginWithoutLease(KeepsTasks):
+    """Begin compares the attempt, and not the lease."""
+
+    def may_begin(self, row: Row, ticket: Ticket) -> bool:
+        return row.place == "pending" and row.attempts == ticket.attempt and not row.due
+
+
+@planted(properties.ONE_HOLDER)
+class AttemptCountedAtTheSettle(KeepsTasks):
+    """The attempt is counted as it is settled, and not at begin."""
+
+    def begun(self, row: Row) -> Row:
+        return row._replace(begun=True)
+
+
+@planted(properties.FENCED)
+class SettleUnfenced(Protocol):
+    """Settle looks for the id alone."""
+
+    def may_settle(self, row: Row, held: Held) -> bool:
+        return row.place == "pending"
+
+
+@planted(properties.FENCED)
+class ReleaseUnfenced(Protocol):
+    """A lease is given back by the id alone."""
+
+    def may_release(self, row: Row, ticket: Ticket | Held) -> bool:
+        return row.place == "pending" and not row.begun
+
+
+@planted(properties.FENCED)
+class ReleaseOfWhatIsBegun(Protocol):
+    """The claim, told that the broker refused its task, gives back a message that was begun."""
+
+    def may_release(self, row: Row, ticket: Ticket | Held) -> bool:
+        return row.place == "pending" and row.leased and ticket.current
+
+
+@planted(properties.ONE_HOLDER)
+class RetryBeforeTheRow(Protocol):
+    """The retry goes to the queue before the row is written."""
+
+    def settle(self, rows: Rows, hand: Hand, place: int, rest: Hand) -> Iterator[Step]:
+        held = hand[place]
+        if held.stage != FAILED or self._is_spent(rows[held.message]):
+            yield from super().settle(rows, hand, place, rest)
+            return
+        left = (*hand[:place], held._replace(stage="unwritten"), *hand[place + 1 :])
+        task = (Ticket(held.message, held.attempt, held.current),)
+        yield Step("the retry of {} goes to the queue", (held.message,), rows, hand=left, tasks=(task,))
+
+    def _settle_or_after(self, rows: Rows, hand: Hand, place: int) -> Iterator[Step]:
+        held = hand[place]
+        if held.stage != "unwritten":
+            yield from super()._settle_or_after(rows, hand, place)
+            return
+        row, rest = rows[held.message], (*hand[:place], *hand[place + 1 :])
+        if self.may_settle(row, held):
+            row = row._replace(begun=False, due=False, code="failed")
+        yield Step("the row of {} is written", (held.message,), change(rows, held.message, row), hand=rest)
+
+
+@planted(properties.EXPIRED)
+class ClockThatRunsAhead(Protocol):
+    """The claim tells by its host's clock, which runs ahead, whether a lease has run out."""
+
+    def is_due(self, row: Row) -> bool:
+        return row.place == "pending" and (row.due or row.leased)
+
+
+@planted(properties.EXPIRED)
+class ClaimWithoutLock(Protocol):
+    """The claim reads what is due, and leases it a moment later without a lock."""
+
+    def look(self, rows: Rows, horizon: Horizon | None) -> Iterator[Step]:
+        due = [n for n, row in enumerate(rows) if self.is_due(row)]
+        if horizon is None and due:
+            yield Step("a claim reads that {} is due", (due[0],), rows, horizon=Horizon(due[0], True))
+
+    def claimable(self, rows: Rows, reach: int) -> Iterable[tuple[int, ...]]:
+        return [(reach,)] if reach < len(rows) and rows[reach].place == "pending" else []
+
+
+@planted(properties.EXPLAINED)
+class NoCauseAtTheClaim(Protocol):
+    """The claim does not note that a send was begun and never settled."""
+
+    def leased(self, row: Row) -> Row:
+        return super().leased(row._replace(begun=False))
+
+
+@planted(properties.ENDS, ONE)
+class LeaseThatNeverEnds(Protocol):
+    """The claim takes only rows without a lease."""
+
+    def is_due(self, row: Row) -> bool:
+        return super().is_due(row) and not row.leased
+
+
+@planted(properties.LOST)
+class FailedIsArchived(Protocol):
+    """A message without attempts left is archived as if it were sent."""
+
+    def _dead(self, row: Row, code: object) -> Row:
+        return self._archived(row, "sent")
+
+
+@planted(properties.COUNTED)
+class NoEndOfAttempts(Protocol):
+    """The claim does not look at the attempts: a message that kills its worker comes back for ever."""
+
+    def leased(self, row: Row) -> Row:
+        return row._replace(leased=True, due=False, begun=False, code="unsettled" if row.begun else row.code)
+
+
+@planted(properties.EXPIRED, PEOPLE)
+class DiscardOfWhatIsOnItsWay(Protocol):
+    """A person may discard a message that is being sent."""
+
+    def may_discard(self, row: Row) -> bool:
+        return True
+
+
+@planted(properties.OVERTAKEN, KEYED)
+class MarksIgnored(Protocol):
+    """The claim does not heed transactions that are still open."""
+
+    @staticmethod
+    def _are_writing(rows: Rows) -> bool:
+        return False
+
+
+@planted(properties.OVERTAKEN, KEYED)
+class MarksBeforeTheNumber(Protocol):
+    """The claim reads the marks of open transactions before it reads the last number."""
+
+    def look(self, rows: Rows, horizon: Horizon | None) -> Iterator[Step]:
+        if horizon is None and self._are_writing(rows):
+            floor = min((n for n, row in enumerate(rows) if row.place == "open"), default=len(rows))
+            yield Step("a claim reads the marks of open transactions", (), rows, horizon=Horizon(floor))
+        elif horizon is not None and not horizon.marks:
+            written = sum(row.place != "unwritten" for row in rows)
+            last = min(horizon.last, written)
+            yield Step("a claim reads the last number", (), rows, horizon=Horizon(last, True))
+
+
+@planted(properties.OVERTAKEN, KEYED)
+class NotOnlyTheHead(Protocol):
+    """The claim leases what is due of a key, whether it is the head or not."""
+
+    def claimable(self, rows: Rows, reach: int) -> Iterable[tuple[int, ...]]:
+        return [(n,) for n, row in enumerate(rows[:reach]) if self.is_due(row)]
+
+
+@planted(properties.OVERTAKEN, KEYED)
+class FailureDoesNotStopTheRun(Protocol):
+    """A worker goes on with a key after one of its messages has failed."""
+
+    def goes_on_after(self, stage: str) -> bool:
+        return True
+
+
+@planted(properties.OVERTAKEN, KEYED)
+class GapIgnored(Protocol):
+    """A worker sends the messages of a key that it could begin, though an earlier one was not begun."""
+
+    def heeds_gaps(self) -> bool:
+        return False
+
+
+@planted(properties.OVERTAKEN, KEYED)
+class DeadHeadPassed(Protocol):
+    """A dead message does not hold up its key, though it should."""
+
+    def _holds_up(self, row: Row) -> bool:
+        return False
+
+
+@planted(properties.OVERTAKEN, Variant("direct dispatch with a key", keyed=True, direct=True, people=False))
+class DirectWithKey(Protocol):
+    """A writer leases messages with a key, and sends their tasks itself."""
+
+    def may_insert_leased(self) -> bool:
+        return True
+
+
+@planted(properties.GHOST, DIRECT)
+class DirectWithPayload(Protocol):
+    """The writer's task carries the payload, and the worker sends it without a begin."""
+
+    keeps_tasks = True
+
+    def take(self, rows: Rows, task: Task) -> Iterator[Step]:
+        hand = tuple(Held(ticket.message, 1, True, UNSENT) for ticket in task)
+        yield Step("a worker takes {}", tuple(ticket.message for ticket in task), rows, hand=hand)
+
+
+@planted(properties.ENDS, ONE)
+class DirectWithoutEnd(Protocol):
+    """The writer's lease has no end: only the writer can send the message."""
+
+    def pass_time(self, rows: Rows) -> Iterator[Step]:
+        return (step for step in super().pass_time(rows) if not _by_writer(rows[step.messages[0]]))
+
+
+def _by_writer(row: Row) -> bool:
+    return row.leased and not row.begun and not row.attempts and not row.code
+
+
+@planted(properties.FENCED, DIRECT)
+class DirectTaskGivenBack(Protocol):
+    """A writer whose task the broker refused gives the lease back by the id alone."""
+
+    def give(self, rows: Rows, giving: Giving) -> Iterator[Step]:
+        about = tuple(ticket.message for ticket in giving.task)
+        if giving.by == "writer" and giving.refused:
+            for n in about:
+                if rows[n].place == "pending":
+                    rows = change(rows, n, rows[n]._replace(leased=False, due=False))
+            yield Step("the writer gives the lease of {} back", about, rows)
+            return
+        yield from super().give(rows, giving)
+        if giving.by == "writer":
+            again = (giving._replace(refused=True),)
+            yield Step("the broker refuses the task of {}", about, rows, "fault", giving=again)

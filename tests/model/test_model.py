@@ -1,0 +1,49 @@
+"""The protocol keeps its promises in every state, the search notices when it does not, and docs/model.md says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model import page
+from tests.model.base import Variant
+from tests.model.planted import PLANTED, Bug
+from tests.model.protocol import Protocol
+from tests.model.search import Search, search
+from tests.model.variants import SEARCHED
+
+steps: page.Edges = {}
+"""What the searches of this run have met, for the last test."""
+searched: set[str] = set()
+
+
+@pytest.mark.parametrize(("protocol", "variant"), SEARCHED, ids=[variant.name for _, variant in SEARCHED])
+def test_every_promise_holds_in_every_state(protocol: type[Protocol], variant: Variant) -> None:
+    run = Search(protocol(variant))
+    found = run.run()
+    assert found.broken is None, f"\n{found}"
+    assert page.variant_line(variant.name, found) in page.PAGE.read_text(encoding="utf-8").splitlines(), REMEDY
+    for step, changes in page.edges(run.space).items():
+        steps.setdefault(step, {}).update(changes)
+    searched.add(variant.name)
+
+
+@pytest.mark.parametrize(
+    ("bug", "variant", "promise"), PLANTED.values(), ids=[bug.__name__ for bug, *_ in PLANTED.values()]
+)
+def test_a_planted_bug_is_found(bug: Bug, variant: Variant, promise: str) -> None:
+    found = search(bug(variant))
+    print(found)
+    assert found.broken == promise, f"\n{found}"
+    line = page.bug_line(next(name for name, planted in PLANTED.items() if planted[0] is bug), found)
+    assert line in page.PAGE.read_text(encoding="utf-8").splitlines(), REMEDY
+
+
+def test_the_page_has_every_transition() -> None:
+    if len(searched) < len(SEARCHED):
+        pytest.skip("only a run of all searches knows all transitions")
+    shown = page.PAGE.read_text(encoding="utf-8")
+    part = shown.partition("<!-- steps:")[2].partition("<!-- end -->")[0].splitlines()
+    assert part[3:] == page.step_lines(steps), REMEDY
+
+
+REMEDY = "docs/model.md is not of this protocol: run python -m tests.model --page"
