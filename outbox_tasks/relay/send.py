@@ -88,7 +88,7 @@ def send_in_order(
     passing = {Result.SENT, Result.DISCARDED, *(() if settings.dead_blocks(destination) else (Result.DEAD,))}
     outcomes: dict[str, Outcome] = {}
     stopped: set[str] = set()
-    deadline = time.monotonic() + settings.waves_of(destination)
+    deadline = time.monotonic() + settings.sending_time_of(destination)
     for wave in _waves(messages):
         if outcomes and time.monotonic() > deadline:
             break

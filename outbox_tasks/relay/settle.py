@@ -50,7 +50,7 @@ def settle(
     done = [verdict for verdict in verdicts.values() if verdict.step in DONE]
     failed = [verdict for verdict in verdicts.values() if verdict.step not in DONE]
     # What the soft time limit leaves after the slowest send.
-    deadline = time.monotonic() + store.settings.waves_of(bundle.destination) + store.settings.statement_timeout
+    deadline = time.monotonic() + store.settings.sending_time_of(bundle.destination) + store.settings.statement_timeout
     if not done:  # settling a sent message closes the breaker
         _tell_the_breaker(store, bundle, failed, deadline, opened)
     # Two statements in two transactions, each with its own retries.

@@ -31,7 +31,7 @@ from outbox_tasks.settings.destination import (
     SecondsOrZero,
     Url,
 )
-from outbox_tasks.settings.operation import Upkeep
+from outbox_tasks.settings.operation import OperationSettings
 from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
 
 CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "outbox.maintain"
@@ -44,7 +44,7 @@ USUAL_STATEMENT = 3.0
 """Seconds that a statement may take if the relay sets no limit: the limit that its role has then."""
 
 
-class Settings(Upkeep, BaseSettings):
+class Settings(OperationSettings, BaseSettings):
     """All settings of the relay. Times are in seconds. Raises `ConfigurationError`."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
@@ -177,7 +177,7 @@ class Settings(Upkeep, BaseSettings):
         """Most messages in one bundle to `destination`."""
         return self.destinations[destination].bundle_size or self.bundle_size
 
-    def room_of(self, destination: str, processes: int) -> int | None:
+    def most_sends(self, destination: str, processes: int) -> int | None:
         """How many sends to `destination` may run at once while so many processes publish; None: any number. It leaves
         one process to the other destinations, unless it has a `concurrency` of its own."""
         own = self.destinations[destination].concurrency
@@ -191,8 +191,8 @@ class Settings(Upkeep, BaseSettings):
         own = self.destinations.get(destination)
         return own is not None and own.on_dead == "block"
 
-    def patience_of(self, destination: str) -> float:
-        """Seconds after which a send holds its slot for so long that nobody waits for it."""
+    def slow_after(self, destination: str) -> float:
+        """Seconds after which a send to `destination` is slow: nobody waits for its slot."""
         return 0.0 if self.destinations[destination].concurrency else SLOW
 
     def send_timeout_of(self, destination: str) -> float:
@@ -200,7 +200,7 @@ class Settings(Upkeep, BaseSettings):
         own = self.destinations.get(destination)
         return (own and own.send_timeout) or self.send_timeout
 
-    def waves_of(self, destination: str) -> float:
+    def sending_time_of(self, destination: str) -> float:
         """Seconds after which a bundle begins no further send. One of `send_timeout` can still be settled in time."""
         return self.soft_time_limit - self.send_timeout_of(destination) - 2 * self.statement_timeout
 
@@ -269,7 +269,7 @@ class Settings(Upkeep, BaseSettings):
 
 
 def _check_backoff(prefix: str, settings: Settings) -> None:
-    """`prefix` says whose it is: a destination may have its own."""
+    """`prefix` stands before the setting's name in the error: a destination may have its own backoff."""
     if settings.backoff_cap < settings.backoff_base:
         rule = f"it must be at least backoff_base ({settings.backoff_base:g})"
         raise ConfigurationError(setting=f"{prefix}backoff_cap", value=settings.backoff_cap, rule=rule)

@@ -11,7 +11,7 @@ from outbox_tasks.settings.destination import Port, Span, SpanOrZero, StorageUrl
 DAY = 86_400.0
 
 
-class Upkeep(BaseModel):
+class OperationSettings(BaseModel):
     """A part of `Settings`. Times are in seconds."""
 
     inbox_retention: Span = 7 * DAY

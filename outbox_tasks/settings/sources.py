@@ -44,14 +44,14 @@ class Environment(EnvSettingsSource):
     """The environment. It is not ours alone: it logs a variable with our prefix that is no setting once, and ignores
     it."""
 
-    told: ClassVar[set[str]] = set()
+    logged: ClassVar[set[str]] = set()
     """The variables that this process has logged."""
 
     def __call__(self) -> dict[str, Any]:
         known = {PREFIX + name.upper() for name in self.settings_cls.model_fields} | NOT_SETTINGS
-        for variable in sorted(os.environ.keys() - known - self.told):
+        for variable in sorted(os.environ.keys() - known - self.logged):
             if variable.startswith(PREFIX):
-                self.told.add(variable)
+                self.logged.add(variable)
                 log.warning("%s is ignored: %s", variable, _no_such_setting(variable, known))
         return super().__call__()
 

@@ -18,18 +18,18 @@ from outbox_tasks.settings.destination import Destination
 
 INT32 = 2**31 - 1
 AGES = {"max_age", "inbox_retention", "archive_retention", "stale_after", "alert_repeat"}
-"""Compared with dates, and never waited for: all other times are."""
+"""These are compared with dates. A process waits for all other times."""
 
 
 def parts(annotation: Any) -> Iterator[Any]:
-    """An annotation, and all that it is made of."""
+    """An annotation and its parts."""
     yield annotation
     for part in get_args(annotation):
         yield from parts(part)
 
 
 def models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    """A model of the settings, and all that are in it."""
+    """A model of the settings and the models in it."""
     yield model
     for field in model.model_fields.values():
         for part in parts(field.annotation):
@@ -46,7 +46,7 @@ def numbers(model: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def bounds(field: FieldInfo) -> tuple[float | None, float | None]:
-    """The least and the most that a field takes, as far as it says so."""
+    """The least and the most that a field takes; None if it does not say."""
     said = [*field.metadata, *parts(field.annotation)]
     rules = [rule for part in said for rule in (part.metadata if isinstance(part, FieldInfo) else [part])]
     least = [rule.ge for rule in rules if isinstance(rule, annotated_types.Ge)]
@@ -65,22 +65,20 @@ def made(model: type[BaseModel], name: str, value: float) -> Any:
     return Settings(**{name: value})
 
 
-def test_all_models_are_looked_at() -> None:
+def test_the_numbers_of_all_models_are_found() -> None:
     assert {model for model, _, _ in FOUND} >= {Settings, Destination}
     assert {"max_in_flight", "queue_lease", "archive_retention", "rate_limit"} <= {name for _, name, _ in FOUND}
 
 
 @ALL
-def test_a_number_has_a_least_and_a_most(model: type[BaseModel], name: str, field: FieldInfo) -> None:
+def test_a_number_has_bounds(model: type[BaseModel], name: str, field: FieldInfo) -> None:
     least, most = bounds(field)
     assert None not in (least, most), f"{model.__name__}.{name} has no bounds: use a type of settings/destination.py"
 
 
 @ALL
 @pytest.mark.parametrize("wrong", ["inf", "-inf", "nan", "less", "more", "1e400"])
-def test_what_is_no_usable_number_is_refused_by_name(
-    model: type[BaseModel], name: str, field: FieldInfo, wrong: str
-) -> None:
+def test_an_unusable_number_is_refused_by_name(model: type[BaseModel], name: str, field: FieldInfo, wrong: str) -> None:
     least, most = bounds(field)
     assert least is not None
     assert most is not None
@@ -91,7 +89,7 @@ def test_what_is_no_usable_number_is_refused_by_name(
 
 
 @ALL
-def test_the_largest_number_is_one_that_everything_below_can_take(
+def test_the_largest_number_is_not_too_large_for_dates_and_waits(
     model: type[BaseModel], name: str, field: FieldInfo
 ) -> None:
     _, most = bounds(field)
@@ -106,7 +104,7 @@ def test_the_largest_number_is_one_that_everything_below_can_take(
 
 
 @pytest.mark.parametrize("name", ["statement_timeout", "archive_retention"])
-def test_none_at_all_is_0_and_not_almost_0(name: str) -> None:
+def test_0_is_taken_and_almost_0_is_refused(name: str) -> None:
     assert getattr(Settings(**{name: 0}), name) == 0
     with pytest.raises(ConfigurationError, match=r"must be 0, or at least 0\.001"):
         Settings(**{name: 0.0001})
@@ -125,7 +123,7 @@ def test_none_at_all_is_0_and_not_almost_0(name: str) -> None:
         ("https://shop.example/hooks?outbox_concurrency=1e9", "outbox_concurrency"),
     ],
 )
-def test_so_has_a_number_among_the_options_of_a_url(url: str, rule: str) -> None:
+def test_a_number_in_the_options_of_a_url_has_bounds(url: str, rule: str) -> None:
     settings = Settings(destinations={"orders": {"url": url}})
     with pytest.raises(ConfigurationError, match=rule):
         load(settings.destinations["orders"], settings).close()

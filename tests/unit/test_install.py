@@ -1,6 +1,6 @@
-"""The relay inside an application's own app: the application's configuration stays, and the tasks are right in it.
+"""The relay inside an application's own app: the application's configuration stays, and does not change our tasks.
 
-The broker is kombu's own in-memory one, so that what is sent can be seen where a worker would find it.
+The broker is kombu's in-memory one, where the test finds sent messages like a worker.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def loaded(app: Celery, values: dict[str, Any]) -> None:
 
 
 def from_module(app: Celery, values: dict[str, Any]) -> None:
-    """As in Django: by name, in a namespace, loaded when first needed."""
+    """As in Django: by name, in a namespace, loaded at the first use."""
     sys.modules["shop_settings"] = module = ModuleType("shop_settings")
     vars(module).update({f"CELERY_{name.upper()}": value for name, value in values.items()})
     app.config_from_object("shop_settings", namespace="CELERY")
@@ -120,7 +120,7 @@ def new_app(apps: list[Celery]) -> Callable[..., Celery]:
 
 
 def sent(app: Celery, queue: str) -> list[Message]:
-    """What waits in a queue, taken out."""
+    """Take all messages out of a queue."""
     with app.connection_for_read() as connection:
         channel = connection.channel()
         found = []
@@ -130,7 +130,7 @@ def sent(app: Celery, queue: str) -> list[Message]:
 
 
 def retried(app: Celery) -> Message:
-    """A publish task that is retried, as it is in the publish queue then."""
+    """The message of a publish task that is retried."""
     task = app.tasks[PUBLISH_TASK]
     request = {"id": "an-id", "args": ["order.created", "orders", 1, "lease"], "kwargs": {}, "called_directly": False}
     task.push_request(**request, delivery_info={"exchange": "", "routing_key": PUBLISH_QUEUE, "priority": 0})
@@ -144,7 +144,7 @@ def retried(app: Celery) -> Message:
 
 
 def beaten(app: Celery, name: str) -> Message:
-    """A task as beat sends it, as it is in its queue then."""
+    """The message of a task that beat sends."""
     beat = app.Beat(quiet=True, loglevel="WARNING").Service(app, scheduler_cls="celery.beat:Scheduler").get_scheduler()
     beat.apply_async(beat.schedule[name])
     [message] = sent(app, {CLAIM_TASK: CLAIM_QUEUE, MAINTAIN_TASK: MAINTAIN_QUEUE}[name])
@@ -155,7 +155,7 @@ def beaten(app: Celery, name: str) -> Message:
 @pytest.mark.parametrize("first", ["installed", "configured"])
 @pytest.mark.parametrize("configure", [at_once, loaded, from_module])
 @pytest.mark.parametrize("kind", CONFIGURATIONS)
-def test_in_an_app_of_any_configuration_the_tasks_are_right_and_its_own_values_stay(
+def test_any_configuration_stays_and_our_tasks_are_the_same_in_it(
     new_app: Callable[..., Celery], settings: MakeSettings, kind: str, configure: Configure, first: str
 ) -> None:
     values = {**MEMORY, **CONFIGURATIONS[kind]}
@@ -186,9 +186,7 @@ def test_in_an_app_of_any_configuration_the_tasks_are_right_and_its_own_values_s
         assert message.headers["ignore_result"]
 
 
-def test_a_configuration_that_is_not_there_yet_is_not_looked_at(
-    new_app: Callable[..., Celery], settings: MakeSettings
-) -> None:
+def test_install_does_not_load_the_configuration(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
     app = new_app()
     app.config_from_object("shop_settings", namespace="CELERY")
     install(app, settings())
@@ -203,9 +201,7 @@ def test_a_configuration_that_is_not_there_yet_is_not_looked_at(
     assert app.conf.broker_url == "memory://shop"
 
 
-def test_the_schedule_gets_our_entries_beside_the_app_s_own_however_it_is_set(
-    new_app: Callable[..., Celery], settings: MakeSettings
-) -> None:
+def test_our_entries_are_added_to_the_app_s_schedule(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
     app, mine = new_app(), {"task": "shop.mine", "schedule": 5.0}
     install(app, settings(claim_interval=0.5))
     app.conf.update(**MEMORY, beat_schedule={"shop.mine": mine, MAINTAIN_TASK: mine})
@@ -221,13 +217,13 @@ def test_the_schedule_gets_our_entries_beside_the_app_s_own_however_it_is_set(
     }
     app.add_periodic_task(9.0, app.signature("shop.ping"), name="shop.later")
     assert {"shop.later", CLAIM_TASK} <= set(app.conf.beat_schedule)
-    # Another one in its place: what beat finds when it has imported the app.
+    # The app replaces it: beat sees that after it has imported the app.
     app.conf.beat_schedule = {"shop.other": mine}
     app.loader.import_default_modules()
     assert set(app.conf.beat_schedule) == {"shop.other", CLAIM_TASK, MAINTAIN_TASK}
 
 
-def test_a_configuration_read_anew_has_our_entries_too(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
+def test_a_new_configuration_gets_our_entries_too(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
     app = new_app(task_default_queue="first")
     install(app, settings())
     assert CLAIM_TASK in app.conf.beat_schedule
@@ -235,9 +231,7 @@ def test_a_configuration_read_anew_has_our_entries_too(new_app: Callable[..., Ce
     assert set(app.conf.beat_schedule) == {"mine", CLAIM_TASK, MAINTAIN_TASK}
 
 
-def test_queues_that_the_app_defines_itself_stay_its_own(
-    new_app: Callable[..., Celery], settings: MakeSettings
-) -> None:
+def test_queues_that_the_app_defines_stay(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
     mine = Queue(PUBLISH_QUEUE, Exchange("mine", "topic"), routing_key="a.#", queue_arguments={"x-max-priority": 3})
     app = new_app(task_queues=[mine], task_create_missing_queues=False)
     install(app, settings())
@@ -248,7 +242,7 @@ def test_queues_that_the_app_defines_itself_stay_its_own(
     assert set(app.amqp.queues.consume_from) == {CLAIM_QUEUE, MAINTAIN_QUEUE}
 
 
-def test_what_the_app_sends_to_all_its_queues_does_not_get_into_ours(
+def test_a_message_to_all_of_the_app_s_queues_does_not_reach_ours(
     new_app: Callable[..., Celery], settings: MakeSettings
 ) -> None:
     app = new_app(task_default_exchange="all", task_default_exchange_type="fanout")
@@ -261,7 +255,7 @@ def test_what_the_app_sends_to_all_its_queues_does_not_get_into_ours(
 
 
 @pytest.mark.parametrize("look", [lambda app: app.amqp, lambda app: app.amqp.queues])
-def test_an_app_that_has_looked_at_its_queues_already_gets_ours(
+def test_an_app_that_has_made_its_queues_already_gets_ours(
     new_app: Callable[..., Celery], settings: MakeSettings, look: Callable[[Celery], Any]
 ) -> None:
     app = new_app(task_default_queue="shop")
@@ -279,8 +273,8 @@ def test_a_pickled_app_has_our_queues(
     assert list(copy.amqp.queues.consume_from) == ["shop", *QUEUES]
 
 
-def test_the_app_s_own_task_class_is_not_ours(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
-    """It may retry whatever fails; a dead letter must stay dead."""
+def test_our_tasks_do_not_use_the_app_s_task_class(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
+    """That class may retry all failures; a dead letter must stay dead."""
     app = new_app()
     app.task_cls = type("Stubborn", (Task,), {"autoretry_for": (Exception,)})
     app.conf.update(MEMORY)
@@ -288,9 +282,7 @@ def test_the_app_s_own_task_class_is_not_ours(new_app: Callable[..., Celery], se
     assert not any(hasattr(app.tasks[name], "autoretry_for") for name in TASKS)
 
 
-def test_an_annotation_of_one_of_our_tasks_by_its_name_counts(
-    new_app: Callable[..., Celery], settings: MakeSettings
-) -> None:
+def test_an_annotation_by_the_name_of_our_task_counts(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
     heard: list[str] = []
     own = {"rate_limit": "9/s", "@run": lambda run: lambda *a, **k: heard.append("ran")}
     app = new_app(task_annotations=[{"*": {"rate_limit": "1/h"}}, {CLAIM_TASK: own}])
@@ -300,7 +292,7 @@ def test_an_annotation_of_one_of_our_tasks_by_its_name_counts(
     assert heard == ["ran"]
 
 
-def test_installed_twice_is_installed_once(
+def test_a_second_install_changes_nothing(
     new_app: Callable[..., Celery], settings: MakeSettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = new_app(task_default_queue="shop")
@@ -315,7 +307,7 @@ def test_installed_twice_is_installed_once(
     assert install(own, settings(broker_url="memory://")) is own.outbox_relay
 
 
-def test_two_apps_in_one_process_have_each_their_own(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
+def test_two_apps_in_one_process_have_their_own_relays(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
     first, second, third = (new_app(task_default_queue=name) for name in ("one", "two", "three"))
     install(first, settings(claim_interval=0.5))
     install(second, settings(claim_interval=2))
@@ -329,9 +321,9 @@ def test_two_apps_in_one_process_have_each_their_own(new_app: Callable[..., Cele
 
 
 class TestBroker:
-    """What the relay takes from the app's configuration of its broker."""
+    """How the relay uses the app's configuration of its broker."""
 
-    def test_its_connections_are_by_the_app_s_configuration_and_our_timeouts_where_it_has_none(
+    def test_connections_follow_the_app_s_configuration_with_our_timeouts_as_defaults(
         self, new_app: Callable[..., Celery], settings: MakeSettings
     ) -> None:
         options = {"global_keyprefix": "shop:", "socket_timeout": 77, "priority_steps": [0, 5]}
@@ -352,7 +344,7 @@ class TestBroker:
         assert (hurried.transport_options["socket_timeout"], hurried.connect_timeout) == (1.0, 1.0)
         assert hurried.transport_options["global_keyprefix"] == "shop:"
 
-    def test_a_broker_that_is_not_there_is_named(self, new_app: Callable[..., Celery], settings: MakeSettings) -> None:
+    def test_an_unreachable_broker_is_named(self, new_app: Callable[..., Celery], settings: MakeSettings) -> None:
         app = new_app(broker_url=["redis://user:secret@localhost:1/0", "redis://localhost:2/0"])
         with pytest.raises(BrokerUnreachable, match=r"redis://user:\*\*\*@localhost:1/0;redis://localhost:2/0"):
             Broker(app, settings()).waiting()
@@ -401,7 +393,7 @@ class TestCheck:
         resources = install(app, settings())
         with pytest.raises(ConfigurationError, match=reason):
             check(resources)
-        worker = app.WorkController.__new__(app.WorkController)  # one that goes no further than to say that it starts
+        worker = app.WorkController.__new__(app.WorkController)  # it only says that it starts
         with pytest.raises(SystemExit, match="outbox_tasks: Setting"):
             signals.worker_init.send(sender=worker)
         app.amqp.queues.select("celery")
@@ -440,7 +432,7 @@ class TestCheck:
             check_pool(resources, SimpleNamespace(pool_cls=pool, concurrency=7))
         assert resources.threads == (7 if pool in ("gevent", TaskPool) else 1)
 
-    def test_counts_with_the_broker_s_own_visibility_timeout(
+    def test_uses_the_broker_s_own_visibility_timeout(
         self, new_app: Callable[..., Celery], settings: MakeSettings
     ) -> None:
         app = new_app(broker_url="redis://localhost:1/0")
@@ -457,10 +449,10 @@ class TestCheck:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_celery_s_lines_on_claims_are_for_debug_in_the_application_s_log_too(
+def test_celery_s_lines_on_claims_are_logged_at_debug(
     new_app: Callable[..., Celery], settings: MakeSettings, task: str
 ) -> None:
-    """A claim comes each second. All else is logged as the application has it."""
+    """A claim comes each second. The application's log levels stay for all else."""
     heard: list[logging.LogRecord] = []
     install(new_app(), settings())
     for name, arguments, extra in (

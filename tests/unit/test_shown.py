@@ -42,6 +42,10 @@ SECRET = "hunter2hunter"
         (f"azurestoragequeues://:{SECRET}/x==@https://a.queue.core.windows.net", "azurestoragequeues://:***@https://a.queue.core.windows.net"),
         (f"redis+stream://h/0/s#{SECRET}", "redis+stream://h/0/s"),
         ("abfss://box@account.dfs.core.windows.net/a", "abfss://box@account.dfs.core.windows.net/a"),
+        (f"postgresql://u:{SECRET}@h:5432/d?password={SECRET}", "postgresql://u:***@h:5432/d"),
+        (f"postgresql://u:pa/{SECRET}@h/d", "postgresql://u:***@h/d"),
+        (f"redis://:one@h:1/0;redis://:{SECRET}@h:2/0", "redis://:***@h:1/0;redis://:***@h:2/0"),
+        (f"redis://u:{SECRET};@h:1/0", "redis://u:***@h:1/0"),
     ],
 )  # fmt: skip
 def test_a_url_is_shown_without_what_nobody_may_see(url: str, shown: str) -> None:

@@ -1,4 +1,4 @@
-"""What a publish refuses, before it has so much as looked at the session."""
+"""What a publish refuses before it uses the session."""
 
 from __future__ import annotations
 
@@ -122,13 +122,13 @@ def test_a_message_that_can_not_be_delivered_is_refused(
     ],
     ids=repr,
 )
-def test_what_the_database_would_refuse_is_refused(outbox: Outbox, fields: dict[str, Any]) -> None:
+def test_a_value_that_the_database_would_refuse_is_refused(outbox: Outbox, fields: dict[str, Any]) -> None:
     with pytest.raises(MessageRefused):
         outbox.publish(NO_SESSION, "order.created", "x", **fields)
 
 
 @pytest.mark.parametrize("session", [None, object(), "postgresql://", create_engine("sqlite://")])
-def test_what_is_no_session_is_refused_by_its_type(outbox: Outbox, session: Any) -> None:
+def test_an_object_that_is_no_session_is_refused_by_its_type(outbox: Outbox, session: Any) -> None:
     with pytest.raises(UnsupportedSession, match="Pass a SQLAlchemy Session") as caught:
         outbox.publish(session, "order.created", "x")
     assert type(session).__qualname__ in caught.value.kind

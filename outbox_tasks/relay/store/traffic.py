@@ -67,7 +67,7 @@ class Traffic(Database):
         now = time.monotonic()
         if now >= until:
             count = self._count_publishers(publishing)
-            rooms = {name: self.settings.room_of(name, count) for name in self.settings.destinations}
+            rooms = {name: self.settings.most_sends(name, count) for name in self.settings.destinations}
             limited = [{"destination": name, "room": room} for name, room in rooms.items() if room is not None]
             if limited and publishing:
                 self.do(slots.make_slots(self.tables), {"wanted": json.dumps(limited)})
@@ -85,7 +85,7 @@ class Traffic(Database):
         lease only."""
         settings, rooms = self.settings, self.rooms()
         shares = {name: self._most(name, size) for name, size in wanted.items()}
-        asked = [{"destination": name, "room": rooms[name], "patience": settings.patience_of(name)} for name in wanted]
+        asked = [{"destination": name, "room": rooms[name], "patience": settings.slow_after(name)} for name in wanted]
         parameters = {"asked": json.dumps(asked), "token": UUID(lease), "hold": settings.queue_lease}
         for row in self.rows(self._admit, parameters):
             if row.left_alone:
