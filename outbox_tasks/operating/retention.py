@@ -71,8 +71,8 @@ class Maintained:
     """Whether there is more to do now."""
 
     def __str__(self) -> str:
-        told = f"made {self.made} partitions, forgot {self.forgotten} marks, dropped {len(self.trimmed.dropped)} days"
-        return told + (f", kept {len(self.trimmed.kept)} that were to go" if self.trimmed.kept else "")
+        done = f"made {self.made} partitions, forgot {self.forgotten} marks, dropped {len(self.trimmed.dropped)} days"
+        return done + (f", kept {len(self.trimmed.kept)} that were to go" if self.trimmed.kept else "")
 
 
 def maintain(store: Store) -> Maintained:
@@ -152,9 +152,9 @@ def forget_marks(store: Store) -> tuple[int, bool]:
 
 def _forget_small(store: Store) -> None:
     t = store.tables
-    store.do(archive.forget_counts(t), {"keep": DAY})
-    store.do(archive.forget_workers(t), {"keep": DAY})
-    store.do(archive.forget_acts(t), {"keep": ACTS})
+    store.do(archive.forget(t.tallies, t.tallies.c.minute), {"keep": DAY})
+    store.do(archive.forget(t.heartbeats, t.heartbeats.c.seen_at, t.heartbeats.c.kind == "worker"), {"keep": DAY})
+    store.do(archive.forget(t.audit, t.audit.c.at), {"keep": ACTS})
 
 
 @contextmanager
@@ -212,13 +212,13 @@ def _export(store: Store, day: Day, done: Trimmed) -> None:
 
 def _exported(store: Store, day: Day, url: str, progress: Progress = no_progress) -> Part | None:
     if not day.whole:
-        _retry(archive.await_settles(store.settings.database_schema), store, day)
+        _retry(archive.call(store.settings.database_schema, "await_settles"), store, day)
     return export(store, day, url, store.settings.archive_format, progress)
 
 
 def _detached(store: Store, day: Day) -> Day:
     """Detach a day's partition. Its new name says that it is to be dropped."""
-    _retry(archive.detach(store.settings.database_schema, day.table.name), store, day)
+    _retry(archive.call(store.settings.database_schema, "detach", day.table.name), store, day)
     return day._replace(table=archive.partition(store.tables, f"{archive.GONE}{day.day:%Y%m%d}"))
 
 

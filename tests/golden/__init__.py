@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sqlalchemy import make_url
+from sqlalchemy import DateTime, cast, literal, make_url
 from sqlalchemy.sql import ClauseElement, Executable
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -28,7 +28,6 @@ from outbox_tasks.database import (
 )
 from outbox_tasks.database.schema import tables
 from outbox_tasks.operating import audit, counts, pauses
-from outbox_tasks.operating.archive import statements
 from outbox_tasks.operating.archive import statements as archive
 from outbox_tasks.operating.doctor import statements as doctor
 from outbox_tasks.operating.messages import act_statements, find_statements
@@ -120,7 +119,7 @@ def current() -> dict[str, str]:
         "doctor_slots": doctor.slots(),
         "doctor_hidden": doctor.hidden(),
         "version": schema.version(t),
-        "prepare_archive": statements.prepare_archive("some_schema", 7),
+        "prepare_archive": archive.call("some_schema", "prepare", 7),
         "archive_partitions": archive.partitions(t),
         "archive_days": archive.days(past),
         "archive_lots": archive.lots(past),
@@ -128,13 +127,15 @@ def current() -> dict[str, str]:
         "archive_measured": archive.measured(past),
         "archive_remove": archive.remove(past),
         "archive_move": archive.move(t, past),
-        "archive_make_day": archive.make_day("some_schema", datetime(2026, 11, 20, tzinfo=UTC)),
-        "archive_renew_default": archive.renew_default("some_schema"),
-        "archive_detach": archive.detach("some_schema", "outbox_archive_20261120"),
-        "archive_await_settles": archive.await_settles("some_schema"),
-        "forget_counts": archive.forget_counts(t),
-        "forget_workers": archive.forget_workers(t),
-        "forget_acts": archive.forget_acts(t),
+        "archive_make_day": archive.call(
+            "some_schema", "make_day", cast(literal(datetime(2026, 11, 20, tzinfo=UTC)), DateTime(True))
+        ),
+        "archive_renew_default": archive.call("some_schema", "renew_default"),
+        "archive_detach": archive.call("some_schema", "detach", "outbox_archive_20261120"),
+        "archive_await_settles": archive.call("some_schema", "await_settles"),
+        "forget_counts": archive.forget(t.tallies, t.tallies.c.minute),
+        "forget_workers": archive.forget(t.heartbeats, t.heartbeats.c.seen_at, t.heartbeats.c.kind == "worker"),
+        "forget_acts": archive.forget(t.audit, t.audit.c.at),
         "alone": pieces.alone("some_schema", "maintain"),
         "idle": pieces.idle(),
         "unhurried": pieces.unhurried(),

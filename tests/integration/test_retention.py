@@ -338,7 +338,7 @@ class TestOneAtATime:
 
     def test_the_next_run_drops_a_detached_partition(self, archived: Archived, store: Store) -> None:
         name = archived.fill(archived.ago(8), 5)
-        assert store.rows(archive.detach(store.settings.database_schema, name), {})[0][0]
+        assert store.rows(archive.call(store.settings.database_schema, "detach", name), {})[0][0]
         assert archived.names() == {f"outbox_archive_gone_{archived.ago(8):%Y%m%d}"}
         assert drop_days(store, WEEK).dropped == [archived.ago(8)]
         assert archived.names() == set()

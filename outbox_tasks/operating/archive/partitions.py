@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
+from sqlalchemy import DateTime, cast, literal
 from sqlalchemy.sql import Executable
 
 from outbox_tasks.operating.archive import statements
@@ -74,14 +75,14 @@ def prepare(store: Store) -> int:
     missing = {today + timedelta(days=n) for n in range(AHEAD + 1)} - attached(found)
     default = next((row for row in found if row.name == statements.DEFAULT), None)
     if default is not None and ((missing and default.pages > FULL) or _has_misplaced(store, default, today)):
-        retry_while_locked(store, statements.renew_default(store.settings.database_schema))
+        retry_while_locked(store, statements.call(store.settings.database_schema, "renew_default"))
     prepare_days(store, AHEAD)
     return len(missing & attached(store.rows(statements.partitions(store.tables), {})) if missing else ())
 
 
 def prepare_days(store: Store, days: int = 7) -> int:
     """Make the partitions of today and the next `days`; returns how many were missing."""
-    rows = store.rows(statements.prepare_archive(store.settings.database_schema, days), {})
+    rows = store.rows(statements.call(store.settings.database_schema, "prepare", days), {})
     return int(rows[0][0])
 
 
@@ -109,8 +110,8 @@ def refill(store: Store, seconds: float) -> bool:
         whole = Day(today, rest, row.pages)
         for day in _days_of(store, whole):
             if day >= today - timedelta(days=OLDEST):
-                begins = datetime.combine(day, datetime.min.time(), UTC)
-                store.rows(statements.make_day(store.settings.database_schema, begins), {})
+                begins = cast(literal(datetime.combine(day, datetime.min.time(), UTC)), DateTime(True))
+                store.rows(statements.call(store.settings.database_schema, "make_day", begins), {})
         move = statements.move(store.tables, rest)
         for span in whole.spans(PAGES):
             [(moved,)] = store.rows(move, {"first": span["first"], "last": span["last"]})

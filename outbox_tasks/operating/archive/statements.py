@@ -7,7 +7,6 @@ same way.
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import reduce
 from operator import add
 from typing import Any
@@ -189,24 +188,10 @@ def move(t: Tables, p: Table) -> Executable:
     return select(func.count()).select_from(gone).add_cte(back.cte("back"))
 
 
-def make_day(schema: str | None, begins: datetime) -> Executable:
-    """Make a day's partition."""
-    return select(function(schema, "outbox_archive_make_day")(cast(literal(begins), DateTime(True))))
-
-
-def renew_default(schema: str | None) -> Executable:
-    """Put an empty default partition in the place of a full one; False: somebody holds a lock."""
-    return select(function(schema, "outbox_archive_renew_default")())
-
-
-def detach(schema: str | None, name: str) -> Executable:
-    """Detach a partition from the archive; False: somebody holds a lock."""
-    return select(function(schema, "outbox_archive_detach")(name))
-
-
-def await_settles(schema: str | None) -> Executable:
-    """Wait a moment until all earlier settles have ended; False: it was not long enough."""
-    return select(function(schema, "outbox_archive_await_settles")())
+def call(schema: str | None, name: str, *arguments: Any) -> Executable:
+    """Call the function `outbox_archive_<name>` of the migrations. `renew_default`, `detach` and `await_settles` return
+    False if somebody is in the way."""
+    return select(function(schema, f"outbox_archive_{name}")(*arguments))
 
 
 def drop(p: Table) -> Executable:
@@ -214,22 +199,6 @@ def drop(p: Table) -> Executable:
     return DropTable(p, if_exists=True)
 
 
-def forget_counts(t: Tables) -> Delete:
-    """Delete old counts of outcomes. Parameter: keep (seconds)."""
-    return delete(t.tallies).where(t.tallies.c.minute < func.now() - seconds("keep"))
-
-
-def forget_workers(t: Tables) -> Delete:
-    """Delete old heartbeats of workers; those of claims, beat and maintenance stay. Parameter: keep (seconds)."""
-    h = t.heartbeats
-    return delete(h).where(h.c.kind == "worker", h.c.seen_at < func.now() - seconds("keep"))
-
-
-def forget_acts(t: Tables) -> Delete:
-    """Delete old acts of people. Parameter: keep (seconds)."""
-    return delete(t.audit).where(t.audit.c.at < func.now() - seconds("keep"))
-
-
-def prepare_archive(schema: str | None, days: int) -> Executable:
-    """Make the archive's partitions of today and the next `days`."""
-    return select(function(schema, "outbox_archive_prepare")(days))
+def forget(old: Table, time: ColumnElement[Any], *only: ColumnElement[bool]) -> Delete:
+    """Delete old rows of a table. Parameter: keep (seconds)."""
+    return delete(old).where(*only, time < func.now() - seconds("keep"))

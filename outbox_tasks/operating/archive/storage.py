@@ -62,8 +62,8 @@ class DayStorage:
 
     def write_parts(self, day: date, parts: Sequence[dict[str, Any]]) -> None:
         """Write the manifest."""
-        said = json.dumps({"table": "outbox_archive", "day": str(day), "parts": list(parts)}, indent=2) + "\n"
-        self.write(MANIFEST, lambda file: file.write(said.encode()))
+        manifest = json.dumps({"table": "outbox_archive", "day": str(day), "parts": list(parts)}, indent=2) + "\n"
+        self.write(MANIFEST, lambda file: file.write(manifest.encode()))
 
     def size(self, name: str) -> int | None:
         """Bytes of a file; None: it is not there."""

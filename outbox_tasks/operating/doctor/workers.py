@@ -121,9 +121,9 @@ def _visibility(site: Site, worker: Worker) -> Iterator[Finding]:
 
 
 def _limits(site: Site, worker: Worker) -> Iterator[Finding]:
-    told = (worker.tasks or {}).get(PUBLISH_TASK)
-    found = re.search(r"time_limit=([0-9.]+)", told or "")
-    if told is not None and (found is None or float(found[1]) >= site.settings.run_lease):
+    attributes = (worker.tasks or {}).get(PUBLISH_TASK)
+    found = re.search(r"time_limit=([0-9.]+)", attributes or "")
+    if attributes is not None and (found is None or float(found[1]) >= site.settings.run_lease):
         limit = f"{float(found[1]):g} s" if found else "none"
         yield error(
             "lease_short",
@@ -157,8 +157,8 @@ def clocks(site: Site) -> Results:
     """Whether the clocks of the workers' hosts agree with the database's. Heartbeats have their time."""
     apart: dict[str, float] = {}
     for worker in site.heartbeats.alive:
-        if isinstance(told := worker.facts.get("clock"), int | float):
-            apart[str(worker.facts.get("host", worker.name))] = told - worker.seen_at.timestamp()
+        if isinstance(time := worker.facts.get("clock"), int | float):
+            apart[str(worker.facts.get("host", worker.name))] = time - worker.seen_at.timestamp()
     if apart:
         yield of_hosts(apart)
 
@@ -173,14 +173,14 @@ def others(site: Site) -> Results:
     if not foreign and not strangers and keys is None:
         yield Fine("no other app is in the Redis database")
         return
-    said = [
+    timeouts = [
         f"{worker} with a visibility timeout of {min(worker.visibility):g} s"
         for worker in strangers
         if worker.visibility
     ]
     facts = [
         *([f"Another Celery app has queues in the relay's Redis database: {', '.join(foreign)}."] if foreign else []),
-        *([f"Its workers: {'; '.join(said)}."] if said else []),
+        *([f"Its workers: {'; '.join(timeouts)}."] if timeouts else []),
         *([f"The database holds {keys:,} keys, far more than the relay's."] if keys is not None else []),
     ]
     yield warning(

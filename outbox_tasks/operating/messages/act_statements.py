@@ -162,13 +162,13 @@ def discard(t: Tables, *, archive: bool) -> Select[Any]:
         return select(taken.c.id).add_cte(audit.counted(t, taken))
     kept = [c.name for c in a.c if c.name in m.c]
     person, reason = bindparam("person", type_=Text), bindparam("reason", type_=Text)
-    told = func.concat_ws(": ", func.concat("discarded by ", person), reason)
-    said = {
+    error = func.concat_ws(": ", func.concat("discarded by ", person), reason)
+    changed = {
         "last_error_code": func.coalesce(m.c.last_error_code, "discarded").label("last_error_code"),
-        "last_error": func.coalesce(m.c.last_error, told).label("last_error"),
+        "last_error": func.coalesce(m.c.last_error, error).label("last_error"),
         "history": _noted(t, "discarded").label("history"),
     }
-    taken = gone.returning(*(said.get(name, m.c[name]) for name in kept)).cte("gone")
+    taken = gone.returning(*(changed.get(name, m.c[name]) for name in kept)).cte("gone")
     done = select(*(taken.c[name] for name in kept), literal_column("'discarded'", Text), func.clock_timestamp())
     into = insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))
     moved = into.cte("moved")
@@ -225,6 +225,6 @@ def _is(m: Table, status: str) -> ColumnElement[bool]:
 
 
 def _noted(t: Tables, what: str, **facts: ColumnElement[Any]) -> ColumnElement[Any]:
-    said: dict[str, Any] = {"by": bindparam("person", type_=Text), "why": bindparam("reason", type_=Text)}
-    said |= {"entry": bindparam("entry", type_=BigInteger), **facts}
-    return noted(t.messages, what, **said)
+    by: dict[str, Any] = {"by": bindparam("person", type_=Text), "why": bindparam("reason", type_=Text)}
+    by |= {"entry": bindparam("entry", type_=BigInteger), **facts}
+    return noted(t.messages, what, **by)
