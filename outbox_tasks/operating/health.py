@@ -139,8 +139,8 @@ def silent(destinations: Destinations, heartbeats: Heartbeats) -> Iterator[Probl
 
 
 def _longest_wait(destinations: Destinations) -> float:
-    """Seconds for which the oldest message of the open destinations has been due."""
-    return max((one.oldest or 0.0 for one in destinations.values() if one.configured and one.open), default=0.0)
+    """Seconds for which the oldest message of the destinations in service has been due."""
+    return max((one.oldest or 0.0 for one in destinations.values() if one.configured and one.in_service), default=0.0)
 
 
 def _ran(last: Heartbeat | None) -> str:

@@ -64,13 +64,13 @@ class DestinationStatus:
     """Its row of `breaker.states`, if it is paused or has failed."""
 
     @property
-    def open(self) -> bool:
+    def in_service(self) -> bool:
         """Whether messages are sent to it: nobody has paused it, and its breaker is closed."""
         return bool(self.breaker["state"] == "closed")
 
     def stale(self, settings: Settings) -> bool:
-        """Whether a message has been due for longer than `stale_after`, although the destination is open."""
-        return self.open and (self.oldest or 0.0) > settings.stale_after
+        """Whether a message has been due for longer than `stale_after`, although the destination is in service."""
+        return self.in_service and (self.oldest or 0.0) > settings.stale_after
 
 
 Destinations = Mapping[str, DestinationStatus]
