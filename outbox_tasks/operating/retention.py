@@ -72,7 +72,7 @@ class Maintained:
 
     def __str__(self) -> str:
         done = f"made {self.made} partitions, forgot {self.forgotten} marks, dropped {len(self.trimmed.dropped)} days"
-        return done + (f", kept {len(self.trimmed.kept)} that were to go" if self.trimmed.kept else "")
+        return done + (f", could not drop {len(self.trimmed.kept)}" if self.trimmed.kept else "")
 
 
 def maintain(store: Store) -> Maintained:
@@ -82,22 +82,22 @@ def maintain(store: Store) -> Maintained:
     """
     done = Maintained()
     with _alone(store):
-        with _logged("the archive's next partitions are not made", done):
+        with _logged("could not make the archive's next partitions", done):
             done.made = prepare(store)
             done.more = refill(store, MOMENT)
-        with _logged("old counts, workers and acts are not forgotten", done):
+        with _logged("could not delete old counts, workers and acts", done):
             store.traffic.forget_publishers()
             _forget_small(store)
-        with _logged("the inbox is not rid of its old marks", done):
+        with _logged("could not delete old marks of the inbox", done):
             done.forgotten, more = forget_marks(store)
             done.more = done.more or more
         if store.settings.archive_retention:
-            with _logged("the archive is not rid of its old days", done):
+            with _logged("could not drop old days of the archive", done):
                 _trim(store, timedelta(seconds=store.settings.archive_retention), done.trimmed, patient=False)
             done.more = done.more or done.trimmed.more
     if kept := done.trimmed.kept:
         day, why = next(iter(kept.items()))
-        log.warning("the archive still has %d days that were to be dropped; %s: %s", len(kept), day, why)
+        log.warning("could not drop %d days of the archive; %s: %s", len(kept), day, why)
     return done
 
 
@@ -166,12 +166,12 @@ def _alone(store: Store) -> Iterator[None]:
 
 
 @contextmanager
-def _logged(consequence: str, done: Maintained) -> Iterator[None]:
+def _logged(failure: str, done: Maintained) -> Iterator[None]:
     try:
         yield
     except OutboxError as error:
-        log.warning("%s; the next maintenance tries again: %s", consequence, error)
-        done.failed.append(f"{consequence}: {error}")
+        log.warning("%s; the next maintenance tries again: %s", failure, error)
+        done.failed.append(f"{failure}: {error}")
 
 
 def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) -> None:
