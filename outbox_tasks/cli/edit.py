@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import json
+from dataclasses import replace
 from typing import BinaryIO
 from uuid import UUID
 
 import click
 from rich.text import Text
 
-from outbox_tasks.cli.shared.acts import ActOptions, act_on_ids
-from outbox_tasks.cli.shared.options import act_options
+from outbox_tasks.cli.shared.acts import act_on_ids
+from outbox_tasks.cli.shared.options import ActOptions, act_options
 from outbox_tasks.cli.shared.output import console, echo_json, say
 from outbox_tasks.cli.shared.payload import laid_out, lossless
 from outbox_tasks.cli.shared.store import open_store
@@ -27,16 +28,12 @@ from outbox_tasks.text import printable
 @click.option("--content-type", metavar="TYPE", help="The new content type.")
 @click.option("--redrive", is_flag=True, help="Then send it.")
 @act_options
-def edit(
-    id: UUID, source: BinaryIO | None, content_type: str | None, redrive: bool, *,
-    yes: bool, dry_run: bool, as_json: bool, who: str, why: str | None,
-) -> None:  # fmt: skip
+def edit(id: UUID, source: BinaryIO | None, content_type: str | None, redrive: bool, options: ActOptions) -> None:
     """Mend the payload of a dead letter, in $EDITOR or from a file.
 
     The audit keeps the former payload: `outbox-tasks audit --payload NO` prints it. The message keeps its id: to a
     consumer that took it before, in spite of the error, it is a repetition.
     """
-    ActOptions(yes, dry_run, as_json, who, why)  # refuses to ask through JSON
     with open_store() as store:
         found = Lookup(store).one(id)
         if found is None:
@@ -46,25 +43,25 @@ def edit(
         former = found["payload"]
         payload = source.read() if source is not None else _edited(former)
         kind = content_type or found["content_type"]
-        operator = Operator(store, who, why)
+        operator = Operator(store, options.who, options.why)
         operator.check(found, payload, kind)
         if (payload, kind) == (former, found["content_type"]):
             raise click.ClickException("Nothing was changed.")
-        if not as_json:
+        if not options.as_json:
             console().print(_difference(former, payload, found["content_type"], kind))
-        if dry_run:
-            if as_json:
+        if options.dry_run:
+            if options.as_json:
                 echo_json({"dry_run": True, "size": len(payload), "former_size": len(former)})
             return
-        if not yes:
+        if not options.yes:
             click.confirm("Keep this payload" + (" and send it?" if redrive else "?"), abort=True)
         entry = operator.edit(id, former, payload, kind)
-        if not as_json:
+        if not options.as_json:
             say(f"Edited. The former payload: outbox-tasks audit --payload {entry}")
         elif not redrive:
             echo_json({"edited": id, "audit": entry})
         if redrive:
-            act_on_ids(store, "redrive", ("dead",), [id], ActOptions(True, False, as_json, who, why))
+            act_on_ids(store, "redrive", ("dead",), [id], replace(options, yes=True))
 
 
 def _edited(former: bytes) -> bytes:

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import click
 
-from outbox_tasks.cli.shared.acts import ActOptions, act_on_filter
-from outbox_tasks.cli.shared.options import Duration, act_options, as_filter
+from outbox_tasks.cli.shared.acts import act_on_filter
+from outbox_tasks.cli.shared.options import ActOptions, Duration, act_options, as_filter
 from outbox_tasks.cli.shared.output import echo_json, many, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
@@ -22,22 +22,11 @@ from outbox_tasks.relay.store import Store
 @click.option("--dead", is_flag=True, help="Delete dead letters, not days of the archive.")
 @click.option("--destination", metavar="NAME", help="With --dead: only messages to this destination.")
 @act_options
-def purge(
-    older_than: float,
-    dead: bool,
-    destination: str | None,
-    *,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-    who: str,
-    why: str | None,
-) -> None:
+def purge(older_than: float, dead: bool, destination: str | None, options: ActOptions) -> None:
     """Delete old messages for good: whole days of the archive, or dead letters.
 
     With `archive_export` set, a day is exported first. Retention deletes old days by itself: see `archive_retention`.
     """
-    options = ActOptions(yes, dry_run, as_json, who, why)
     if destination is not None and not dead:
         raise click.UsageError("--destination goes with --dead: the archive is kept by days")
     with open_store() as store:

@@ -1,4 +1,4 @@
-"""A pytest plugin: what a test published, and a relay in the test's own process, with failures and crashes at will.
+"""A pytest plugin: what a test published, and a relay in the test's own process, with failures and crashes.
 
 In a conftest.py: `pytest_plugins = ["outbox_tasks.testing"]`. Then a test takes the fixture `outbox`.
 See docs/testing.md. (PYTEST_DONT_REWRITE: it makes its own messages, and a conftest may import it first.)
@@ -21,13 +21,12 @@ __all__ = ["Drained", "OutboxProbe", "Published", "Publishers", "SeenMessage", "
 
 @pytest.fixture(scope="session")
 def outbox_settings() -> Settings:
-    """The settings of the outbox under test: those of the environment and outbox.toml. Yours to override, with any
-    scope."""
+    """The settings of the outbox under test: those of the environment and outbox.toml. Override it, with any scope."""
     return Settings()
 
 
 @pytest.fixture
 def outbox(outbox_settings: Settings) -> Iterator[OutboxProbe]:
-    """The outbox as this test sees it: only what was written since the test began."""
+    """The outbox of this test, with the messages that were written since it began."""
     with OutboxProbe(outbox_settings) as probe:
         yield probe

@@ -1,4 +1,4 @@
-"""What can be wrong with a test, before anything is asserted."""
+"""Mistakes in the use of `outbox_tasks.testing`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from outbox_tasks.errors import OutboxError
 
 
 class NotADestination(OutboxError):
-    """{name!r} is not a configured destination, so that nothing would ever come of it. Known: {known}. Correct the
-    name, or add the destination to the settings that the fixture outbox_settings returns."""
+    """{name!r} is not a configured destination. Known: {known}. Correct the name, or add the destination to the
+    settings that the fixture outbox_settings returns."""
 
 
 class NotAPoint(OutboxError):
@@ -29,13 +29,13 @@ class NotJson(OutboxError):
 
 
 class NotATask(OutboxError):
-    """The header {header} of {event_type!r} is not that of a stored Celery task: {reason}. Something else than
-    Outbox.delay, apply_async or capture has written it."""
+    """The header {header} of {event_type!r} is not that of a stored Celery task: {reason}. It was not written by
+    Outbox.delay, apply_async or capture."""
 
 
 class DrainEndless(OutboxError):
-    """drain() has begun {count} sends and there are still more. A consumer that publishes what it consumes goes round
-    in circles; mend it, or raise `at_most` if there really is that much to send."""
+    """drain() has begun {count} sends, and there are more. A consumer that publishes what it consumes never ends; mend
+    it, or raise `at_most` if there really is so much to send."""
 
 
 class RelayAtWork(OutboxError):

@@ -1,4 +1,4 @@
-"""Which message is meant, and what to say when it is not there."""
+"""Which messages an assertion asks for, and what it says if they are not there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Differences = list[str]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a test asks for. None, or empty: anything will do."""
+    """The message that a test asks for. None, or empty: any."""
 
     event_type: str = "*"
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -29,11 +29,11 @@ class Wanted:
     message_id: UUID | str | None = None
 
     def is_named(self, message: SeenMessage) -> bool:
-        """Whether the event type is the one asked for, or matches the pattern."""
+        """Whether the event type matches."""
         return fnmatchcase(message.event_type, self.event_type)
 
     def differences(self, message: SeenMessage) -> Differences:
-        """What keeps a message from being the one asked for."""
+        """In what a message differs from the wanted one."""
         found: Differences = []
         for name, actual in (("key", message.key), ("to", message.destination), ("message_id", str(message.id))):
             wanted = getattr(self, name)
@@ -56,7 +56,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class WantedTask:
-    """The same for a Celery task."""
+    """The Celery task that a test asks for."""
 
     name: str
     args: Sequence[Any] | None = None
@@ -64,11 +64,11 @@ class WantedTask:
     queue: str | None = None
 
     def is_named(self, message: SeenMessage) -> bool:
-        """Whether the name is the one asked for, or matches the pattern."""
+        """Whether the task's name matches."""
         return fnmatchcase(message.event_type, self.name)
 
     def differences(self, message: SeenMessage) -> Differences:
-        """What keeps a task from being the one asked for."""
+        """In what a task differs from the wanted one."""
         task, found = message.task, list[str]()
         if task is None:
             return ["it is no task"]
@@ -86,7 +86,7 @@ class WantedTask:
 
 
 def compare(name: str, wanted: Any, actual: Any) -> Differences:
-    """Where `actual` differs from `wanted`, of which mappings may be a part only."""
+    """Where `actual` differs from `wanted`. A mapping in `wanted` may be a part of the actual one."""
     if isinstance(wanted, Mapping) and isinstance(actual, Mapping):
         found: Differences = []
         for key, value in wanted.items():
@@ -109,7 +109,7 @@ def explained(
     verb: str,
     hint: str,
 ) -> str:
-    """What to say when not as many as wanted are among those seen: a list of these, and what keeps each from it."""
+    """The text of a failed assertion: the messages that were seen, and how each differs from the wanted one."""
     matching = sum(not wanted.differences(message) for message in seen if wanted.is_named(message))
     expected = "at least one" if times is None else "none" if not times else str(times)
     lines = [f"{call}({wanted}): {expected} expected, {matching or 'none'} found."]
@@ -146,7 +146,7 @@ def _is_payload(wanted: Any, message: SeenMessage) -> bool:
 
 
 def _matches(wanted: Any, actual: Any, *, whole: bool = False) -> bool:
-    """Whether they are equal, or become so as JSON: a UUID is its text there, and a tuple a list."""
+    """Whether they are equal, or are so as JSON: there a UUID is its text, and a tuple a list."""
     if isinstance(wanted, Mapping) and isinstance(actual, Mapping):
         if whole and wanted.keys() != actual.keys():
             return False

@@ -1,4 +1,4 @@
-"""What a test sees of a message, and of a Celery task that is stored in one."""
+"""A message as a test sees it, and the Celery task that is stored in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT = 200
 
 @dataclass(frozen=True)
 class StoredTask:
-    """A Celery task as it was called: what its worker would get."""
+    """A Celery task as its worker would get it."""
 
     name: str
     id: str
@@ -31,7 +31,7 @@ class StoredTask:
     kwargs: dict[str, Any]
     queue: str
     headers: Mapping[str, Any]
-    """All that Celery sends along, such as `eta`, `expires`, `group` and `root_id`, and the headers of the call."""
+    """All that Celery sends with it, such as `eta`, `expires`, `group` and `root_id`, and the headers of the call."""
 
     def __str__(self) -> str:
         arguments = [repr(value) for value in self.args]
@@ -58,14 +58,14 @@ class SeenMessage:
     """scheduled, pending, leased, retrying, dead, sent or discarded."""
     attempts: int
     due: datetime | None = None
-    """Not to be sent before, by the database's clock; None: it is done with."""
+    """Not to be sent before, by the database's clock. None: it is not to be sent any more."""
     error_code: str | None = None
-    """Why it failed, or may be delivered once more: of the last time."""
+    """Why it failed last, or why it may be delivered twice."""
     error: str | None = None
 
     @classmethod
     def delivered(cls, message: LeasedMessage) -> SeenMessage:
-        """What a destination was given."""
+        """A message as a destination got it."""
         return cls(
             UUID(message.id), message.event_type, message.destination, message.key, message.payload,
             message.content_type, message.headers, message.aggregate_type, message.aggregate_id, message.created_at,
@@ -82,12 +82,12 @@ class SeenMessage:
 
     @property
     def text(self) -> str:
-        """The payload as text; what is not UTF-8 in it is replaced."""
+        """The payload as text. Bytes that are not UTF-8 are replaced."""
         return self.payload.decode(errors="replace")
 
     @cached_property
     def task(self) -> StoredTask | None:
-        """The Celery task that it stands for, if it does. Raises `NotATask`."""
+        """The Celery task that is stored in it, if one is. Raises `NotATask`."""
         headers: object = self.headers  # rows can be written by anybody
         if not isinstance(headers, Mapping) or ENVELOPE not in headers:
             return None

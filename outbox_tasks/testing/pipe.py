@@ -1,7 +1,6 @@
 """The pipe in one process: the real claim, begin and settle, with destinations in memory, and no Celery.
 
-A drain stands for all of the relay: claim, broker and workers. When it crashes, all that these had in hand is gone,
-and only the database is left.
+A drain replaces the whole relay: claim, broker and workers. When it crashes, only the database is left.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ REFUSED = Outcome.retry("refused", "refused by the test")
 
 
 class SimulatedCrash(BaseException):
-    """The process was killed, as far as a drain can tell: nothing that comes after is done.
+    """The drain stops as if its process was killed: it does nothing more.
 
     Like KeyboardInterrupt it passes every `except Exception`. A consumer may raise it too, to be killed half-way.
     """
@@ -45,11 +44,11 @@ class Drained:
     sent: int = 0
     """Deliveries, repeated ones too."""
     retried: int = 0
-    """Attempts that failed and are to be repeated."""
+    """Attempts that failed and will be repeated."""
     dead: int = 0
     discarded: int = 0
     left: int = 0
-    """Messages that are still to be sent: they wait for their time, or for the end of a lease."""
+    """Messages that are still to be sent: they wait until they are due, or for the end of a lease."""
 
 
 @dataclass(slots=True)
@@ -69,7 +68,7 @@ class _Crash:
 
 @dataclass(slots=True)
 class _Retry:
-    """What Celery would keep, with its lease, until it is due."""
+    """A message that Celery's retry would hold, with its lease, until it is due."""
 
     bundle: Bundle
     due: float
@@ -80,7 +79,7 @@ class _Retry:
 
 
 class Pipe(Listener):
-    """Drains what a test has published."""
+    """Drains the messages of a test."""
 
     def __init__(self, store: ProbeStore, *, beside_relay: bool) -> None:
         self._store = store
@@ -93,7 +92,7 @@ class Pipe(Listener):
         self._real: Mapping[str, Publisher] = {}
         self._failed_test: AssertionError | None = None
         self._sent: list[str] = []
-        """The event types of the bundle in hand, of those that were begun."""
+        """The event types of the messages that were begun, of the current bundle."""
 
     def drain(self, *, skip_waits: bool, publishers: Mapping[str, Publisher], at_most: int) -> Drained:
         """See `OutboxProbe.drain`."""
@@ -110,7 +109,7 @@ class Pipe(Listener):
                         raise DrainEndless(count=at_most)
                     self._deliver(bundle, ours, drained)
         except BaseException:
-            self._retries.clear()  # what the broker and the workers had in hand
+            self._retries.clear()  # the broker and the workers are gone
             raise
         drained.left = self._store.pending()
         return drained
@@ -119,7 +118,7 @@ class Pipe(Listener):
         """See `OutboxProbe.forward`."""
         now = time.monotonic()
         for retry in self._retries:
-            # In that time the relay would have begun it, and not let its lease run out.
+            # The relay would begin it in that time, before its lease runs out.
             step = min(seconds, max(0.0, retry.due - now))
             self._store.forward_one(retry.id, step)
             retry.due -= step
@@ -162,14 +161,14 @@ class Pipe(Listener):
             raise AssertionError(f"crash_at({point!r}): no drain came to this point{of}, so that nothing crashed.")
 
     def reach(self, point: Point, event_types: Sequence[str]) -> None:
-        """Crash, if it is to happen here."""
+        """Crash here, if the test asked for it."""
         for crash in self._crashes:
             if crash.point == point and any(fnmatchcase(each, crash.event_type) for each in event_types):
                 crash.happened = True
                 raise SimulatedCrash(point)
 
     def answers(self, destination: str, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """One outcome for each: what the test wants to fail fails, the rest is sent and consumed."""
+        """One outcome for each: those that the test wants to fail do so, the others are sent and consumed."""
         event_types = [message.event_type for message in messages]
         self.reach("before_send", event_types)
         chosen = {message.id: answer for message in messages if (answer := self._chosen(destination, message))}
@@ -201,15 +200,15 @@ class Pipe(Listener):
                 if name == destination:
                     consumer(message)
         except AssertionError as error:
-            # Not a failed delivery but a failed test; to be raised where no publisher's errors are caught.
+            # The test has failed, not the delivery: raised later, where nobody catches a publisher's errors.
             self._failed_test = self._failed_test or error
-        except Exception as error:  # it is the test's own code: it may raise anything
+        except Exception as error:  # the test's own code may raise anything
             return _outcome(error)
         self.delivered.append(message)
         return Outcome.sent()
 
     def _due(self, drained: Drained) -> list[Bundle]:
-        """What is to be published now: retries first, then what can be claimed."""
+        """What is to be sent now: retries first, then what can be claimed."""
         now = time.monotonic()
         due = [retry.bundle for retry in self._retries if retry.due <= now]
         self._retries = [retry for retry in self._retries if retry.due > now]
@@ -220,18 +219,18 @@ class Pipe(Listener):
         while True:
             tally = claim(self._store, bundles.extend, waiting=lambda: 0)
             drained.dead += tally.dead
-            if bundles or not tally.dead:  # a claim takes a limited number at a time of what only dies
+            if bundles or not tally.dead:  # a claim buries only some messages at a time
                 break
         if bundles:
             self.reach("after_claim", [ticket.event_type for bundle in bundles for ticket in bundle.tickets])
         return bundles
 
     def _due_later(self, drained: Drained) -> list[Bundle]:
-        """What is to be published after the shortest wait that there is."""
+        """What is to be sent after the shortest wait."""
         while (wait := self._shortest_wait()) is not None:
             self.forward(max(0.0, wait))
             bundles = self._due(drained)
-            if bundles or wait <= 0:  # it was due before, and still can't be claimed: somebody has locked it
+            if bundles or wait <= 0:  # it is due and can't be claimed: somebody has locked it
                 return bundles
         return []
 
@@ -252,7 +251,7 @@ class Pipe(Listener):
         self.reach("after_settle", self._sent)
 
     def sent(self, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcome]]) -> None:
-        """Raise what a consumer of the test found wrong, where no publisher's errors are caught."""
+        """Raise the AssertionError of a consumer, where nobody catches a publisher's errors."""
         if self._failed_test is not None:
             failed, self._failed_test = self._failed_test, None
             raise failed
@@ -266,7 +265,7 @@ class Pipe(Listener):
 
 
 class _InMemory:
-    """Stands for a destination."""
+    """A destination in memory."""
 
     def __init__(self, pipe: Pipe, name: str) -> None:
         self._pipe, self._name = pipe, name
@@ -279,7 +278,7 @@ class _InMemory:
 
 
 def _outcome(error: Exception) -> Outcome:
-    """What a publisher that raised this would have come to."""
+    """The outcome, as if a publisher had raised this."""
     if isinstance(error, PermanentError):
         return Outcome.dead(error.code, str(error))
     code = error.code if isinstance(error, TransientError) else type(error).__name__

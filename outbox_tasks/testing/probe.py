@@ -1,4 +1,4 @@
-"""`OutboxProbe`: what a test looks through at its outbox, and what it moves its messages with."""
+"""`OutboxProbe`: through it a test looks at its outbox, and sends its messages."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from outbox_tasks.testing.messages import SeenMessage, StoredTask
 from outbox_tasks.testing.pipe import REFUSED, Consumer, Drained, Pipe, Point
 from outbox_tasks.testing.rows import ProbeStore, seen_within
 
-COMMITTED = "Only what is committed is seen here; for what is not, there is outbox.within(session)."
-OPEN = "What an AsyncSession publishes is written, and seen, when it commits."
-TAKEN = "Call outbox.drain() first; what fails or waits is not delivered."
+COMMITTED = "Only committed messages are seen here; for others there is outbox.within(session)."
+OPEN = "Messages of an AsyncSession are written, and seen, when it commits."
+TAKEN = "Call outbox.drain() first; messages that fail or wait are not delivered."
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Published:
-    """What was published, and assertions on it.
+    """Published messages, and assertions on them.
 
     A message is asked for by its event type, which may be a pattern (`order.*`), by fields of its JSON payload as
     keywords (objects in it may be given in part), and by `key`, `to` (the destination), `headers` (in part),
-    `message_id` and the whole `payload`. A field whose name is one of these is asked for with `payload`. Values
-    are compared as JSON where they are no JSON themselves: `id=order.id` may be a UUID.
+    `message_id` and the whole `payload`. If a field has one of these names, use `payload`. Values are compared as JSON:
+    `id=order.id` may be a UUID.
     """
 
     def __init__(self, read: Callable[[], list[SeenMessage]], hint: str, verb: str = "published") -> None:
@@ -40,7 +40,7 @@ class Published:
 
     @property
     def published(self) -> list[SeenMessage]:
-        """Every message, stored Celery tasks too, in the order of insertion, whatever has become of it since."""
+        """Every message, stored Celery tasks too, in the order of insertion, in any state."""
         return self._read()
 
     def find(
@@ -131,7 +131,7 @@ class Published:
 
 
 def _of_the_delivered(assertion: Callable[Concatenate[Published, P], R]) -> Callable[Concatenate[OutboxProbe, P], R]:
-    """The same assertion, of what was delivered."""
+    """The same assertion on delivered messages."""
 
     @wraps(assertion)
     def asserted(probe: OutboxProbe, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -140,12 +140,12 @@ def _of_the_delivered(assertion: Callable[Concatenate[Published, P], R]) -> Call
 
     asserted.__name__ = assertion.__name__.replace("published", "delivered")
     asserted.__qualname__ = f"OutboxProbe.{asserted.__name__}"
-    asserted.__doc__ = f"As `{assertion.__name__}`, of what was delivered."
+    asserted.__doc__ = f"As `{assertion.__name__}`, on delivered messages."
     return asserted
 
 
 class OutboxProbe(Published):
-    """The outbox of one test: sees, drains and changes only what was written since the probe was made.
+    """The outbox of one test: it sees, drains and changes only messages written since the probe was made.
 
     It works on the real tables, with the real claim, begin and settle. Tables that are missing are made. `settings`
     default to those of the environment and `outbox.toml`, and must name the database and the schema that the
@@ -163,7 +163,7 @@ class OutboxProbe(Published):
         super().__init__(self._store.seen, COMMITTED)
 
     def within(self, session: Any) -> Published:
-        """The same as that session sees it: with what its open transaction has published and not committed.
+        """The messages as that session sees them: with those of its open transaction.
 
         `session` is a Session, scoped_session, Connection or Django's connection; with an AsyncSession,
         `await session.run_sync(lambda s: outbox.within(s).assert_published(...))`. What an AsyncSession itself
@@ -173,7 +173,7 @@ class OutboxProbe(Published):
 
     @property
     def delivered(self) -> list[SeenMessage]:
-        """What the destinations have taken, in order; a repeated delivery is there twice, with the same id."""
+        """The messages that the destinations took, in order. A repeated delivery is there twice, with the same id."""
         return list(self._pipe.delivered)
 
     assert_delivered = _of_the_delivered(Published.assert_published)
@@ -182,12 +182,12 @@ class OutboxProbe(Published):
     def drain(
         self, *, skip_waits: bool = False, publishers: Mapping[str, Publisher] | None = None, at_most: int = 10_000
     ) -> Drained:
-        """Claim, publish and settle in this process until nothing is due; says what it did.
+        """Claim, send and settle in this process until nothing is due; returns what it did.
 
-        Nothing leaves the process: each destination is replaced by memory (`delivered`, `consume`, `fail`). Real ones
-        are used where `publishers` has them, by name; `Publishers(settings)` has all.
-        What waits, for a retry or by its own delay, stays until `forward`, unless `skip_waits`: then time passes, as
-        fast as it can, until every message is sent or dead; leases run out in it too.
+        Nothing leaves the process: destinations are in memory (`delivered`, `consume`, `fail`). Those that `publishers`
+        has by name are real; `Publishers(settings)` has all.
+        A message that waits, for a retry or by its own delay, waits until `forward`. With `skip_waits` time passes at
+        once, until every message is sent or dead; then leases run out too.
         Raises `RelayAtWork`; `DrainEndless` after `at_most` sends; an AssertionError of a consumer; `SimulatedCrash`.
         """
         return self._pipe.drain(skip_waits=skip_waits, publishers=publishers or {}, at_most=at_most)
@@ -195,7 +195,7 @@ class OutboxProbe(Published):
     def consume(self, destination: str, consumer: Consumer) -> None:
         """Give each message that is delivered to `destination` to a function of the test, as part of the delivery.
 
-        What it raises is an answer of the destination: a `PermanentError` makes a dead letter, any other exception
+        Its exception is the answer of the destination: a `PermanentError` makes a dead letter, any other exception
         is a failure that is retried. An AssertionError is neither: it fails the test. Raises `NotADestination`.
         """
         self._pipe.consume(destination, consumer)
@@ -216,9 +216,9 @@ class OutboxProbe(Published):
         self._pipe.fail(destination, answer, times, event_type)
 
     def forward(self, seconds: float) -> None:
-        """Let time pass for the messages of this test: what comes due in it is due at the next drain.
+        """Let time pass for the messages of this test. Their waits and leases end as they would by then.
 
-        A lease that runs out in it has run out, but for one that Celery's retry holds: the relay would not let it.
+        The lease of a message in Celery's retry does not run out: the relay would begin it before.
         """
         self._pipe.forward(seconds)
 
@@ -229,8 +229,8 @@ class OutboxProbe(Published):
 
     def crash_at(self, point: Point, event_type: str = "*") -> AbstractContextManager[None]:
         """Inside, the drain that comes to `point` with a message of that type stops as if killed (`SimulatedCrash`,
-        which ends the block): nothing that comes after is done, and what was claimed stays leased. It fails the test
-        if no drain came there. `expire_leases` lets the next drain go on.
+        which ends the block): it does nothing more, and claimed messages stay leased. The test fails if no drain came
+        there. `expire_leases` lets the next drain go on.
 
         The points: `after_claim` (leased, no send has begun), `before_send` (begun: the attempt is counted),
         `after_send` (the destination has it), `before_settle` (the same, and nothing else is being sent),

@@ -1,4 +1,4 @@
-"""The rows of one test: those written since it began. Others are neither read nor claimed nor changed."""
+"""The rows of one test: those written since it began. It neither reads nor claims nor changes others."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ProbeStore(Store):
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self.traffic = _NoSlots(engine, settings)
-        # What was sent is to be looked at, whatever the application does with it.
+        # The test looks at sent messages, even if the application deletes them.
         self._settle_done = settle.settle_done(self.tables, archive=True)
 
     @classmethod
@@ -83,7 +83,7 @@ class ProbeStore(Store):
         except (SchemaMissing, SchemaTooOld):
             with migrating(settings) as connection:
                 upgrade(connection, settings.database_schema)
-        # A number of the sequence, not the largest one in use: what others have not committed yet is not ours either.
+        # The sequence's next number, not the largest one in use: rows that others have not yet committed are not ours.
         name = store.engine.dialect.identifier_preparer.format_table(store.tables.messages)
         sequence = cast(func.pg_get_serial_sequence(name, "seq"), REGCLASS)
         [[store.since]] = store.rows(select(func.nextval(sequence)), {})
@@ -108,24 +108,24 @@ class ProbeStore(Store):
             raise RelayAtWork(pid=pid, address=address or "this machine")
 
     def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
-        """As ever, but of ours."""
+        """Only our rows."""
         with self._others_locked():
             return super().claim(shares, lease)
 
     def bury_unroutable(self) -> list[Claimed]:
-        """As ever, but of ours."""
+        """Only our rows."""
         with self._others_locked():
             return super().bury_unroutable()
 
     def next_due(self, but: Collection[str]) -> float | None:
-        """Seconds until the first of those that wait, or are leased, can be claimed; `but` are ids to leave out."""
+        """Seconds until the first waiting or leased row can be claimed; `but` are ids to leave out."""
         m = self.tables.messages
         wait = func.min(cast(extract("epoch", m.c.locked_until - func.clock_timestamp()), Float))
         [[seconds]] = self.rows(select(wait).where(*self._ours(but), func.isfinite(m.c.locked_until)), {})
         return None if seconds is None else float(seconds)
 
     def forward(self, seconds: float, but: Collection[str] = ()) -> None:
-        """Let all that waits, or is leased, have waited longer; `but` are ids to leave out."""
+        """Let time pass for all waiting or leased rows; `but` are ids to leave out."""
         self._set_due(self._ours(but), self._earlier(seconds))
 
     def forward_one(self, id: str, seconds: float) -> None:
@@ -144,7 +144,7 @@ class ProbeStore(Store):
 
     def _set_due(self, which: Sequence[ColumnElement[bool]], when: ColumnElement[Any]) -> int:
         m = self.tables.messages
-        # A claim would pass over what somebody has locked, and so does time.
+        # Pass over locked rows, as a claim does.
         free = select(m.c.id).where(*which).with_for_update(skip_locked=True)
         return len(self.rows(update(m).where(m.c.id.in_(free)).values(locked_until=when).returning(m.c.id), {}))
 
@@ -157,7 +157,7 @@ class ProbeStore(Store):
 
     @contextmanager
     def _others_locked(self) -> Iterator[None]:
-        """Lock the rows that are not ours: a claim passes over what is locked."""
+        """Lock the rows that are not ours: a claim passes over locked rows."""
         m = self.tables.messages
         others = select(m.c.id).where(m.c.seq <= self.since, m.c.status == PENDING)
         if not self.rows(others.limit(1), {}):
@@ -177,7 +177,7 @@ def seen_within(session: Any, t: Tables, since: int) -> list[SeenMessage]:
             cursor.execute(str(text))
             return [_seen(*row) for row in cursor.fetchall()]
     if isinstance(session, Session):
-        # Outside of a transaction it must not begin one: it may be the test's turn to begin it.
+        # Don't begin a transaction: the test may want to do so.
         which = {"clause": statement}
         session = session.connection(bind_arguments=which) if session.in_transaction() else session.get_bind(**which)
     if isinstance(session, Engine):

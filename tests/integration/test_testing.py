@@ -213,7 +213,7 @@ class TestFailuresRead:
         assert refusal(outbox.assert_published, "order.created") == (
             "assert_published('order.created'): at least one expected, none found.\n"
             "Nothing was published. "
-            "Only what is committed is seen here; for what is not, there is outbox.within(session)."
+            "Only committed messages are seen here; for others there is outbox.within(session)."
         )
         assert "Call outbox.drain() first" in refusal(outbox.assert_delivered, "order.created")
 
@@ -360,7 +360,7 @@ class TestWithin:
         with Session(engine) as session, session.begin():
             text = refusal(outbox.within(session).assert_published, "order.created")
         assert text.endswith(
-            "Nothing was published. What an AsyncSession publishes is written, and seen, when it commits."
+            "Nothing was published. Messages of an AsyncSession are written, and seen, when it commits."
         )
 
 
@@ -416,7 +416,7 @@ class TestDrain:
     def test_a_circle_is_noticed(self, outbox: OutboxProbe, publish: Publish) -> None:
         outbox.consume("orders", lambda message: publish())
         publish()
-        with pytest.raises(DrainEndless, match="begun 20 sends and there are still more"):
+        with pytest.raises(DrainEndless, match="begun 20 sends, and there are more"):
             outbox.drain(at_most=20)
 
     def test_it_refuses_beside_a_relay(self, own_settings: Settings, outbox: OutboxProbe, publish: Publish) -> None:

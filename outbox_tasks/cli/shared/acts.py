@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from datetime import datetime
 from itertools import islice
 from threading import Event
@@ -14,7 +14,7 @@ from uuid import UUID
 
 import click
 
-from outbox_tasks.cli.shared.options import F, act_options, as_filter, filter_options
+from outbox_tasks.cli.shared.options import ActOptions, F, act_options, as_filter, filter_options
 from outbox_tasks.cli.shared.output import STATE_STYLES, console, echo_json, many, say, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.acts import Action, Done, Kind, Operator, Plan
@@ -26,23 +26,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 DONE = {"redrive": "redriven", "discard": "discarded", "purge": "deleted"}
-
-
-@dataclass(frozen=True)
-class ActOptions:
-    """How it is done: the values of `act_options`, --limit and --rate."""
-
-    yes: bool
-    dry_run: bool
-    as_json: bool
-    who: str
-    why: str | None
-    limit: int | None = None
-    rate: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.as_json and not (self.yes or self.dry_run):
-            raise click.UsageError("with --json nobody is asked: add --yes or --dry-run")
 
 
 def choice_options(command: F) -> F:
@@ -71,12 +54,7 @@ def act(
     everything: bool,
     limit: int | None,
     rate: float | None,
-    *,
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-    who: str,
-    why: str | None,
+    options: ActOptions,
     **given: Any,
 ) -> None:
     """Do it to the messages that the options choose. Takes the values of `choice_options`."""
@@ -85,7 +63,7 @@ def act(
         raise click.UsageError("give IDS, or filters, not both")
     if not (ids or everything or filtered):
         raise click.UsageError(f"say which messages to {action}: IDS, filters such as --group, or --all")
-    options = ActOptions(yes, dry_run, as_json, who, why, limit, rate)
+    options = replace(options, limit=limit, rate=rate)
     wanted = as_filter(states, error, group, **given)
     with open_store() as store:
         if ids:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import getpass
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -73,7 +75,29 @@ def who_and_why(command: F) -> F:
     return why(who(command))
 
 
+@dataclass(frozen=True)
+class ActOptions:
+    """How it is done."""
+
+    yes: bool
+    dry_run: bool
+    as_json: bool
+    who: str
+    why: str | None
+    limit: int | None = None
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.as_json and not (self.yes or self.dry_run):
+            raise click.UsageError("with --json nobody is asked: add --yes or --dry-run")
+
+
 def act_options(command: F) -> F:
-    """--dry-run, --yes, --why, --who and --json."""
-    dry_run = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
-    return dry_run(click.option("--yes", is_flag=True, help="Do it without asking.")(who_and_why(json_option(command))))
+    """--dry-run, --yes, --why, --who and --json; the command takes them as `options`."""
+
+    @wraps(command)
+    def with_options(yes: bool, dry_run: bool, as_json: bool, who: str, why: str | None, **given: Any) -> Any:
+        return command(options=ActOptions(yes, dry_run, as_json, who, why), **given)
+
+    made = click.option("--yes", is_flag=True, help="Do it without asking.")(who_and_why(json_option(with_options)))
+    return cast(F, click.option("--dry-run", is_flag=True, help="Only show what would be done.")(made))
