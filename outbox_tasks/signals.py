@@ -1,5 +1,5 @@
-"""What an application can listen to, as with Celery's own signals. They are sent by the process that finds it out; what
-a listener raises is logged, and stops nothing.
+"""Signals that an application can listen to, as with Celery's own. The process that finds something out sends them. An
+exception of a listener is logged and stops nothing.
 
 from outbox_tasks.signals import dead_letter
 
@@ -25,7 +25,7 @@ class Signal(dispatch.Signal):  # type: ignore[misc]
     @overload
     def connect(self, *, sender: Any = None, **options: Any) -> Callable[[Receiver], Receiver]: ...
     def connect(self, *arguments: Any, **options: Any) -> Any:
-        """Call `receiver` with each signal (from `sender`, if given), or decorate it. With `weak=False` it is kept."""
+        """Call `receiver` with each signal (of `sender`, if given). `weak=False` keeps a reference to it."""
         return super().connect(*arguments, **options)
 
     def disconnect(self, receiver: Callable[..., Any], sender: Any = None) -> bool:
@@ -33,7 +33,7 @@ class Signal(dispatch.Signal):  # type: ignore[misc]
         return bool(super().disconnect(receiver, sender=sender))
 
     def send(self, sender: Any, **facts: Any) -> list[tuple[Callable[..., Any], Any]]:
-        """Call all receivers; returns each with what it returned or raised."""
+        """Call all receivers. Returns each with what it returned or raised."""
         return list(super().send(sender, **facts))
 
 
@@ -44,18 +44,18 @@ ran = Signal(name="ran", providing_args={"what"})
 """`beat` has woken a claim, or `maintain` has run."""
 
 settled = Signal(name="settled", providing_args={"bundle", "verdicts", "seconds"})
-"""A bundle's sends have been recorded: a `model.Verdict` for each of its messages; `seconds` from begin to settle."""
+"""A bundle was settled: a `model.Verdict` for each message, and the seconds from begin to settle."""
 
 dead_letter = Signal(
     name="dead_letter", providing_args={"destination", "message_id", "event_type", "key", "attempts", "code", "error"}
 )
-"""A message can't be delivered, and waits for a person."""
+"""A message can't be delivered and waits for a person."""
 
 key_blocked = Signal(name="key_blocked", providing_args={"destination", "key", "message_id", "code"})
-"""A message with a key is dead, and holds up those behind it (`on_dead = "block"`)."""
+"""A dead message holds up the later ones of its key (`on_dead = "block"`)."""
 
 breaker_opened = Signal(name="breaker_opened", providing_args={"destination", "code", "error"})
-"""A destination is out of reach, and is left alone for a while. Sent again for each try that fails."""
+"""A destination is out of reach, so the relay leaves it alone for a while. Sent again for each try that fails."""
 
 stale = Signal(name="stale", providing_args={"destination", "oldest"})
 """The oldest message of a destination has been due for `oldest` seconds, more than `stale_after`."""

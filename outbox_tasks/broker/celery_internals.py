@@ -106,3 +106,10 @@ def tracer_is_wrapped() -> bool:
     from celery.app import trace
 
     return bool(trace.build_tracer.__module__ != trace.__name__)
+
+
+def replace_safe_say(say: Function) -> None:
+    """Replace `safe_say`, by which a worker writes past its loggers in signal handlers."""
+    from celery.apps import worker
+
+    worker.safe_say = say

@@ -1,6 +1,6 @@
-"""What the workers of an app tell of themselves: counts, heartbeats, metrics, alerts, logs and the monitor.
+"""Attaches counters, heartbeats, metrics, alerts, logs and the monitor to the workers of an app.
 
-The tasks know nothing of it: they send the signals of `outbox_tasks.signals`.
+The tasks know nothing of them. They send the signals of `outbox_tasks.signals`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outbox_tasks.worker.resources import Resources, serves
 
 
 def connect(resources: Resources) -> None:
-    """Have the workers of the relay's app tell. Called once for an app."""
+    """Called once for an app."""
     app = resources.app
 
     def check(sender: Any = None, **_: Any) -> None:
@@ -31,7 +31,7 @@ def connect(resources: Resources) -> None:
     counters = Counters(lambda: resources.store)
     counters.connect(app)
     resources.before_close.append(counters.close)
-    settled.connect(logs.published, sender=app, weak=False)
+    settled.connect(logs.log_bundle, sender=app, weak=False)
     signals.worker_init.connect(check, weak=False)
     notifier.connect(resources)
     heartbeat.connect(resources)

@@ -1,6 +1,6 @@
-"""What this process saw happen: counted in memory, and written every few seconds by a thread of its own.
+"""Counts what this process does. A thread writes the counts to the database every few seconds.
 
-So it costs a send next to nothing, and can't fail one. What is not yet written when a process is killed is lost.
+So counting costs a send almost nothing and can't fail it. If a process is killed, the last counts are lost.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from outbox_tasks.signals import claimed, ran, settled
 log = logger(__name__)
 
 EVERY = 2.0
-"""Seconds from a count to its being written."""
+"""Seconds from a count until it is written."""
 
 BROKEN = 10.0
-"""The same while the database can't take it."""
+"""The same after a write has failed."""
 
-GRAIN = 10
-"""Seconds: what is counted together is not further apart."""
+INTERVAL = 10
+"""Seconds of which the outcomes are counted together."""
 
 MOST = 10_000
-"""Counts that are kept while the database is away; then the oldest are dropped."""
+"""Counts that are kept while the database is away. Beyond that, the oldest are dropped."""
 
 Key = tuple[int, str, str]
-"""When it was counted, in grains of the monotonic clock; destination, outcome."""
+"""The interval, by the monotonic clock; destination; outcome."""
 
 Run = tuple[float, dict[str, Any]]
 """When something ran, by the monotonic clock, and its facts."""
@@ -71,16 +71,16 @@ class Counters:
         ran.connect(self._note_run, sender=app, weak=False)
 
     def count(self, destination: str, outcomes: Iterable[str]) -> None:
-        """Something became of messages of a destination: see `model.Step`, and `Claimed.cause`."""
-        now = int(time.monotonic()) // GRAIN
+        """Count an outcome for each of some messages: see `model.Step` and `Claimed.cause`."""
+        now = int(time.monotonic()) // INTERVAL
         self._add(Counter((now, destination, outcome) for outcome in outcomes), {})
 
     def ran(self, what: str, **facts: Any) -> None:
-        """`what` has run: `claim`, `publish` (something was sent, or tried), `beat` or `maintain`."""
+        """Note that `claim`, `publish` (a send), `beat` or `maintain` has run."""
         self._add(Counter(), {what: (time.monotonic(), {"by": holder(), **facts})})
 
     def flush(self) -> bool:
-        """Write what there is. Returns whether that went well; if not, it is kept."""
+        """Write the counts. Returns whether that worked; if not, it keeps them."""
         own = self._own.get()
         with own.writing:
             with own.lock:
@@ -90,7 +90,7 @@ class Counters:
                 self._write(counts, runs)
             except Exception as error:
                 known = isinstance(error, OutboxError)
-                log.log(logging.DEBUG if known else logging.ERROR, "could not write what was counted", exc_info=error)
+                log.log(logging.DEBUG if known else logging.ERROR, "could not write the counts", exc_info=error)
                 with own.lock:
                     own.counts = _bounded(counts + own.counts)
                     own.runs = runs | own.runs
@@ -98,7 +98,7 @@ class Counters:
         return True
 
     def close(self) -> None:
-        """Write what there is, for the last time, if it can be."""
+        """Write the last counts, if the database takes them."""
         timer = self._own.get().timer
         if timer is not None:
             timer.cancel()
@@ -128,7 +128,7 @@ class Counters:
         self._write_in(EVERY)
 
     def _write_in(self, wait: float) -> None:
-        """Start a thread that writes after `wait` seconds, unless there is one: an idle process needs none."""
+        """Start a thread that writes after `wait` seconds, unless there is one. An idle process has none."""
         own = self._own.get()
         with own.lock:
             if own.timer is None:
@@ -137,9 +137,9 @@ class Counters:
                 try:
                     timer.start()
                 except RuntimeError as error:  # the process is ending
-                    log.debug("nothing more is counted: %s", error)
+                    log.debug("the last counts are lost: %s", error)
                 else:
-                    own.timer = timer  # only now: a time limit may strike before
+                    own.timer = timer  # only now: a time limit may interrupt the start
 
     def _flush_in_time(self) -> None:
         if not self.flush():
@@ -150,15 +150,15 @@ class Counters:
             return
         now, store = time.monotonic(), self._store()
         if counts:
-            said = [
-                {"ago": max(0.0, now - (grain + 1) * GRAIN), "destination": destination, "outcome": what, "count": n}
-                for (grain, destination, what), n in counts.items()
+            rows = [
+                {"ago": max(0.0, now - (interval + 1) * INTERVAL), "destination": to, "outcome": outcome, "count": n}
+                for (interval, to, outcome), n in counts.items()
             ]
-            store.do(activity.tally(store.tables), {"counted": json.dumps(said)})
-            counts.clear()  # written: not again if what follows fails
+            store.do(activity.tally(store.tables), {"counted": json.dumps(rows)})
+            counts.clear()  # don't write them again if the next statement fails
         if runs:
-            rows = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in runs.items()]
-            store.do(activity.beat(store.tables), {"seen": json.dumps(rows)})
+            seen = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in runs.items()]
+            store.do(activity.beat(store.tables), {"seen": json.dumps(seen)})
 
 
 def _bounded(counts: Counter[Key]) -> Counter[Key]:

@@ -1,7 +1,7 @@
 """The heartbeat of a worker: its row of outbox_heartbeats.
 
-Celery's own loop ticks; a thread writes the row, and only while there are ticks. So a loop that hangs, say on a
-connection whose other end is gone, ends the heartbeat, and a database that is away or slow never holds up the loop.
+Celery's event loop ticks. A thread writes the row as long as the loop ticks. So the heartbeat ends if the loop hangs,
+and a slow database never holds up the loop.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ EVERY = 10.0
 
 
 def connect(resources: Resources) -> None:
-    """Have the workers of this app beat, those that serve the relay's queues."""
+    """Have the workers of this app that serve the relay's queues write heartbeats."""
     resources.app.steps["consumer"].add(HeartbeatStep)
 
 
 class HeartbeatStep(bootsteps.StartStopStep):
-    """Starts when a worker begins to consume, stops when it loses its broker, and starts again."""
+    """Starts when a worker begins to consume. Stops when it loses its broker, and starts again afterwards."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
     _timer: Any = None
@@ -78,26 +78,26 @@ def _facts(consumer: Any) -> dict[str, Any]:
 
 
 class Heartbeat:
-    """Writes every few seconds that a worker is alive, until it ends."""
+    """Writes every few seconds that a worker is alive."""
 
     def __init__(self, settings: Settings, liveness: Liveness, node: str, facts: dict[str, Any]) -> None:
         self._database = Database.connect(settings)
         self._liveness = liveness
         t = tables(settings.database_schema)
         self._beat, self._stopped = activity.beat(t), activity.stopped(t)
-        self._sign = {"name": node, "kind": "worker", "ago": 0.0}
+        self._row = {"name": node, "kind": "worker", "ago": 0.0}
         self._facts = facts
         self._name = {"name": node, "started": facts["started"]}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outbox-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Once, in the process that consumes."""
+        """Called once, in the process that consumes."""
         self._thread.start()
         signals.worker_shutdown.connect(self.stop, weak=False)
 
     def stop(self, **_: Any) -> None:
-        """The worker ends in good order: nobody is to miss it. Waits for some seconds at most."""
+        """Called when the worker ends in good order: remove its row. Waits for some seconds at most."""
         self._ended.set()
         self._thread.join(3.0)
 
@@ -106,9 +106,9 @@ class Heartbeat:
         while not self._ended.wait(wait):
             wait = EVERY
             if self._liveness.trouble(EVERY) is None:
-                # With this host's time, by which the doctor compares the hosts.
-                sign = {**self._sign, "facts": {**self._facts, "clock": round(time.time(), 3)}}
-                self._do(self._beat, {"seen": json.dumps([sign])})
+                # The doctor compares the clocks of the hosts.
+                row = {**self._row, "facts": {**self._facts, "clock": round(time.time(), 3)}}
+                self._do(self._beat, {"seen": json.dumps([row])})
         self._do(self._stopped, self._name)
 
     def _do(self, statement: Executable, parameters: dict[str, Any]) -> None:
@@ -119,5 +119,5 @@ class Heartbeat:
         except Exception:
             log.exception("no heartbeat")
         finally:
-            # Nothing stays open meanwhile: a process that the pool forks must not share it.
+            # Keep no connection open meanwhile: a process that the pool forks must not share it.
             self._database.close()

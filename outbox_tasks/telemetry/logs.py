@@ -1,7 +1,7 @@
-"""What the relay logs: a line for each bundle, at DEBUG one for each message; and how its own processes write it.
+"""What the relay logs: a line for each bundle, and at DEBUG one for each message. How its own processes write it.
 
-No payload and no credential is ever logged, and of an error only its code: its text may quote what a destination has
-answered, and that what it was sent. The text is on the row, for `outbox-tasks show`.
+It never logs a payload or a credential. It logs only the code of an error: the text may quote an answer, and the answer
+may quote the message. `outbox-tasks show` reads the text from the row.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from celery import Celery, current_task, signals
 from celery.app.log import Logging
 from celery.utils.log import ColorFormatter
 
+from outbox_tasks.broker.celery_internals import replace_safe_say
 from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.redaction import without_secrets
@@ -31,25 +32,25 @@ log = logging.getLogger("outbox_tasks.publish")
 TASKS = (CLAIM_TASK, BUNDLE_TASK, MAINTAIN_TASK, PUBLISH_TASK)
 
 CLIENTS = ("aiobotocore", "azure", "boto3", "botocore", "httpcore", "httpx", "s3transfer", "urllib3")
-"""Loggers of the destinations' clients that tell, at INFO or DEBUG, URLs, headers and bodies."""
+"""Loggers of the destinations' clients that write URLs, headers and bodies at INFO or DEBUG."""
 
 CELERYS = ("celery.app.trace", "celery.beat", "celery.worker.strategy")
-"""Celery's loggers that have a line for each task that is sent, received or done."""
+"""Celery's loggers that write a line for each task that is sent, received or done."""
 
 ALERTS = "outbox_tasks.alerts"
 
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "data", "task_id", "task_name"}
-"""Attributes that every record has; what is not among them is a fact of its own."""
+"""Attributes that every record has. Any other is a fact that its caller added."""
 
 
-def published(bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
-    """What became of a bundle: "sent 98, retry 2 (timeout) to orders in 0.031 s, lease …"."""
+def log_bundle(bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
+    """Log what became of a bundle: "sent 98, retry 2 (timeout) to orders in 0.031 s, lease …"."""
     if not log.isEnabledFor(logging.INFO):
         return
     counts = Counter((verdict.step, verdict.code) for verdict in verdicts)
     if log.isEnabledFor(logging.DEBUG):
         for verdict in verdicts:
-            _message(bundle, verdict)
+            _log_message(bundle, verdict)
     alone = bundle.tickets[0].id if len(bundle.tickets) == 1 else None
     log.info(
         "%s to %s in %.3f s, lease %s%s",
@@ -69,7 +70,7 @@ def published(bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: 
     )
 
 
-def _message(bundle: Bundle, verdict: Verdict) -> None:
+def _log_message(bundle: Bundle, verdict: Verdict) -> None:
     ticket, again = verdict.ticket, verdict.step in (Step.RETRY, Step.RELEASE, Step.OUTAGE)
     log.debug(
         "message %s (%s) to %s, attempt %d, lease %s: %s%s%s",
@@ -95,7 +96,7 @@ def _message(bundle: Bundle, verdict: Verdict) -> None:
 
 
 class RelayLogging(Logging):  # type: ignore[misc]
-    """The logging of the relay's own app, by its `log_cls`: an application's own is left as it is."""
+    """The `log_cls` of the relay's own app. An application's app keeps its own."""
 
     def setup_logging_subsystem(self, *arguments: Any, **options: Any) -> Any:
         """Called by Celery as a process starts."""
@@ -114,19 +115,19 @@ class RelayLogging(Logging):  # type: ignore[misc]
 
 
 def quieten_claims() -> None:
-    """In an application's processes, whose logging is its own: none of Celery's lines on claims, three a second."""
+    """Keep Celery's lines on claims, three a second, out of the log of an application's processes."""
     for name in CELERYS:
         logging.getLogger(name).addFilter(_quieten_claims)
 
 
 def set_up(app: Celery) -> None:
-    """Have the processes of the relay's own app log as its settings say."""
+    """Have the processes of the relay's own app log by its settings."""
     app.log_cls = "outbox_tasks.telemetry.logs:RelayLogging"
 
     def early(instance: Any, **_: Any) -> None:
         if instance.app is app and _is_json(app):
             instance.quiet = True  # no banner
-            _be_json_early()
+            _write_json_early()
 
     signals.celeryd_init.connect(early, weak=False)
     if _is_json(app):
@@ -143,27 +144,25 @@ def _is_json(app: Celery) -> bool:
     return bool(app.outbox_relay.given.log_format == "json")
 
 
-def _be_json_early() -> None:
-    """What Celery writes past its loggers, or before they are set up: warnings at the start, words at the end."""
-    from celery.apps import worker
-
+def _write_json_early() -> None:
+    """Have JSON also of what Celery writes before its loggers are set up, or past them as it ends."""
     logging.captureWarnings(True)
     handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(Json())
     logging.getLogger().addHandler(handler)
-    worker.safe_say = _say
+    replace_safe_say(_say)
 
 
 def _say(message: str, stream: TextIO | None = sys.__stderr__) -> None:
-    # As Celery does: it is called where a signal has interrupted whatever was being logged.
+    # Past the loggers, like Celery: a signal may have interrupted one of them.
     record = logging.makeLogRecord({"name": "celery.worker", "levelname": "INFO", "msg": message})
     if stream is not None:
         os.write(stream.fileno(), (Json().format(record) + "\n").encode())
 
 
 def _quieten(record: logging.LogRecord) -> bool:
-    """Celery's lines on the relay's tasks are routine where ours say the same: at DEBUG. What stays are those on a
-    single message that is received, is retried, or fails."""
+    """Lower Celery's lines on the relay's tasks to DEBUG if ours say the same. Its lines on a single message that is
+    received, is retried, or fails stay as they are."""
     return not _is_routine(record, TASKS) or _lowered(record)
 
 
@@ -188,8 +187,8 @@ def _is_routine(record: logging.LogRecord, tasks: Sequence[str]) -> bool:
 
 
 class Json(logging.Formatter):
-    """One JSON object a line: ts, level, logger, message and process; the task and its id within one; what else is
-    known (destination, lease, message_id, seconds …); and the traceback of an exception."""
+    """One JSON object a line: ts, level, logger, message, process; in a task its name and id; other facts (destination,
+    lease, message_id, seconds …); the traceback of an exception."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         super().__init__()
@@ -204,7 +203,7 @@ class Json(logging.Formatter):
             "process": record.processName,
             "pid": record.process,
         }
-        if isinstance(data, dict) and "id" in data:  # of Celery's own lines on a task
+        if isinstance(data, dict) and "id" in data:  # a line of Celery's on a task
             line |= {"task": data.get("name"), "task_id": data["id"]}
         elif task and task.request.id:
             line |= {"task": task.name, "task_id": task.request.id}
@@ -215,13 +214,13 @@ class Json(logging.Formatter):
 
 
 def _text(kind: Any) -> Any:
-    """Celery's formatter, but an alert is a JSON object here too, and nothing else is on its line."""
+    """Celery's formatter, but the line of an alert is its JSON object alone."""
 
     class Text(kind):  # type: ignore[misc]
         def format(self, record: logging.LogRecord) -> str:
             if record.name == ALERTS and hasattr(record, "alert"):
                 return record.getMessage()
-            # Event types are what others have written. The copy is ours: other handlers see the record as it is.
+            # An application may choose any event type. The copy is for us: other handlers get the record as it is.
             safe = copy.copy(record)
             safe.msg, safe.args = printable(record.getMessage()), None
             return without_secrets(str(super().format(safe)))

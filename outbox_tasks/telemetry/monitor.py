@@ -1,7 +1,7 @@
-"""What is answered over HTTP where `monitor_port` is set: /livez, /readyz and /metrics.
+"""Answers /livez, /readyz and /metrics over HTTP, if `monitor_port` is set.
 
-By threads of a worker's main process, so that one that is stopped or stuck as a whole does not answer at all. Or by
-`outbox-tasks monitor`, without a worker.
+Threads of a worker's main process answer, so a process that is stopped or stuck does not answer. `outbox-tasks monitor`
+answers without a worker.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -31,11 +32,11 @@ from outbox_tasks.worker.resources import Resources, serves
 
 log = logging.getLogger(__name__)
 
-KNOCK = 0.5
-"""Seconds in which the broker's host has to refuse, to count as down. Probes have a second or so in all."""
+BROKER_TIMEOUT = 0.5
+"""Seconds that the broker has to answer or refuse. A probe has a second or so in all."""
 
 FRESH = 1.0
-"""Seconds for which an answer of the database is good for further askers."""
+"""Seconds for which a result is used again."""
 
 Answer = tuple[HTTPStatus, bytes, str]
 """Status, body and content type."""
@@ -44,13 +45,13 @@ Page = Callable[[], Answer]
 
 
 def connect(resources: Resources) -> None:
-    """Have the workers of this app answer, if the settings say so."""
+    """Have the workers of this app answer, if they have a `monitor_port`."""
     resources.app.steps["worker"].add(MonitorStep)
 
 
 class MonitorStep(bootsteps.StartStopStep):
-    """Takes the port before the pool is made, while the worker can still refuse to start, and answers afterwards: also
-    while the worker has not found its broker yet."""
+    """Takes the port before the pool forks, while the worker can still refuse to start. Answers even before the worker
+    has found its broker."""
 
     requires = ("celery.worker.components:Pool",)
 
@@ -64,7 +65,7 @@ class MonitorStep(bootsteps.StartStopStep):
             monitor = Monitor(resources.settings, of_worker(resources))
         except OutboxError as error:
             raise SystemExit(f"outbox_tasks: {error}") from None
-        signals.worker_process_init.connect(monitor.leave, weak=False)
+        signals.worker_process_init.connect(monitor.close_inherited, weak=False)
         return monitor
 
 
@@ -77,46 +78,43 @@ def of_worker(resources: Resources) -> dict[str, Page]:
     def live() -> Answer:
         trouble = liveness.trouble()
         if trouble is not None and not liveness.connected and refuses(resources.app):
-            # To start the worker anew would not bring the broker back, and would only delay it afterwards.
-            return verdict([], note=f"{trouble}, which is down")
-        return verdict([trouble] if trouble else [])
+            # A new worker would not find the broker either, and would start later than this one reconnects.
+            return findings_page([], note=f"{trouble}, which is down")
+        return findings_page([trouble] if trouble else [])
 
     def ready() -> Answer:
         broker = liveness.trouble() or (None if liveness.connected else "it is not connected to its broker")
-        return verdict([found for found in (database(), broker) if found])
+        return findings_page([found for found in (database(), broker) if found])
 
-    return {"/livez": live, "/readyz": ready, "/metrics": lambda: exposed(metrics.exposition)}
+    return {"/livez": live, "/readyz": ready, "/metrics": lambda: metrics_page(metrics.exposition)}
 
 
 def standalone(settings: Settings) -> dict[str, Page]:
-    """The pages of a monitor that is no worker: it is alive as long as it answers."""
+    """The pages of `outbox-tasks monitor`. It is alive as long as it answers."""
     database, broker = Recent(lambda: database_trouble(settings)), Recent(lambda: broker_trouble(settings))
 
-    def measured() -> tuple[bytes, str]:
-        store = Store.connect(settings)
-        try:
+    def exposition() -> tuple[bytes, str]:
+        with closing(Store.connect(settings)) as store:
             return metrics.database_exposition(store)
-        finally:
-            store.close()
 
     return {
-        "/livez": lambda: verdict([]),
-        "/readyz": lambda: verdict([found for found in (database(), broker()) if found]),
-        "/metrics": lambda: exposed(measured),
+        "/livez": lambda: findings_page([]),
+        "/readyz": lambda: findings_page([found for found in (database(), broker()) if found]),
+        "/metrics": lambda: metrics_page(exposition),
     }
 
 
-def verdict(findings: list[str], **more: str) -> Answer:
-    """200 if nothing was found, else 503; what was found as JSON."""
+def findings_page(findings: list[str], **more: str) -> Answer:
+    """The findings as JSON: 200 if there are none, else 503."""
     status = HTTPStatus.SERVICE_UNAVAILABLE if findings else HTTPStatus.OK
     body = json.dumps({"ok": not findings, "findings": findings, **more}) + "\n"
     return status, body.encode(), "application/json"
 
 
-def exposed(expose: Callable[[], tuple[bytes, str]]) -> Answer:
+def metrics_page(exposition: Callable[[], tuple[bytes, str]]) -> Answer:
     """The metrics, or why there are none."""
     try:
-        return HTTPStatus.OK, *expose()
+        return HTTPStatus.OK, *exposition()
     except OutboxError as error:
         missing = isinstance(error, MetricsNotInstalled)
         status = HTTPStatus.NOT_FOUND if missing else HTTPStatus.SERVICE_UNAVAILABLE
@@ -125,13 +123,11 @@ def exposed(expose: Callable[[], tuple[bytes, str]]) -> Answer:
 
 def database_trouble(settings: Settings) -> str | None:
     """Why the database can't serve the relay, if it can't."""
-    store = Store.connect(settings)
-    try:
-        store.check_version()
-    except OutboxError as error:
-        return str(error)
-    finally:
-        store.close()
+    with closing(Store.connect(settings)) as store:
+        try:
+            store.check_version()
+        except OutboxError as error:
+            return str(error)
     return None
 
 
@@ -139,34 +135,31 @@ def broker_trouble(settings: Settings) -> str | None:
     """Why the broker can't serve the relay, if it can't."""
     if settings.broker_url is None:
         return "there is no OUTBOX_BROKER_URL"
-    app = PinnedCelery("outbox_tasks.monitor", broker=settings.broker_url, settings=settings, timeout=KNOCK)
-    try:
-        Broker(app, settings, timeout=KNOCK).lengths()
-    except BrokerUnreachable as error:
-        return str(error)
-    finally:
-        app.close()
+    timeout = BROKER_TIMEOUT
+    with PinnedCelery("outbox_tasks.monitor", broker=settings.broker_url, settings=settings, timeout=timeout) as app:
+        try:
+            Broker(app, settings, timeout=timeout).lengths()
+        except BrokerUnreachable as error:
+            return str(error)
     return None
 
 
 def refuses(app: Celery) -> bool:
-    """Whether there is nobody at the broker's address. One that takes connections and says nothing is another matter:
-    it may be there for everybody else."""
+    """Whether nobody listens at the broker's address. A broker that accepts connections and says nothing may serve
+    others, so it does not count."""
     connection = app.connection_for_read()
     port = connection.port or connection.transport.default_port
     if not connection.hostname or not port:
         return False
     try:
-        socket.create_connection((connection.hostname, port), KNOCK).close()
-    except (ConnectionRefusedError, socket.gaierror):
-        return True
-    except OSError:
-        return False
+        socket.create_connection((connection.hostname, port), BROKER_TIMEOUT).close()
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError | socket.gaierror)
     return False
 
 
 class Recent:
-    """Asks once for all who ask within a second."""
+    """Asks at most once a second, whoever calls it."""
 
     def __init__(self, ask: Callable[[], str | None]) -> None:
         self._ask = ask
@@ -183,7 +176,7 @@ class Recent:
 
 
 class Monitor:
-    """Listens from the first; answers once it is started. Raises `MonitorPortTaken`."""
+    """Takes its port at once, and answers once it is started. Raises `MonitorPortTaken`."""
 
     def __init__(self, settings: Settings, pages: Mapping[str, Page]) -> None:
         address = (settings.monitor_host, settings.monitor_port or 0)
@@ -196,28 +189,28 @@ class Monitor:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Its address."""
         host, port = self._server.server_address[:2]
         return f"http://[{host!s}]:{port}" if ":" in str(host) else f"http://{host!s}:{port}"
 
     def start(self, *_: Any) -> None:
-        """In a thread of its own."""
+        """Answer in a thread."""
         self._thread = threading.Thread(target=self._server.serve_forever, name="outbox-monitor", daemon=True)
         self._thread.start()
         log.info("the monitor answers at %s", self.url)
 
     def run(self) -> None:
-        """In this thread, until it is interrupted."""
+        """Answer in this thread until it is interrupted."""
         self._server.serve_forever()
 
     def stop(self, *_: Any) -> None:
-        """Give the port back."""
+        """Free the port."""
         if self._thread is not None:
             self._server.shutdown()
         self._server.server_close()
 
-    def leave(self, **_: Any) -> None:
-        """In a process of the pool: the port is its parent's alone."""
+    def close_inherited(self, **_: Any) -> None:
+        """In a process of the pool: close the port, which its parent uses."""
         if os.getpid() != self._pid:
             self._server.socket.close()
 
@@ -231,7 +224,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Request)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # without asking the DNS for our name, which may take its time
+        TCPServer.server_bind(self)  # HTTPServer's would ask the DNS for our name, which may take long
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request to the monitor failed: %s", sys.exception())
@@ -239,7 +232,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Request(BaseHTTPRequestHandler):
     server: _Server
-    timeout = 5.0  # for whoever connects and says nothing
+    timeout = 5.0  # for a client that connects and says nothing
     server_version, sys_version = "outbox-tasks", ""
 
     def do_GET(self) -> None:

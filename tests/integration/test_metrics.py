@@ -20,7 +20,7 @@ from outbox_tasks.operating import pauses
 from outbox_tasks.relay.claim import claim
 from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.metrics import database_exposition, exposition
-from outbox_tasks.telemetry.metrics.workers import Counting
+from outbox_tasks.telemetry.metrics.workers import WorkerMetrics
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.exposed import ROOT, Described, Samples, described, documented, samples
 
@@ -153,7 +153,7 @@ def test_the_command_prints_it_for_prometheus_and_for_programs(busy: Store, run:
 
 def of_workers() -> Described:
     """The metrics that a worker has, whether or not it has counted anything."""
-    metrics = [metric for metric in vars(Counting([])).values() if isinstance(metric, MetricWrapperBase)]
+    metrics = [metric for metric in vars(WorkerMetrics([])).values() if isinstance(metric, MetricWrapperBase)]
     found: Described = {}
     for metric in metrics:
         [family] = metric.describe()

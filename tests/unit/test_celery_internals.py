@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from inspect import signature
+from inspect import Parameter, signature
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery, signals
 from celery.app import trace
+from celery.apps import worker
 from celery.events.dispatcher import EventDispatcher
 from celery.worker import loops
 from celery.worker.consumer import Consumer
@@ -111,3 +112,8 @@ def test_a_wrapped_build_tracer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     assert not internals.tracer_is_wrapped()
     monkeypatch.setattr(trace, "build_tracer", lambda *arguments, **keywords: None)
     assert internals.tracer_is_wrapped()
+
+
+def test_a_worker_says_that_it_ends_with_safe_say() -> None:
+    assert next(iter(signature(worker.safe_say).parameters.values())).default is Parameter.empty
+    assert calls(worker.on_cold_shutdown, "safe_say")

@@ -47,11 +47,11 @@ def fresh(directory: Path) -> Iterator[Fresh]:
 def listening() -> Any:
     """A worker's main process, ready to count."""
     from outbox_tasks.telemetry.metrics import directory
-    from outbox_tasks.telemetry.metrics.workers import Counting
+    from outbox_tasks.telemetry.metrics.workers import WorkerMetrics
 
     directory.prepare()
     directory.count_here()
-    counting = Counting(["orders"])
+    counting = WorkerMetrics(["orders"])
     counting.listen(APP)
     return counting
 

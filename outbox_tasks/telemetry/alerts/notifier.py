@@ -54,12 +54,8 @@ def connect(resources: Resources) -> Alerts:
         if sender.app is resources.app and serves(resources.app):
             alerts.start_checks()
 
-    def close(**_: Any) -> None:
-        alerts.close()
-
     signals.worker_ready.connect(start_checks, weak=False)
-    signals.worker_process_shutdown.connect(close, weak=False)
-    signals.worker_shutdown.connect(close, weak=False)
+    resources.before_close.append(alerts.close)
     return alerts
 
 

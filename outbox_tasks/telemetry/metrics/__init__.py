@@ -1,8 +1,7 @@
-"""Metrics for Prometheus: what a worker's processes count, where `monitor_port` is set; and how the database stands.
+"""Metrics for Prometheus: what a worker's processes count, and the state of the outbox in the database.
 
-A worker's processes listen to the signals, a bundle at a time. Each counts in files of its own, by prometheus-client's
-multiprocess mode, and whoever is asked adds up all of the worker's, those of processes that were killed too. Without
-`monitor_port` nothing is imported and nobody listens.
+The processes of a worker count by the signals, in the files of prometheus-client's multiprocess mode. A scrape adds up
+the files of all of them. Without `monitor_port`, nothing is imported and nothing is counted.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def connect(resources: Resources) -> None:
-    """Have the workers of the relay's app count, if their settings say so."""
+    """Have the workers of the relay's app count, if they have a `monitor_port`."""
     app = resources.app
     counting = False
 
-    def begin(sender: Any = None, **_: Any) -> None:
-        # In the main process, before it forks: the directory must be the same for all, and what is imported is shared.
+    def prepare(sender: Any = None, **_: Any) -> None:
+        # Before the fork: all processes need the same directory, and share what is imported.
         if sender.app is app and resources.settings.monitor_port is not None:
             try:
                 _part("directory").prepare()
@@ -37,8 +36,8 @@ def connect(resources: Resources) -> None:
             except MetricsNotInstalled as error:
                 log.warning("%s", error)
 
-    def join(**_: Any) -> None:
-        # In a process of the pool: it counts already if it was forked, but not if it was spawned.
+    def count_in_child(**_: Any) -> None:
+        # A forked process counts already, a spawned one does not.
         if resources.settings.monitor_port is not None and os.environ.get(VARIABLE):
             count()
 
@@ -46,30 +45,26 @@ def connect(resources: Resources) -> None:
         nonlocal counting
         if not counting:
             _part("directory").count_here()
-            _part("workers").Counting(resources.settings.destinations).listen(app)
+            _part("workers").WorkerMetrics(resources.settings.destinations).listen(app)
             counting = True
 
-    def leave(**_: Any) -> None:
+    def leave() -> None:
         if counting:
             _part("directory").leave()
 
-    signals.worker_init.connect(begin, weak=False)
-    signals.worker_process_init.connect(join, weak=False)
-    signals.worker_process_shutdown.connect(leave, weak=False)
-    signals.worker_shutdown.connect(leave, weak=False)
+    signals.worker_init.connect(prepare, weak=False)
+    signals.worker_process_init.connect(count_in_child, weak=False)
+    resources.before_close.append(leave)
 
 
 def exposition() -> tuple[bytes, str]:
-    """What this worker's processes have counted, as Prometheus reads it, and its content type.
-
-    Raises `MetricsNotInstalled`.
-    """
+    """What this worker's processes have counted, and the content type. Raises `MetricsNotInstalled`."""
     found: tuple[bytes, str] = _part("directory").exposition()
     return found
 
 
 def database_exposition(store: Store) -> tuple[bytes, str]:
-    """How the outbox stands, by its database, as Prometheus reads it, and its content type.
+    """The state of the outbox in the database, and the content type.
 
     Raises `MetricsNotInstalled`, and what the store raises.
     """
@@ -78,13 +73,13 @@ def database_exposition(store: Store) -> tuple[bytes, str]:
 
 
 def database_samples(store: Store) -> list[dict[str, Any]]:
-    """The same for programs: a name, labels and a value each."""
+    """The same as a list of names, labels and values."""
     samples = [sample for family in _part("database").families(store) for sample in family.samples]
     return [{"name": sample.name, "labels": sample.labels, "value": sample.value} for sample in samples]
 
 
 def _part(name: str) -> Any:
-    """One of the modules beside this one, which need prometheus-client."""
+    """A module beside this one. They need prometheus-client."""
     try:
         return importlib.import_module(f"outbox_tasks.telemetry.metrics.{name}")
     except ImportError as error:

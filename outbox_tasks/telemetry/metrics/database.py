@@ -1,4 +1,4 @@
-"""The gauges of the database: how an outbox stands, whoever asks. docs/metrics.md says what each of them means."""
+"""The gauges of the database: the state of the outbox. docs/metrics.md says what each gauge means."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outbox_tasks.operating.overview import Destinations, DestinationStatus, Ove
 from outbox_tasks.relay.store import Store
 
 STATES = ("closed", "open", "trying", "paused")
-"""Of a destination, as `breaker.states` names them."""
+"""States of a destination: see `breaker.states`."""
 
 OTHERS = ""
 """Stands for all destinations that are not configured."""
@@ -26,14 +26,14 @@ DAY = 1440
 
 
 def families(store: Store) -> list[Metric]:
-    """All of them, read in a few round trips that look at a bounded part of the tables."""
+    """All gauges. A few statements read them, from a bounded part of the tables."""
     seen, configured = overview.read(store), sorted(store.settings.destinations)
     return [
         *_messages(seen.destinations, configured),
         _states(seen.destinations, configured),
         *_processes(seen),
         _archive(store),
-        _tallies(store),
+        _last_day(store),
     ]
 
 
@@ -68,7 +68,7 @@ def _messages(destinations: Destinations, configured: Sequence[str]) -> list[Met
 
 
 def _by_name(destinations: Destinations, configured: Sequence[str]) -> dict[str, list[DestinationStatus]]:
-    """Those of configured destinations, and all others together: anybody may write their names, in any number."""
+    """Each configured destination, and all others together: rows may name any number of them."""
     found: dict[str, list[DestinationStatus]] = {name: [] for name in configured}
     for name, one in destinations.items():
         found.setdefault(name if name in found else OTHERS, []).append(one)
@@ -106,7 +106,7 @@ def _archive(store: Store) -> Metric:
     return made
 
 
-def _tallies(store: Store) -> Metric:
+def _last_day(store: Store) -> Metric:
     made = GaugeMetricFamily(
         "outbox_last_day", "What became of messages in the last day.", labels=["destination", "outcome"]
     )

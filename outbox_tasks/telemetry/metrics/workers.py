@@ -18,31 +18,31 @@ from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.telemetry.metrics.batch_histogram import BatchHistogram
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
-"""From what a nudge makes possible to what is a matter for people."""
+"""From the fastest send after a nudge to a delay that people should see to."""
 
 CLAIM_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SIZES = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000)
 
 CODES = 40
-"""Different error codes of a destination that a process tells apart; what comes later is `other`. Publishers may take
-codes from what a destination answers."""
+"""Error codes of a destination that a process distinguishes. Later ones are `other`: a destination can answer with any
+number of codes."""
 
 CAUSES = ("unsettled", "lease_expired")
-"""Of a lease that ran out: see `Claimed.cause`."""
+"""Why a lease ran out: see `Claimed.cause`."""
 
 LOST = "lost"
-"""The outcome of a message that was begun, and not ours any more as it was to be settled."""
+"""The outcome of a message that was begun, and whose lease was lost before the settle."""
 
 UNROUTABLE = ""
 """Stands for all destinations that are not configured."""
 
 
-class Counting:
-    """The metrics of a process. Of these destinations there are zeros from the first: Prometheus can't see an increase
-    in what was not there."""
+class WorkerMetrics:
+    """The metrics of a process. The counts of its destinations begin at zero: Prometheus can't see an increase from
+    nothing."""
 
     def __init__(self, destinations: Iterable[str]) -> None:
-        # Without a registry: what is exposed is what all processes have left in the directory.
+        # Without a registry: a scrape reads the files of all processes instead.
         counter, histogram = partial(Counter, registry=None), partial(Histogram, registry=None)
         to = ["destination"]
         self.messages = counter("outbox_messages", "What became of messages.", [*to, "outcome"])
@@ -83,15 +83,15 @@ class Counting:
     def listen(self, app: Celery) -> None:
         """Count what happens in this app."""
         receivers: dict[signals.Signal, Callable[..., None]] = {
-            signals.claimed: self._claimed,
-            signals.settled: self._settled,
-            signals.breaker_opened: self._opened,
-            signals.key_blocked: self._blocked,
+            signals.claimed: self._count_claimed,
+            signals.settled: self._count_settled,
+            signals.breaker_opened: self._count_opened,
+            signals.key_blocked: self._count_blocked,
         }
         for signal, receiver in receivers.items():
             signal.connect(receiver, sender=app, weak=False)
 
-    def _settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
+    def _count_settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_: Any) -> None:
         to = bundle.destination
         self._count_process()
         self.send_seconds.labels(to).observe(seconds)
@@ -102,12 +102,12 @@ class Counting:
             self.messages.labels(to, Step.SENT.value).inc(len(sent))
         begun = len(sent)
         if begun < len(verdicts):
-            begun += self._not_sent(bundle, verdicts)
+            begun += self._count_not_sent(bundle, verdicts)
         if begun:
             self.attempts.labels(to).inc(begun)
 
-    def _not_sent(self, bundle: Bundle, verdicts: Sequence[Verdict]) -> int:
-        """Count those that were not sent; returns how many of them were begun."""
+    def _count_not_sent(self, bundle: Bundle, verdicts: Sequence[Verdict]) -> int:
+        """Count those that were not sent. Returns how many of them were begun."""
         others = [
             (
                 LOST if verdict.step is Step.STALE and verdict.ticket.attempt > ticket.attempt else verdict.step.value,
@@ -119,10 +119,10 @@ class Counting:
         for outcome, count in Count(outcome for outcome, _ in others).items():
             self.messages.labels(bundle.destination, outcome).inc(count)
         codes = Count(verdict.code for _, verdict in others if verdict.code is not None)
-        self._errors(bundle.destination, codes)
+        self._count_errors(bundle.destination, codes)
         return sum(outcome not in (Step.STALE, Step.BEHIND) for outcome, _ in others)
 
-    def _claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
+    def _count_claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
         self._count_process()
         self.claims.inc()
         self.claim_seconds.observe(seconds)
@@ -134,28 +134,28 @@ class Counting:
         for (destination, cause), count in tally.again.items():
             self.again.labels(destination, cause).inc(count)
         if tally.buried:
-            self._dead(tally.buried)
+            self._count_dead(tally.buried)
 
-    def _dead(self, buried: Sequence[Claimed]) -> None:
-        """Those that a claim has found to be beyond delivery."""
-        # Anybody may write the name of a destination that there is not.
+    def _count_dead(self, buried: Sequence[Claimed]) -> None:
+        """Count the dead letters that a claim found."""
+        # A row may name any destination.
         named = [(row.destination if row.destination in self._destinations else UNROUTABLE, row) for row in buried]
         for (destination, code), count in Count((name, row.code) for name, row in named).items():
             self.messages.labels(destination, Step.DEAD.value).inc(count)
             if code is not None:
-                self._errors(destination, Count({code: count}))
+                self._count_errors(destination, Count({code: count}))
 
-    def _errors(self, destination: str, codes: Count[str]) -> None:
+    def _count_errors(self, destination: str, codes: Count[str]) -> None:
         for code, count in codes.items():
-            self.errors.labels(destination, self._known(destination, code)).inc(count)
+            self.errors.labels(destination, self._code_label(destination, code)).inc(count)
 
-    def _opened(self, destination: str, code: str | None, **_: Any) -> None:
-        self.opened.labels(destination, self._known(destination, code or "none")).inc()
+    def _count_opened(self, destination: str, code: str | None, **_: Any) -> None:
+        self.opened.labels(destination, self._code_label(destination, code or "none")).inc()
 
-    def _blocked(self, destination: str, **_: Any) -> None:
+    def _count_blocked(self, destination: str, **_: Any) -> None:
         self.blocked.labels(destination).inc()
 
-    def _known(self, destination: str, code: str) -> str:
+    def _code_label(self, destination: str, code: str) -> str:
         known, code = self._codes.setdefault(destination, set()), code[:60]
         if code not in known and len(known) >= CODES:
             return "other"
