@@ -1,4 +1,4 @@
-"""What the relay does at Celery's broker: wake the claim, enqueue bundles, look how much is queued."""
+"""Wakes the claim, enqueues bundles and measures queues at Celery's broker."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 
 WAIT = "outbox_wait"
-"""The header of a retry: the seconds that it waits after its arrival at a worker. See `arrivals`."""
+"""The header of a retry: the seconds that it waits after its arrival at a worker. See `worker/message_checks.py`."""
 
 CANARY = "outbox.canary"
 """A key in Redis. If it is gone, so is everything else."""
@@ -16,13 +16,10 @@ LAST_LANE = 3
 CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.publish", "outbox_tasks.maintain"
 """The tasks' names are a contract."""
 
-
 BUNDLE_TASK = "outbox_tasks.bundle"
-"""Carries several publish tasks in one broker message. It shows and counts as those."""
-
+"""Carries several publish tasks in one broker message. People see these tasks, not the bundle."""
 
 BY_BEAT = "outbox_beat"
-"""The header of a claim that beat has sent, and not a nudge."""
-
+"""The header of a claim that beat has sent. A nudge's has none."""
 
 QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)

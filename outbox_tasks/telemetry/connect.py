@@ -11,9 +11,11 @@ from celery import signals
 
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.signals import settled
-from outbox_tasks.telemetry import heartbeat, logs, metrics, monitor
+from outbox_tasks.telemetry import logs, metrics
 from outbox_tasks.telemetry.alerts import notifier, webhook
 from outbox_tasks.telemetry.counters import Counters
+from outbox_tasks.telemetry.heartbeat import HeartbeatStep
+from outbox_tasks.telemetry.monitor import MonitorStep
 from outbox_tasks.worker.resources import Resources, serves
 
 
@@ -34,6 +36,6 @@ def connect(resources: Resources) -> None:
     settled.connect(logs.log_bundle, sender=app, weak=False)
     signals.worker_init.connect(check, weak=False)
     notifier.connect(resources)
-    heartbeat.connect(resources)
+    app.steps["consumer"].add(HeartbeatStep)
     metrics.connect(resources)
-    monitor.connect(resources)
+    app.steps["worker"].add(MonitorStep)

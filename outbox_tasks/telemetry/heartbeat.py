@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
-from celery import bootsteps, signals
+from celery import signals
 from celery.concurrency import solo
 from sqlalchemy import Executable
 
@@ -27,7 +27,7 @@ from outbox_tasks.errors import OutboxError
 from outbox_tasks.redaction import logger
 from outbox_tasks.settings import Settings
 from outbox_tasks.worker.liveness import TICK, Liveness
-from outbox_tasks.worker.resources import Resources, serves
+from outbox_tasks.worker.resources import ConsumerStep, Resources
 
 log = logger(__name__)
 
@@ -35,20 +35,11 @@ EVERY = 10.0
 """Seconds between two heartbeats."""
 
 
-def connect(resources: Resources) -> None:
-    """Have the workers of this app that serve the relay's queues write heartbeats."""
-    resources.app.steps["consumer"].add(HeartbeatStep)
-
-
-class HeartbeatStep(bootsteps.StartStopStep):
+class HeartbeatStep(ConsumerStep):
     """Starts when a worker begins to consume. Stops when it loses its broker, and starts again afterwards."""
 
-    requires = ("celery.worker.consumer.tasks:Tasks",)
     _timer: Any = None
     _heartbeat: Heartbeat | None = None
-
-    def include_if(self, consumer: Any) -> bool:
-        return serves(consumer.app)
 
     def start(self, consumer: Any) -> None:
         resources: Resources = consumer.app.outbox_relay

@@ -44,11 +44,6 @@ Answer = tuple[HTTPStatus, bytes, str]
 Page = Callable[[], Answer]
 
 
-def connect(resources: Resources) -> None:
-    """Have the workers of this app answer, if they have a `monitor_port`."""
-    resources.app.steps["worker"].add(MonitorStep)
-
-
 class MonitorStep(bootsteps.StartStopStep):
     """Takes the port before the pool forks, while the worker can still refuse to start. Answers even before the worker
     has found its broker."""

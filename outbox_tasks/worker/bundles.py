@@ -27,11 +27,11 @@ from outbox_tasks.worker.dead_processes import end_leases_of_dead_processes
 
 log = logging.getLogger(__name__)
 
-TOLD = {Step.SENT: signals.task_success, Step.DISCARDED: signals.task_success, Step.DEAD: signals.task_failure}
+SIGNALS = {Step.SENT: signals.task_success, Step.DISCARDED: signals.task_success, Step.DEAD: signals.task_failure}
 """Celery's signal for each step; `task_retry` for the others."""
 
 verdict_in_hand: ContextVar[Verdict | None] = ContextVar("verdict_in_hand", default=None)
-"""The verdict on the message whose publish task is being traced. A retry would send it along if the request had it."""
+"""The verdict on the message whose publish task Celery traces. In the request, a retry would send it along."""
 
 
 class LeasingRequest(Request):
@@ -46,7 +46,7 @@ class LeasingRequest(Request):
 
 
 class PublishRequest(LeasingRequest):
-    """Runs though somebody revoked its id. It is the message's id: the worker would refuse its later attempts too."""
+    """Runs even if somebody revoked its id. That is the message's id, so the worker would refuse later attempts too."""
 
     def revoked(self) -> bool:
         """Forget what was said of its id."""
@@ -173,7 +173,7 @@ def _is_traced(step: Step) -> bool:
     some monitors do. There is nothing to tell of a message that was not ours or was not sent."""
     if step in (Step.STALE, Step.BEHIND):
         return False
-    followed = (signals.task_prerun, signals.task_postrun, TOLD.get(step, signals.task_retry))
+    followed = (signals.task_prerun, signals.task_postrun, SIGNALS.get(step, signals.task_retry))
     return step is Step.RETRY or tracer_is_wrapped() or any(signal.receivers for signal in followed)
 
 

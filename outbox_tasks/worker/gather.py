@@ -1,8 +1,8 @@
-"""Publish tasks that wait together, run together: one begin, one send and one settle for all of them.
+"""Runs publish tasks that wait in the queue together: one begin, one send and one settle for all of them.
 
 With `bundle_size = 1` each message is a Celery message of its own, and costs a worker three round trips. So a worker
-that finds several of them waiting makes a bundle of them. In every other respect each stays a task of its own: see
-`bundles`. A retry, or a message that travels alone for another reason, runs alone and at once.
+that finds several of them waiting makes a bundle of them. Celery still sees a task for each: see `bundles`. A retry, or
+a message that travels alone for another reason, runs alone and at once.
 
 Celery calls the strategy of a task with each message that arrives for it.
 https://docs.celeryq.dev/en/stable/userguide/extending.html
@@ -23,7 +23,7 @@ from outbox_tasks.broker.names import BUNDLE_TASK
 from outbox_tasks.worker.bundles import BundleRequest
 
 LIMIT = 25
-"""Messages in one gathering at most. It brings most of the gain, and leaves other workers their share."""
+"""Messages that run together at most. More would bring little, and would take messages from other workers."""
 
 PAUSE = 0.001
 """After so many seconds without another message, the gathered messages run."""

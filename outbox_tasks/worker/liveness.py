@@ -12,7 +12,7 @@ TICK = 2.0
 
 
 class Liveness:
-    """The event loop writes it, other threads read it."""
+    """The event loop writes it. Other threads read it."""
 
     def __init__(self) -> None:
         self.connected = False

@@ -15,12 +15,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-from celery import bootsteps
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from outbox_tasks.broker.celery_internals import wrap_redis_read, wrap_task_handler
 from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, WAIT
-from outbox_tasks.worker.resources import Resources, serves
+from outbox_tasks.worker.resources import ConsumerStep
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +28,10 @@ TASKS = (CLAIM_TASK, PUBLISH_TASK, BUNDLE_TASK, MAINTAIN_TASK)
 MALFORMED = (
     ContentDisallowed, DecodeError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
-"""What reading a malformed message raises."""
+"""Exceptions of reading a malformed message."""
 
 MOST = 1000
-"""Messages in a bundle, at most: as `Settings.bundle_size` has it."""
+"""Messages that a bundle may have: the limit of `Settings.bundle_size`."""
 
 SHOWN = 200
 """Characters of the reason that go into the log."""
@@ -40,33 +39,23 @@ SHOWN = 200
 IS_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 
 
-def connect(resources: Resources) -> None:
-    """Have those workers of this app check that serve the relay's queues."""
-    resources.app.steps["consumer"].add(CheckMessages)
-
-
-class CheckMessages(bootsteps.StartStopStep):
+class CheckMessages(ConsumerStep):
     """Stands between Celery's consumer and its tasks."""
-
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def include_if(self, consumer: Any) -> bool:
-        return serves(consumer.app)
 
     def create(self, consumer: Any) -> None:
         wrap_task_handler(consumer, partial(checked, consumer))
 
     def start(self, consumer: Any) -> None:
-        """Called with each connection. What is no message at all fails earlier, in the Redis transport."""
-        wrap_redis_read(consumer, _unharmed)
+        """Called with each connection. Bytes that are no message fail earlier, in the Redis transport."""
+        wrap_redis_read(consumer, _without_harm)
 
 
-def _unharmed(read: Callable[..., Any]) -> Callable[..., Any]:
+def _without_harm(read: Callable[..., Any]) -> Callable[..., Any]:
     def read_on(**options: Any) -> Any:
         try:
             return read(**options)
         except MALFORMED as error:
-            _tell("no message of Celery's", error)
+            _log_refused("no message of Celery's", error)
             return True
 
     return read_on
@@ -85,14 +74,14 @@ def checked(consumer: Any, take: Callable[[Any], None]) -> Callable[[Any], None]
                 raise LookupError(f"there is no task {name!r} here")
             take(message)
         except MALFORMED as error:
-            _tell(f"message {message.headers.get('id') if isinstance(message.headers, dict) else None!r}", error)
+            _log_refused(f"message {message.headers.get('id') if isinstance(message.headers, dict) else None!r}", error)
             if not message.acknowledged:
                 message.reject_log_error(log, consumer.connection_errors)
 
     return take_or_refuse
 
 
-def _tell(what: str, error: Exception) -> None:
+def _log_refused(what: str, error: Exception) -> None:
     reason = repr(f"{type(error).__name__}: {error}"[:SHOWN])
     log.error("refused %s, which is not as the relay writes them: %s", what[:SHOWN], reason)
 

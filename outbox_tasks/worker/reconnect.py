@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from celery import bootsteps
-
 from outbox_tasks.broker.broker import AT_ONCE
 from outbox_tasks.broker.celery_internals import set_connect_waits, wrap_event_publish, wrap_restore
-from outbox_tasks.worker.resources import Resources, serves
+from outbox_tasks.worker.resources import ConsumerStep
 
 log = logging.getLogger(__name__)
 
@@ -22,28 +20,18 @@ SILENT = 10.0
 """Seconds without events after one of them took long."""
 
 
-def connect(resources: Resources) -> None:
-    """Have those workers of this app return soon that serve the relay's queues."""
-    resources.app.steps["consumer"].add(ReconnectSoon)
-
-
-class ReconnectSoon(bootsteps.StartStopStep):
-    """Starts with each connection to the broker."""
-
-    requires = ("celery.worker.consumer.tasks:Tasks",)
-
-    def include_if(self, consumer: Any) -> bool:
-        return serves(consumer.app)
+class ReconnectSoon(ConsumerStep):
+    """See the top of this file."""
 
     def create(self, consumer: Any) -> None:
         set_connect_waits(consumer, WAITS)
 
     def start(self, consumer: Any) -> None:
-        wrap_event_publish(consumer, spared)
-        wrap_restore(consumer, restored)
+        wrap_event_publish(consumer, drop_events_while_slow)
+        wrap_restore(consumer, stop_after_failure)
 
 
-def spared(publish: Callable[..., Any]) -> Callable[..., Any]:
+def drop_events_while_slow(publish: Callable[..., Any]) -> Callable[..., Any]:
     """Like `publish`, but drops events for a while after one of them took long: they are only for show. Celery keeps
     those that failed, and tries them all again, one after another, in the loop that should consume."""
     until = 0.0
@@ -61,7 +49,7 @@ def spared(publish: Callable[..., Any]) -> Callable[..., Any]:
     return publish_or_not
 
 
-def restored(restore: Callable[..., Any]) -> Callable[..., Any]:
+def stop_after_failure(restore: Callable[..., Any]) -> Callable[..., Any]:
     """Like `restore`, which puts unacknowledged messages back into their queues, but stops after the first failure:
     each failure takes long, and the messages come back in any case when their leases run out."""
     broken = False

@@ -9,26 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery import bootsteps
 from celery.worker import state
 
 from outbox_tasks.broker.celery_internals import choose_redis_steps, redis_steps
 from outbox_tasks.settings import PUBLISH_QUEUE
-from outbox_tasks.worker.resources import Resources
+from outbox_tasks.worker.resources import ConsumerStep, Resources
 
 LOOK_AGAIN = 0.01
 """Seconds for which a worker waits for bundles that go first. Then another process may be free."""
 
 
-def connect(resources: Resources) -> None:
-    """Have those workers of this app do so that take publish tasks."""
-    resources.app.steps["consumer"].add(ReserveProcess)
-
-
-class ReserveProcess(bootsteps.StartStopStep):
-    """Starts with each connection to the broker."""
-
-    requires = ("celery.worker.consumer.tasks:Tasks",)
+class ReserveProcess(ConsumerStep):
+    """See the top of this file."""
 
     def include_if(self, consumer: Any) -> bool:
         return PUBLISH_QUEUE in consumer.app.amqp.queues.consume_from

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
-from celery import Celery
+from celery import Celery, bootsteps
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import QUEUES
@@ -83,3 +84,12 @@ class Resources:
 def serves(app: Celery) -> bool:
     """Whether the worker of this process consumes from any of the relay's queues."""
     return not app.amqp.queues.consume_from.keys().isdisjoint(QUEUES)
+
+
+class ConsumerStep(bootsteps.StartStopStep):
+    """A part of the consumer of each worker of the relay. It starts with each connection to the broker."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def include_if(self, consumer: Any) -> bool:
+        return serves(consumer.app)

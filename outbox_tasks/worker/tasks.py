@@ -22,11 +22,14 @@ from outbox_tasks.operating import retention
 from outbox_tasks.relay import claim
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.signals import claimed, ran
-from outbox_tasks.worker import message_checks, reconnect, reserve_process, start_checks
+from outbox_tasks.worker import start_checks
 from outbox_tasks.worker.base_task import RelayTask
 from outbox_tasks.worker.bundles import report, trace_each, verdict_in_hand
 from outbox_tasks.worker.dead_processes import end_leases_of_dead_processes
 from outbox_tasks.worker.delivery import conclude, deliver_in, report_dead, wake_claim
+from outbox_tasks.worker.message_checks import CheckMessages
+from outbox_tasks.worker.reconnect import ReconnectSoon
+from outbox_tasks.worker.reserve_process import ReserveProcess
 from outbox_tasks.worker.resources import Resources, serves
 
 log = logging.getLogger(__name__)
@@ -49,9 +52,7 @@ def register(app: Celery, settings: Settings) -> Resources:
     _add_publish(resources, common)
     _add_maintain(resources, common)
     _connect_signals(app, resources)
-    reserve_process.connect(resources)
-    message_checks.connect(resources)
-    reconnect.connect(resources)
+    app.steps["consumer"].update((CheckMessages, ReconnectSoon, ReserveProcess))
     return resources
 
 
@@ -163,7 +164,7 @@ def _add_maintain(resources: Resources, common: dict[str, Any]) -> None:
         log.info("maintenance: %s", done)
         ran.send(sender=resources.app, what="maintain")
         if done.more:
-            # A little at a time: on a worker that also claims, the claims that wait come first.
+            # In small steps, so that claims come in between on a worker that also claims.
             try:
                 outbox_maintain.apply_async()
             except BrokerUnreachable as error:
