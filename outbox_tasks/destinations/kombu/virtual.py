@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 from collections.abc import Sequence
@@ -11,10 +10,9 @@ from functools import partial
 from typing import Any
 
 from kombu import Connection, Exchange, Producer
-from kombu.utils.json import dumps
 
+from outbox_tasks.destinations.kombu.internals import azure_transport
 from outbox_tasks.destinations.kombu.parcel import Parcel, database, outcome_of, parts_of, tls_of
-from outbox_tasks.errors import PublisherNotInstalled
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -34,7 +32,7 @@ class VirtualLine:
         # kombu would wait and try again: what fails goes back to the table instead.
         ours: dict[str, Any] = {"max_retries": 0}
         if destination.scheme == "azurestoragequeues":
-            transport: Any = _azure(destination, half)
+            transport: Any = azure_transport(destination, half)
             transport.parse_uri(url)  # raises `ValueError`
             self._queue = options.get("queue") or destination.name
         else:
@@ -129,30 +127,3 @@ class VirtualLine:
             message_id=parcel.id,
             timestamp=parcel.timestamp,
         )
-
-
-def _azure(destination: Destination, timeout: float) -> Any:
-    """kombu's transport for Azure, which by itself would wait for minutes and try three times."""
-    try:
-        azure = importlib.import_module("kombu.transport.azurestoragequeues")
-        client = importlib.import_module("azure.storage.queue").QueueServiceClient
-    except ModuleNotFoundError as error:
-        extra = destination.scheme
-        raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error
-
-    class Channel(azure.Channel):  # type: ignore[misc,name-defined]
-        _queue_service: Any = None
-        deadline = 0.0
-
-        @property
-        def queue_service(self) -> Any:
-            if self._queue_service is None:
-                limits = {"connection_timeout": timeout, "read_timeout": timeout, "retry_total": 0}
-                self._queue_service = client(account_url=self._url, credential=self._credential, **limits)
-            return self._queue_service
-
-        def _put(self, queue: str, message: Any, **options: Any) -> None:
-            left = max(0.001, self.deadline - time.monotonic())
-            self._ensure_queue(queue).send_message(dumps(message), connection_timeout=left, read_timeout=left)
-
-    return type("Transport", (azure.Transport,), {"Channel": Channel})

@@ -10,14 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.properties import Properties, VariableByteIntegers
 from paho.mqtt.reasoncodes import ReasonCode
 
+from outbox_tasks.destinations.mqtt.internals import AcknowledgedClient
 from outbox_tasks.errors import OutageError
 from outbox_tasks.model import Outcome, Result
 
@@ -89,21 +90,6 @@ def _text(value: str) -> bytes:
     return len(encoded).to_bytes(2, "big") + encoded
 
 
-class _Client(Client):
-    """paho's client, with the acknowledgements as they come: it takes some that servers send (mosquitto's 0x95,
-    packet too large) for a broken packet, and ends the connection."""
-
-    answers: dict[int, int]
-
-    def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
-        packet = self._in_packet["packet"]
-        number = int.from_bytes(packet[:2], "big")
-        with self._out_message_mutex:
-            if self._out_messages.pop(number, None) is not None:
-                self.answers[number] = packet[2] if len(packet) > 2 else 0
-        return MQTTErrorCode.MQTT_ERR_SUCCESS
-
-
 class Link:
     """A connection, which is worked on only while something is sent: no thread, nothing to lose in a fork.
 
@@ -113,7 +99,7 @@ class Link:
     def __init__(self, user: str | None, password: str | None, tls: bool) -> None:
         # 23 letters and digits, which every server must take; new each time, for nobody's session is to be taken over.
         name = f"outbox{uuid4().hex[:17]}"
-        self.client = _Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion.MQTTv5)
+        self.client = AcknowledgedClient(CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion.MQTTv5)
         self.client.answers = {}
         self.client.max_inflight_messages = 0  # we count ourselves: paho does not know the server's limit
         self.client.on_connect = self._on_connect

@@ -13,6 +13,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import AuthorizationError, ConnectionClosedError, Error, NoServersError
 
+from outbox_tasks.destinations.nats.internals import asks_for_tls
 from outbox_tasks.model import Outcome
 
 T = TypeVar("T")
@@ -162,7 +163,7 @@ class Link:
 
     def _secured(self, secret: str) -> Callable[[], str]:
         def told() -> str:
-            if not self._client._server_info.get("tls_required"):
+            if not asks_for_tls(self._client):
                 raise Error("nats: secure connection not offered by the server")
             return secret
 

@@ -22,6 +22,7 @@ from azure.servicebus import (
 )
 from azure.servicebus.exceptions import MessageSizeExceededError
 
+from outbox_tasks.destinations.service_bus.internals import largest_message
 from outbox_tasks.destinations.service_bus.url import Address
 
 ENVELOPE = 8
@@ -117,7 +118,7 @@ class Link:
 
     def excess(self, message: ServiceBusMessage) -> str | None:
         """What is too much for a message alone. The service would end the link for it, and the client not tell why."""
-        limit = getattr(self._sender, "_max_message_size_on_link", 0)
+        limit = largest_message(self._sender)
         batch = ServiceBusMessageBatch(1 << 62)
         empty = batch.size_in_bytes
         batch.add_message(message)

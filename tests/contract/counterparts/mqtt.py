@@ -49,7 +49,7 @@ class Mosquitto(EmbeddedServer):
     def url(self) -> str:
         return f"mqtt://teller:r%3Aght@{LOOPBACK}:{self.port}"
 
-    def _prepare(self, directory: Path) -> None:
+    def _write_passwords(self, directory: Path) -> None:
         (directory / "permissions").write_text(PERMISSIONS)
         (directory / "passwords").write_text("teller:r:ght\n")
         (directory / "passwords").chmod(0o600)
@@ -58,11 +58,9 @@ class Mosquitto(EmbeddedServer):
         ) as made:
             made.wait(10)
 
-    def _release(self) -> None:
-        pass
-
     def _start_child(self, port: int, log: Path) -> Child:
-        directory = self._own_directory()
+        directory = self.directory
+        self._write_passwords(directory)
         file = directory / "mosquitto.conf"
         facts = {"host": LOOPBACK, "port": port, "directory": directory, "more": self.more}
         file.write_text(CONFIGURATION.format(**facts, largest=self.largest, packet=self.packet))

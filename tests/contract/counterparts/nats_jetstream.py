@@ -50,14 +50,8 @@ class Nats(EmbeddedServer):
     def url(self) -> str:
         return f"nats://teller:r%3Aght@{LOOPBACK}:{self.port}"
 
-    def _prepare(self, directory: Path) -> None:
-        pass
-
-    def _release(self) -> None:
-        pass
-
     def _start_child(self, port: int, log: Path) -> Child:
-        directory = self._own_directory()
+        directory = self.directory
         file = directory / "nats.conf"
         facts = {"host": LOOPBACK, "port": port, "largest": self.largest, "directory": directory, "more": self.more}
         file.write_text(CONFIGURATION.format(**facts))
