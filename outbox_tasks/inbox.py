@@ -118,44 +118,28 @@ class Inbox:
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             asynchronous = inspect.iscoroutinefunction(function)
             if _is_async(begin) not in (asynchronous, None):
-                reason = f"{_name(function)} is {'' if asynchronous else 'not '}async, and what begins its transaction "
+                reason = f"{_name(function)} is {'' if asynchronous else 'not '}async, but the argument of once() "
                 raise InboxMisused(consumer=self.consumer, reason=reason + ("is not" if asynchronous else "is"))
-            make = self._async_wrapper if asynchronous else self._wrapper
-            wrapper = make(function, opens, identify)
+            call = _with_session(function)
+
+            @wraps(function)
+            def once(*args: Any, **kwargs: Any) -> Any:
+                message = self._checked(identify(*args, **kwargs))
+                with opens() as session:
+                    return call(session, args, kwargs) if self.first(session, message) else self._skipped(message)
+
+            @wraps(function)
+            async def once_async(*args: Any, **kwargs: Any) -> Any:
+                message = self._checked(identify(*args, **kwargs))
+                async with opens() as session:
+                    new = await self.first(session, message)
+                    return await call(session, args, kwargs) if new else self._skipped(message)
+
+            wrapper = once_async if asynchronous else once
             _hide_session(wrapper, function)
             return wrapper
 
         return decorate
-
-    def _wrapper(
-        self, function: Callable[..., Any], opens: Callable[[], Any], identify: Callable[..., MessageId]
-    ) -> Callable[..., Any]:
-        call = _with_session(function)
-
-        @wraps(function)
-        def once(*args: Any, **kwargs: Any) -> Any:
-            message = self._checked(identify(*args, **kwargs))
-            with opens() as session:
-                if not self.first(session, message):
-                    return self._skipped(message)
-                return call(session, args, kwargs)
-
-        return once
-
-    def _async_wrapper(
-        self, function: Callable[..., Any], opens: Callable[[], Any], identify: Callable[..., MessageId]
-    ) -> Callable[..., Any]:
-        call = _with_session(function)
-
-        @wraps(function)
-        async def once(*args: Any, **kwargs: Any) -> Any:
-            message = self._checked(identify(*args, **kwargs))
-            async with opens() as session:
-                if not await self.first(session, message):
-                    return self._skipped(message)
-                return await call(session, args, kwargs)
-
-        return once
 
     def _skipped(self, message: str) -> None:
         log.info("%s has taken message %s before; it is a duplicate and was skipped", self.consumer, message)

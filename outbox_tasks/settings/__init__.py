@@ -145,8 +145,11 @@ class Settings(OperationSettings, BaseSettings):
         try:
             return self.destinations[name]
         except KeyError:
-            known = ", ".join(sorted(self.destinations)) or "none"
-            raise UnknownDestination(event_type=event_type, destination=name, known=known) from None
+            raise UnknownDestination(event_type=event_type, destination=name, known=self._known) from None
+
+    @property
+    def _known(self) -> str:
+        return ", ".join(sorted(self.destinations)) or "none"
 
     def route(self, event_type: str) -> Route | None:
         """The first route whose pattern matches an event type."""
@@ -158,7 +161,7 @@ class Settings(OperationSettings, BaseSettings):
             return route.to
         if len(self.destinations) == 1:
             return list(self.destinations)
-        raise NoRoute(event_type=event_type, known=", ".join(sorted(self.destinations)) or "none")
+        raise NoRoute(event_type=event_type, known=self._known)
 
     def task_destination(self, task: str) -> str:
         """Where a stored Celery task goes: by the first route to a `celery://` destination, else to the only one
@@ -263,8 +266,7 @@ class Settings(OperationSettings, BaseSettings):
         for pattern, route in self.routes.items():
             for name in route.to:
                 if name not in self.destinations:
-                    known = ", ".join(sorted(self.destinations)) or "none"
-                    rule = f"the route names a destination that is not configured (known: {known})"
+                    rule = f"the route names a destination that is not configured (known: {self._known})"
                     raise ConfigurationError(setting=f"routes.{pattern!r}", value=name, rule=rule)
 
 

@@ -54,13 +54,13 @@ class TestRefusals:
     def test_an_async_function_with_a_sync_sessionmaker_is_refused(self) -> None:
         async def charge() -> None: ...
 
-        with pytest.raises(InboxMisused, match=r"charge is async, and what begins its transaction is not"):
+        with pytest.raises(InboxMisused, match=r"charge is async, but the argument of once\(\) is not"):
             BILLING.once(sessionmaker())(charge)
 
     def test_a_sync_function_with_an_async_sessionmaker_is_refused(self) -> None:
         def charge() -> None: ...
 
-        with pytest.raises(InboxMisused, match=r"charge is not async, and what begins its transaction is"):
+        with pytest.raises(InboxMisused, match=r"charge is not async, but the argument of once\(\) is"):
             BILLING.once(async_sessionmaker())(charge)  # type: ignore[arg-type]
 
     def test_without_a_running_task_the_call_is_refused(self) -> None:
