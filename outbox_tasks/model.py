@@ -1,4 +1,4 @@
-"""The values that travel along the pipe: what is written, what is leased, and what became of it."""
+"""The values that travel along the pipe: messages, bundles, outcomes and verdicts."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from uuid import UUID, uuid4, uuid5
 MAX_EVENT_TYPE = 255
 MAX_KEY = 255
 MAX_TEXT = 1000
-"""Characters of the other texts of a message."""
+"""The most characters of any other text of a message."""
 
 FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-"""Between these a time can be read in every time zone."""
+"""Every time between these can be shown in every time zone."""
 
 TASK_HEADER = "celery-message"
-"""The header that makes a stored Celery task of a message."""
+"""A message with this header is a stored Celery task."""
 
 
 class TaskHeaders(dict[str, str]):
-    """The headers of a stored task. No others may have a `TASK_HEADER`: it names the task, its queue and its body's
-    type, and what an application takes from its users may end up in headers."""
+    """The headers of a stored task. Only these may have a `TASK_HEADER`: it names the task and its queue, and other
+    headers may come from an application's users."""
 
 
 Priority = Literal["high", "normal", "low"]
 
 EVENT_ID = "eventid"
-"""The header, and the CloudEvents attribute, of messages that are the same event at several destinations."""
+"""The header, and the CloudEvents attribute, that messages share which are one event for several destinations."""
 
 
 def uuid7() -> UUID:
@@ -61,7 +61,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class LeasedMessage:
-    """A stored message in the hands of a publisher. `id` is the UUID as text; `payload` is exactly what was stored."""
+    """A message that a publisher sends. `id` is the UUID as text; `payload` is exactly what was stored."""
 
     id: str
     event_type: str
@@ -76,14 +76,14 @@ class LeasedMessage:
     attempts: int
     latest: bool = False
     age: float = 0.0
-    """Seconds for which it had been due as its send was begun, by the database's clock."""
+    """For how many seconds it had been due when its send began, by the database's clock."""
     dataref: str | None = None
-    """Where the payload is, if it was too large to travel along: then `payload` is empty."""
+    """Where a payload is stored that is too large to send. Then `payload` is empty."""
 
 
 class Ticket(NamedTuple):
-    """One message of a bundle, as it travels through the broker: no payload, only what begin compares. Its key, and
-    whether only the latest of it matters, are known from the begin on."""
+    """One message of a bundle, as it travels through the broker: no payload, only what begin compares. The fields after
+    `event_type` are known from the begin on."""
 
     id: str
     attempt: int
@@ -91,36 +91,36 @@ class Ticket(NamedTuple):
     key: str | None = None
     latest: bool = False
     age: float = 0.0
-    """Seconds for which it had been due as its send was begun."""
+    """As in `LeasedMessage`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """1..n leased messages of one destination: what one broker message carries."""
+    """One or more leased messages of one destination: what one broker message carries."""
 
     destination: str
     lease: str
     tickets: tuple[Ticket, ...]
     more: bool = False
-    """There was more due than could be claimed: whoever publishes this bundle wakes the claim."""
+    """More was due than could be claimed: the worker that delivers this bundle wakes the claim."""
     gather: bool = False
-    """It is single because its destination takes no bundles: a worker may run it together with others like it."""
+    """It has one message because its destination takes no bundles. A worker may run several of these together."""
     lane: int = 0
-    """How long it can wait behind others, from 0 to 3: little of a destination goes before much, and of much what has
-    a higher priority."""
+    """Its place in the queue, from 0 (first) to 3: a destination with little due goes before one with much, and then a
+    higher priority before a lower one."""
     sender: UUID = field(default_factory=uuid4, compare=False)
-    """Who sends it, where sends to its destination are counted. Not for the broker: each run is one of its own."""
+    """The token under which this send holds a slot. It does not travel: each run of the task makes a new one."""
 
 
 FAILED_TOGETHER, FAILED_ALONE = "failed_together", "failed_alone"
-"""Codes of messages that a publisher failed over, and did not say which it was."""
+"""Codes of messages whose send failed unexpectedly: several together, or one alone."""
 
 ALONE_AFTER = ("unsettled", FAILED_TOGETHER, FAILED_ALONE)
-"""Codes of messages that may be the cause of what became of their last bundle: they travel alone."""
+"""A message with one of these codes may have failed its last bundle. So it travels alone."""
 
 
 class Result(StrEnum):
-    """What a send came to."""
+    """How a send ended."""
 
     SENT = "sent"
     RETRY = "retry"
@@ -134,8 +134,8 @@ class Result(StrEnum):
 class Outcome:
     """What became of one message at its destination, as a publisher reports it.
 
-    `code` is short and stable, for policy and grouping; `error` is for people. `retry_after` (seconds)
-    is the least wait that the destination asked for.
+    `code` is short and stable, for policy and grouping; `error` is for people. `retry_after` is the least wait, in
+    seconds, that the destination asked for.
     """
 
     result: Result
@@ -150,35 +150,35 @@ class Outcome:
 
     @classmethod
     def retry(cls, code: str, error: str, *, retry_after: float | None = None) -> Outcome:
-        """Not delivered, or not known to be: worth another attempt."""
+        """Not delivered, or nobody knows: try again."""
         return cls(Result.RETRY, code, error, retry_after)
 
     @classmethod
     def outage(cls, code: str, error: str, *, retry_after: float | None = None) -> Outcome:
-        """Not delivered, or not known to be, because the destination itself is out of reach or out of order: it would
-        take no other message either. Worth another attempt, like `retry`."""
+        """Not delivered, or nobody knows, because the destination itself is out of reach or out of order: it would take
+        no other message either. Try again, like `retry`."""
         return cls(Result.OUTAGE, code, error, retry_after)
 
     @classmethod
     def unforeseen(cls, error: str, *, together: bool) -> Outcome:
-        """The send failed in a way that nobody foresaw, or that does not tell of which message: any of those that were
-        sent `together` may be the cause, and may have arrived. From now on each of them travels alone, and only what
-        fails then counts. No publisher sends them once more by itself: their rows would not tell why."""
+        """The send failed unexpectedly, or does not say because of which message. Each of those that were sent
+        `together` may be the cause, and may have arrived. From now on each travels alone, and only a failure then
+        counts. A publisher must not send them again by itself: their rows would not say why."""
         return cls(Result.RETRY, FAILED_TOGETHER if together else FAILED_ALONE, error)
 
     @classmethod
     def dead(cls, code: str, error: str) -> Outcome:
-        """Can never be delivered as it is."""
+        """It can never be delivered as it is."""
         return cls(Result.DEAD, code, error)
 
     @classmethod
     def discarded(cls, code: str, error: str) -> Outcome:
-        """Not to be delivered any more, and nobody's fault: it goes to the archive, unsent."""
+        """Nobody wants it any more: it goes to the archive, unsent."""
         return cls(Result.DISCARDED, code, error)
 
     @classmethod
     def behind(cls) -> Outcome:
-        """Not sent, because an earlier message of its key was not: it waits, and nothing is counted."""
+        """Not sent, because an earlier message of its key was not. It waits, and loses no attempt."""
         return _BEHIND
 
 
@@ -186,27 +186,27 @@ _SENT, _BEHIND = Outcome(Result.SENT), Outcome(Result.BEHIND)
 
 
 class Step(StrEnum):
-    """What happens to a message next, after policy looked at its outcome."""
+    """What happens to a message after its outcome was judged."""
 
     SENT = "sent"
     RETRY = "retry"
-    """again soon, by Celery's own retry; the lease is kept"""
+    """Again soon, by Celery's own retry. The message keeps its lease."""
     RELEASE = "release"
-    """again later, through the table; the lease is given back"""
+    """Again later, through the table, without a lease."""
     OUTAGE = "outage"
-    """its destination is out of reach: again later, through the table, and the attempt does not count"""
+    """Its destination is out of reach: again later, through the table, and the attempt does not count."""
     DEAD = "dead"
     DISCARDED = "discarded"
-    """not to be sent any more: archived without"""
+    """Archived without being sent."""
     BEHIND = "behind"
-    """not sent, because an earlier message of its key was not: its attempt and its lease are given back"""
+    """Not sent, because an earlier message of its key was not. It loses its lease, and no attempt."""
     STALE = "stale"
-    """not ours any more: somebody else holds it, or it is gone"""
+    """Not ours any more: somebody else holds it, or it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A message, what happens to it next and, for RETRY, RELEASE and OUTAGE, after how many seconds."""
+    """What happens to a message next; for RETRY, RELEASE and OUTAGE after how many seconds (`wait`)."""
 
     ticket: Ticket
     step: Step
@@ -216,10 +216,9 @@ class Verdict:
 
 
 TIME = 0xFFFFFFFF_FFFF_F000 << 64
-"""The bits of an id that are its time, in version 7, and its version."""
+"""The bits of a version 7 id that hold its time and its version."""
 
 
 def sibling(id: UUID, destination: str) -> UUID:
-    """The id of a message's row for another destination than its first one: of the same time and version, so that those
-    that tell the time all do."""
+    """The id of a message's row for another destination than its first one. It has the same time and version."""
     return UUID(int=id.int & TIME | uuid5(id, destination).int & ~TIME)

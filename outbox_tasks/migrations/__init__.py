@@ -29,13 +29,13 @@ from outbox_tasks.errors import SchemaTooNew, UnknownRole
 from outbox_tasks.settings import Settings
 
 STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on"}
-"""What the scripts rely on, whatever the session or its role prefers."""
+"""Settings that the scripts rely on. A session or a role may have others."""
 
 PARTITION = re.compile(r"outbox_archive_(default|\d{8}|gone_\d{8}|rest_\d{20})")
-"""How the archive's partitions are named, and those taken out of it."""
+"""The names of the archive's partitions, and of those taken out of it."""
 
 CALLED = ("outbox_publish", "outbox_cancel", "outbox_uuid7", "outbox_key_class", "outbox_all_keys")
-"""The functions that writers call, or that their rows are made with."""
+"""The functions that writers call, and those that the defaults of their rows call."""
 
 
 class DjangoConnection(Protocol):
@@ -57,11 +57,11 @@ def upgrade(
 ) -> list[int]:
     """Bring the tables in `schema` up to version `to`, inside the connection's transaction.
 
-    `schema`: none is that of the setting `database_schema`, and without it the first one of the search_path.
-    With what Alembic gives as a connection for `--sql`, what is to be run becomes part of its script.
+    Without `schema` it takes the setting `database_schema`, or else the first schema of the search_path. With Alembic's
+    connection for `--sql`, it writes into Alembic's script.
 
-    Returns the versions it applied: none when the tables were up to date. Many hosts may run it at once,
-    the others wait for the first. Raises `SchemaTooNew`, or `UnsupportedDialect`.
+    Returns the versions that it applied: none if the tables were up to date. Many hosts may run it at once: the others
+    wait for the first. Raises `SchemaTooNew`, or `UnsupportedDialect`.
     """
     schema = schema or Settings().database_schema
     if isinstance(connection, MockConnection):
@@ -90,7 +90,7 @@ def upgrade(
 
 
 def grant_writer(connection: Connection | DjangoConnection, role: str, schema: str | None = None) -> None:
-    """Let `role` write messages into the tables in `schema`, in every way, and nothing else. Raises `UnknownRole`."""
+    """Let `role` write messages into the tables in `schema`, and do nothing else. Raises `UnknownRole`."""
     run = _runner(connection)
     schema = schema or Settings().database_schema or str(run.scalar("SELECT current_schema()"))
     if run.scalar("SELECT to_regrole(quote_ident(:role))::text", role=role) is None:
@@ -111,8 +111,7 @@ def grant_writer(connection: Connection | DjangoConnection, role: str, schema: s
 
 
 def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool:
-    """For Alembic's `context.configure(include_name=…)`: whether it is no table of ours, which autogenerate would take
-    for one to be dropped."""
+    """For Alembic's `context.configure(include_name=…)`: false for our tables, or autogenerate would drop them."""
     ours = {table.name for table in tables().messages.metadata.tables.values()}
     return type_ != "table" or name is None or not (name in ours or PARTITION.fullmatch(name))
 
@@ -126,7 +125,7 @@ def _runner(connection: Connection | DjangoConnection) -> _Alchemy | _Django:
 
 
 def _set(run: _Alchemy | _Django, settings: Mapping[str, str]) -> None:
-    """For the rest of the transaction."""
+    """Change settings for the rest of the transaction."""
     for name, value in settings.items():
         run.scalar("SELECT set_config(:name, :value, true)", name=name, value=value)
 
@@ -158,7 +157,7 @@ APPLIED = """
 
 
 def _written(schema: str | None, to: int) -> list[int]:
-    """Write all versions into the script of Alembic's `--sql`; what is there when it runs, it leaves alone."""
+    """Write all versions into the script of Alembic's `--sql`. When it runs, it skips versions that are there."""
     from alembic import op
 
     write = op.get_context().impl.static_output
@@ -183,7 +182,7 @@ class _Alchemy:
         return self._connection.scalar(text(sql.replace("::text", "\\:\\:text")), values)
 
     def script(self, sql: str) -> None:
-        """Without parameters: the driver then takes several statements and leaves % alone."""
+        """Without parameters, so that the driver takes several statements and leaves % alone."""
         if self._connection.dialect.driver == "asyncpg":  # whose cursors prepare every statement
             await_only(self._connection.connection.driver_connection.execute(sql))  # type: ignore[union-attr]
         else:
