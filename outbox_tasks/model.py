@@ -19,6 +19,15 @@ MAX_TEXT = 1000
 FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """Every time between these can be shown in every time zone."""
 
+
+def as_time(seconds: float) -> datetime:
+    """The time of so many seconds since 1970. A time that Python can't represent becomes the last one that it can."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.max.replace(tzinfo=UTC)
+
+
 TASK_HEADER = "celery-message"
 """A message with this header is a stored Celery task."""
 

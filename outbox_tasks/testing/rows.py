@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Any, Self
 from uuid import UUID
 
@@ -39,7 +38,7 @@ from outbox_tasks.database.schema import PENDING, Tables
 from outbox_tasks.database.states import state_of
 from outbox_tasks.errors import SchemaMissing, SchemaTooOld
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.model import EVENT_ID
+from outbox_tasks.model import EVENT_ID, as_time
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.relay.store.traffic import Traffic
@@ -225,12 +224,5 @@ def _seen(id: str, *row: Any) -> SeenMessage:
     own = {name: value for name, value in json.loads(headers).items() if name != EVENT_ID}
     return SeenMessage(
         UUID(id), event_type, destination, key, bytes(payload), content_type, own, kind, of,
-        _time(created_at), state, attempts, None if due is None else _time(due), *why,
+        as_time(created_at), state, attempts, None if due is None else as_time(due), *why,
     )  # fmt: skip
-
-
-def _time(seconds: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        return datetime.max.replace(tzinfo=UTC)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +11,7 @@ from sqlalchemy import Engine
 
 from outbox_tasks.database import begin, settle
 from outbox_tasks.database.connection import Database
-from outbox_tasks.model import Bundle, LeasedMessage, Step, Ticket, Verdict
+from outbox_tasks.model import Bundle, LeasedMessage, Step, Ticket, Verdict, as_time
 from outbox_tasks.relay.store import processes
 from outbox_tasks.relay.store.traffic import Traffic
 from outbox_tasks.settings import Settings
@@ -49,7 +48,7 @@ class Deliveries(Database):
             # Longer than any send may take; the row's lease allows for more than that.
             "keep": self.settings.soft_time_limit,
         }
-        return {row[0]: _leased(*row) for row in self.rows(self._begin, parameters, self._limit(unhurried))}
+        return {row[0]: _leased(row) for row in self.rows(self._begin, parameters, self._limit(unhurried))}
 
     def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
         """Give back leases that were not begun; the messages are due in `wait` seconds."""
@@ -101,36 +100,12 @@ def _fence(lease: str, tickets: Collection[Ticket]) -> dict[str, Any]:
     return {"ticket": _compared(tickets), "token": UUID(lease)}
 
 
-def _leased(
-    id: str,
-    event_type: str,
-    destination: str,
-    key: str | None,
-    payload: bytes,
-    content_type: str,
-    headers: str | None,
-    aggregate_type: str | None,
-    aggregate_id: str | None,
-    created_at: float,
-    attempts: int,
-    latest: bool,
-    age: float,
-) -> LeasedMessage:
-    return LeasedMessage(
-        id,
-        event_type,
-        destination,
-        key,
-        payload,
-        content_type,
-        {} if headers is None else _parsed(headers),
-        aggregate_type,
-        aggregate_id,
-        _time(created_at),
-        attempts,
-        latest=latest,
-        age=age,
-    )
+def _leased(row: Any) -> LeasedMessage:
+    """`begin` returns the fields of a `LeasedMessage`, in their order: headers are the 7th, created_at is the 10th."""
+    fields = list(row)
+    fields[6] = {} if fields[6] is None else _parsed(fields[6])
+    fields[9] = as_time(fields[9])
+    return LeasedMessage(*fields)
 
 
 def _parsed(headers: str) -> Any:
@@ -139,14 +114,6 @@ def _parsed(headers: str) -> Any:
         return json.loads(headers)
     except (ValueError, RecursionError):
         return headers
-
-
-def _time(seconds: float) -> datetime:
-    """A time that Python can't represent becomes the last one that it can."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        return datetime.max.replace(tzinfo=UTC)
 
 
 def _done(verdict: Verdict) -> dict[str, Any]:
