@@ -47,52 +47,37 @@ def log_bundle(bundle: Bundle, verdicts: Sequence[Verdict], seconds: float, **_:
     """Log what became of a bundle: "sent 98, retry 2 (timeout) to orders in 0.031 s, lease …"."""
     if not log.isEnabledFor(logging.INFO):
         return
-    counts = Counter((verdict.step, verdict.code) for verdict in verdicts)
     if log.isEnabledFor(logging.DEBUG):
         for verdict in verdicts:
             _log_message(bundle, verdict)
-    alone = bundle.tickets[0].id if len(bundle.tickets) == 1 else None
-    log.info(
-        "%s to %s in %.3f s, lease %s%s",
-        ", ".join(f"{step} {count}{f' ({code})' if code else ''}" for (step, code), count in counts.items()),
-        bundle.destination,
-        seconds,
-        bundle.lease,
-        f", message {alone}" if alone else "",
-        extra={
-            "destination": bundle.destination,
-            "lease": bundle.lease,
-            "seconds": round(seconds, 4),
-            "outcomes": dict(Counter(verdict.step.value for verdict in verdicts)),
-            "codes": dict(Counter(verdict.code for verdict in verdicts if verdict.code)),
-            **({"message_id": alone} if alone else {}),
-        },
-    )
+    counts = Counter((verdict.step, verdict.code) for verdict in verdicts)
+    outcomes = ", ".join(f"{step} {count}{f' ({code})' if code else ''}" for (step, code), count in counts.items())
+    facts: dict[str, Any] = {
+        "destination": bundle.destination, "lease": bundle.lease, "seconds": round(seconds, 4),
+        "outcomes": dict(Counter(verdict.step.value for verdict in verdicts)),
+        "codes": dict(Counter(verdict.code for verdict in verdicts if verdict.code)),
+    }  # fmt: skip
+    message = ""
+    if len(bundle.tickets) == 1:
+        facts["message_id"] = bundle.tickets[0].id
+        message = f", message {bundle.tickets[0].id}"
+    text = "%s to %s in %.3f s, lease %s%s"
+    log.info(text, outcomes, bundle.destination, seconds, bundle.lease, message, extra=facts)
 
 
 def _log_message(bundle: Bundle, verdict: Verdict) -> None:
-    ticket, again = verdict.ticket, verdict.step in (Step.RETRY, Step.RELEASE, Step.OUTAGE)
-    log.debug(
-        "message %s (%s) to %s, attempt %d, lease %s: %s%s%s",
-        ticket.id,
-        ticket.event_type,
-        bundle.destination,
-        ticket.attempt,
-        bundle.lease,
-        verdict.step,
-        f" ({verdict.code})" if verdict.code else "",
-        f", again in {verdict.wait:.1f} s" if again else "",
-        extra={
-            "message_id": ticket.id,
-            "event_type": ticket.event_type,
-            "destination": bundle.destination,
-            "attempt": ticket.attempt,
-            "lease": bundle.lease,
-            "outcome": verdict.step.value,
-            "code": verdict.code,
-            **({"wait": round(verdict.wait, 3)} if again else {}),
-        },
-    )
+    id, attempt, event_type, *_ = verdict.ticket
+    outcome, code, wait = verdict.step.value, verdict.code, ""
+    facts: dict[str, Any] = {
+        "message_id": id, "event_type": event_type, "destination": bundle.destination, "attempt": attempt,
+        "lease": bundle.lease, "outcome": outcome, "code": code,
+    }  # fmt: skip
+    if verdict.step in (Step.RETRY, Step.RELEASE, Step.OUTAGE):
+        facts["wait"] = round(verdict.wait, 3)
+        wait = f", again in {verdict.wait:.1f} s"
+    text = "message %s (%s) to %s, attempt %d, lease %s: %s%s%s"
+    why = f" ({code})" if code else ""
+    log.debug(text, id, event_type, bundle.destination, attempt, bundle.lease, outcome, why, wait, extra=facts)
 
 
 class RelayLogging(Logging):  # type: ignore[misc]

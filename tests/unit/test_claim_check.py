@@ -279,7 +279,7 @@ class TestTheSend:
     def test_a_missing_client_is_noticed_at_the_start_of_a_relay(
         self, publishers: Publishers, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """`Relay.check` asks for each publisher."""
+        """`start_checks.check` asks for each publisher."""
         monkeypatch.setitem(sys.modules, "fsspec", None)
         with pytest.raises(ClaimCheckNotInstalled):
             publishers["orders"]
