@@ -1,9 +1,9 @@
 """Celery tasks: `celery://?task=shop.tasks.on_event&queue=shop&broker=redis://…`, one task a message.
 
-A task that was stored by `outbox.delay` and its like is sent as Celery would have sent it, byte for byte, to the queue
-it was meant for; the options here, but `broker`, do not concern it. The trace context of its send is a header more.
+A task stored by `outbox.delay` and the like goes to its queue byte for byte as Celery would have sent it, with the
+trace context as one more header. Of the options, only `broker` matters to it.
 
-Of any other message this makes a task. Without `task`, the event type is the task's name; without `queue`, it goes to
+Any other message becomes a task. Without `task`, the event type is the task's name; without `queue`, it goes to
 the queue `celery`. It is called with the payload, decoded from JSON, as its only argument; its id is the message's id,
 and the CloudEvents attributes (`ce_id`, `ce_type`, …) and the message's own headers are its headers. Without `broker`,
 tasks go through the relay's own broker.
@@ -41,7 +41,7 @@ from outbox_tasks.wire.cloudevents import (
 OPTIONS: options.Options = dict.fromkeys(("task", "queue", "broker", "accept"), options.TEXT)
 
 KEPT = {"compression"}
-"""Headers that a worker acts upon, beside those that Celery sets of every task: not for the message's own."""
+"""Workers act upon these headers, so a message's own may not have their names. Celery sets the others itself."""
 
 Send = Callable[[Producer], object]
 
@@ -63,11 +63,11 @@ class CeleryTaskPublisher:
         self._accepted = accepted(destination)
         self._task = found.get("task")
         self._queue = found.get("queue", "celery")
-        # Half of what a send may take: connecting counts too.
+        # Half of the time limit: connecting counts too.
         self._app = PinnedCelery(
             "outbox_tasks.destination", broker=broker, settings=settings, timeout=settings.send_timeout / 2
         )
-        # What is sent twice must say so on its row: to try again is the relay's to decide.
+        # The relay decides about retries, and notes them on the row.
         self._app.conf.broker_transport_options.update(destination.transport_options, retry_on_timeout=False)
         try:
             self._app.connection_for_write().transport  # noqa: B018 - loads the client, connects to nothing
@@ -88,7 +88,7 @@ class CeleryTaskPublisher:
         return [outcomes.get(place, rest) for place in range(len(messages))]
 
     def _refused(self, send: Send, producer: Producer) -> Outcome | None:
-        """Send one. What kombu can't express is one's own fault; trouble is everybody's, and raised."""
+        """Send one. If kombu can't express it, only this message fails. Trouble with the broker is raised."""
         try:
             send(producer)
         except self._app.trouble:
@@ -120,7 +120,7 @@ class CeleryTaskPublisher:
 
 
 REFUSALS = {"AuthenticationError", "AccessRefused", "NoPermissionError"}
-"""What clients raise for credentials, each of its own kind."""
+"""What the clients raise for refused credentials."""
 
 
 def _code(error: BaseException | None) -> str:

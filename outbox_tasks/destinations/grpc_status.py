@@ -22,8 +22,8 @@ CODES: Codes = {
 """What the status of a call means; any other is a retry, under its own name in lower case."""
 
 LOST = {StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED}
-"""After these the channel is given up: its own backoff and its view of the DNS must not outlive the failure, nor a
-connection that does not answer. The relay has a backoff of its own."""
+"""After these statuses the channel is closed. Its backoff, its DNS answers and a silent connection must not outlive the
+failure; the relay has a backoff of its own."""
 
 SIZE = r"message (length )?(larger than|exceeds|too large)"
 """How gRPC's implementations say that a message is too large, in whatever case: a pattern."""

@@ -47,7 +47,7 @@ class RedisStreamPublisher:
             socket_timeout=settings.send_timeout / 2,
             socket_keepalive=True,
             health_check_interval=5,
-            # An XADD whose answer was lost may have happened: to try again is the relay's to decide, and to record.
+            # Redis may have run an XADD whose answer was lost. So the relay decides about retries, and records them.
             retry=Retry(NoBackoff(), 0),
         )
         _widen(self._client.connection_pool)
@@ -75,7 +75,7 @@ class RedisStreamPublisher:
         fields: Fields = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
         if message.headers != {}:
             own = own_headers(message)
-            "".join((*own, *own.values())).encode()  # here it is one's fault; in the pipeline, all would suffer
+            "".join((*own, *own.values())).encode()  # fails here for this message, not for all
             fields |= {f"h_{name}": value for name, value in own.items()}
         fields["content_type"] = message.content_type
         fields["data"] = message.payload
@@ -98,14 +98,14 @@ NAMED = {
     redis.exceptions.ReadOnlyError: "readonly",
     redis.exceptions.BusyLoadingError: "loading",
 }
-"""Refusals whose name redis-py takes out of the text."""
+"""redis-py removes the names of these refusals from the text."""
 
 OUT_OF_ORDER = {"busy", "clusterdown", "loading", "masterdown", "misconf", "noreplicas", "oom", "readonly"}
-"""Refusals that would meet any other message too."""
+"""Redis would refuse any other message too."""
 
 
 def _outcome(answer: object) -> Outcome:
-    """What an answer means. All may pass: even of a key that is no stream, the message is not to blame."""
+    """What an answer means. No refusal is the message's fault, not even if the key is no stream."""
     if not isinstance(answer, RedisError):
         return Outcome.sent()
     text = str(answer)

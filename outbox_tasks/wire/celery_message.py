@@ -28,7 +28,7 @@ COMPRESSIONS = {"application/x-gzip", "application/x-bz2", "application/x-lzma",
 """kombu's, whether or not they are installed here."""
 
 JSON = "json"
-"""What a destination accepts that does not say what."""
+"""What a destination without the option `accept` accepts."""
 
 TAKEN = inspect.signature(Producer.publish).parameters.keys() - {"delivery_mode", "properties"}
 """What can't be a property: kombu would do something else with it, such as to serialise or compress the body."""
@@ -51,7 +51,7 @@ class TaskMessage:
     declare: list[Described]
     """The queues and exchanges that Celery would have declared before sending."""
     expires: datetime | None
-    """Not to be run from then on. A TTL counts from the sending, and is worked out then."""
+    """The task must not run from then on. A TTL counts from the send, so it is computed then."""
 
     def dumps(self) -> str:
         """Raises `TypeError` or `ValueError` for what no broker's JSON could carry."""
@@ -59,7 +59,8 @@ class TaskMessage:
 
     @classmethod
     def loads(cls, text: str, accepted: Collection[str] | None = None) -> TaskMessage:
-        """Raises any of `events.UNEXPRESSED` if it is not such a text, or its body's type is none of those accepted: a
+        """Raises any of `cloudevents.UNEXPRESSED` if it is not such a text, or its body's type is none of those
+        accepted: a
         row may be written by anybody who may write at all."""
         task = cls(**loads(text))
         for name, kind in KINDS.items():
@@ -112,7 +113,7 @@ def describe(entities: Sequence[Queue | Exchange]) -> list[Described]:
 
 
 def _said(described: Described) -> Described:
-    """Without what nobody has said: it is the default again when they are made anew."""
+    """Without values that nobody has set: they become the defaults again."""
     return {
         name: _said(value) if isinstance(value, dict) and name == "exchange" else value
         for name, value in described.items()

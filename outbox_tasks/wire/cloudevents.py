@@ -20,16 +20,16 @@ AS_ATTRIBUTES = (EVENT_ID, *TRACE)
 MALFORMED = (PermanentError, OverflowError, RecursionError, ValueError, struct.error)
 """What is raised for a message that can't be expressed on the wire: the same each time."""
 ODD = (ArithmeticError, AttributeError, LookupError, TypeError)
-"""What is raised where somebody, perhaps we, did not think of such a message."""
+"""Raised for messages that nobody has thought of."""
 UNEXPRESSED = (*MALFORMED, *ODD)
-"""Not any exception: a time limit may strike anywhere, and says nothing of the message."""
+"""Not every exception: a time limit may strike anywhere, and is not about the message."""
 
 
 def encoded(
     messages: Sequence[LeasedMessage], encode: Callable[[LeasedMessage], T | Outcome]
 ) -> tuple[dict[int, T], dict[int, Outcome]]:
-    """By their places: what `encode` makes of the messages, and the outcomes of those that it can make nothing of.
-    Each is judged by itself, and stops none of its neighbours."""
+    """What `encode` makes of each message, and the outcomes of the messages that it can't encode, both by place. A bad
+    message does not stop the others."""
     made: dict[int, T] = {}
     outcomes: dict[int, Outcome] = {}
     for place, message in enumerate(messages):

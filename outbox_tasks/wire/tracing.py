@@ -4,8 +4,8 @@ A row keeps the trace context of its writer, as the headers `traceparent` and `t
 send of it is a span that is the child of the writer's, and whose context the consumer gets in place of the writer's;
 the sends of a bundle have a span together, and the two link to each other.
 
-OpenTelemetry is never imported from here first: what nobody has imported nobody has set up, and then there is nothing
-to do.
+This module never imports OpenTelemetry first: if nobody has imported it, nobody has set it up, and there is nothing to
+do.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNSAMPLED = tuple("02468ace")
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """That a message is to be seen in a trace: in that of its writer, if it had one."""
+    """A message that gets a span, in its writer's trace if there is one."""
 
     writer: SpanContext | None
 
@@ -128,7 +128,7 @@ def _origin(message: LeasedMessage) -> _Origin | None:
     given = headers.get("traceparent")
     if given is None:
         return _Origin(None)
-    # Seen for a tenth of what reading it costs, and of most messages there is no more to be seen.
+    # This costs a tenth of reading it, and most messages are not sampled.
     if not isinstance(given, str) or (len(given) == 55 and given.endswith(UNSAMPLED)):
         return None
     return _read(headers)

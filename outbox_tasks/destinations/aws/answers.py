@@ -52,13 +52,13 @@ def trouble(error: Exception) -> Outcome:
         return _refusal(str(said.get("Code", "")), str(said.get("Message", "")), status)
     for code, kinds in TROUBLE:
         if isinstance(error, kinds):
-            # What found no credentials may quote what it found instead.
+            # If the client found no usable credentials, its text may quote what it found.
             return Outcome.outage(code, type(error).__name__ if code == "unauthorized" else str(error))
     return Outcome.retry(type(error).__name__, str(error) or repr(error))
 
 
 def failed(entry: dict[str, Any]) -> Outcome:
-    """What the refusal of one entry of a batch means: if it is nothing better known, the sender's fault is final."""
+    """What the refusal of one entry of a batch means. An unknown refusal that is the sender's fault is final."""
     outcome = _refusal(str(entry.get("Code", "")), str(entry.get("Message", "")), 0)
     if outcome.result is Result.RETRY and outcome.code != "throttled" and entry.get("SenderFault"):
         return Outcome.dead("refused", outcome.error or "")
@@ -68,14 +68,14 @@ def failed(entry: dict[str, Any]) -> Outcome:
 
 
 def _refusal(code: str, message: str, status: int) -> Outcome:
-    """What a code of the service means; `status` is that of HTTP, where the whole request was refused."""
+    """What a code of the service means. `status` is HTTP's, if the whole request was refused."""
     kms = code.lower().startswith("kms")
     name = re.sub(r"^(?:.*\.|KMS|Kms)", "", code).removesuffix("Exception")
     text = f"{code}: {message}"
     if name in THROTTLED or status == 429:
         return Outcome.retry("throttled", text)
     if name in UNAUTHORIZED or status in (401, 403):
-        # What a wrong signature is answered with quotes the request, its session token included.
+        # The answer to a wrong signature quotes the request, with its session token.
         return Outcome.outage("unauthorized", text if name in FORBIDDEN else code)
     if kms:
         return Outcome.outage("kms", text)

@@ -17,7 +17,7 @@ NO_TEXT = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def body_of(payload: bytes) -> tuple[str, str | None]:
-    """A text that the services carry unchanged, and how it was made of the payload if it is not the payload."""
+    """A text that the services carry unchanged, and its encoding if it is not the payload itself."""
     if not payload:
         return "-", "empty"
     try:

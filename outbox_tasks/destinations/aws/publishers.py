@@ -86,7 +86,7 @@ class BatchPublisher(ABC):
     service: ClassVar[str]
     body: ClassVar[str]
     limit: int
-    """Bytes of a batch. What a smaller one refuses as too long is divided."""
+    """Bytes of a batch. If the service refuses it as too long, it is divided."""
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._address = address_of(destination, self.service)
@@ -106,7 +106,7 @@ class BatchPublisher(ABC):
         steps = [partial(self._send, batch, sending) for batch in _batches(entries, self.limit)]
         self._run(steps, sending, deadline)
         if sending.ended is not None and sending.ended.code == "unauthorized":
-            self.close()  # the client keeps what credentials it found, or that it found none: look again next time
+            self.close()  # the client remembers its credentials, or that it has none: the next one looks again
         return [sending.outcomes.get(index, LATE) for index in range(len(messages))]
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class BatchPublisher(ABC):
                 own.client.close()
 
     def _run(self, steps: Sequence[Callable[[], None]], sending: Round, deadline: float) -> None:
-        """In threads, because no option of the client bounds the whole of a request, nor what it does to find
+        """Run the steps in threads: no option of the client limits the time of a whole request, or of the search for
         credentials and addresses."""
         threads = self._own.get().threads
         running = [threads.submit(step) for step in steps]
@@ -138,10 +138,10 @@ class BatchPublisher(ABC):
         config = Config(
             connect_timeout=min(5.0, self._send_timeout / 2),
             read_timeout=self._send_timeout / 2,
-            retries={"total_max_attempts": 1, "mode": "standard"},  # to try again is the relay's to decide
+            retries={"total_max_attempts": 1, "mode": "standard"},  # the relay decides about retries
             max_pool_connections=REQUESTS,
             tcp_keepalive=True,
-            parameter_validation=False,  # all of them are texts, and to check them takes a tenth of the CPU
+            parameter_validation=False,  # all parameters are texts, and checking them takes a tenth of the CPU
         )
         client = None
         try:
@@ -156,7 +156,7 @@ class BatchPublisher(ABC):
             if client is not None:
                 client.close()
             outcome = trouble(error)
-            if outcome.result is Result.DEAD:  # that was about the place, not about a message
+            if outcome.result is Result.DEAD:  # it is about the place, not about a message
                 outcome = Outcome.outage("unroutable", outcome.error or "")
             sending.ended = outcome
 
@@ -249,12 +249,13 @@ class SnsPublisher(BatchPublisher):
 
 @cache
 def _descriptions() -> Any:
-    """What the client knows of the services. To read it takes five times as long as all else of a client."""
+    """The client's descriptions of the services. Reading them takes five times as long as making the rest of a
+    client."""
     return botocore.session.Session().get_component("data_loader")
 
 
 def _encode(request: Any, **_: Any) -> None:
-    """Make the body of SNS's fields. The client would do so twice, to sign and to send, at a fifth of all its CPU."""
+    """Encode SNS's fields once. The client would do it twice, to sign and to send, with a fifth of its CPU."""
     if isinstance(request.data, dict):
         request.data = urlencode(request.data)
 

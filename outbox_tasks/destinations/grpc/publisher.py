@@ -30,15 +30,16 @@ from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
 ONES_FAULT = {StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.OUT_OF_RANGE}
-"""Statuses that a single message can bring upon its call, of which the receiver has then taken nothing."""
+"""A single message can cause these statuses. The receiver has then taken nothing of the call."""
 IN_THE_MIDDLE = {StatusCode.DATA_LOSS, StatusCode.INTERNAL, StatusCode.UNKNOWN}
-"""The same, but it may have taken some: UNKNOWN is an exception in the receiver."""
+"""A single message can cause these too, but the receiver may have taken some. UNKNOWN is an exception in the
+receiver."""
 
 TAKEN = {StatusCode.OK, StatusCode.ALREADY_EXISTS}
 NUMBERED: dict[int, StatusCode] = {code.value[0]: code for code in StatusCode}
 
 TOO_LARGE = re.compile(SIZE, re.IGNORECASE)
-"""The status alone also stands for a spent quota."""
+"""The status alone could also mean that a quota is used up."""
 
 FILES = ("ca_file", "cert_file", "key_file")
 OPTIONS: options.Options = {
@@ -74,8 +75,8 @@ class GrpcPublisher:
         self._channel = PerProcess(self._open)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """One call for all, or as few as their size allows. A call that one message spoils is halved until it is
-        found; any other failure of a call holds for all that is still to be sent."""
+        """One call for all messages, or as few calls as their size allows. If one message may have caused a failure,
+        the call is halved until that message is found. Any other failure holds for all that is still to be sent."""
         deadline = time.monotonic() + self._timeout
         requests, outcomes = encoded(messages, lambda message: _request(message, self._source))
         calls = deque(self._calls(Entry(place, messages[place].id, request) for place, request in requests.items()))
@@ -143,9 +144,9 @@ class GrpcPublisher:
 
     def _new_channel(self) -> Any:
         settings: list[tuple[str, str | int]] = [
-            ("grpc.use_local_subchannel_pool", 1),  # or a closed channel's connection may be found again
+            ("grpc.use_local_subchannel_pool", 1),  # else a closed channel's connection may be used again
             ("grpc.max_receive_message_length", -1),
-            ("grpc.service_config_disable_resolution", 1),  # a name server can't say that calls are to be repeated
+            ("grpc.service_config_disable_resolution", 1),  # no name server may switch on retries
         ]
         authority = self._options.get("authority")
         if authority is not None:
@@ -193,7 +194,7 @@ def _request(message: LeasedMessage, source: str) -> bytes:
 
 
 def _status(error: Any) -> tuple[StatusCode, str]:
-    """The status that a call ended with; there was none where a file for TLS can't be read."""
+    """The status of a call that failed. If a TLS file can't be read, there was no call."""
     if isinstance(error, OSError):
         return StatusCode.UNAVAILABLE, f"{error.filename} can't be read: {error.strerror}"
     return error.code(), error.details() or ""
@@ -215,7 +216,7 @@ def _outcome(code: StatusCode, details: str) -> Outcome:
 
 
 def _answer(result: Any) -> Outcome:
-    """What the receiver says of one message. It concerns that one alone, so that it is never an outage."""
+    """What the receiver says of one message. It is about that message alone, so it is never an outage."""
     code = NUMBERED.get(result.code, StatusCode.UNKNOWN)
     if code in TAKEN:
         return Outcome.sent()

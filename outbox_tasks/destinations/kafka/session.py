@@ -44,7 +44,7 @@ OUTAGES = {
 CODES = {error: code for code, errors in OUTAGES.items() for error in errors}
 
 LOST = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL}
-"""Thrown away without an answer. What waits in the queue may be there for the second time."""
+"""Thrown away without an answer. A message in the queue may be there for the second time."""
 
 SLICE = 0.1
 """Seconds between two looks at the clock and at what went wrong."""
@@ -58,8 +58,8 @@ Record = dict[str, Any]
 
 
 class DebugLog:
-    """Takes librdkafka's log, of any level: what went wrong is in the outcomes, and an error that ends a producer,
-    which librdkafka calls an emergency, costs us no more than a new one."""
+    """Writes all that librdkafka logs at DEBUG. The outcomes say what went wrong, and what librdkafka calls an
+    emergency only costs a new producer."""
 
     def log(self, _: int, text: str, *values: object) -> None:
         log.debug(text, *values)
@@ -73,7 +73,7 @@ class Session:
         self._fatal: KafkaError | None = None
         self._errors: deque[KafkaError] = deque(maxlen=100)
         try:
-            # Not a method of ours: in a cycle, the producer would live until somebody collects garbage.
+            # Not a method of ours: that would be a cycle, and the producer would live until garbage is collected.
             self._held = [Producer({**conf, "error_cb": self._errors.append}, logger=DebugLog())]
         except KafkaException as error:  # such as a certificate that has been taken away
             raise OutageError(error.args[0].str(), code="no_producer") from error
@@ -109,7 +109,7 @@ class Session:
         return [outcomes.get(n) or _reported(reports.get(n, lost), reason) for n in range(len(records))], refused
 
     def end(self) -> None:
-        """Throw away what is left, and the producer: elsewhere, because it waits for its threads."""
+        """Throw away what is left, and end the producer in another thread: it waits for its own ones."""
         self._producer.purge(blocking=False)
         threading.Thread(target=self._held.clear, name="end of a Kafka producer", daemon=True).start()
 
@@ -147,7 +147,7 @@ class Session:
                 self._serve(SLICE)
 
     def _wait(self, deadline: float) -> None:
-        """Until each has its report, or it makes no sense any more."""
+        """Wait until each message has its report, or until waiting makes no sense."""
         while (now := time.monotonic()) < deadline and self._serve(min(SLICE, deadline - now)):
             if self._fatal is not None:
                 deadline = min(deadline, now + PURGING)  # for the reports of what was on its way

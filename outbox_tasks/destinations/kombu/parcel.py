@@ -1,4 +1,4 @@
-"""What the kinds of queues have in common: a message made ready, what a URL may say, what an error means."""
+"""What all kinds of queues share: the message as it is sent, the options of a URL, the meaning of errors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ERRORS = {
     "OSError": (Result.OUTAGE, "connection"),
     "MessageNacked": (Result.RETRY, "nacked"),
 }
-"""By the names of the clients' exceptions and of their bases, the nearest first: only one client need be there."""
+"""By the names of the clients' exceptions or of their base classes, so that only one client need be installed."""
 
 HTTP = {404: (Result.OUTAGE, "unroutable"), 413: (Result.DEAD, "too_large"), 429: (Result.OUTAGE, "http_429")}
 TEXT = re.compile(r"(text/[^;]+|application/(json|xml|[^;]+\+(json|xml)))(; *charset=utf-?8)?", re.IGNORECASE)
@@ -104,10 +104,10 @@ class Line(Protocol):
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """What an error means, by the first of it and its causes that the tables know."""
+    """What an error means: the tables know it, or one of its causes."""
     found: BaseException | None = error
     while found is not None:
-        # Of a pipeline's error, redis-py's words for the command go: they quote the message.
+        # redis-py's words for a pipeline's command quote the message, so they are removed.
         text = str(found).partition("\n")[0].rpartition(" of pipeline caused error: ")[2]
         if known := _known(found, text):
             result, code = known

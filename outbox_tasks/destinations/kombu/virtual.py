@@ -29,7 +29,7 @@ class VirtualLine:
         self._fanout: Exchange | None = None
         half = settings.send_timeout / 2
         ssl: dict[str, Any] = {}
-        # kombu would wait and try again: what fails goes back to the table instead.
+        # kombu would wait and try again. Instead, what fails goes back to the table.
         ours: dict[str, Any] = {"max_retries": 0}
         if destination.scheme == "azurestoragequeues":
             transport: Any = azure_transport(destination, half)
@@ -52,7 +52,7 @@ class VirtualLine:
                 "socket_keepalive": True,
                 "health_check_interval": 5,
             }
-        # What is sent twice must say so on its row: to try again is the relay's to decide.
+        # The relay decides about retries, and notes them on the row.
         options_of_kombu = {**ours, **destination.transport_options, "retry_on_timeout": False}
         given = {"transport_options": options_of_kombu, "connect_timeout": half}
         self._connect = partial(Connection, url, transport=transport, ssl=ssl, **given)

@@ -57,25 +57,25 @@ TROUBLE: tuple[tuple[type[Exception], str], ...] = (
 
 
 IDLE = 30.0
-"""Seconds after which a connection is made anew: nobody sends pings while nothing is published."""
+"""Seconds after which an idle connection is replaced: nobody sends pings while nothing is published."""
 LONGEST = 65_535
 """Bytes of a text of MQTT."""
 
 ALONE = 65_536
-"""Bytes; a larger message goes with no other on its way. If it is refused, and the connection closed over it, nothing
-else is in doubt."""
+"""Bytes. A larger message is sent while no other is on its way: if the server closes the connection over it, no other
+message is in doubt."""
 
 QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux has it."""
 
 
 class Packed(Properties):
-    """Properties in the form of the wire. paho packs those of a message in as much time as all the rest takes."""
+    """Properties as they are on the wire. paho's own packing takes as long as the rest of a send."""
 
     def __init__(self, content_type: str, pairs: Sequence[tuple[str, str]]) -> None:
         packed = b"\x03" + _text(content_type)
         packed += b"".join(b"\x26" + _text(name) + _text(value) for name, value in pairs)
-        # paho lets no attributes but those of MQTT be set.
+        # paho lets only the attributes of MQTT be set.
         length: bytes = VariableByteIntegers.encode(len(packed))  # type: ignore[no-untyped-call]
         object.__setattr__(self, "packed", length + packed)
 
@@ -91,13 +91,14 @@ def _text(value: str) -> bytes:
 
 
 class Link:
-    """A connection, which is worked on only while something is sent: no thread, nothing to lose in a fork.
+    """A connection that works only while something is sent. It has no thread that a fork could lose.
 
-    It never reconnects: a client that did would send again, by itself and later, what has been given back as failed.
+    It never reconnects: a client that reconnects would later send messages that already count as failed.
     """
 
     def __init__(self, user: str | None, password: str | None, tls: bool) -> None:
-        # 23 letters and digits, which every server must take; new each time, for nobody's session is to be taken over.
+        # Every server must take 23 letters and digits. The name is new each time, so that it takes over nobody's
+        # session.
         name = f"outbox{uuid4().hex[:17]}"
         self.client = AcknowledgedClient(CallbackAPIVersion.VERSION2, name, protocol=MQTTProtocolVersion.MQTTv5)
         self.client.answers = {}
@@ -150,7 +151,7 @@ class Link:
         try:
             for index, (payload, properties) in entries.items():
                 size = 16 + len(topic.encode()) + len(properties.pack()) + len(payload)
-                if size > largest:  # the server would close the connection, on the neighbours too
+                if size > largest:  # the server would close the connection
                     outcomes[index] = Outcome.dead("too_large", f"{size} bytes; the server takes {largest}")
                     continue
                 limit = 1 if alone or size > ALONE else window
@@ -158,7 +159,7 @@ class Link:
                     self._work(lambda: bool(self.client.answers), deadline, several=len(waiting) > 1)
                     settle()
                 if alone and outcomes[before].result is Result.DEAD:
-                    # The server may be about to close the connection over it: nothing else is to be in doubt.
+                    # The server may be about to close the connection: no other message should be in doubt.
                     raise OutageError("the server refused a large message", code="connection")
                 alone, before = size > ALONE, index
                 waiting[self.client.publish(topic, payload, 1, retain, properties).mid] = index
@@ -191,8 +192,8 @@ class Link:
                 self.client.loop_write()
 
     def _hasten(self) -> None:
-        """Confirm at once, to the server's TCP, what has come. Many a server (mosquitto by default) keeps its second
-        PUBACK back until the first is confirmed, for which the system else takes its time: 40 ms for each bundle."""
+        """Let the system acknowledge at once what has arrived. Many servers (mosquitto by default) hold back the second
+        PUBACK until the first one is acknowledged on TCP, which otherwise takes 40 ms for each bundle."""
         opened: Any = self.client.socket()
         if opened is not None and QUICKACK is not None:
             opened.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)  # it does not last

@@ -29,7 +29,7 @@ FORBIDDEN = re.compile(
     + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
     + "]"
 )
-"""Characters for which a server may close the connection (MQTT 5, 1.5.4): mosquitto does, on the neighbours too."""
+"""A server may close the connection because of these characters (MQTT 5, 1.5.4). mosquitto does it."""
 
 
 class MqttPublisher:
@@ -59,9 +59,9 @@ class MqttPublisher:
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """In order, with as many unacknowledged at a time as the server allows.
 
-        A server may close the connection over a message that it has refused, even before we have read the refusal. So
-        after a loss what was not published yet goes on over a new connection, one by one, and only a second loss ends
-        it. What was, and has no answer, is not published again here: its row tells why.
+        A server may close the connection because of a message that it refuses, before we have read the refusal. So
+        after a loss, the messages that were not yet published are sent over a new connection, one by one; a second loss
+        ends the send. A message that was published and has no answer is not published again: its outcome says why.
         """
         deadline = time.monotonic() + self._timeout
         entries, outcomes = encoded(messages, lambda message: (message.payload, self._properties(message)))

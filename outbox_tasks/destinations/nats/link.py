@@ -48,16 +48,18 @@ REFUSALS: dict[int, tuple[Callable[[str, str], Outcome], str]] = {
 """JetStream's error numbers → outcome and code. Others: an outage if the status is 503, else worth a retry."""
 
 IDLE = 1.0
-"""Seconds after which a connection is tried before use: the loop did not run, so that its end would not be known."""
+"""Seconds after which an idle connection is tried before it is used: while the loop does not run, nobody notices its
+end."""
 CLOSING = 0.1
 """Seconds for closing: a server that does not answer must not hold us up."""
 OVERHEAD = len(b"NATS/1.0\r\n\r\n")
 
 
 class Link:
-    """A connection and its event loop, which runs only while something is sent: no thread, nothing to lose in a fork.
+    """A connection and its event loop, which runs only while something is sent. It has no thread that a fork could
+    lose.
 
-    It never reconnects: a client that did would send again, by itself and later, what has been given back as failed.
+    It never reconnects: a client that reconnects would later send messages that already count as failed.
     """
 
     def __init__(self) -> None:
@@ -74,7 +76,7 @@ class Link:
         self._error: Exception | None = None
 
     def run(self, work: Coroutine[Any, Any, T], deadline: float) -> T:
-        """Not `wait_for`: it waits for cancelled work, and the client swallows cancellations in places."""
+        """`wait_for` would wait for cancelled work, and the client swallows some cancellations."""
         task = self._loop.create_task(work)
         self._loop.run_until_complete(asyncio.wait({task}, timeout=max(0.0, deadline - time.monotonic())))
         if not task.done():
@@ -87,7 +89,7 @@ class Link:
         """Connect to one of the servers, and listen for acknowledgements."""
         options = dict(options)
         if options.get("tls"):
-            # The client talks TLS if the server asks for it, else not: so ask before the password is shown.
+            # The client speaks TLS only if the server asks for it. So check that before the password is sent.
             for name in {"user", "password", "token"} & options.keys():
                 options[name] = self._secured(options[name])
         try:
@@ -135,7 +137,7 @@ class Link:
         fitting: list[tuple[str, Entry]] = []
         for index, entry in entries.items():
             size = _size(entry)
-            if size > self._client.max_payload:  # the server would close the connection, on the neighbours too
+            if size > self._client.max_payload:  # the server would close the connection
                 outcomes[index] = Outcome.dead("too_large", f"{size} bytes; max_payload is {self._client.max_payload}")
                 continue
             self._serial += 1

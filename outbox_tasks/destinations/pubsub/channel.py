@@ -21,15 +21,15 @@ ServiceAccount: Any = service_account.Credentials
 """Its types say nothing."""
 SCOPES = ("https://www.googleapis.com/auth/pubsub",)
 OPTIONS = [
-    ("grpc.use_local_subchannel_pool", 1),  # or a closed channel's connection may be found again
+    ("grpc.use_local_subchannel_pool", 1),  # else a closed channel's connection may be used again
     ("grpc.max_receive_message_length", -1),
-    ("grpc.service_config_disable_resolution", 1),  # a name server can't say that calls are to be repeated
+    ("grpc.service_config_disable_resolution", 1),  # no name server may switch on retries
 ]
 
 
 class Opening:
-    """A channel in the making, in a thread: to find credentials may take a while (files, commands, the machine's
-    metadata server), and no option bounds it. A `publish` that had no time left leaves it to the next."""
+    """A channel that is being made, in a thread. Finding credentials may take a while (files, commands, the machine's
+    metadata server), and no option limits it. If a `publish` runs out of time, the next one gets the channel."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -55,7 +55,7 @@ class Opening:
 
 
 def emulator_of(address: Address) -> str | None:
-    """As in Google's own clients, the variable goes before what is configured, so that tests reach nobody."""
+    """As in Google's own clients, the variable wins over `endpoint` and `credentials`, so that tests reach nobody."""
     return address.emulator or os.environ.get(EMULATOR) or None
 
 
@@ -77,9 +77,9 @@ def _open(address: Address) -> Any:
 
 def _explained(error: BaseException) -> BaseException:
     if isinstance(error, OSError):
-        # Without the name: it may be a key that somebody took for one.
+        # Without the file's name: it may be the key itself.
         return OutageError(f"the file of credentials can't be read: {error.strerror}", code="unauthorized")
     if isinstance(error, Exception):
-        # What found no credentials may quote what it found instead, and be anything: a file's content goes unchecked.
+        # The text may quote what was found instead of credentials.
         return OutageError(f"no usable credentials: {type(error).__name__}", code="unauthorized")
     return error

@@ -43,15 +43,15 @@ STATUSES = {
     403: (Result.OUTAGE, "unauthorized"),
     404: (Result.OUTAGE, "unroutable"),
 }
-"""What a token is answered with, if it is not accepted."""
+"""The answers to a token that is not accepted."""
 
 TRANSIENT = ("detached", "internal_error", "throttled", "timeout")
-"""Codes that tell nothing of how a batch was made."""
+"""Codes that say nothing about the contents of a batch."""
 
 BUSY = 10.0
 """Seconds for which a busy service asks to be left alone."""
 SESSIONS = re.compile(r"session", re.IGNORECASE)
-"""What a message alone is told that has no session where it must have one. A batch with several may be told so too."""
+"""The service says so of a message without the session that it needs. It may also say so of a batch with several."""
 
 
 def outcome_of(error: BaseException) -> Outcome:

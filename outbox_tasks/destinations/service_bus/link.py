@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
     @property
     def partition(self) -> str:
-        """Of two that differ in this, a partitioned entity takes no batch. Without a key, any partition will do."""
+        """A partitioned entity refuses a batch whose messages differ in this. Without a key, any partition will do."""
         return str(self.message.session_id or self.message.partition_key or "")
 
 
@@ -54,8 +54,8 @@ class Link:
         self._running: threading.Thread | None = None
 
     def run(self, work: Callable[[], None], deadline: float) -> bool:
-        """Whether it was done in time. In a thread, because nothing bounds how long the client looks for a name and for
-        credentials, nor, without TLS, how long it waits for the first answer of a server."""
+        """Do the work in a thread. Returns whether it was done in time. No option limits how long the client looks for
+        a name or for credentials, or, without TLS, waits for a server's first answer."""
 
         def run() -> None:
             try:
@@ -72,7 +72,7 @@ class Link:
         return not thread.is_alive()
 
     def give_up(self) -> None:
-        """Close it without waiting: its thread does, which has nothing more to wait for, or one of its own."""
+        """Close it without waiting: its own thread closes it, or a new one."""
         self._given_up = True
         for each in list(self._sockets):
             with suppress(OSError):
@@ -93,7 +93,7 @@ class Link:
         if self._sender is None:
             with ExitStack() as opening:
                 client = opening.enter_context(closing(self._client(opening)))
-                # A topic's sender is the same. It keeps nothing alive: that would be a thread that reads too.
+                # A topic's sender is the same. No keep-alive: its thread would read from the connection too.
                 patience = min(1.0, self._timeout / 4)
                 sender = client.get_queue_sender(self._address.entity, socket_timeout=patience, keep_alive=0)
                 sender.create_message_batch()  # which connects, to know how large one may be
@@ -117,7 +117,8 @@ class Link:
             yield members, batch
 
     def excess(self, message: ServiceBusMessage) -> str | None:
-        """What is too much for a message alone. The service would end the link for it, and the client not tell why."""
+        """Why a message is too large even alone, or None. The service would end the link, and the client would not say
+        why."""
         limit = largest_message(self._sender)
         batch = ServiceBusMessageBatch(1 << 62)
         empty = batch.size_in_bytes
@@ -138,7 +139,7 @@ class Link:
         options: dict[str, Any] = {
             "retry_total": 0,
             "try_timeout": self._timeout,
-        }  # to try again is the relay's to decide
+        }  # the relay decides about retries
         if address.emulator:
             return ServiceBusClient.from_connection_string(address.connection_string, **options)
         options["ssl_context"] = self._tls()
@@ -153,7 +154,7 @@ class Link:
         sockets = self._sockets
 
         class Socket(ssl.SSLSocket):
-            """Known to us before it waits for anything: the client would, for ever, in a thread that never ends."""
+            """A socket that `give_up` can shut down during the handshake. The client would wait there for ever."""
 
             def do_handshake(self, block: bool = False) -> None:
                 sockets.add(self)

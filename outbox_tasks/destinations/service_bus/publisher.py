@@ -67,12 +67,12 @@ class ServiceBusPublisher:
         self._address = address_of(destination)
         self._source, self._timeout = settings.source, settings.send_timeout
         self._mixed = True
-        """Whether a batch may have several keys; not where there are partitions, which only a refusal tells."""
+        """Whether a batch may have several keys. Partitioned entities refuse that, and only the refusal tells."""
         self._link = PerProcess(partial(Link, self._address, self._timeout))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """One batch for all, or as few as sizes and keys allow, one after the other; what is refused, message by
-        message."""
+        """One batch for all, or as few batches as sizes and keys allow, one after the other. The messages of a refused
+        batch are sent one by one."""
         sending = Round(time.monotonic() + self._timeout * 0.95)
         made, outcomes = encoded(messages, lambda one: outgoing(one, self._source, sessions=self._address.sessions))
         if made:
@@ -90,7 +90,7 @@ class ServiceBusPublisher:
         over = False
         try:
             over = link.run(partial(self._send_all, link, entries, sending), sending.deadline)
-        finally:  # a time limit may strike here, and then nothing may be sent behind our back
+        finally:  # a time limit may strike here, and nothing may be sent afterwards
             ended = sending.ended or (UNSENT if sending.answered else LATE)
             outcomes = dict.fromkeys((entry.nth for entry in entries), ended) | sending.outcomes
             if not over or sending.lost:
