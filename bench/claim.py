@@ -3,7 +3,7 @@
     python bench/claim.py [--rows 1000000] [--json]
 
 Each line is the median of many claims, and its ratio to that of an otherwise empty table in the same run. The server
-is an embedded one, unless OUTBOX_DATABASE_URL names another; there the bench keeps to a schema of its own.
+is an embedded one, unless OUTBOX_DATABASE_URL names another; there the bench uses a schema of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FROM generate_series(1, :count) n"""
 
 
 class Bench:
-    """One outbox, and what it costs to claim from it."""
+    """One outbox, and the cost of a claim from it."""
 
     def __init__(self, settings: Settings) -> None:
         self.schema = settings.database_schema
@@ -47,7 +47,7 @@ class Bench:
             connection.execute(text(sql.format(schema=self.schema, lease=values.pop("lease", "NULL"))), values)
 
     def claim_ms(self) -> float:
-        """The median milliseconds of claiming 100 due rows, which are there afresh for each claim."""
+        """Median milliseconds of a claim of 100 due rows; each claim finds new ones."""
         taken = []
         for _ in range(CLAIMS):
             self.run(FILL, count=BATCH, due=-1)

@@ -38,12 +38,12 @@ KINDS = {kind.name: kind for kind in sorted(every(), key=lambda kind: kind.name 
 WARM_SECONDS = 0.4
 FAILED = "failed: "
 WIDE = 116
-"""Columns of a terminal in which the tables of both sizes stand side by side."""
+"""Columns of a terminal on which both tables fit side by side."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What sending costs in bundles of one size; microseconds are those of a message, milliseconds of a bundle."""
+    """The cost of sending in bundles of one size: microseconds of a message, milliseconds of a bundle."""
 
     per_second: float
     wall_us: float
@@ -92,7 +92,7 @@ def cost(publisher: Publisher, size: int, seconds: float) -> Cost:
 
 
 def spend(publisher: Publisher, size: int, seconds: float) -> tuple[list[float], float]:
-    """Publish for so long; the seconds of each bundle, and those of CPU for all of them."""
+    """Send for this long. Returns the seconds of each bundle, and the CPU seconds of all."""
     walls: list[float] = []
     cpu = spent = 0.0
     numbers = count()
@@ -118,7 +118,7 @@ def order(number: int) -> LeasedMessage:
 
 
 def ratios(found: Costs, yardstick: Costs | str) -> dict[int, tuple[float, float]]:
-    """How many times the yardstick's time and CPU, in bundles of each size; nothing without a yardstick."""
+    """Time and CPU as multiples of the yardstick's, for each size; empty without a yardstick."""
     if isinstance(yardstick, str):
         return {}
     return {
@@ -128,7 +128,7 @@ def ratios(found: Costs, yardstick: Costs | str) -> dict[int, tuple[float, float
 
 
 def table(found: dict[str, Costs | str], size: int, *, named: bool) -> Table:
-    """What was found for bundles of one size; without the names, it is to stand beside another."""
+    """The table for bundles of one size; without names, if it stands beside another."""
     title = f"in bundles of {size}" if size > 1 else "one by one"
     result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
     result.padding = (0, 0, 0, 0)
@@ -172,7 +172,7 @@ def main(names: tuple[str, ...], seconds: float, bundle: int, as_json: bool) -> 
 
 
 def told(costs: Costs | str, yardstick: Costs | str) -> dict[str, object]:
-    """What programs are told of a destination."""
+    """A destination's figures for --json."""
     if isinstance(costs, str):
         return {"missing": costs}
     found = ratios(costs, yardstick)

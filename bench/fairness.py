@@ -58,7 +58,7 @@ SELECT 'order.created', :destination, convert_to('{"id": ' || n || '}', 'UTF8') 
 def answering(status: str, wait: float) -> Iterator[int]:
     """An HTTP server that answers everything alike, after a while. Yields its port.
 
-    In a process of its own: in this one it would hold up those who write and measure.
+    In a process of its own: in this one it would slow down the writers and the measurement.
     """
     port, spawning = free_port(), multiprocessing.get_context("spawn")
     server = spawning.Process(target=answer, args=(port, status, wait), daemon=True)
@@ -72,7 +72,7 @@ def answering(status: str, wait: float) -> Iterator[int]:
 
 
 def answer(port: int, status: str, wait: float) -> None:
-    """What runs in it."""
+    """Runs in that process."""
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -101,7 +101,7 @@ def is_listening(port: int) -> bool:
 
 @contextmanager
 def computing() -> Iterator[None]:
-    """Processes that take all the CPU there is."""
+    """Processes that take all CPU."""
     spawning = multiprocessing.get_context("spawn")
     hogs = [spawning.Process(target=compute, daemon=True) for _ in range((os.cpu_count() or 1) + 1)]
     for hog in hogs:
@@ -115,7 +115,7 @@ def computing() -> Iterator[None]:
 
 
 def compute() -> None:
-    """What each of them does."""
+    """Runs in each of them."""
     while True:
         pass
 
@@ -160,7 +160,7 @@ class Bench:
         during = before - self._left(trouble) if trouble else 0
         wait_for(lambda: self.stream.xlen("healthy") >= len(committed), "the last message has arrived")
         entries: Any = self.stream.xrange("healthy")
-        # An entry's id is the millisecond in which the destination took it, rounded down.
+        # An entry's id is the millisecond of its arrival, rounded down.
         taken = [max(0.0, int(n.split(b"-")[0]) + 1 - committed[fields[b"ce_id"].decode()]) for n, fields in entries]
         cuts = quantiles(taken, n=100)
         self._clear()
@@ -179,7 +179,7 @@ class Bench:
             return int(connection.execute(text(query), {"name": destination}).scalar_one())
 
     def _clear(self) -> None:
-        """What is left of a trouble must not disturb the next one."""
+        """Clear up: one trouble must not disturb the next one."""
         gone = """DELETE FROM outbox_messages WHERE id IN (
                   SELECT id FROM outbox_messages LIMIT 10000 FOR UPDATE SKIP LOCKED)"""
         until = time.monotonic() + 12  # as long as a send that hangs

@@ -99,7 +99,7 @@ AS_PROGRAMS = ("list", "show, archived", "errors")
 
 
 class Bench:
-    """One outbox, full of rows, and the commands upon it."""
+    """One outbox, full of rows, and the commands that run on it."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -112,7 +112,7 @@ class Bench:
             return list(found.all()) if found.returns_rows else []
 
     def fill(self, archived: int, pending: int) -> None:
-        """Make the rows, and let the database look at them."""
+        """Make the rows, and analyze the tables."""
         today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         for back in range(DAYS, 0, -1):
             day = today - timedelta(days=back)
@@ -138,7 +138,7 @@ class Bench:
         return str(self.run(f"SELECT id FROM OUTBOX.{place} OFFSET 1000 LIMIT 1")[0][0])
 
     def arguments(self, command: str) -> list[str]:
-        """Those of a command, with the ids that it is about."""
+        """A command's arguments, with the ids of messages."""
         return [self.named.get(part, part) for part in COMMANDS[command]]
 
     def measure(self, command: str) -> dict[str, float]:

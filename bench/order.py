@@ -46,7 +46,7 @@ NONE, HOT, SKEWED = "NULL", "'hot'", f"'order:' || floor({KEYS} * random() ^ 3)"
 BATCH, CLAIMS, ROUNDS, WARM = 2_000, 15, 2_000, 100
 PATIENCE = 600.0
 READ = 10_000
-"""Entries of the destination's stream that are read at a time."""
+"""Entries of the destination's stream to read at a time."""
 
 BACKLOG = """INSERT INTO outbox_messages (event_type, destination, key, payload)
 SELECT 'order.created', 'bench', {key},
@@ -54,7 +54,7 @@ SELECT 'order.created', 'bench', {key},
 FROM generate_series(1, :count) n"""
 
 UNTRIGGERED = "SET LOCAL session_replication_role = replica"
-"""No trigger: the numbers are those of the column's own default, which do for a single writer."""
+"""No trigger: the column's own default numbers the rows, which suffices for a single writer."""
 
 Figures = dict[str, dict[str, Any]]
 
@@ -63,7 +63,7 @@ class Bench(bench.Bench):
     """Like `outbox-tasks bench`, with keys."""
 
     def empty(self) -> None:
-        """What one phase leaves behind must not cost the next."""
+        """Clear up: one phase must not slow down the next."""
         self.stream.delete("bench")
         with self.engine.begin() as connection:
             connection.execute(text("TRUNCATE outbox_messages, outbox_archive"))
@@ -105,7 +105,7 @@ class Bench(bench.Bench):
         return self.stream.xrange("bench", min=start, count=READ)
 
     def claim(self, backlog: int) -> dict[str, Any]:
-        """Claims from a backlog that stays as long as it is: what was claimed is deleted and made up for."""
+        """Claims from a backlog of constant length: claimed rows are deleted, and new ones inserted."""
         self.empty()
         taken, claimed = [], []
         with self.engine.begin() as connection:
@@ -182,7 +182,7 @@ def running() -> Iterator[Bench]:
 
 
 def drained(run: Bench, count: int, say: Callable[[str], object]) -> Figures:
-    """Without keys before and after: a machine that became faster or slower in between shows."""
+    """Without keys before and after: the machine may have become faster or slower in between."""
     say("drain without keys")
     before = run.delivered(count, NONE)
     say("drain with keys")

@@ -1,4 +1,4 @@
-"""What it costs the pipe to be rid of a day of the archive: dropped as a partition, and deleted row by row.
+"""What the pipe pays for the end of a day of the archive: dropped as a partition, and deleted row by row.
 
     python bench/retention.py [--rows 1000000] [--seconds 20] [--export] [--json]
 
@@ -55,7 +55,7 @@ class Waits:
     claims: list[float] = field(default_factory=list)
     settles: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    """What the day's going took."""
+    """What the end of the day cost."""
 
     def figures(self) -> dict[str, float]:
         """The longest of each, the claims that took longer than 50 ms, and how long the day took to go."""
@@ -84,10 +84,10 @@ class Bench:
             connection.execute(text(sql.format(schema=self.settings.database_schema)), values)
 
     def make_day(self, rows: int) -> None:
-        """Fill a day that is long over."""
+        """Fill an old day."""
         self.run(DAY)
         self.run(FILL, count=rows)
-        # As a day is that is a week old: vacuumed, and on the disk.
+        # Vacuumed and on the disk, like a day that is a week old.
         engine = create_engine(self.store.engine.url, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.execute(text(f"VACUUM ANALYZE {self.settings.database_schema}.outbox_archive_20260102"))
@@ -95,7 +95,7 @@ class Bench:
         engine.dispose()
 
     def while_at_work(self, act: Callable[[Settings], float], seconds: float) -> Waits:
-        """Claim and settle for so long; have something done a second after the beginning."""
+        """Claim and settle for this long, and end the day after one second."""
         waits, over = Waits(), threading.Event()
         begun: queue.Queue[Bundle] = queue.Queue(4)
         threads = [
@@ -155,12 +155,12 @@ class Bench:
 
 
 def nothing(settings: Settings) -> float:
-    """Let it be."""
+    """Do nothing."""
     return 0.0
 
 
 def dropped(settings: Settings) -> float:
-    """As the relay does it; returns the seconds that it took."""
+    """As the relay does it. Returns the seconds."""
     bench = Bench(settings)
     started = time.perf_counter()
     done = drop_days(bench.store, timedelta(days=7))
@@ -190,7 +190,7 @@ def exported(settings: Settings) -> float:
 @click.option("--export", is_flag=True, help="Measure the export of the day too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def main(rows: int, seconds: float, export: bool, as_json: bool) -> None:
-    """Measure what a day's going costs."""
+    """Measure what the end of a day costs."""
     found: dict[str, dict[str, float]] = {}
     with outbox(Bench) as bench:
         bench.while_at_work(nothing, 3)  # warm up

@@ -2,7 +2,7 @@
 
     python bench/write.py [--rounds 2000] [--json]
 
-The ways take turns, transaction by transaction, so that whatever else the machine does meets all of them alike. The
+The ways take turns, transaction by transaction: so the machine's other load slows all of them alike. The
 servers are embedded ones, unless OUTBOX_DATABASE_URL names another database; there the bench keeps to a schema of its
 own. Brokers in trouble: `dead` refuses connections, `silent` accepts them and never answers, `slow` answers after
 half a second.
@@ -47,7 +47,7 @@ def task(number: int) -> None:
 
 
 def row() -> dict[str, Any]:
-    """What `publish` makes of the payload."""
+    """The payload as `publish` stores it."""
     return {
         "id": uuid7(),
         "event_type": "order.created",

@@ -22,7 +22,7 @@ from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-"""What to run; None where there is none."""
+"""The browser's path, or None."""
 
 SIZE = (1500, 860)
 
@@ -75,7 +75,7 @@ class Browser:
         return result["result"].get("value")
 
     def text(self) -> str:
-        """What is to be read on the page."""
+        """The text of the page."""
         return str(self.run("document.body.innerText"))
 
     def table(self, selector: str) -> list[dict[str, str]]:
@@ -91,11 +91,11 @@ class Browser:
         return found
 
     def screenshot(self, path: Path) -> None:
-        """What is to be seen, as PNG."""
+        """A screenshot, as PNG."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def close(self) -> None:
-        """Leave it; the process is somebody else's to end."""
+        """Close the connection; the caller ends the process."""
         self._loop.run_until_complete(self._leave())
         self._loop.close()
 

@@ -37,7 +37,7 @@ def stream(redis_url: str) -> Iterator[Stream]:
 
 @pytest.fixture(scope="module")
 def destinations(stream: Stream) -> dict[str, Any]:
-    """`orders`: the stream; `told`: what does as the payload says, into the same stream."""
+    """`orders`: the stream; `told`: the same stream, through a publisher that does as the payload says."""
     return {
         "orders": {"url": stream.url},
         "told": {"url": stream.url.replace("redis+stream", SCHEME), "max_attempts": 3},
@@ -93,11 +93,11 @@ def celery_backend_cluster() -> None:
 
 
 def cluster(relay: Relay, workers: Sequence[Worker]) -> CeleryWorkerCluster:
-    """pytest-celery's cluster of these workers, once they and all else in the relay are ready."""
+    """pytest-celery's cluster of these workers, when the whole relay is ready."""
     relay.ready()
     return CeleryWorkerCluster(*workers)
 
 
 def settled(rows: Any, within: float = 60.0) -> None:
-    """Wait until no message waits any more: all are sent, or dead."""
+    """Wait until all messages are sent or dead."""
     eventually(lambda: all(row.status == "dead" for row in rows.hot()), within)

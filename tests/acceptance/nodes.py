@@ -38,7 +38,7 @@ START_TIMEOUT = 60.0
 
 
 class Process:
-    """What a node asks of its container, answered by a child process."""
+    """A node's container, which here is a child process."""
 
     def __init__(self, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str], prompt: str) -> None:
         self.name = name
@@ -87,7 +87,7 @@ class Process:
         return bool(eventually(said, START_TIMEOUT))
 
     def kill(self, signal: str | int = "SIGKILL") -> None:
-        """Only the process itself; what it has started stays behind."""
+        """Only the process itself; its children live on."""
         number = signals.Signals[signal] if isinstance(signal, str) else signals.Signals(signal)
         self.child.send_signal(number)
         if number == signals.SIGKILL:
@@ -97,7 +97,7 @@ class Process:
         """Nothing is cached."""
 
     def restart(self, timeout: float = 60.0) -> None:
-        """Start it again; what a killed predecessor left behind goes on beside it, as it would."""
+        """Start it again. Children of a killed predecessor go on beside it, as they would."""
         if self.child.alive:
             self.child.stop()
         self._former.append(self.child)
@@ -105,7 +105,7 @@ class Process:
         self.child = self._start()
 
     def teardown(self) -> None:
-        """End it, and what it left behind."""
+        """End it and all its children."""
         for child in (*self._former, self.child):
             child.end()
 
@@ -157,7 +157,7 @@ class Beat(CeleryTestNode):  # type: ignore[misc]
 
 
 class Server:
-    """What a node asks of its container, answered by a Redis server: ours to kill if it is an embedded one."""
+    """A broker node's container, which here is a Redis server. The test may kill an embedded one."""
 
     def __init__(self, url: str, server: EmbeddedServer | None = None) -> None:
         self.url = url

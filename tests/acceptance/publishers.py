@@ -21,7 +21,7 @@ SCHEME = "obedient"
 
 
 class ObedientPublisher:
-    """`obedient://host:port/db/stream`: a Redis Stream, for what is not told otherwise.
+    """`obedient://host:port/db/stream`: a Redis Stream for payloads that say nothing else.
 
     A payload may be a JSON object with one of `die`; `raise`; `refuse`: a code to be dead with; `fail`: how often to
     fail before it is sent, with `code` and `retry_after`; `nap`: how many seconds to take.
@@ -32,7 +32,7 @@ class ObedientPublisher:
         self._stream = RedisStreamPublisher(destination.model_copy(update={"url": url}), settings)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """Obey; what is not told otherwise is sent."""
+        """Do as each payload says; send the others."""
         told = [self._told(message) for message in messages]
         sent = iter(self._stream.publish([m for m, outcome in zip(messages, told, strict=True) if outcome is None]))
         return [outcome or next(sent) for outcome in told]

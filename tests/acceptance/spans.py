@@ -44,7 +44,7 @@ def set_up(**_: Any) -> None:
 
 
 def close(**_: Any) -> None:
-    """Write what is left: a process of a pool ends without Python's own last rites."""
+    """Write the remaining spans: a process of a pool ends without atexit."""
     provider = trace.get_tracer_provider()
     assert isinstance(provider, TracerProvider)
     provider.shutdown()

@@ -87,7 +87,7 @@ def logged(relay: Relay) -> list[dict[str, Any]]:
     return [json.loads(line[line.index("{") :]) for line in lines]
 
 
-def test_dead_letters_are_told_of_once_by_many_processes(write: Write, relay: Relay, web: Receiver, rows: Rows) -> None:
+def test_many_processes_send_one_alert_for_dead_letters(write: Write, relay: Relay, web: Receiver, rows: Rows) -> None:
     write("flooded", {"refuse": "not_wanted"}, 500)
     [alert] = eventually(lambda: [one for one in web.of("dead_letter") if one["destination"] == "flooded"], 30)
     assert alert["code"] == "not_wanted"
@@ -107,16 +107,14 @@ def test_dead_letters_are_told_of_once_by_many_processes(write: Write, relay: Re
     eventually(lambda: [one["name"] for one in logged(relay)].count(alert["name"]) == 2)
 
 
-def test_blocked_keys_are_told_of(write: Write, web: Receiver) -> None:
+def test_blocked_keys_cause_an_alert(write: Write, web: Receiver) -> None:
     write("blocked", {"refuse": "never"}, 30, keys=True)
     alert = eventually(lambda: web.of("key_blocked"), 30)[0]
     assert alert["destination"] == "blocked"
     assert set(alert["keys"]) <= {f"order:{n}" for n in range(30)}
 
 
-def test_a_destination_out_of_reach_is_told_of_and_its_return_too(
-    write: Write, web: Receiver, rows: Rows, stream: Stream
-) -> None:
+def test_an_outage_and_its_end_cause_alerts(write: Write, web: Receiver, rows: Rows, stream: Stream) -> None:
     ids = write("away", {}, 3)
 
     def told(state: str) -> list[dict[str, Any]]:
@@ -134,7 +132,7 @@ def test_a_destination_out_of_reach_is_told_of_and_its_return_too(
     assert over["text"].startswith("away is in reach again, after ")
 
 
-def test_what_is_due_for_too_long_is_told_of_and_its_end_too(write: Write, web: Receiver) -> None:
+def test_overdue_messages_and_their_end_cause_alerts(write: Write, web: Receiver) -> None:
     write("metered", {}, 4)
 
     def told(state: str) -> list[dict[str, Any]]:
@@ -147,7 +145,7 @@ def test_what_is_due_for_too_long_is_told_of_and_its_end_too(write: Write, web: 
     assert over["text"].startswith("metered is not stale any more")
 
 
-def test_a_webhook_that_is_down_gets_it_when_it_is_back(write: Write, relay: Relay, web: Receiver) -> None:
+def test_a_webhook_that_was_down_gets_its_alerts_later(write: Write, relay: Relay, web: Receiver) -> None:
     web.status = 503
     try:
         tries = web.tries

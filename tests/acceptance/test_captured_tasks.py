@@ -151,8 +151,8 @@ def test_a_thousand_calls_of_twenty_shapes_arrive_as_direct_calls_would_have(
 
 
 def comparable(told: dict[str, Any]) -> dict[str, Any]:
-    """A TTL counts from the sending, so that what had to wait has less of it left. What follows in a chain comes from
-    the worker, which was another process then."""
+    """A TTL counts from the call, so a task that waited has less of it left. The next task of a chain comes from the
+    worker, which was another process then."""
     properties = dict(told["properties"])
     expiration = properties.pop("expiration", None)
     assert (expiration is not None) == (told["expires"] is not None)

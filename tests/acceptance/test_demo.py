@@ -38,8 +38,8 @@ class Running:
             self.process = subprocess.Popen(argv, stdout=out, stderr=err, env={**os.environ, **env})
         self.family: dict[int, psutil.Process] = {}
 
-    def look(self) -> dict[int, psutil.Process]:
-        """Remember who is there now."""
+    def remember(self) -> dict[int, psutil.Process]:
+        """Remember its current processes."""
         with suppress(psutil.NoSuchProcess):
             found = psutil.Process(self.process.pid).children(recursive=True)
             self.family |= {process.pid: process for process in found}
@@ -50,7 +50,7 @@ class Running:
         deadline = time.monotonic() + seconds
         while (code := self.process.poll()) is None:
             assert time.monotonic() < deadline, f"it did not end within {seconds:g} s: {self.errors}"
-            self.look()
+            self.remember()
             time.sleep(0.1)
         return code
 
@@ -63,7 +63,7 @@ class Running:
         return self._err.read_text()
 
     def left(self) -> list[psutil.Process]:
-        """Which of its processes still run; psutil knows a reused number from the one it has seen."""
+        """Those of its processes that still run. psutil notices a reused number."""
         return [p for p in self.family.values() if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -137,7 +137,7 @@ def test_when_it_is_stopped_in_the_middle_it_clears_up_too(
     schemas_before, keys_before = schemas(engine), keys(redis_url)
     given = {"OUTBOX_DATABASE_URL": postgres_url, "OUTBOX_BROKER_URL": redis_url}
     with running(tmp_path, "--json", **given) as demo:
-        eventually(lambda: demo.look() and "Taking 5,000 orders" in demo.errors, 120)
+        eventually(lambda: demo.remember() and "Taking 5,000 orders" in demo.errors, 120)
         demo.process.send_signal(number)
         assert demo.wait(90) == 1
         assert demo.output == ""

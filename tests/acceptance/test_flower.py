@@ -69,7 +69,7 @@ def test_flower_lists_every_message(flower: str, celery_setup: CeleryTestSetup, 
 
 
 @pytest.mark.parametrize("login", [None, "outbox:wrong"])
-def test_flower_refuses_who_has_not_the_password(flower: str, login: str | None) -> None:
+def test_flower_refuses_a_wrong_password(flower: str, login: str | None) -> None:
     with pytest.raises(urllib.error.HTTPError) as refusal:
         tasks(flower, login)
     assert refusal.value.code == 401
@@ -102,7 +102,7 @@ def found(page: Browser, search: str) -> dict[str, dict[str, str]]:
     return {row["UUID"]: row for row in page.table("#tasks-table") if "State" in row}
 
 
-def test_people_see_every_message_with_what_and_where_to(
+def test_people_see_each_message_with_its_type_and_destination(
     page: Browser, flower: str, celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox
 ) -> None:
     """A row each: those that are sent, that wait for their next attempt, with its time, and that are dead."""

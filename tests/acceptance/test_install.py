@@ -122,7 +122,7 @@ def test_a_message_runs_a_task_of_the_application(celery_setup: CeleryTestSetup,
     assert call["argument"] == {"id": 42}
 
 
-def test_the_application_s_own_tasks_run_as_ever(celery_setup: CeleryTestSetup) -> None:
+def test_the_applications_own_tasks_still_run(celery_setup: CeleryTestSetup) -> None:
     before = len(calls(celery_setup, "ticks"))
     tick = eventually(lambda: calls(celery_setup, "ticks")[before:], 30)[-1]
     assert (tick["routing_key"], tick["late"]) == ("media.any", True)
@@ -139,7 +139,7 @@ def test_nothing_of_ours_is_left_in_the_result_backend(celery_setup: CeleryTestS
     assert not [result for result in results if result and ours.search(result)]
 
 
-def test_people_are_told_of_dead_letters(celery_setup: CeleryTestSetup, publish: Any) -> None:
+def test_a_dead_letter_causes_an_alert(celery_setup: CeleryTestSetup, publish: Any) -> None:
     code = f"refused_{uuid4().hex[:8]}"
     publish("told", {"refuse": code})
     eventually(lambda: f'"name": "dead_letter told {code}"' in said(celery_setup), 30)

@@ -188,7 +188,7 @@ def test_a_message_can_be_followed(logs: dict[str, str], log_format: str, engine
         assert sends == [("1", "retry"), ("2", "sent")]
 
 
-def test_a_bundle_is_a_line(logs: dict[str, str], log_format: str) -> None:
+def test_a_bundle_is_one_line(logs: dict[str, str], log_format: str) -> None:
     if log_format == "json":
         said = [json.loads(line) for line in logs["publish"].splitlines() if line]
         bundles = [one for one in said if one["logger"] == "outbox_tasks.publish" and one["level"] == "INFO"]
@@ -200,7 +200,7 @@ def test_a_bundle_is_a_line(logs: dict[str, str], log_format: str) -> None:
         assert sum(map(int, bundles)) == 50
 
 
-def test_routine_is_told_at_debug_only(logs: dict[str, str]) -> None:
+def test_routine_is_logged_at_debug_only(logs: dict[str, str]) -> None:
     """An idle relay claims several times a second."""
     info = [line for text in logs.values() for line in text.splitlines() if "INFO" in line]
     assert info

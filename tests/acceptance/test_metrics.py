@@ -82,7 +82,7 @@ def celery_worker_cluster(relay: Relay, claiming: Measured, publishing: Measured
     return cluster(relay, [claiming.worker, publishing.worker])
 
 
-def test_all_that_is_documented_is_counted_and_a_killed_process_takes_nothing_with_it(
+def test_every_documented_metric_is_counted_and_survives_a_killed_process(
     celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox, claiming: Measured, publishing: Measured
 ) -> None:
     with Session(engine) as session, session.begin():

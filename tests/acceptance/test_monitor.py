@@ -60,9 +60,7 @@ def proxied(broker_url: str) -> Iterator[Any]:
 
 
 @pytest.mark.timeout(300)
-def test_a_worker_that_does_nothing_is_told_from_one_that_has_nothing_to_do(
-    relay: Relay, engine: Engine, schema: str, proxied: Any
-) -> None:
+def test_a_stuck_worker_is_told_from_an_idle_one(relay: Relay, engine: Engine, schema: str, proxied: Any) -> None:
     """Four of them side by side: at work; stopped; with a half-open connection to its broker; with a broker that is
     down, and that would not come back if the worker were started anew."""
     (silent, silent_url), (down, down_url) = proxied(), proxied()
@@ -144,7 +142,7 @@ def test_a_port_that_is_taken_is_an_error_at_the_start(relay: Relay, tmp_path: P
     assert "Traceback" not in said
 
 
-def test_without_a_worker_it_tells_of_the_database_and_the_broker(relay: Relay, tmp_path: Path) -> None:
+def test_without_a_worker_the_monitor_answers_for_the_database_and_the_broker(relay: Relay, tmp_path: Path) -> None:
     nobody = free_port()
     away = {
         "database_url": f"postgresql://me:secret@{LOOPBACK}:{nobody}/x",

@@ -48,7 +48,7 @@ def test_a_commit_is_delivered_without_beat(publish: Any, stream: Stream) -> Non
         eventually(lambda: stream.ids()[-1:] == ids[-1:])
 
 
-def test_what_was_written_without_a_nudge_leaves_with_the_next_one(publish: Any, rows: Rows, stream: Stream) -> None:
+def test_rows_written_without_a_nudge_are_sent_after_the_next_nudge(publish: Any, rows: Rows, stream: Stream) -> None:
     silent = rows.insert(3)
     nudged = publish("orders")
     eventually(lambda: {*silent, nudged} <= set(stream.ids()))
@@ -67,7 +67,9 @@ def test_a_message_that_fails_is_sent_by_celerys_own_retry(
     assert f"[{id}] retry: Retry in " in celery_setup.worker_cluster[1].logs()
 
 
-def test_a_long_wait_is_given_back_to_the_row(publish: Any, engine: Engine, rows: Rows, stream: Stream) -> None:
+def test_a_message_with_a_long_wait_gives_up_its_lease(
+    publish: Any, engine: Engine, rows: Rows, stream: Stream
+) -> None:
     id = publish("told", {"fail": 1, "retry_after": 8})  # longer than Celery waits
     row = eventually(lambda: (found := rows.one(id)).attempts and not found.begun and found)
     assert (row.lease, row.status, row.last_error_code, rows.state(id)) == (None, "pending", "told", "retrying")
@@ -93,7 +95,7 @@ def test_a_message_that_has_used_up_its_attempts_is_a_dead_letter(publish: Any, 
     assert id not in stream.ids()
 
 
-def test_rubbish_written_by_hand_becomes_dead_and_stops_nobody(publish: Any, rows: Rows, stream: Stream) -> None:
+def test_invalid_rows_end_dead_and_hold_up_no_others(publish: Any, rows: Rows, stream: Stream) -> None:
     def headers(text: str) -> Any:
         return cast(literal(text), JSONB)
 

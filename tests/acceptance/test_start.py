@@ -88,9 +88,7 @@ def test_a_worker_refuses_tables_that_are_not_of_its_release(
     ],
     ids=["no broker", "contradiction", "unknown publisher", "no destination"],
 )
-def test_what_is_wrong_with_the_settings_is_said_in_one_line(
-    refusals: Refusals, wrong: dict[str, Any], reason: str
-) -> None:
+def test_wrong_settings_end_a_worker_with_one_line(refusals: Refusals, wrong: dict[str, Any], reason: str) -> None:
     commands = [SOLO] if "destinations" in wrong else [SOLO, ("beat",)]
     for said in refusals(*commands, **wrong):
         [line] = [line for line in said.splitlines() if reason in line]

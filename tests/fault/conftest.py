@@ -37,8 +37,11 @@ SHORT = {
 }
 """What a killed process held comes back after 7.5 seconds."""
 
-CALM = {"statement_timeout": 10, "send_timeout": 10, "queue_lease": 100}
-"""No lease and no time limit ends, though the machine be busy."""
+UNHURRIED = {"statement_timeout": 10, "send_timeout": 10}
+"""No begun lease and no time limit ends, even on a very busy machine. A lease in the queue still ends soon."""
+
+CALM = {**UNHURRIED, "queue_lease": 100}
+"""No lease ends at all."""
 
 LONG = {"queue_lease": 100}
 """Leases whose end no test waits for."""
@@ -59,7 +62,7 @@ def values(postgres_url: str, schema: str, own_redis: EmbeddedValkey, stream: St
 
 
 def destinations(stream: Stream) -> dict[str, Any]:
-    """`orders`: the stream; `told`: what does as the payload says, into the same stream."""
+    """`orders`: the stream; `told`: the same stream, through a publisher that does as the payload says."""
     return {"orders": {"url": stream.url}, "told": {"url": stream.url.replace("redis+stream", SCHEME)}}
 
 
@@ -122,14 +125,14 @@ def relay_on_own(database: OwnDatabase, values: dict[str, Any], tmp_path: Path) 
 
 @contextmanager
 def archive_locked(engine: Engine, schema: str) -> Iterator[Connection]:
-    """While it is locked, what has been sent can't be settled."""
+    """Inside, nobody can settle a sent message."""
     with _locked(engine, f"{schema}.outbox_archive IN ACCESS EXCLUSIVE MODE") as connection:
         yield connection
 
 
 @contextmanager
 def messages_locked(engine: Engine, schema: str) -> Iterator[Connection]:
-    """While they are locked, claims wait; then all of them go on in the same moment."""
+    """Inside, claims wait; afterwards all of them go on at the same moment."""
     with _locked(engine, f"{schema}.outbox_messages IN SHARE ROW EXCLUSIVE MODE") as connection:
         yield connection
 
@@ -170,7 +173,7 @@ def is_drained(rows: Rows) -> bool:
 
 
 def check(rows: Rows, stream: Stream, committed: list[str]) -> int:
-    """All that was committed is delivered and nothing else; each duplicate has a cause on its row. Counts them."""
+    """Every committed message was delivered, no other was, and each duplicate has a cause. Counts the duplicates."""
     delivered = Counter(stream.ids())
     assert set(delivered) == set(committed)
     causes = {str(row.id): (row.state, row.last_error_code) for row in rows.shown()}

@@ -7,9 +7,7 @@ import sys
 from pathlib import Path
 
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 
-from outbox_tasks import Outbox
 from outbox_tasks.broker.names import CLAIM_TASK
 from outbox_tasks.settings import CLAIM_QUEUE
 from tests.acceptance.nodes import Relay
@@ -49,16 +47,3 @@ def test_the_single_worker_of_readme_delivers_what_was_written_by_sql(relay: Rel
     ids = rows.insert(3)
     drained(rows)
     assert sorted(stream.ids()) == sorted(ids)
-
-
-def test_without_beat_the_next_commit_wakes_the_claim_for_all_that_is_due(
-    relay: Relay, rows: Rows, stream: Stream, engine: Engine
-) -> None:
-    relay.claim()
-    relay.publish()
-    silent = rows.insert(500)
-    relay.ready()
-    with Session(engine) as session, session.begin():
-        id = Outbox(relay.settings).publish(session, "order.created", {}, to="orders")
-    drained(rows)
-    assert check(rows, stream, [*silent, str(id)]) == 0

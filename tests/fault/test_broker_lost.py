@@ -9,7 +9,7 @@ import pytest
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import LONG, Here, check, drained, queued
+from tests.fault.conftest import LONG, UNHURRIED, Here, check, drained, queued
 
 MANY = 5000
 
@@ -19,15 +19,15 @@ def flush(server: EmbeddedValkey) -> None:
         client.flushall()
 
 
-def test_what_was_claimed_before_a_flush_is_claimed_again_and_costs_no_attempt(
+def test_messages_claimed_before_a_flush_are_claimed_again_and_lose_no_attempt(
     relay: Relay, here: Here, rows: Rows, stream: Stream, own_redis: EmbeddedValkey
 ) -> None:
     ids = rows.insert(200)
     assert here.claim().claimed == 200
     assert queued(own_redis)
     flush(own_redis)
-    relay.publish()
-    relay.claim()
+    relay.publish(**UNHURRIED)
+    relay.claim(**UNHURRIED)
     relay.beat()
     relay.ready()
     drained(rows)
@@ -35,7 +35,7 @@ def test_what_was_claimed_before_a_flush_is_claimed_again_and_costs_no_attempt(
     assert {(row.attempts, row.last_error_code) for row in rows.archived()} == {(1, "lease_expired")}
 
 
-def test_what_a_broker_forgot_does_not_wait_for_its_lease(
+def test_messages_whose_task_the_broker_lost_do_not_wait_for_their_lease(
     relay: Relay, rows: Rows, stream: Stream, own_redis: EmbeddedValkey
 ) -> None:
     relay.claim(**LONG)
@@ -56,7 +56,7 @@ def test_what_a_broker_forgot_does_not_wait_for_its_lease(
 def test_a_drain_goes_on_after_the_broker_lost_all_it_had(
     relay: Relay, rows: Rows, stream: Stream, own_redis: EmbeddedValkey, loss: str
 ) -> None:
-    workers = [relay.publish(max_in_flight=1000), relay.claim(max_in_flight=1000)]
+    workers = [relay.publish(max_in_flight=1000, **UNHURRIED), relay.claim(max_in_flight=1000, **UNHURRIED)]
     relay.beat()
     relay.ready()
     ids = rows.insert(MANY)

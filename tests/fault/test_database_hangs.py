@@ -24,7 +24,7 @@ from tests.proxy import Proxy, frozen
 MANY = 3000
 
 LONG = {"send_timeout": 8}
-"""The soft time limit strikes while the server stands still, and the hard one does not end the process."""
+"""While the server stands still, the soft time limit ends the send, and the hard one does not end the process."""
 
 
 def test_everything_is_delivered_after_the_server_stood_still(

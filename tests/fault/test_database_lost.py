@@ -11,7 +11,7 @@ from tests.fault.conftest import LONG, Here, OwnDatabase, archive_locked, check,
 MANY = 5000
 
 
-def test_what_was_sent_when_the_database_died_is_sent_again_with_the_cause(
+def test_a_message_sent_as_the_database_died_is_sent_again_with_the_cause(
     relay_on_own: Relay, database: OwnDatabase, stream: Stream
 ) -> None:
     worker = relay_on_own.publish(pool="solo")
@@ -34,10 +34,10 @@ def test_what_was_sent_when_the_database_died_is_sent_again_with_the_cause(
     assert (row.attempts, row.last_error_code) == (2, "unsettled")
 
 
-def test_what_a_crash_may_have_forgotten_does_not_wait_for_its_lease(
+def test_messages_whose_begin_a_crash_may_have_undone_do_not_wait_for_their_lease(
     relay_on_own: Relay, database: OwnDatabase
 ) -> None:
-    """It looks as if it were queued, whether its begin and its settle were undone or it is queued in truth."""
+    """On the row, a begin that was undone looks like a message in the queue."""
     relay_on_own.settings = relay_on_own.settings.replace(**LONG)
     here = Here(relay_on_own)
     here.broker.has_forgotten()

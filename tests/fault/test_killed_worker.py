@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import LONG, archive_locked, check, drained, waiting_for_locks
+from tests.fault.conftest import LONG, UNHURRIED, archive_locked, check, drained, waiting_for_locks
 
 
 @pytest.mark.parametrize("victim", ["worker", "pool process", "pool process, by the time limit"])
@@ -42,8 +42,8 @@ def test_messages_that_a_killed_process_sent_but_did_not_settle_are_soon_sent_ag
         assert f"outbox_tasks.publish[{id}] received" in worker.logs()
 
 
-def test_a_worker_that_is_stopped_in_order_repeats_nothing(relay: Relay, rows: Rows, stream: Stream) -> None:
-    small = {"bundle_size": 10, "max_in_flight": 500}
+def test_a_worker_that_sigterm_stops_sends_nothing_twice(relay: Relay, rows: Rows, stream: Stream) -> None:
+    small = {"bundle_size": 10, "max_in_flight": 500, **UNHURRIED}
     worker = relay.publish(concurrency=2, **small)
     relay.claim(**small)
     relay.beat(**small)
@@ -54,12 +54,12 @@ def test_a_worker_that_is_stopped_in_order_repeats_nothing(relay: Relay, rows: R
     worker.container.child.wait(60)  # billiard's pool may wait 30 s for a last result that nobody reads any more
     assert len(stream) < 5000
     worker.restart()
-    drained(rows)
+    drained(rows, 90)
     assert check(rows, stream, ids) == 0
     assert {row.attempts for row in rows.archived()} == {1}
 
 
-def test_what_kills_its_worker_or_can_not_even_be_read_ends_dead_and_takes_no_neighbour_with_it(
+def test_a_message_that_kills_its_worker_or_can_not_be_read_ends_dead_and_its_neighbours_are_sent(
     relay: Relay, rows: Rows, stream: Stream, engine: Engine, schema: str
 ) -> None:
     relay.publish(destinations=limited(relay))

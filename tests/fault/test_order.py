@@ -57,7 +57,7 @@ def values(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Withdrawn(Exception):
-    """The application thinks better of it, after it has written."""
+    """The application rolls back after it has written."""
 
 
 class Writers:
@@ -153,7 +153,7 @@ class Faults:
 
     @contextmanager
     def _hanging(self) -> Iterator[None]:
-        """A worker stands still in the middle of a send; and then goes on as if nothing were."""
+        """A worker stands still in the middle of a send, and goes on later."""
         with self._sending(self._other) as child:
             processes = [psutil.Process(self._other.pid), child]
             for process in processes:
@@ -182,7 +182,7 @@ class Faults:
 
 
 Numbers = dict[str, tuple[str, int]]
-"""Of each message its key, and its number there."""
+"""For each message its key, and its number within the key."""
 
 
 def by_key(ids: Iterable[str], numbers: Numbers) -> dict[str, list[int]]:

@@ -13,12 +13,12 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
+from outbox_tasks.local.binaries import valkey_server
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child, Group
-from outbox_tasks.local.servers import valkey_server
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import check, destinations, drained
+from tests.fault.conftest import UNHURRIED, check, destinations, drained
 
 SENTINEL = """
 port {port}
@@ -67,7 +67,7 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 @pytest.fixture
 def values(values: dict[str, Any], watched: Watched, stream: Stream) -> dict[str, Any]:
     options = {"broker_url": watched.url, "broker_transport_options": {"master_name": "shop"}}
-    return {**values, **options, "destinations": destinations(stream)}
+    return {**values, **UNHURRIED, **options, "destinations": destinations(stream)}
 
 
 def test_after_a_failover_all_go_on_with_the_new_master(

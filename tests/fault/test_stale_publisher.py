@@ -49,7 +49,7 @@ def paused(relay: Relay, here: Here, rows: Rows) -> tuple[Worker, psutil.Process
     return worker, child, id
 
 
-def test_who_wakes_up_after_another_has_sent_does_not_begin(
+def test_a_paused_worker_does_not_begin_a_message_that_another_has_sent(
     relay: Relay, here: Here, rows: Rows, stream: Stream, published_by_another: PublishedByAnother
 ) -> None:
     worker, child, id = paused(relay, here, rows)
@@ -62,7 +62,7 @@ def test_who_wakes_up_after_another_has_sent_does_not_begin(
     assert (row.attempts, row.last_error_code) == (1, "lease_expired")
 
 
-def test_who_waits_for_the_row_while_another_claims_it_does_not_begin(
+def test_a_worker_that_waits_for_the_row_while_another_claims_it_does_not_begin(
     relay: Relay, here: Here, rows: Rows, stream: Stream, engine: Engine, schema: str
 ) -> None:
     worker, child, id = paused(relay, here, rows)
@@ -77,7 +77,7 @@ def test_who_waits_for_the_row_while_another_claims_it_does_not_begin(
     assert (row.lease, row.attempts, row.begun, stream.ids()) == (lease, 0, False, [])
 
 
-def test_who_wakes_up_after_another_has_sent_does_not_settle(
+def test_a_paused_worker_does_not_settle_a_message_that_another_has_sent(
     relay: Relay,
     here: Here,
     rows: Rows,
