@@ -1,12 +1,7 @@
 """Celery tasks: `celery://?task=shop.tasks.on_event&queue=shop&broker=redis://…`, one task a message.
 
 A task stored by `outbox.delay` and the like goes to its queue byte for byte as Celery would have sent it, with the
-trace context as one more header. Of the options, only `broker` matters to it.
-
-Any other message becomes a task. Without `task`, the event type is the task's name; without `queue`, it goes to
-the queue `celery`. It is called with the payload, decoded from JSON, as its only argument; its id is the message's id,
-and the CloudEvents attributes (`ce_id`, `ce_type`, …) and the message's own headers are its headers. Without `broker`,
-tasks go through the relay's own broker.
+trace context as one more header. Of the options, only `broker` matters to it. Any other message becomes a task.
 """
 
 from __future__ import annotations

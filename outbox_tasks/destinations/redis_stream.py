@@ -1,9 +1,6 @@
 """Redis Streams: `redis+stream://host:port/db/stream`, one XADD a message, pipelined.
 
-Without a stream in the path, the stream has the destination's name. `?maxlen=100000` trims it, roughly, to that
-many entries. TLS: `rediss+stream://`. Redis Streams have no CloudEvents binding; the fields are `ce_id`, `ce_type`,
-`ce_source`, `ce_time`, `ce_subject`, `ce_partitionkey`, `ce_dataref`, `ce_eventid`, `ce_traceparent`, `content_type`,
-`data`, and the message's own headers as `h_<name>`.
+Redis Streams have no CloudEvents binding: docs/destinations.md says what the fields are.
 """
 
 from __future__ import annotations

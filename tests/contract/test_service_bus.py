@@ -214,7 +214,6 @@ class TestUrls:
             ("azureservicebus:///orders", "NAMESPACE"),
             ("azureservicebus://p:hunter2@shop.example/orders#hunter2", "NAMESPACE"),
             ("azureservicebus://p:hunter2@shop.example/orders?session=hunter2", "The options of azureservicebus://"),
-            ("azureservicebus://p:hunter2@shop.example/orders?sessions=yes", "true or false"),
             ("azureservicebus://p:hunter2@shop.example/no%20name", "not the name"),
             ("azureservicebus://hunter2@shop.example/orders", "go together"),
             ("azureservicebus://p:hunter2;EntityPath=x@shop.example/orders", "no semicolons"),

@@ -1,13 +1,7 @@
 """Amazon SQS and SNS: `sqs://[key:secret@]region/[account/]queue`, `sns://[key:secret@]region/account/topic`.
 
-Instead of `account/name` there may be an ARN. Without credentials in the URL, boto3 looks for them where it always
-does. Options: `endpoint` (an emulator, a VPC endpoint), `session_token`, `profile`. Names that end in `.fifo` are FIFO
-queues and topics: the key becomes the group, the id the deduplication id.
-
-Neither has a CloudEvents binding. The body is the payload, and the message attributes, all of them texts, are
-`ce_id`, `ce_type`, `ce_source`, `ce_time`, `ce_subject`, `ce_partitionkey`, `ce_dataref`, `ce_eventid`,
-`ce_traceparent`, `ce_tracestate`, `content_type` and, since a message may have ten of them, the own headers as one
-JSON object, `headers`. A payload that is not text as SQS understands it goes as Base64, with `body_encoding`.
+Names that end in `.fifo` are FIFO queues and topics: the key becomes the group, the id the deduplication id. Neither
+service has a CloudEvents binding: docs/destinations/aws.md says what the message attributes are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """gRPC: `grpc://host:port`, CloudEvents in their protobuf format, a bundle in one call; `grpcs://` is TLS.
 
 The other end implements the service `OutboxReceiver` of `proto/outbox_receiver.proto`, which answers for each message.
-The options: `token` (sent as `authorization: Bearer …`), `max_message_size` (bytes of a call, 4 MiB as servers take
-by default), `authority`, and for TLS `ca_file`, `cert_file` and `key_file`.
 """
 
 from __future__ import annotations

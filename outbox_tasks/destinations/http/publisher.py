@@ -1,9 +1,7 @@
 """Webhooks: `https://shop.example/hooks?outbox_secret=whsec_…`, one POST a message, several at a time.
 
-CloudEvents 1.0 HTTP binding, binary mode: the attributes are `ce-` headers, the body is the payload. The message's own
-headers go along as they are, unless HTTP, CloudEvents or the signature own the name. Options have the prefix `outbox_`
-and stay here; the rest of the query is the endpoint's. With `outbox_secret` requests are signed as Standard Webhooks
-say (https://www.standardwebhooks.com). Addresses of private networks are refused without `outbox_private=allow`.
+CloudEvents 1.0 HTTP binding, binary mode. The message's own headers go along as they are, unless HTTP, CloudEvents or
+the signature own the name.
 """
 
 from __future__ import annotations

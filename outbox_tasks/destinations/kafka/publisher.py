@@ -1,8 +1,6 @@
 """Kafka: `kafka://[user:password@]host[:port][,host[:port]…]/topic`, through librdkafka (confluent-kafka).
 
-Without a topic in the path, the topic has the destination's name. The producer is idempotent and waits for all in-sync
-replicas; the message's key is the record's key. CloudEvents' Kafka binding, binary mode: headers `ce_id`, `ce_type`, …
-and `content-type`, the payload unchanged as the value; the message's own headers keep their names.
+The producer is idempotent and waits for all in-sync replicas. CloudEvents' Kafka binding, binary mode.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """Queues and exchanges through kombu: RabbitMQ, lists and pub/sub of Redis, Azure Storage Queues.
 
-    amqp://user:password@host:port/vhost?queue=orders
-    amqp://user:password@host:port/vhost?exchange=shop&routing_key=orders
-    redis://:password@host:port/db/queue         redis://host:port/db?fanout=channel
-    azurestoragequeues://KEY@https://account.queue.core.windows.net?queue=orders
-
-TLS: `amqps://`, `rediss://`. Over RabbitMQ the messages are plain AMQP 0-9-1, over the others what kombu makes of
-them, for any consumer that uses kombu. The CloudEvents attributes are headers `ce-<name>` over all of them alike, as
-the CloudEvents binding for RabbitMQ has it, so that a consumer may change its broker and read on.
+Over RabbitMQ the messages are plain AMQP 0-9-1, over the others what kombu makes of them, for any consumer that uses
+kombu. Over all of them the CloudEvents attributes are headers `ce-<name>`, as in the binding for RabbitMQ.
 """
 
 from __future__ import annotations

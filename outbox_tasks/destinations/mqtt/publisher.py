@@ -1,9 +1,7 @@
 """MQTT 5: `mqtt://user:password@host:1883/topic`, published with QoS 1, as many at once as the server takes.
 
-Without a topic in the path, it is the destination's name; `?retain=true` lets the server keep the last message of the
-topic. `mqtts://host:8883/topic` is TLS, with the certificates that the system trusts. The user properties are those of
-the CloudEvents binding for MQTT, binary mode (`id`, `type`, …, without prefix), and the message's own headers as
-`h_<name>`, which can't be taken for an attribute; the content type is MQTT's own.
+The user properties are those of the CloudEvents binding for MQTT, binary mode (without prefix). The message's own
+headers are `h_<name>`, so that none can be taken for an attribute.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """NATS JetStream: `nats://user:password@host:4222/subject`, published with acknowledgement, a bundle at once.
 
-`nats://token@host/subject` logs in with a token; several hosts of a cluster stand with commas between them. Without a
-subject in the path, it is the destination's name; `?by_type=true` adds the event type to it (`shop.order.created`).
-`?tls=true` insists on TLS, with the certificates that the system trusts. The headers are those of the CloudEvents
-binding for NATS, binary mode (`ce-id`, …), with the message's own beside them, and `Nats-Msg-Id` is the message's id,
-by which JetStream drops repetitions.
+The headers are those of the CloudEvents binding for NATS, binary mode (`ce-id`, …), with the message's own beside them.
+`Nats-Msg-Id` is the message's id, by which JetStream drops repetitions.
 """
 
 from __future__ import annotations

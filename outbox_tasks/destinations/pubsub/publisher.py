@@ -1,12 +1,7 @@
-"""Google Cloud Pub/Sub: `pubsub://project/topic`, a bundle in as few requests as may be.
+"""Google Cloud Pub/Sub: `pubsub://project/topic`, a bundle in as few requests as possible.
 
-Without a topic in the path, it is the destination's name. Options: `credentials` (the key file of a service account;
-else Google's Application Default Credentials), `endpoint` (a region's), `emulator` (`host:port`, plaintext; else the
-variable PUBSUB_EMULATOR_HOST), `ordering` (`key`, or `none`).
-
-The key becomes the ordering key. A request may carry only one of these, so that a bundle with many keys is as many
-requests, side by side; `ordering=none` sends it as one, for topics whose subscriptions don't order. The attributes are
-those of the CloudEvents binding for Pub/Sub, binary mode (`ce-id`, …), with the message's own headers beside them.
+The key becomes the ordering key. A request may carry only one of them, so a bundle with many keys is as many requests,
+side by side; `ordering=none` sends it as one. The attributes are those of the CloudEvents binding, binary mode.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """Azure Service Bus: `azureservicebus://POLICY:KEY@NAMESPACE.servicebus.windows.net/QUEUE_OR_TOPIC`, in batches.
 
-Without a policy and its key, azure-identity looks for credentials. Without a path, the queue or topic has the
-destination's name. Options: `sessions=true` (the key is the session), `ca_file`, and `development_emulator=true`
-(Microsoft's emulator, without TLS). CloudEvents' AMQP binding, binary mode: application properties `cloudEvents_id`,
-`cloudEvents_type`, …, with the message's own headers beside them; the message id is the message's, by which duplicate
-detection drops repetitions.
+CloudEvents' AMQP binding, binary mode. The message id is the message's, by which duplicate detection drops repetitions.
 """
 
 from __future__ import annotations
