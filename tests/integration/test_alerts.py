@@ -85,7 +85,7 @@ def broken(destination: str = "orders") -> dict[str, Occurrence]:
     return {f"breaker {destination}": Occurrence("breaker", destination, {"code": "connection", "error": "refused"})}
 
 
-class TestTelling:
+class TestSending:
     def test_an_alert_is_sent_once_with_how_often_it_happened(self, table: AlertTable) -> None:
         [row] = table.record(dead(3))
         assert (row.kind, row.destination, row.told, row.count) == ("dead_letter", "orders", 3, 3)
@@ -100,7 +100,7 @@ class TestTelling:
             "breaker orders": 4,
         }
 
-    def test_again_after_a_while_with_what_happened_meanwhile(
+    def test_it_is_sent_again_after_a_while_with_what_happened_meanwhile(
         self, table: AlertTable, later: Callable[[float], None]
     ) -> None:
         table.record(dead(5))
@@ -124,7 +124,7 @@ class TestTelling:
 
 
 class TestTheEnd:
-    def test_of_a_breaker_is_told_once_it_has_been_closed_for_a_while(
+    def test_the_end_of_a_breaker_is_sent_once_after_a_while(
         self, table: AlertTable, store: Store, later: Callable[[float], None]
     ) -> None:
         for _ in range(5):
@@ -144,14 +144,14 @@ class TestTheEnd:
             assert table.end() == []
             assert table.record(broken()) == []
 
-    def test_makes_the_next_one_a_new_alert(self, table: AlertTable, later: Callable[[float], None]) -> None:
+    def test_what_comes_later_is_a_new_alert(self, table: AlertTable, later: Callable[[float], None]) -> None:
         table.record(broken())
         later(REPEAT * QUIET + 1)
         assert len(table.end()) == 1
         [row] = table.record(broken())
         assert (row.count, row.over_at) == (1, None)
 
-    def test_of_dead_letters_comes_when_none_is_left_and_is_not_told(
+    def test_the_end_of_dead_letters_comes_when_none_is_left_and_is_not_sent(
         self, table: AlertTable, later: Callable[[float], None], rows: Rows
     ) -> None:
         [id] = rows.insert(status="dead", dead_at=seconds_from_now(0), last_error_code="http_400")
@@ -165,7 +165,7 @@ class TestTheEnd:
         assert table.end() == []
         assert table.known(9)[0].over_at is not None
 
-    def test_is_found_by_a_few_look_ups_whatever_is_dead(
+    def test_a_few_look_ups_find_it_among_many_dead(
         self, table: AlertTable, store: Store, rows: Rows, later: Callable[[float], None]
     ) -> None:
         rows.insert(20_000, status="dead", dead_at=seconds_from_now(-86_400))
@@ -175,7 +175,7 @@ class TestTheEnd:
         plan = explained(store, telling.end_alerts(store.tables), {"quiet": 60.0, "posting": True})
         assert pages(plan) < 60
 
-    def test_is_forgotten_after_a_month(self, table: AlertTable, later: Callable[[float], None]) -> None:
+    def test_an_alert_is_deleted_after_a_month(self, table: AlertTable, later: Callable[[float], None]) -> None:
         table.record(broken())
         table.record(dead())
         later(REPEAT)
@@ -187,8 +187,8 @@ class TestTheEnd:
         assert table.known(9) == []
 
 
-class TestLooking:
-    def test_is_done_by_one_of_the_cluster_at_a_time(
+class TestChecks:
+    def test_one_process_of_the_cluster_checks_at_a_time(
         self, new_table: MakeTable, later: Callable[[float], None]
     ) -> None:
         tables = [new_table() for _ in range(3)]
@@ -221,7 +221,7 @@ class TestLooking:
 
 
 class TestPosting:
-    def test_is_for_one_process_at_a_time_and_tried_again(
+    def test_one_process_posts_at_a_time_and_tries_again(
         self, new_table: MakeTable, web: Receiver, later: Callable[[float], None]
     ) -> None:
         one, other = (new_table(alert_webhook=web.url) for _ in range(2))
@@ -242,7 +242,7 @@ class TestPosting:
         later(86_400)
         assert list(one.lease_posts()) == []
 
-    def test_is_done_by_another_when_one_died_over_it(
+    def test_another_process_posts_if_one_died(
         self, new_table: MakeTable, web: Receiver, later: Callable[[float], None]
     ) -> None:
         one, other = (new_table(alert_webhook=web.url) for _ in range(2))
@@ -254,7 +254,7 @@ class TestPosting:
         later(60)
         assert len(other.lease_posts()) == 1
 
-    def test_what_is_told_meanwhile_is_posted_too(
+    def test_an_alert_that_is_sent_meanwhile_is_posted_too(
         self, new_table: MakeTable, web: Receiver, later: Callable[[float], None]
     ) -> None:
         table = new_table(alert_webhook=web.url)
@@ -265,7 +265,7 @@ class TestPosting:
         table.posted(taken)
         assert len(table.lease_posts()) == 1
 
-    def test_is_given_up_at_last(
+    def test_it_gives_up_after_many_tries(
         self, new_table: MakeTable, web: Receiver, later: Callable[[float], None], caplog: pytest.LogCaptureFixture
     ) -> None:
         table = new_table(alert_webhook=web.url)
@@ -276,7 +276,7 @@ class TestPosting:
         assert list(table.lease_posts()) == []
         assert "after 100 tries" in caplog.text
 
-    def test_needs_a_webhook(self, table: AlertTable) -> None:
+    def test_nothing_is_posted_without_a_webhook(self, table: AlertTable) -> None:
         table.record(dead())
         assert list(table.lease_posts()) == []
 

@@ -82,7 +82,7 @@ def test_while_slots_are_free_it_takes_anything(take: Any) -> None:
     assert take(4, 3, full=False) == MUCH
 
 
-def test_one_process_is_not_left_to_anybody(take: Any) -> None:
+def test_a_single_process_takes_anything(take: Any) -> None:
     assert [take(1, 0), take(1, 0)] == [LITTLE, MUCH]
 
 

@@ -203,9 +203,7 @@ class TestCounters:
                 found[row.destination, row.outcome] += row.count
         return dict(found)
 
-    def test_of_what_was_settled_are_written_though_nothing_else_happens(
-        self, counters: Counters, app: Celery, rows: Rows
-    ) -> None:
+    def test_outcomes_are_written_soon(self, counters: Counters, app: Celery, rows: Rows) -> None:
         steps = [Step.SENT] * 3 + [Step.RETRY, Step.DEAD, Step.STALE]
         tickets = tuple(Ticket(str(n), 1, "e") for n in range(len(steps)))
         verdicts = [Verdict(ticket, step) for ticket, step in zip(tickets, steps, strict=True)]
@@ -213,7 +211,7 @@ class TestCounters:
         expected = {("orders", "sent"): 3, ("orders", "retry"): 1, ("orders", "dead"): 1, ("orders", "stale"): 1}
         eventually(lambda: self.counted(rows) == expected)
 
-    def test_of_processes_add_up_and_show_as_rates(
+    def test_counts_of_processes_add_up_and_show_as_rates(
         self, counters: Counters, store: Store, rows: Rows, run: Run
     ) -> None:
         other = Counters(lambda: store)
@@ -225,7 +223,7 @@ class TestCounters:
         assert 1500 / 5 <= orders["sent"] <= 1500 / 4
         assert 15 / 5 <= orders["failed"] <= 15 / 4
 
-    def test_of_other_apps_are_not_ours(self, counters: Counters, rows: Rows) -> None:
+    def test_another_app_is_not_counted(self, counters: Counters, rows: Rows) -> None:
         with Celery("other", set_as_current=False) as other:
             claimed.send(sender=other, tally=Tally(claimed=1), seconds=0.1)
         assert counters.flush()
@@ -241,7 +239,7 @@ class TestCounters:
         assert (claim["claimed"], claim["bundles"], claim["held_back"]) == (7, 2, True)
         assert (claim["waiting"], claim["seconds"]) == (300, 0.25)
 
-    def test_are_kept_while_the_database_is_away_but_not_without_bound(self, store: Store, rows: Rows) -> None:
+    def test_counts_are_kept_while_the_database_is_away_up_to_a_bound(self, store: Store, rows: Rows) -> None:
         away = True
 
         def reach() -> Store:
@@ -265,7 +263,7 @@ class TestCounters:
         counters._own.get().counts.clear()
         counters.close()
 
-    def test_are_not_written_twice_by_a_fork(self, counters: Counters, rows: Rows) -> None:
+    def test_a_forked_process_does_not_write_its_parents_counts(self, counters: Counters, rows: Rows) -> None:
         counters.count("orders", ["sent"])
         if not (pid := os.fork()):
             counters.count("mails", ["sent"])

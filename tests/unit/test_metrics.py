@@ -115,7 +115,7 @@ def count_nothing() -> Samples:
     return samples(exposition()[0])
 
 
-def test_there_are_zeros_before_anything_happens_or_an_increase_could_not_be_seen(fresh: Fresh) -> None:
+def test_counts_begin_at_zero(fresh: Fresh) -> None:
     found = fresh(count_nothing)
     assert ({"destination": "orders", "outcome": "dead"}, 0) in found["outbox_messages_total"]
     assert ({"destination": "orders", "cause": "unsettled"}, 0) in found["outbox_claimed_again_total"]
@@ -164,7 +164,7 @@ def count_odd_ones() -> Samples:
     return samples(exposition()[0])
 
 
-def test_what_anybody_writes_into_rows_or_answers_spoils_nothing(fresh: Fresh) -> None:
+def test_odd_ages_and_many_codes_do_no_harm(fresh: Fresh) -> None:
     found = fresh(count_odd_ones)
     [(_, total)] = found["outbox_latency_seconds_sum"]
     assert 0 <= total < 1e10
@@ -192,7 +192,7 @@ def count_in_forks() -> tuple[Samples, Samples, list[str]]:
     return first, second, files
 
 
-def test_processes_are_added_up_also_those_that_were_killed(fresh: Fresh) -> None:
+def test_a_scrape_adds_up_all_processes_also_killed_ones(fresh: Fresh) -> None:
     first, second, files = fresh(count_in_forks)
     sent = [[each for each in found["outbox_messages_total"] if each[1]] for found in (first, second)]
     assert sent == [[({"destination": "orders", "outcome": "sent"}, n)] for n in (13, 313)]
@@ -266,7 +266,7 @@ def count_late() -> Samples:
     return samples(exposition()[0])
 
 
-def test_it_counts_although_the_application_has_imported_the_client_before(fresh: Fresh) -> None:
+def test_an_application_may_import_the_client_first(fresh: Fresh) -> None:
     found = fresh(count_late)
     assert [value for _, value in found["outbox_messages_total"] if value] == [1]
 
@@ -283,7 +283,7 @@ def begin_and_leave() -> tuple[list[str], list[str]]:
     return during, os.listdir(tempfile.gettempdir())  # noqa: PTH208
 
 
-def test_its_own_directory_goes_with_the_main_process_and_not_with_one_of_its_pool(fresh: Fresh) -> None:
+def test_the_main_process_removes_its_directory(fresh: Fresh) -> None:
     during, after = fresh(begin_and_leave)
     assert [name.startswith("outbox-metrics-") for name in during] == [True]
     assert after == []
@@ -322,9 +322,7 @@ def begin_and_be_killed() -> str:
     return path
 
 
-def test_the_directory_of_a_killed_worker_is_removed_by_the_next_and_never_that_of_a_living_one(
-    fresh: Fresh, directory: Path
-) -> None:
+def test_a_worker_removes_the_directories_of_killed_workers_only(fresh: Fresh, directory: Path) -> None:
     abandoned = Path(fresh(begin_and_be_killed))
     assert abandoned.exists()
     fresh(begin_and_leave)
