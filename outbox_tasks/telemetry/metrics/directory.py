@@ -54,7 +54,7 @@ def count_here() -> None:
 
 @cache
 def _value_class() -> Any:
-    """One for all metrics: each opens the files anew."""
+    """One class for all metrics: each class opens the files by itself."""
     return values.MultiProcessValue(lambda: _place.get()[0])  # type: ignore[no-untyped-call]
 
 
