@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,19 @@ def headings(page: Path) -> set[str]:
     """As GitHub names them in links."""
     found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+def test_the_map_shows_the_rooms_on_the_floors_of_the_import_rules() -> None:
+    [contract] = [
+        one
+        for one in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+            "contracts"
+        ]
+        if one["type"] == "layers" and one.get("exhaustive")
+    ]
+    [block] = re.findall(r"```\n(cli .*?)```", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.DOTALL)
+    shown = [set(line.split("  ")[0].split(" · ")) for line in block.splitlines() if not line.startswith(" ")]
+    assert shown == [set(layer.split(" | ")) for layer in contract["layers"] if layer != "__main__"]
 
 
 def test_the_map_names_files_and_names_that_exist() -> None:
