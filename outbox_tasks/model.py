@@ -124,7 +124,10 @@ class Bundle:
 FAILED_TOGETHER, FAILED_ALONE = "failed_together", "failed_alone"
 """Codes of messages whose send failed unexpectedly: several together, or one alone."""
 
-ALONE_AFTER = ("unsettled", FAILED_TOGETHER, FAILED_ALONE)
+UNSETTLED = "unsettled"
+"""The code of a message whose send began, and nobody knows how it ended."""
+
+ALONE_AFTER = (UNSETTLED, FAILED_TOGETHER, FAILED_ALONE)
 """A message with one of these codes may have failed its last bundle. So it travels alone."""
 
 

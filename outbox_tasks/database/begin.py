@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import (
     Float,
     Integer,
+    Table,
     Text,
     Uuid,
     bindparam,
@@ -24,7 +25,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.sql import Update
+from sqlalchemy.sql import ColumnElement, Update
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from outbox_tasks.database.pieces import (
@@ -39,8 +40,8 @@ from outbox_tasks.database.pieces import (
     seconds,
 )
 from outbox_tasks.database.schema import Tables
-from outbox_tasks.database.settle import UNSETTLED
 from outbox_tasks.database.slots import taken
+from outbox_tasks.model import UNSETTLED
 
 
 def begin(t: Tables) -> Update:
@@ -54,7 +55,6 @@ def begin(t: Tables) -> Update:
     m = t.messages
     ticket = json_rows("ticket", id=Uuid, attempt=Integer)
     slot = taken(t)
-    since = func.coalesce(m.c.deliver_at, m.c.created_at)
     lost = noted(m, "begun again", attempt=m.c.attempts, code=UNSETTLED, by=m.c.locked_by)
     # In one subquery: it runs once, before any row is looked up.
     may = select(or_(bindparam("room", type_=Integer).is_(None), exists(select(slot.c.slot)))).scalar_subquery()
@@ -71,23 +71,29 @@ def begin(t: Tables) -> Update:
             history=case((m.c.begun, lost), else_=m.c.history),
             locked_until=func.greatest(m.c.locked_until, func.clock_timestamp() + seconds("hold")),
         )
-        .returning(
-            cast(m.c.id, Text).label("id"),
-            m.c.event_type,
-            m.c.destination,
-            m.c.key,
-            m.c.payload,
-            m.c.content_type,
-            # Mostly empty, and then not worth parsing. As text, and the time as a number: one value that the driver
-            # can't read, and anybody can write such values, would lose the whole answer.
-            cast(func.nullif(m.c.headers, cast(literal_column("'{}'"), JSONB)), Text).label("headers"),
-            m.c.aggregate_type,
-            m.c.aggregate_id,
-            cast(extract("epoch", m.c.created_at), Float).label("created_at"),
-            m.c.attempts,
-            m.c.latest,
-            elapsed(since, func.clock_timestamp()).label("age"),
-        )
+        .returning(*_fetched(m))
+    )
+
+
+def _fetched(m: Table) -> tuple[ColumnElement[Any], ...]:
+    """The fields of a `LeasedMessage`, in their order."""
+    due_since = func.coalesce(m.c.deliver_at, m.c.created_at)
+    return (
+        cast(m.c.id, Text).label("id"),
+        m.c.event_type,
+        m.c.destination,
+        m.c.key,
+        m.c.payload,
+        m.c.content_type,
+        # Mostly empty, and then not worth parsing. As text, and the time as a number: one value that the driver
+        # can't read, and anybody can write such values, would lose the whole answer.
+        cast(func.nullif(m.c.headers, cast(literal_column("'{}'"), JSONB)), Text).label("headers"),
+        m.c.aggregate_type,
+        m.c.aggregate_id,
+        cast(extract("epoch", m.c.created_at), Float).label("created_at"),
+        m.c.attempts,
+        m.c.latest,
+        elapsed(due_since, func.clock_timestamp()).label("age"),
     )
 
 

@@ -50,7 +50,7 @@ from outbox_tasks.database.pieces import (
     seconds,
 )
 from outbox_tasks.database.schema import DEAD, PENDING, Tables
-from outbox_tasks.model import ALONE_AFTER
+from outbox_tasks.model import ALONE_AFTER, UNSETTLED
 
 SHARE: dict[str, Any] = {
     "destination": Text, "size": Integer, "ceiling": Integer, "oldest": Float, "longest": Integer, "blocks": Boolean,
@@ -131,23 +131,7 @@ def _too_old(m: FromClause, share: FromClause) -> ColumnElement[bool]:
 
 def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None = None) -> Update:
     """Lease the rows of `picked`, which has the columns of `state`, ceiling and oldest. Returns a `Claimed` of each."""
-    unsettled, spent, too_old = picked.c.begun, is_spent(picked, picked), _too_old(picked, picked)
-    expired = picked.c.lease.is_not(None)
-    begun_by = never_settled(picked.c.attempts, picked.c.locked_by)
-    aged = func.format(
-        "not delivered within %s seconds; the last error was: %s",
-        picked.c.oldest,
-        func.coalesce(m.c.last_error, "none"),
-    )
-    waited = func.format("claimed by %s, and the lease ran out before it was begun", picked.c.locked_by)
-    code = case(
-        (unsettled, literal("unsettled")),
-        (too_old, literal("too_old")),
-        (spent, func.coalesce(m.c.last_error_code, literal("attempts_exhausted"))),
-        (expired, literal("lease_expired")),
-    )
-    fate = case((spent, literal("dead")), else_=literal("claimed again"))
-    entry = noted(m, fate, attempt=picked.c.attempts, code=code, by=picked.c.locked_by)
+    spent, unsettled, expired = is_spent(picked, picked), picked.c.begun, picked.c.lease.is_not(None)
     return (
         update(m)
         .where(probe(m.c.id, picked.c.id))
@@ -158,28 +142,52 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
             begun=false(),
             status=case((spent, literal(DEAD)), else_=literal(PENDING)),
             dead_at=case((spent, func.clock_timestamp())),
-            last_error_code=case(
-                (unsettled, "unsettled"),
-                (too_old, "too_old"),
-                (spent, func.coalesce(m.c.last_error_code, "attempts_exhausted")),
-                (expired, func.coalesce(m.c.last_error_code, "lease_expired")),
-                else_=m.c.last_error_code,
-            ),
-            last_error=case(
-                (unsettled, begun_by),
-                (too_old, aged),
-                (expired, func.coalesce(m.c.last_error, waited)),
-                else_=m.c.last_error,
-            ),
-            history=case((or_(unsettled, spent, expired), entry), else_=m.c.history),
+            **_causes(m, picked),
         )
         .returning(
             *_claimed(m, is_alone(picked)),
             (false() if superseded is None else superseded).label("superseded"),
-            case((unsettled, "unsettled"), (expired, "lease_expired")).label("cause"),
+            case((unsettled, UNSETTLED), (expired, "lease_expired")).label("cause"),
             size(m).label("size"),
         )
     )
+
+
+def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
+    """The columns that say why the last lease of a row ended, or why it is a dead letter now."""
+    unsettled, spent, too_old = picked.c.begun, is_spent(picked, picked), _too_old(picked, picked)
+    expired = picked.c.lease.is_not(None)
+    begun_by = never_settled(picked.c.attempts, picked.c.locked_by)
+    aged = func.format(
+        "not delivered within %s seconds; the last error was: %s",
+        picked.c.oldest,
+        func.coalesce(m.c.last_error, "none"),
+    )
+    waited = func.format("claimed by %s, and the lease ran out before it was begun", picked.c.locked_by)
+    code = case(
+        (unsettled, literal(UNSETTLED)),
+        (too_old, literal("too_old")),
+        (spent, func.coalesce(m.c.last_error_code, literal("attempts_exhausted"))),
+        (expired, literal("lease_expired")),
+    )
+    fate = case((spent, literal(DEAD)), else_=literal("claimed again"))
+    entry = noted(m, fate, attempt=picked.c.attempts, code=code, by=picked.c.locked_by)
+    return {
+        "last_error_code": case(
+            (unsettled, UNSETTLED),
+            (too_old, "too_old"),
+            (spent, func.coalesce(m.c.last_error_code, "attempts_exhausted")),
+            (expired, func.coalesce(m.c.last_error_code, "lease_expired")),
+            else_=m.c.last_error_code,
+        ),
+        "last_error": case(
+            (unsettled, begun_by),
+            (too_old, aged),
+            (expired, func.coalesce(m.c.last_error, waited)),
+            else_=m.c.last_error,
+        ),
+        "history": case((or_(unsettled, spent, expired), entry), else_=m.c.history),
+    }
 
 
 def recall(t: Tables) -> Update:

@@ -78,8 +78,14 @@ def horizon(t: Tables) -> Select[Any]:
         .cte("last")
         .prefix_with("MATERIALIZED")
     )
+    marks = _marks(t, last)
+    return select(last.c.high, marks.c["class"], marks.c.floor).select_from(last.outerjoin(marks, true()))
+
+
+def _marks(t: Tables, last: CTE) -> FromClause:
+    """The marks of the transactions that are writing, and the numbers that they allow."""
     low, kind = cast(LOCKS.c.objid, BigInteger), cast(LOCKS.c.classid, BigInteger)
-    marks = (
+    return (
         select(
             kind.label("class"),
             (last.c.high - (last.c.high - low).op("&", return_type=BigInteger)(literal(MARK))).label("floor"),
@@ -99,7 +105,6 @@ def horizon(t: Tables) -> Select[Any]:
         .correlate(last)
         .lateral("mark")
     )
-    return select(last.c.high, marks.c["class"], marks.c.floor).select_from(last.outerjoin(marks, true()))
 
 
 def claim_keys(t: Tables) -> CompoundSelect[Any]:

@@ -46,10 +46,7 @@ from outbox_tasks.database.pieces import (
 )
 from outbox_tasks.database.schema import DEAD, PENDING, Tables
 from outbox_tasks.database.slots import freed
-from outbox_tasks.model import FAILED_TOGETHER
-
-UNSETTLED = "unsettled"
-"""The code of a message whose send began, and nobody knows how it ended."""
+from outbox_tasks.model import FAILED_TOGETHER, UNSETTLED
 
 
 def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
