@@ -103,7 +103,7 @@ class Broker:
     def wake_claim(self) -> bool:
         """Send a claim task, unless one waits already: that one will see what we have committed."""
         with self.producer() as producer:
-            if _length(producer, CLAIM_QUEUE):
+            if queue_length(producer, CLAIM_QUEUE):
                 return False
             self._enqueue(producer, CLAIM_QUEUE, CLAIM_TASK, str(uuid4()))
         return True
@@ -111,7 +111,7 @@ class Broker:
     def waiting(self) -> int:
         """At most how many messages are queued for the publish workers: each bundle counts as a full one."""
         with self.producer() as producer:
-            return _length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
+            return queue_length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
 
     def has_forgotten(self) -> bool:
         """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. It tells this once, to
@@ -127,7 +127,7 @@ class Broker:
     def lengths(self) -> dict[str, int]:
         """How many of Celery's messages wait in each of the relay's queues."""
         with self.producer() as producer:
-            return {queue: _length(producer, queue) for queue in QUEUES}
+            return {queue: queue_length(producer, queue) for queue in QUEUES}
 
     def send(self, bundles: Sequence[Bundle]) -> None:
         """Enqueue bundles, all in one batch where the transport has batches."""
@@ -240,7 +240,8 @@ def _priority(producer: Producer, lane: int) -> int:
     return int(steps[min(lane, len(steps) - 1)]) if steps else LAST_LANE - lane
 
 
-def _length(producer: Producer, queue: str) -> int:
+def queue_length(producer: Producer, queue: str) -> int:
+    """How many messages wait in a queue."""
     length = redis_length(producer.channel, queue)
     if length is not None:
         return length

@@ -10,7 +10,7 @@ from celery import Task
 from celery.utils.functional import firstmethod
 from kombu import Exchange
 
-from outbox_tasks.broker.broker import AT_ONCE, Broker, _length
+from outbox_tasks.broker.broker import AT_ONCE, Broker, queue_length
 from outbox_tasks.broker.names import WAIT
 from outbox_tasks.errors import BrokerUnreachable
 
@@ -81,7 +81,7 @@ class RelayTask(Task):
     def _send(self, message: Any, headers: dict[str, Any]) -> None:
         amqp = self.app.amqp
         with self.broker.producer() as producer:
-            if self.once and _length(producer, self.home):
+            if self.once and queue_length(producer, self.home):
                 return
             amqp.send_task_message(
                 producer,

@@ -49,7 +49,8 @@ def register(app: Celery, settings: Settings) -> Resources:
     # Not shared: Celery would add them to every other app of the process too.
     common: dict[str, Any] = {"base": RelayTask, "broker": resources.broker, "shared": False}
     _add_claim(resources, common)
-    _add_publish(resources, common)
+    publishing = _publishing(resources, common)
+    _add_bundle(resources, publishing, _add_publish(resources, publishing))
     _add_maintain(resources, common)
     _connect_signals(app, resources)
     app.steps["consumer"].update((CheckMessages, ReconnectSoon, ReserveProcess))
@@ -102,9 +103,9 @@ def _end_lost_leases(resources: Resources) -> None:
         log.warning("leases that nobody will use were not ended: %s", error)
 
 
-def _add_publish(resources: Resources, common: dict[str, Any]) -> None:
-    """Add the publish task and the bundle task, which is several publish tasks in one."""
-    publishing = {
+def _publishing(resources: Resources, common: dict[str, Any]) -> dict[str, Any]:
+    """The options of a task that sends messages."""
+    return {
         **common,
         "home": PUBLISH_QUEUE,
         "bind": True,
@@ -115,6 +116,8 @@ def _add_publish(resources: Resources, common: dict[str, Any]) -> None:
         "throws": (DeadLetter, DatabaseUnavailable),
     }
 
+
+def _add_publish(resources: Resources, publishing: dict[str, Any]) -> Task:
     @resources.app.task(
         name=PUBLISH_TASK,
         Request="outbox_tasks.worker.bundles:PublishRequest",
@@ -138,6 +141,12 @@ def _add_publish(resources: Resources, common: dict[str, Any]) -> None:
             wake_claim(resources, bundle)
         return conclude(self, resources, bundle, verdict)
 
+    return outbox_publish
+
+
+def _add_bundle(resources: Resources, publishing: dict[str, Any], publish: Task) -> None:
+    """Add the bundle task, which is several publish tasks in one."""
+
     @resources.app.task(
         name=BUNDLE_TASK,
         Request="outbox_tasks.worker.bundles:BundleRequest",
@@ -148,7 +157,7 @@ def _add_publish(resources: Resources, common: dict[str, Any]) -> None:
     def outbox_bundle(self: Task, destination: str, lease: str, rows: list[list[Any]], *, more: bool = False) -> str:
         bundle = Bundle(destination, lease, tuple(Ticket(*row) for row in rows), more)
         verdicts = deliver_in(self, resources, bundle)
-        trace_each(outbox_publish, bundle, verdicts)
+        trace_each(publish, bundle, verdicts)
         wake_claim(resources, bundle)
         return report(verdicts)
 
