@@ -77,10 +77,13 @@ class Child:
         `on_line`; `tail()` has the last lines. The child gets `death_signal` if we die. `user` is the number of the
         user and group that it runs as.
         """
-        command = shutil.which(argv[0], path={**os.environ, **(env or {})}.get("PATH"))
+        full_env = {**os.environ, **(env or {})}
+        command = shutil.which(argv[0], path=full_env.get("PATH"))
         if command is None:
             raise CommandNotFound(name=name, command=argv[0])
-        process = _behind_the_gate((command, *argv[1:]), log, env, cwd, user, pass_fds)
+        as_user: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+        options = {"env": full_env, "cwd": cwd, "pass_fds": tuple(pass_fds), **as_user}
+        process = _behind_the_gate((command, *argv[1:]), log, **options)
         child = cls(name, tuple(argv), stop_signal, stop_timeout, log, on_line, process)
         try:
             child._watcher = end_with_us(process.pid, death_signal.name.removeprefix("SIG"))
@@ -210,28 +213,12 @@ class Child:
                         logger.exception("a line of %s was not taken", self.name)
 
 
-def _behind_the_gate(
-    argv: Sequence[str],
-    log: Path | None,
-    env: Mapping[str, str] | None,
-    cwd: Path | None,
-    user: int | None,
-    pass_fds: Sequence[int],
-) -> subprocess.Popen[bytes]:
-    as_user: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
+def _behind_the_gate(argv: Sequence[str], log: Path | None, **options: Any) -> subprocess.Popen[bytes]:
     output = subprocess.PIPE if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    gated = ["/bin/sh", "-c", GATE, "gate", *argv]
+    pipe, same = subprocess.PIPE, subprocess.STDOUT
     try:
-        return subprocess.Popen(
-            ["/bin/sh", "-c", GATE, "gate", *argv],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
-            cwd=cwd,
-            start_new_session=True,
-            pass_fds=tuple(pass_fds),
-            **as_user,
-        )
+        return subprocess.Popen(gated, stdin=pipe, stdout=output, stderr=same, start_new_session=True, **options)
     finally:
         if log is not None:
             os.close(output)
