@@ -42,7 +42,7 @@ class ClaimCheck:
         self.place = without_login(self._url)
         self._at_once = AT_ONCE if _client(destination.name, self._scheme, self.place).async_impl else 1
         self._storage = PerProcess(self._open)
-        self._left: list[threading.Thread] = []
+        self._hanging: list[threading.Thread] = []
 
     def store(self, messages: Sequence[LeasedMessage]) -> list[LeasedMessage | Outcome]:
         """For each message the message to send, with a reference in place of a large payload; or its outcome, if the
@@ -69,10 +69,10 @@ class ClaimCheck:
         found: dict[str, OutboxError | None] = {message.id: self._failed(message, late) for message in messages}
         waiting = deque(messages)
         # A client that hangs keeps its thread. Count those too, or each attempt would leave more threads behind.
-        self._left = [thread for thread in self._left if thread.is_alive()]
-        free = min(len(messages), self._at_once - len(self._left))
+        self._hanging = [thread for thread in self._hanging if thread.is_alive()]
+        free = min(len(messages), self._at_once - len(self._hanging))
         threads = [threading.Thread(target=self._work, args=(waiting, found), daemon=True) for _ in range(free)]
-        self._left += threads
+        self._hanging += threads
         try:
             for thread in threads:
                 thread.start()

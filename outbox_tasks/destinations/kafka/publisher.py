@@ -32,7 +32,7 @@ class KafkaPublisher:
         milliseconds = int(settings.send_timeout * 1000)
         self._conf: dict[str, Any] = {
             "client.id": "outbox_tasks",
-            "log_level": 1,  # or it says with each reconnect what is in the outcomes
+            "log_level": 1,  # else it logs at each reconnect what the outcomes say
             "partitioner": "murmur2_random",  # as Java's: a key has the same partition whoever sends
             "reconnect.backoff.max.ms": 1000,
             "socket.keepalive.enable": True,
@@ -76,7 +76,7 @@ class KafkaPublisher:
         session = self._open()
         try:
             outcomes, refused = session.send(self.topic, records, deadline)
-        except BaseException:  # such as a time limit that strikes: nothing may be sent behind our back
+        except BaseException:  # a time limit, for example: nothing may be sent afterwards
             self.close()
             raise
         if session.troubled:

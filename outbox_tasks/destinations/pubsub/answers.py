@@ -22,7 +22,7 @@ NAME = re.compile(r"invalid resource name|invalid \[\w+\] name", re.IGNORECASE)
 
 NO_TOKEN = "Getting metadata from plugin failed"
 REASON = re.compile(r"\b(?:invalid|unauthorized|unsupported|access)_[a-z_]+\b")
-"""OAuth's name for a refusal (RFC 6749), in what is else not ours to repeat."""
+"""OAuth's name for a refusal (RFC 6749). The rest of the text must not be shown."""
 
 
 def trouble(code: StatusCode, details: str) -> Outcome:

@@ -74,7 +74,7 @@ class PubSubPublisher:
         except OutageError as error:
             failed = Outcome.outage(error.code, str(error))
             outcomes.update((one.place, failed) for call in calls for one in call)
-        except BaseException:  # a time limit can strike anywhere, and nobody waits for what is under way
+        except BaseException:  # a time limit can strike anywhere; nobody waits for the requests under way
             self.close()
             raise
         return [outcomes[index] for index in range(len(messages))]
