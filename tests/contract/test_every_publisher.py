@@ -278,7 +278,7 @@ FORKING = """
 import multiprocessing, sys
 from tests.contract.messages import loaded, message, sent_by
 
-publisher = loaded(sys.argv[1], send_timeout=5)
+publisher = loaded(sys.argv[1], send_timeout=11)
 
 def send(number):
     print(number, sent_by(publisher, message(number))[0].result, flush=True)
@@ -287,7 +287,7 @@ send(0)
 for number in (1, 2):
     child = multiprocessing.get_context("fork").Process(target=send, args=(number,))
     child.start()
-    child.join(15)
+    child.join(25)
     child.kill()
 send(3)
 publisher.close()
@@ -297,6 +297,6 @@ publisher.close()
 def test_processes_that_were_forked_after_it_was_used(target: Counterpart) -> None:
     """They publish, and so does their parent afterwards, as before."""
     argv = [sys.executable, "-W", "ignore", "-c", FORKING, target.url(target.place)]
-    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert ended.stdout.split("\n")[:-1] == [f"{number} sent" for number in range(4)], ended.stderr
     eventually(lambda: sorted(numbers(target)) == [0, 1, 2, 3], 30)
