@@ -66,7 +66,7 @@ class Browser:
     def open(self, url: str) -> None:
         """Go there, and wait for the page."""
         self.call("Page.navigate", url=url)
-        eventually(lambda: self.run("document.readyState") == "complete" and self.run("location.href") == url, 30)
+        eventually(lambda: self.run("document.readyState") == "complete" and self.run("location.href") == url)
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""

@@ -39,7 +39,7 @@ def test_a_stock_worker_runs_the_task_under_the_messages_id_with_its_payload_and
         id = outbox.publish(
             session, event_type, {"id": 42, "name": "Zoë"}, to=to, key="order:42", headers={"tenant": "t1"}
         )
-    [call] = eventually(lambda: [c for c in calls(celery_setup) if c["id"] == str(id)], 30)
+    [call] = eventually(lambda: [c for c in calls(celery_setup) if c["id"] == str(id)])
     assert (call["args"], call["kwargs"]) == ([{"id": 42, "name": "Zoë"}], {})
     expected = {"ce_id": str(id), "ce_type": event_type, "ce_partitionkey": "order:42", "tenant": "t1"}
     assert expected.items() <= call["headers"].items()

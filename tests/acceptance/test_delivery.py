@@ -59,7 +59,7 @@ def test_every_worker_answers(celery_setup: CeleryTestSetup, kind: Any) -> None:
     def answering() -> list[str]:
         return sorted(name.partition("@")[0] for reply in celery_setup.app.control.ping() for name in reply)
 
-    eventually(lambda: answering() == expected, 30)
+    eventually(lambda: answering() == expected)
 
 
 def test_a_row_of_a_session_is_delivered_as_it_was_written(

@@ -76,7 +76,7 @@ def running(directory: Path, *arguments: str, **env: str) -> Iterator[Running]:
     finally:
         started.process.kill()
         started.process.wait()
-        eventually(lambda: not started.left(), 15)
+        eventually(lambda: not started.left())
 
 
 def schemas(engine: Engine) -> set[str]:

@@ -69,7 +69,7 @@ def found(relay: Relay, *only: str) -> dict[str, Finding]:
 
 def told(relay: Relay, code: str) -> Finding:
     """A finding that may come late: a worker that was just started, on a busy machine, takes its time to answer."""
-    finding: Finding = eventually(lambda: found(relay, code).get(code), 30)
+    finding: Finding = eventually(lambda: found(relay, code).get(code))
     return finding
 
 
@@ -84,14 +84,14 @@ def run(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def test_a_healthy_relay_has_no_finding(relay: Relay, run: Run) -> None:
-    eventually(lambda: not found(relay, "no_beat", "no_claims", "no_workers", "no_heartbeat"), 30)
+    eventually(lambda: not found(relay, "no_beat", "no_claims", "no_workers", "no_heartbeat"))
     # A worker may answer late to any of the questions.
-    told = eventually(lambda: (one := run("doctor", "--json")).exit_code == 0 and one, 30)
+    told = eventually(lambda: (one := run("doctor", "--json")).exit_code == 0 and one)
     said = json.loads(told.stdout)
     assert (said["findings"], said["healthy"]) == ([], True)
     facts = {one["fact"] for one in said["in_order"]}
     assert {"outbox.claim is served", "outbox.publish is served", "the workers' timeouts fit together"} <= facts
-    for_people = eventually(lambda: (one := run("doctor")).exit_code == 0 and one, 30)
+    for_people = eventually(lambda: (one := run("doctor")).exit_code == 0 and one)
     assert for_people.stdout.rstrip().endswith("Everything that was looked at is in order.")
     assert all(line == line.rstrip() for line in for_people.stdout.splitlines())
 
@@ -107,7 +107,7 @@ def test_another_app_with_a_shorter_visibility_timeout(relay: Relay, start: Star
 
 def test_another_app_with_the_same_timeout_only_shares(relay: Relay, start: Start) -> None:
     start("-n", "shop@%h", "-Q", "mails")
-    eventually(lambda: "a visibility timeout of 3600 s" in told(relay, "shared_broker").fact, 30)
+    eventually(lambda: "a visibility timeout of 3600 s" in told(relay, "shared_broker").fact)
     assert found(relay, "visibility_short") == {}
 
 
@@ -125,7 +125,7 @@ def test_two_workers_of_one_name(relay: Relay, start: Start) -> None:
 def test_a_worker_whose_time_limit_outlasts_the_lease(relay: Relay) -> None:
     assert found(relay, "lease_short") == {}
     shorter = relay.settings.replace(queue_lease=30, send_timeout=2)
-    [finding, *_] = eventually(lambda: examine(shorter, only=["lease_short"]).findings, 30)
+    [finding, *_] = eventually(lambda: examine(shorter, only=["lease_short"]).findings)
     assert "is 25 s; run_lease is 20 s" in finding.fact
 
 
@@ -138,8 +138,8 @@ def test_a_worker_that_writes_no_heartbeat_here(relay: Relay, rows: Rows, engine
             connection.execute(h.delete().where(h.c.kind == "worker"))
         return found(relay, "no_heartbeat").get("no_heartbeat")
 
-    assert eventually(forgotten, 30).severity is Severity.WARNING
-    eventually(lambda: not found(relay, "no_heartbeat"), 30)
+    assert eventually(forgotten).severity is Severity.WARNING
+    eventually(lambda: not found(relay, "no_heartbeat"))
 
 
 def test_a_queue_without_a_worker(relay: Relay, run: Run) -> None:
@@ -147,10 +147,10 @@ def test_a_queue_without_a_worker(relay: Relay, run: Run) -> None:
     publisher.container.child.stop()
     try:
         missing = "No worker serves the queue outbox.publish"
-        gone = eventually(lambda: missing in (one := run("doctor", "--only", "no_workers")).stdout and one, 30)
+        gone = eventually(lambda: missing in (one := run("doctor", "--only", "no_workers")).stdout and one)
         assert gone.exit_code == 1
         assert "celery -A outbox_tasks worker -Q outbox.publish -n publish1@%h -E" in gone.stdout
     finally:
         publisher.container.restart()
         publisher.ready()
-    eventually(lambda: not found(relay, "no_workers"), 30)
+    eventually(lambda: not found(relay, "no_workers"))

@@ -56,9 +56,9 @@ def test_flower_lists_every_message(flower: str, celery_setup: CeleryTestSetup, 
         with Session(engine) as session, session.begin():
             return {str(outbox.publish(session, "order.created", {}, to="orders")) for _ in range(count)}
 
-    eventually(lambda: published(1) and tasks(flower), 30)  # what was sent before it listens, it does not see
+    eventually(lambda: published(1) and tasks(flower))  # what was sent before it listens, it does not see
     ids = published(40)
-    eventually(lambda: {tasks(flower).get(id, {}).get("state") for id in ids} == {"SUCCESS"}, 30)
+    eventually(lambda: {tasks(flower).get(id, {}).get("state") for id in ids} == {"SUCCESS"})
     listed = tasks(flower)
     for id in ids:
         assert listed[id]["name"] == PUBLISH_TASK
@@ -111,7 +111,7 @@ def test_people_see_each_message_with_its_type_and_destination(
         with Session(engine) as session, session.begin():
             return [str(outbox.publish(session, event_type, told, to=to)) for _ in range(count)]
 
-    eventually(lambda: publish("order.early", 1, "orders") and tasks(flower), 30)
+    eventually(lambda: publish("order.early", 1, "orders") and tasks(flower))
     sent = publish("order.created", 4, "orders")
     [waiting] = publish("order.delayed", 1, "told", fail=1)
     [dead] = publish("order.refused", 1, "told", refuse="not_wanted")
@@ -119,18 +119,18 @@ def test_people_see_each_message_with_its_type_and_destination(
     eventually(lambda: tasks(flower)[waiting].get("eta"), 60)
 
     page.open(f"{flower}/tasks")
-    rows = eventually(lambda: (rows := found(page, "args:order.created")).keys() >= set(sent) and rows, 30)
+    rows = eventually(lambda: (rows := found(page, "args:order.created")).keys() >= set(sent) and rows)
     for id in sent:
         assert (rows[id]["Name"], rows[id]["State"], rows[id]["ETA"]) == (PUBLISH_TASK, "SUCCESS", "")
         assert "orders" in rows[id]["args"]
-    row = eventually(lambda: found(page, "args:order.delayed").get(waiting), 30)
+    row = eventually(lambda: found(page, "args:order.delayed").get(waiting))
     assert row["State"] in ("RETRY", "RECEIVED")  # received again, to wait; Flower may hear of the retry a moment later
     assert row["Retries"] == "1"
     assert datetime.fromisoformat(row["ETA"]).astimezone(UTC) > datetime.now(UTC)
-    row = eventually(lambda: found(page, "state:FAILURE args:told").get(dead), 30)
+    row = eventually(lambda: found(page, "state:FAILURE args:told").get(dead))
     assert "order.refused" in row["args"]
     page.open(f"{flower}/task/{dead}")
-    eventually(lambda: "not_wanted" in page.text(), 30)
+    eventually(lambda: "not_wanted" in page.text())
 
 
 def test_people_without_the_password_see_nothing(flower: str, tmp_path: Path) -> None:

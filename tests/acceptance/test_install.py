@@ -92,7 +92,7 @@ def test_a_commit_wakes_the_claim_through_the_application_s_broker(
     for _ in range(5):
         with Session(engine) as session, session.begin():
             id = str(outbox.publish(session, "order.created", {}, to="orders"))
-        eventually(lambda id=id: id in stream.ids(), 30)
+        eventually(lambda id=id: id in stream.ids())
     eventually(lambda: claims() > before + 2)
     app.close()
 
@@ -101,7 +101,7 @@ def test_a_failure_that_passes_is_retried_by_celery(
     celery_setup: CeleryTestSetup, publish: Any, stream: Stream, rows: Rows
 ) -> None:
     id = publish("told", {"fail": 2})
-    eventually(lambda: id in stream.ids(), 30)
+    eventually(lambda: id in stream.ids())
     [row] = [row for row in rows.shown() if str(row.id) == id]
     assert (row.attempts, row.last_error_code) == (3, "told")
     assert len(re.findall(rf"outbox_tasks\.publish\[{id}\] retry: Retry in [12]", said(celery_setup))) == 2
@@ -118,20 +118,20 @@ def test_a_failure_for_good_is_a_dead_letter(celery_setup: CeleryTestSetup, publ
 
 def test_a_message_runs_a_task_of_the_application(celery_setup: CeleryTestSetup, publish: Any) -> None:
     id = publish("shop", {"id": 42})
-    [call] = eventually(lambda: [call for call in calls(celery_setup, "events") if call["id"] == id], 30)
+    [call] = eventually(lambda: [call for call in calls(celery_setup, "events") if call["id"] == id])
     assert call["argument"] == {"id": 42}
 
 
 def test_the_applications_own_tasks_still_run(celery_setup: CeleryTestSetup) -> None:
     before = len(calls(celery_setup, "ticks"))
-    tick = eventually(lambda: calls(celery_setup, "ticks")[before:], 30)[-1]
+    tick = eventually(lambda: calls(celery_setup, "ticks")[before:])[-1]
     assert (tick["routing_key"], tick["late"]) == ("media.any", True)
     assert tick["frozen"] == 0
 
 
 def test_nothing_of_ours_is_left_in_the_result_backend(celery_setup: CeleryTestSetup, publish: Any, rows: Rows) -> None:
     id = publish("told", {"fail": 1})
-    eventually(lambda: rows.state(id) == "sent", 30)
+    eventually(lambda: rows.state(id) == "sent")
     client = celery_setup.broker.container.client
     ours = re.compile(rb"outbox_tasks|" + id.encode())
     results = [client.get(key) for key in client.keys("*celery-task-meta-*")]
@@ -142,7 +142,7 @@ def test_nothing_of_ours_is_left_in_the_result_backend(celery_setup: CeleryTestS
 def test_a_dead_letter_causes_an_alert(celery_setup: CeleryTestSetup, publish: Any) -> None:
     code = f"refused_{uuid4().hex[:8]}"
     publish("told", {"refuse": code})
-    eventually(lambda: f'"name": "dead_letter told {code}"' in said(celery_setup), 30)
+    eventually(lambda: f'"name": "dead_letter told {code}"' in said(celery_setup))
 
 
 def test_the_workers_stop_cleanly(celery_setup: CeleryTestSetup, celery_worker_cluster: CeleryWorkerCluster) -> None:

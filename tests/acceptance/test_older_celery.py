@@ -62,5 +62,5 @@ def test_it_delivers_retries_and_buries(
         never = publish(session, {"refuse": "never"}, "told")
     eventually(lambda: {*plain, *keyed, again} <= set(stream.ids()), 60)
     assert [id for id in stream.ids() if id in keyed] == keyed
-    eventually(lambda: rows.state(never) == "dead", 30)
+    eventually(lambda: rows.state(never) == "dead")
     assert rows.state(again) == "sent"

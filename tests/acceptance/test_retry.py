@@ -60,7 +60,7 @@ def test_a_message_that_fails_is_sent_by_celerys_own_retry(
     id = publish("told", {"fail": 2})
     first = eventually(lambda: (row := rows.one(id)).last_error_code and row)
     assert first.lease is not None, "it keeps its lease, and is not claimed again"
-    eventually(lambda: rows.state(id) == "sent", 30)
+    eventually(lambda: rows.state(id) == "sent")
     assert stream.ids().count(id) == 1
     [row] = [row for row in rows.archived() if str(row.id) == id]
     assert (row.attempts, row.last_error_code) == (3, "told")
@@ -88,7 +88,7 @@ def now(engine: Engine) -> Any:
 
 def test_a_message_that_has_used_up_its_attempts_is_a_dead_letter(publish: Any, rows: Rows, stream: Stream) -> None:
     id = publish("told", {"fail": 100})
-    eventually(lambda: rows.state(id) == "dead", 30)
+    eventually(lambda: rows.state(id) == "dead")
     row = rows.one(id)
     assert (row.attempts, row.last_error_code, row.lease) == (3, "told", None)
     assert row.dead_at is not None

@@ -62,7 +62,7 @@ def shop(relay: Relay, directory: Path, tmp_path: Path) -> Iterator[str]:
             except httpx.TransportError:
                 return False
 
-        eventually(answers, 30)
+        eventually(answers)
         yield f"http://127.0.0.1:{port}"
 
 
@@ -95,7 +95,7 @@ def test_one_trace_goes_from_the_request_through_the_relay_to_the_consumer(
             headers: dict[str, str] = {}
             TraceContextTextMapPropagator().inject(headers)
             assert httpx.post(f"{shop}/orders/{number}", headers=headers).status_code == (200 if number else 409)
-    eventually(lambda: len(stream) == ORDERS - 1, 30)
+    eventually(lambda: len(stream) == ORDERS - 1)
     for entry in stream.entries():
         carried = {name.removeprefix("ce_"): value.decode() for name, value in entry.items()}
         with tracer.start_as_current_span("consume", context=TraceContextTextMapPropagator().extract(carried)) as span:

@@ -62,7 +62,7 @@ def sent_by(publisher: Publisher, *messages: LeasedMessage) -> list[Outcome]:
 
 def connected(publisher: Publisher) -> None:
     """Sends message 0 until it arrives. The first send also connects, and may need more than a short time limit."""
-    eventually(lambda: sent_by(publisher, message(0)) == [SENT], 30)
+    eventually(lambda: sent_by(publisher, message(0)) == [SENT])
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class TestWhatArrives:
         full = message(7, key="order:42", aggregate_id="42", headers={"tenant": "t1", **trace})
         with open_publisher(target) as publisher:
             assert publisher.publish([full]) == [SENT]
-        [arrived] = eventually(target.received, 30)
+        [arrived] = eventually(target.received)
         assert arrived.attributes == {
             "id": full.id, "type": "order.created", "source": "/shop", "time": "2030-01-02T03:04:05.000678+00:00",
             "subject": "42", "partitionkey": "order:42", **trace,
@@ -65,14 +65,14 @@ class TestWhatArrives:
         sent = message(headers={"tenant": "t1", **event})
         with open_publisher(target) as publisher:
             assert publisher.publish([sent]) == [SENT]
-        [arrived] = eventually(target.received, 30)
+        [arrived] = eventually(target.received)
         assert arrived.attributes.items() >= event.items()
         assert (arrived.attributes["id"], arrived.headers) == (sent.id, {"tenant": "t1"})
 
     def test_nothing_that_a_message_does_not_have(self, target: Counterpart) -> None:
         with open_publisher(target) as publisher:
             assert publisher.publish([message()]) == [SENT]
-        [arrived] = eventually(target.received, 30)
+        [arrived] = eventually(target.received)
         assert arrived.attributes.keys() == {"id", "type", "source", "time"}
         assert arrived.headers == {}
 
@@ -82,7 +82,7 @@ class TestWhatArrives:
         sent = message(payload=b"", content_type="application/x-thing", dataref="s3://bucket/prefix/a-b_c~1")
         with open_publisher(target) as publisher:
             assert publisher.publish([sent]) == [SENT]
-        [arrived] = eventually(target.received, 30)
+        [arrived] = eventually(target.received)
         assert arrived.attributes.keys() == {"id", "type", "source", "time", "dataref"}
         assert arrived.attributes["dataref"] == sent.dataref
         assert (arrived.payload, arrived.content_type) == (b"", "application/x-thing")
@@ -94,7 +94,7 @@ class TestWhatArrives:
                        payload=json.dumps("naïve 😀 \u2028", ensure_ascii=False).encode())  # fmt: skip
         with open_publisher(target) as publisher:
             assert publisher.publish([sent]) == [SENT]
-        [arrived] = eventually(target.received, 30)
+        [arrived] = eventually(target.received)
         assert {arrived.attributes[n] for n in ("partitionkey", "subject")} == {odd}
         assert arrived.headers == {"odd": odd}
         assert arrived.payload == sent.payload
@@ -107,7 +107,7 @@ class TestWhatArrives:
             pytest.skip(f"{target.name} takes at most {target.largest} bytes")
         with open_publisher(target) as publisher:
             assert publisher.publish([message(payload=payload, content_type="application/x-thing")]) == [SENT]
-        [arrived] = eventually(target.received, 30)
+        [arrived] = eventually(target.received)
         assert arrived.payload == payload
         assert arrived.content_type == "application/x-thing"
 
@@ -116,7 +116,7 @@ class TestWhatArrives:
         with open_publisher(target) as publisher:
             for start in range(0, 1000, 100):
                 assert sent_in_order(publisher, messages[start : start + 100]) == [SENT] * 100
-        eventually(lambda: len(target.received()) >= 1000, 30)
+        eventually(lambda: len(target.received()) >= 1000)
         by_key: dict[str, list[int]] = defaultdict(list)
         for arrived in target.received():
             by_key[arrived.attributes["partitionkey"]].append(json.loads(arrived.payload)["n"])
@@ -131,7 +131,7 @@ class TestOneBadMessage:
             outcomes = publisher.publish([message(0), refused(target, 1), message(2)])
         assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
         assert outcomes[1].code
-        eventually(lambda: sorted(numbers(target)) == [0, 2], 30)
+        eventually(lambda: sorted(numbers(target)) == [0, 2])
 
     @pytest.mark.parametrize("headers", [{"n": 5}, ["a"], "text", {"n": None}, None])
     def test_with_rubbish_for_headers_is_dead(self, target: Counterpart, headers: Any) -> None:
@@ -146,7 +146,7 @@ class TestOneBadMessage:
             sent, odd, also_sent = publisher.publish([message(0), message(1, headers=headers), message(2)])
         assert (sent, also_sent) == (SENT, SENT)
         assert odd.result in (Result.SENT, Result.DEAD)
-        eventually(lambda: {0, 2} <= set(numbers(target)), 30)
+        eventually(lambda: {0, 2} <= set(numbers(target)))
 
     def test_that_is_too_large_is_dead(self, target: Counterpart) -> None:
         if target.largest is None:
@@ -156,13 +156,13 @@ class TestOneBadMessage:
             outcomes = publisher.publish([message(0), large, message(2)])
         assert results(outcomes) == [Result.SENT, Result.DEAD, Result.SENT]
         assert outcomes[1].code == "too_large"
-        eventually(lambda: sorted(numbers(target)) == [0, 2], 30)
+        eventually(lambda: sorted(numbers(target)) == [0, 2])
 
     def test_alone_sends_nothing(self, target: Counterpart) -> None:
         with open_publisher(target) as publisher:
             assert results(publisher.publish([refused(target, 0)])) == [Result.DEAD]
             assert publisher.publish([message(1)]) == [SENT]
-        eventually(lambda: numbers(target) == [1], 30)
+        eventually(lambda: numbers(target) == [1])
 
 
 class TestTrouble:
@@ -194,7 +194,7 @@ class TestTrouble:
             finally:
                 target.thaw()
             assert set(results(outcomes)) <= AGAIN
-            eventually(lambda: sent_by(publisher, message(3)) == [SENT], 30)
+            eventually(lambda: sent_by(publisher, message(3)) == [SENT])
 
     def test_a_server_that_was_killed_and_is_back(self, target: Counterpart) -> None:
         with open_publisher(target, send_timeout=2) as publisher:
@@ -203,7 +203,7 @@ class TestTrouble:
             assert set(results(sent_by(publisher, message(1), message(1)))) <= AGAIN
             target.start()
             target.url(target.place)
-            eventually(lambda: sent_by(publisher, message(2)) == [SENT], 30)
+            eventually(lambda: sent_by(publisher, message(2)) == [SENT])
         eventually(lambda: 2 in numbers(target))
 
     def test_a_server_that_was_restarted_in_the_meantime(self, target: Counterpart) -> None:
@@ -220,7 +220,7 @@ class TestTrouble:
                 sent += sent_by(publisher, message(1)) == [SENT]
                 return sent > 0
 
-            eventually(sends, 30)
+            eventually(sends)
         eventually(lambda: numbers(target).count(1) >= sent)
 
     def test_a_server_killed_in_the_middle_of_batches(self, target: Counterpart) -> None:
@@ -237,14 +237,14 @@ class TestTrouble:
 
             sending = threading.Thread(target=send)
             sending.start()
-            eventually(lambda: ended, 30)
+            eventually(lambda: ended)
             target.kill()
             sending.join(30)
             assert set(results(ended[-1])) <= AGAIN | {Result.SENT}
             assert all(len(outcomes) == 200 for outcomes in ended)
             target.start()
             target.url(target.place)
-            eventually(lambda: sent_by(publisher, message(1000)) == [SENT], 30)
+            eventually(lambda: sent_by(publisher, message(1000)) == [SENT])
 
     def test_a_wrong_password(self, target: Counterpart) -> None:
         """Somebody may mend it: nothing is dead for it. And it is told to nobody."""
@@ -271,7 +271,7 @@ class TestTrouble:
         for number in range(2):
             assert publisher.publish([message(number)]) == [SENT]
             publisher.close()
-        eventually(lambda: numbers(target) == [0, 1], 30)
+        eventually(lambda: numbers(target) == [0, 1])
 
 
 FORKING = """
@@ -299,4 +299,4 @@ def test_processes_that_were_forked_after_it_was_used(target: Counterpart) -> No
     argv = [sys.executable, "-W", "ignore", "-c", FORKING, target.url(target.place)]
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert ended.stdout.split("\n")[:-1] == [f"{number} sent" for number in range(4)], ended.stderr
-    eventually(lambda: sorted(numbers(target)) == [0, 1, 2, 3], 30)
+    eventually(lambda: sorted(numbers(target)) == [0, 1, 2, 3])

@@ -159,7 +159,7 @@ class TestTime:
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "connection")
             target.start()
             time.sleep(1.5)  # longer than the wait between two tries to connect
-            eventually(lambda: sent_by(publisher, message(1)) == [SENT], 30)
+            eventually(lambda: sent_by(publisher, message(1)) == [SENT])
             assert set(numbers(target)) == {1}
 
     def test_what_was_on_its_way_may_have_been_taken_and_the_outcome_says_so(self, target: Counterpart) -> None:
@@ -172,7 +172,7 @@ class TestTime:
                 target.thaw()
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "timeout")
             assert "it may have been taken" in str(outcome.error)
-            eventually(lambda: sent_by(publisher, message(2, key="k")) == [SENT], 30)
+            eventually(lambda: sent_by(publisher, message(2, key="k")) == [SENT])
         assert {0, 2} <= set(numbers(target))
 
     def test_a_time_limit_leaves_nothing_to_be_sent(self, target: Counterpart, monkeypatch: pytest.MonkeyPatch) -> None:

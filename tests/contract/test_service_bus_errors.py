@@ -112,7 +112,7 @@ class TestTheLink:
             with closing(loaded(target.url_at(silent.getsockname()[1]), send_timeout=1)) as publisher:
                 [outcome] = sent_by(publisher, message())
             assert (outcome.result, outcome.code) == (Result.OUTAGE, "timeout")
-            eventually(lambda: not [each for each in threading.enumerate() if "Azure" in each.name], 20)
+            eventually(lambda: not [each for each in threading.enumerate() if "Azure" in each.name])
 
 
 class TestThePlace:

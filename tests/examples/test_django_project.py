@@ -40,7 +40,7 @@ def test_the_event_and_the_task_of_a_committed_order_take_effect(site: httpx.Cli
     id = answer.json()["id"]
     mail = f"To ada@example.org: thank you for order {id}"
     shown = {"cents": 1250, "booked": True, "mails": [mail]}
-    eventually(lambda: site.get(f"/orders/{id}/").json() == shown, 15)
+    eventually(lambda: site.get(f"/orders/{id}/").json() == shown)
     query = "SELECT event_type, destination, state FROM outbox_all ORDER BY seq"
     sent = [("order.placed", "mail", "sent"), ("shop.tasks.book_order", "tasks", "sent")]
     eventually(lambda: project.rows(query) == sent)
@@ -57,7 +57,7 @@ def test_an_event_that_is_delivered_twice_takes_effect_once(
     site: httpx.Client, project: Project, worker: Child
 ) -> None:
     id = place(site, "barbara@example.org", 1).json()["id"]
-    eventually(lambda: site.get(f"/orders/{id}/").json()["mails"], 15)
+    eventually(lambda: site.get(f"/orders/{id}/").json()["mails"])
     [[message]] = project.rows(f"SELECT id FROM outbox_all WHERE key = 'order:{id}'")
     with Celery(broker=project.env["OUTBOX_BROKER_URL"], set_as_current=False) as again:
         again.send_task("shop.tasks.write_confirmation", [{"order_id": id}], task_id=str(message))

@@ -40,7 +40,7 @@ def packed(shop: httpx.Client) -> dict[str, Any]:
     answer = shop.post("/orders", json={"product": "chair", "quantity": 2})
     order: dict[str, Any] = answer.json()
     assert (answer.status_code, order["status"]) == (201, "received")
-    eventually(lambda: shop.get(f"/orders/{order['id']}").json()["status"] == "packed", 15)
+    eventually(lambda: shop.get(f"/orders/{order['id']}").json()["status"] == "packed")
     return order
 
 

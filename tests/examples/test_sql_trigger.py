@@ -30,7 +30,7 @@ def web(project: Project) -> httpx.Client:
 def test_whoever_changes_an_order_publishes(web: httpx.Client, project: Project) -> None:
     path = f"/orders/{web.post('/orders', json={'email': 'ada@example.org', 'lines': [LINE]}).json()['id']}"
     created = "ada@example.org: your order is created"
-    eventually(lambda: web.get(path).json() == {"status": "created", "notifications": [created]}, 15)
+    eventually(lambda: web.get(path).json() == {"status": "created", "notifications": [created]})
     assert web.patch(path, json={"status": "paid"}).status_code == 200
     paid = "ada@example.org: your order is paid"
     eventually(lambda: web.get(path).json() == {"status": "paid", "notifications": [created, paid]})

@@ -49,7 +49,7 @@ def workers(relay: Relay, rows: Rows, stream: Stream) -> list[Worker]:
     later = json.dumps({"fail": 1, "retry_after": 50}).encode()
     for count in range(1, 6):
         rows.insert(8, destination="told", payload=later)
-        eventually(lambda count=count: sum(row.attempts for row in rows.hot()) == 8 * count, 30)
+        eventually(lambda count=count: sum(row.attempts for row in rows.hot()) == 8 * count)
     return made
 
 
@@ -73,7 +73,7 @@ def test_workers_are_back_soon_after_dead_connections_a_full_memory_and_a_hang(
     eventually(lambda: queued(own_redis))  # so that workers take something while there is no memory
     with Stream(own_redis.url, "any").client as client:
         client.config_set("maxmemory", "1mb")
-        eventually(lambda: not queued(own_redis), 30)
+        eventually(lambda: not queued(own_redis))
         client.config_set("maxmemory", "0")
     arrives(rows, stream, SOON)
 

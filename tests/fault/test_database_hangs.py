@@ -65,7 +65,7 @@ def test_connections_that_are_lost_in_silence_are_replaced(
             check(database.rows, stream, ids)
             # The claim is at work again, not only those who had enough to send.
             last = database.rows.insert()
-            eventually(lambda: last[0] in stream.ids(), 20)
+            eventually(lambda: last[0] in stream.ids())
         finally:
             relay.close()
 
@@ -86,7 +86,7 @@ def pair(tmp_path: Path) -> Iterator[tuple[EmbeddedPostgres, EmbeddedPostgres]]:
                 connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'other'")
                 connection.execute("SELECT pg_reload_conf()")
                 in_step = "SELECT FROM pg_stat_replication WHERE sync_state = 'sync'"
-                eventually(lambda: connection.execute(in_step).rowcount, 30)
+                eventually(lambda: connection.execute(in_step).rowcount)
             yield primary, standby
 
 

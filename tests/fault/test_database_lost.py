@@ -49,7 +49,7 @@ def test_messages_whose_begin_a_crash_may_have_undone_do_not_wait_for_their_leas
     relay_on_own.claim(**LONG)
     relay_on_own.beat(**LONG)
     relay_on_own.ready()
-    eventually(lambda: {row.last_error_code for row in database.rows.hot()} == {"lease_expired"}, 40)
+    eventually(lambda: {row.last_error_code for row in database.rows.hot()} == {"lease_expired"})
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])

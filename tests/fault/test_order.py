@@ -176,7 +176,7 @@ class Faults:
             return next((child for child in children if child.pid in pids), None)
 
         try:
-            yield eventually(caught, 30)
+            yield eventually(caught)
         finally:
             self._stream.client.client_unpause()
 

@@ -39,11 +39,11 @@ class Watched:
         self.master = self._start(group, "master", [*plain, "--port", str(self.ports["master"])])
         follow = ["--replicaof", LOOPBACK, str(self.ports["master"]), "--repl-diskless-sync-delay", "0"]
         self._start(group, "replica", [*plain, "--port", str(self.ports["replica"]), *follow])
-        eventually(lambda: self.ask("replica", "INFO", "replication").get("master_link_status") == "up", 30)
+        eventually(lambda: self.ask("replica", "INFO", "replication").get("master_link_status") == "up")
         path = directory / "sentinel.conf"
         path.write_text(SENTINEL.format(port=self.ports["sentinel"], directory=directory, master=self.ports["master"]))
         self._start(group, "sentinel", [str(path), "--sentinel"])
-        eventually(lambda: self.ask("sentinel", "SENTINEL", "REPLICAS", "shop"), 30)
+        eventually(lambda: self.ask("sentinel", "SENTINEL", "REPLICAS", "shop"))
 
     def _start(self, group: Group, name: str, options: list[str]) -> Child:
         return group.start(name, [str(valkey_server()), *options])
@@ -91,7 +91,7 @@ def test_after_a_failover_all_go_on_with_the_new_master(
     beat.teardown()
     for _ in range(3):  # without beat the nudge alone wakes the claim
         ids.append(published())
-        eventually(lambda: ids[-1] in stream.ids(), 20)
+        eventually(lambda: ids[-1] in stream.ids())
     drained(rows)
     assert check(rows, stream, ids) == 0
     assert {worker.container.status for worker in workers} == {"running"}

@@ -26,7 +26,7 @@ def published_by_another(here: Here) -> PublishedByAnother:
 
     def take(id: str) -> tuple[Bundle, list[tuple[Ticket, Outcome]]]:
         lease = str(uuid4())
-        [claimed] = eventually(lambda: here.store.claim({"orders": 10}, lease), 30)
+        [claimed] = eventually(lambda: here.store.claim({"orders": 10}, lease))
         assert claimed.id == id
         bundle = Bundle("orders", lease, (Ticket(id, claimed.attempts, claimed.event_type),))
         publishers = Publishers(here.store.settings)

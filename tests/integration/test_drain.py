@@ -295,7 +295,7 @@ def test_several_drains_at_once_share_the_work(start: Start, rows: Rows, stream:
 def test_a_killed_drain_leaves_the_rest_to_the_next(start: Start, rows: Rows, stream: Stream) -> None:
     ids = rows.insert(5_000)
     process = start(**SHORT)
-    eventually(lambda: len(stream), 20)
+    eventually(lambda: len(stream))
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=10)
     assert rows.hot(), "it was over before the kill"
@@ -312,7 +312,7 @@ def test_a_drain_that_is_stopped_finishes_its_bundle_and_releases_the_rest(
 ) -> None:
     rows.insert(5_000)
     process = start(bundle_size=10)
-    eventually(lambda: len(stream), 20)
+    eventually(lambda: len(stream))
     process.send_signal(number)
     result = ended(process)
     assert not result["ended"]

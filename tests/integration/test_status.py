@@ -167,7 +167,7 @@ def test_watching_ends_with_ctrl_c(env: dict[str, str], rows: Rows, as_json: boo
         said += os.read(ours, 65_536)
         return said.count(b"orders") >= 3
 
-    eventually(again, 30)
+    eventually(again)
     child.send_signal(signal.SIGINT)
     while True:
         try:
