@@ -37,7 +37,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, each loaded when first asked for: what only looks needs neither Celery nor the ORM."""
+    """The public names. Each is loaded at its first use, so that an import alone needs neither Celery nor the ORM."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

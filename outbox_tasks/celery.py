@@ -28,10 +28,10 @@ def configuration(settings: Settings) -> dict[str, Any]:
         # A worker outlives any outage of its broker.
         "broker_connection_max_retries": None,
         "broker_connection_retry_on_startup": True,
-        # And whatever it refuses meanwhile: while it has no memory, or no disk, or became a replica.
+        # It also outlives refusals of its broker, which may be out of memory or disk, or have become a replica.
         "broker_channel_error_retry": True,
         "task_queues": [Queue(name, routing_key=name) for name in QUEUES],
-        # Claims must not stand behind sends, so each has its queue, and may have its own workers.
+        # Claims must not wait behind sends. So each has its own queue, and may have its own workers.
         "task_routes": {
             CLAIM_TASK: {"queue": CLAIM_QUEUE},
             PUBLISH_TASK: {"queue": PUBLISH_QUEUE},
@@ -40,19 +40,18 @@ def configuration(settings: Settings) -> dict[str, Any]:
         },
         "task_default_queue": MAINTAIN_QUEUE,
         "task_create_missing_queues": False,
-        # Nothing that is not plain data ever comes from the broker.
+        # Only plain data comes from the broker.
         "task_serializer": "json",
         "accept_content": ["json"],
         "enable_utc": True,
-        # A worker takes only what it can start now, so that no lease runs out in a busy worker's memory;
-        # while it is free it may take several single messages, to run them together. Celery has such a setting since
-        # 5.6, and only for Redis.
+        # A worker takes only what it can start now: in a busy worker's memory leases would run out. A free worker may
+        # take several single messages and run them together. Celery has this setting since 5.6, for Redis only.
         "worker_disable_prefetch": True,
         "worker_prefetch_multiplier": LIMIT if has_setting and is_redis(settings.broker_url or "") else 1,
         # A stopping worker lets its sends end, and gives back what it has not started.
         "worker_soft_shutdown_timeout": settings.hard_time_limit,
         "worker_enable_soft_shutdown_on_idle": True,
-        # A process that was killed says nothing more; what it held is to be sent by others.
+        # A killed process reports nothing. Other processes send what it held.
         "worker_lost_wait": 1.0,
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "beat_schedule": beat_schedule(settings),
@@ -74,7 +73,7 @@ def make_app(settings: Settings | None = None) -> PinnedCelery:
     logs.set_up(made)
 
     def freeze(sender: Any = None, **_: Any) -> None:
-        # Only in workers of this app: what an application's have imported is not ours to freeze.
+        # Only in workers of this app. An application decides itself what its workers freeze.
         if sender.app is made:
             signals.worker_ready.connect(_freeze, weak=False)
             signals.worker_process_init.connect(_freeze, weak=False)

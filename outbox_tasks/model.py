@@ -40,7 +40,8 @@ class TaskHeaders(dict[str, str]):
 Priority = Literal["high", "normal", "low"]
 
 EVENT_ID = "eventid"
-"""The header, and the CloudEvents attribute, that messages share which are one event for several destinations."""
+"""The name of a header and of a CloudEvents attribute. They hold the id of an event with several destinations; all its
+messages have it."""
 
 
 def uuid7() -> UUID:
@@ -173,9 +174,9 @@ class Outcome:
 
     @classmethod
     def unforeseen(cls, error: str, *, together: bool) -> Outcome:
-        """The send failed unexpectedly, or does not say because of which message. Each of those that were sent
-        `together` may be the cause, and may have arrived. From now on each travels alone, and only a failure then
-        counts. A publisher must not send them again by itself: their rows would not say why."""
+        """The send failed unexpectedly, or nobody knows which message made it fail. Each message that was sent
+        `together` with others may be the cause, and may have arrived. From now on each travels alone, and only then a
+        failure counts. A publisher must not send them again itself, because their rows would not say why."""
         return cls(Result.RETRY, FAILED_TOGETHER if together else FAILED_ALONE, error)
 
     @classmethod
@@ -218,7 +219,7 @@ class Step(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What happens to a message next; for RETRY, RELEASE and OUTAGE after how many seconds (`wait`)."""
+    """What happens to a message next. `wait`: after how many seconds, for RETRY, RELEASE and OUTAGE."""
 
     ticket: Ticket
     step: Step

@@ -115,9 +115,9 @@ class Outbox:
     def cancel(self, session: SyncSession | AnyAsync, id: UUID) -> bool | Awaitable[bool]:
         """Take a committed message back. If the session's transaction commits, it is archived as discarded.
 
-        False: it is sent already, or being sent, or unknown. If it has several destinations, it is taken back from all
-        that are not sent it yet. Await this with an `AsyncSession` or `AsyncConnection`. Raises `NotInTransaction`.
-        """
+        False: it is sent already, or being sent, or unknown. If it has several destinations, it is taken back from
+        those to which it was not sent yet. Await this with an `AsyncSession` or `AsyncConnection`. Raises
+        `NotInTransaction`."""
         session = unwrapped(session)
         if is_awaited(session):
             return session.run_sync(self._writer.cancel, id)  # type: ignore[union-attr]

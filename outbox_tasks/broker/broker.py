@@ -109,19 +109,20 @@ class Broker:
         return True
 
     def waiting(self) -> int:
-        """At most how many messages are queued for the publish workers: each bundle counts as a full one."""
+        """How many messages are queued for the publish workers, at most: each bundle counts as a full one."""
         with self.producer() as producer:
             return queue_length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
 
     def has_forgotten(self) -> bool:
-        """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. It tells this once, to
-        the first who asks. Other brokers never tell, and neither does a Redis where we may not write our key."""
+        """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. Only the first call
+        after that returns True. It is always False for other brokers, and for a Redis where we may not write our
+        key."""
         with self.producer() as producer:
             client = getattr(producer.channel, "client", None)
             try:
                 return client is not None and bool(client.set(CANARY, 1, nx=True))
             except producer.connection.channel_errors as error:
-                log.debug("no sign of what the broker remembers: %s", error)
+                log.debug("could not find out whether the broker has lost its data: %s", error)
                 return False
 
     def lengths(self) -> dict[str, int]:

@@ -66,7 +66,7 @@ class PinnedCelery(Celery):  # type: ignore[misc]
         return trouble(self.connection_for_write())
 
     def _chosen(self, url: str | None) -> str:
-        """The pinned broker, unless somebody asks for one that is not just what Celery takes for the default."""
+        """The pinned broker; or the one that the caller names, unless that is one of Celery's defaults."""
         defaults = (None, self.conf.broker_url, self.conf.broker_read_url, self.conf.broker_write_url)
         return self.pinned_broker if url in defaults else str(url)
 
@@ -75,7 +75,7 @@ def trouble(connection: Connection) -> tuple[type[BaseException], ...]:
     """The errors of a broker that does not answer or refuses: each transport has its own."""
     transport = connection.transport
     own = (*transport.connection_errors, *transport.channel_errors)
-    # kombu counts KeyError as trouble of the connection. Here it would hide our own mistakes.
+    # kombu counts KeyError as an error of the connection. Here that would hide our own mistakes.
     return (KombuError, OSError, *(kind for kind in own if kind is not KeyError))
 
 

@@ -59,7 +59,7 @@ def _plain(found: Examination) -> dict[str, Any]:
 
 
 def _show(found: Examination) -> None:
-    """By subject: first each finding with its remedy, then in a few words what is in order."""
+    """By subject: each finding with its remedy, then a few words on what is in order."""
     out = console()
 
     def say(text: Text, indent: int, first: str = "") -> None:

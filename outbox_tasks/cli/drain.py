@@ -83,7 +83,7 @@ def _report(drained: Drained, left: Sequence[Unsent], *, as_json: bool) -> None:
     if drained.later:
         said += f", {drained.later:,} failed and will be tried again"
     if drained.dead:
-        said += f", {drained.dead:,} {'is' if drained.dead == 1 else 'are'} dead (outbox-tasks errors tells of what)"
+        said += f", {drained.dead:,} {'is' if drained.dead == 1 else 'are'} dead (see outbox-tasks errors)"
     if not left:
         say(said + (". Nothing more is due." if drained.ended else ". Stopped before the end."))
         return

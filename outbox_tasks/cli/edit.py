@@ -31,9 +31,8 @@ from outbox_tasks.text import printable
 def edit(id: UUID, source: BinaryIO | None, content_type: str | None, redrive: bool, options: ActOptions) -> None:
     """Mend the payload of a dead letter, in $EDITOR or from a file.
 
-    The audit keeps the former payload: `outbox-tasks audit --payload NO` prints it. The message keeps its id: to a
-    consumer that took it before, in spite of the error, it is a repetition.
-    """
+    The audit keeps the former payload: `outbox-tasks audit --payload NO` prints it. The message keeps its id. A
+    consumer that took it despite the error recognises a repetition."""
     with open_store() as store:
         found = Lookup(store).one(id)
         if found is None:
@@ -65,7 +64,8 @@ def edit(id: UUID, source: BinaryIO | None, content_type: str | None, redrive: b
 
 
 def _edited(former: bytes) -> bytes:
-    """As a person left it in the editor, which gets JSON laid out. JSON is stored as it was spaced before."""
+    """The payload as a person left it in the editor. The editor shows JSON on several lines; it is stored with its
+    former spacing."""
     text = laid_out(former)
     if text is None:
         raise click.UsageError("the payload is not text: give the new one with --payload FILE")
@@ -79,7 +79,7 @@ def _edited(former: bytes) -> bytes:
     try:
         return json.dumps(json.loads(written), ensure_ascii=False, separators=found[1]).encode()
     except ValueError:
-        return written.encode()  # which is refused, where it must be JSON
+        return written.encode()  # refused later, if it must be JSON
 
 
 def _difference(former: bytes, payload: bytes, former_kind: str, kind: str) -> Text:

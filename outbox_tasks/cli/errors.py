@@ -45,7 +45,7 @@ def errors(destination: str | None, limit: int, as_json: bool) -> None:
 
 
 def _groups(found: list[dict[str, Any]], width: int) -> Table:
-    """Of each group its name, how many, since when, and an example."""
+    """Each group: its name, how many, since when, and an example."""
     shown = table(width, "group", "dead", "first", "last", "what", right=("dead",))
     for one in found:
         what = Text(f"{one_line(one['destination'])}  {one_line(one['event_type'])}", "bold")

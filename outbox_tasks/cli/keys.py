@@ -40,7 +40,7 @@ def keys(blocked: bool, limit: int, as_json: bool) -> None:
 
 
 def _table(found: list[dict[str, Any]]) -> RenderableType:
-    """Of each key its name and how many messages wait; below it the dead message and its error."""
+    """Each key: its name and how many messages wait; below it the dead message and its error."""
     lines: list[Text] = []
     for one in found:
         count = f"{one['waiting']:,}" + ("+" if one["waiting"] >= COUNTED else "")

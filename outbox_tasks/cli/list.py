@@ -1,4 +1,4 @@
-"""`outbox-tasks list`: the messages that filters say."""
+"""`outbox-tasks list`: the messages that match filters."""
 
 from __future__ import annotations
 

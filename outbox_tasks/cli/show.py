@@ -31,7 +31,7 @@ from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.text import printable
 
 KEPT = 30
-"""Entries of a history that are kept: the first one, and the last ones."""
+"""Entries of a history that are shown: the first one, and the last ones."""
 
 
 @click.command()

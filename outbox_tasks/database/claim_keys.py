@@ -2,8 +2,7 @@
 
 The head of a key is its first message that is not yet delivered. A claim leases heads, and the messages right behind
 them in the same run. It hops along the index from key to key, so a long key costs no more than its first row. It leaves
-messages for later that a transaction which has not ended may still come before.
-"""
+a message for later if an open transaction may still commit an earlier one of the same key."""
 
 from __future__ import annotations
 
@@ -53,8 +52,9 @@ LOCKS = table(
 
 
 def horizon(t: Tables) -> Select[Any]:
-    """Which messages with keys may be leased: those numbered up to `high`, and of a class of keys only those up to the
-    `floor` of each mark. A transaction that is still writing has left the mark (see `outbox_keep_order`).
+    """Which messages with keys may be leased: those numbered up to `high`; in a class of keys that has marks, only
+    those up to the lowest `floor` of these. A transaction that is still writing has left the mark (see
+    `outbox_keep_order`).
 
     Returns a row for each mark, or one without; and none if these destinations have no messages with keys. The number
     is read before the marks: a transaction that leaves its mark later gets higher numbers. Parameter: asked (JSON rows

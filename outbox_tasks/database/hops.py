@@ -1,4 +1,4 @@
-"""Finding the different values of a column by hopping along an index that it leads: one probe for each value.
+"""Finds the distinct values of a column. It hops along an index that begins with this column: one probe for each value.
 
 PostgreSQL has no such scan of its own: a DISTINCT reads every row.
 """

@@ -36,12 +36,12 @@ from outbox_tasks.database.schema import Tables
 from outbox_tasks.settings import SLOW
 
 SEEN = 30.0
-"""Seconds after its last sign of work for which a process counts as one that publishes."""
+"""A process counts as one that sends for so many seconds after it last noted that."""
 
 
 def seen(t: Tables) -> Select[Any]:
-    """Write that this process publishes, and count the others that do. Parameter: holders (the names of this process,
-    one for each of its threads)."""
+    """Note that this process sends, and count the other processes that do. Parameter: holders (the names of this
+    process, one for each of its threads)."""
     p, me = t.publishers, bindparam("holders", type_=ARRAY(Text))
     add = insert(p).from_select(["holder", "seen_at"], select(func.unnest(me), func.clock_timestamp()))
     here = add.on_conflict_do_update(index_elements=[p.c.holder], set_={"seen_at": add.excluded.seen_at})
@@ -55,19 +55,19 @@ def publishers(t: Tables) -> Select[Any]:
 
 
 def neighbours(t: Tables) -> Select[Any]:
-    """The processes that published within `recent` seconds, and whose names begin with `place`."""
+    """The processes that sent within `recent` seconds, and whose names begin with `place`."""
     p = t.publishers
     here = func.starts_with(p.c.holder, bindparam("place", type_=Text))
     return select(p.c.holder).where(here, p.c.seen_at > func.now() - seconds("recent"))
 
 
 def left(t: Tables) -> Delete:
-    """Remove a process that publishes no more. Parameter: holders (its names)."""
+    """Remove a process that no longer sends. Parameter: holders (its names)."""
     return delete(t.publishers).where(t.publishers.c.holder == func.any_(bindparam("holders", type_=ARRAY(Text))))
 
 
 def forget_publishers(t: Tables) -> Delete:
-    """Remove processes that have published nothing for a day."""
+    """Remove processes that have sent nothing for a day."""
     return delete(t.publishers).where(t.publishers.c.seen_at < func.now() - literal(86_400.0) * SECOND)
 
 

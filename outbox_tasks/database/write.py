@@ -74,7 +74,7 @@ def publish_once(schema: str | None) -> Select[Any]:
 
 
 def cancel(schema: str | None) -> Select[Any]:
-    """Cancel messages that are not on their way. Returns a row for each cancelled one. Parameter: ids (array)."""
+    """Cancel messages that are not being sent. Returns a row for each cancelled one. Parameter: ids (array)."""
     ids = bindparam("ids", type_=ARRAY(Uuid))
     return select(function(schema, "outbox_cancel")(ids))
 

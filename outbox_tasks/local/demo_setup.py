@@ -44,13 +44,13 @@ TIMES = {
 """Shorter than in production: here the messages of a killed worker come back within seconds."""
 
 IN_FLIGHT, BUNDLE = 5000, 50
-"""So few that no lease ends in the queue, even on a slow machine."""
+"""Few enough that no lease ends in the queue, even on a slow machine."""
 
 LIMITS = {"bundle_size": BUNDLE, "max_attempts": 1000}
-"""So many attempts that sends that take too long, on a busy machine, make no dead letter."""
+"""Many attempts: on a busy machine sends may take too long, and that must not make dead letters."""
 
 DATABASES = range(15, 0, -1)
-"""Numbers of Redis databases to try, the least likely to be in use first."""
+"""Numbers of Redis databases to try. The first ones are the least likely to be in use."""
 
 OURS = ("outbox", "unacked", "_kombu.", "celery")
 """Prefixes of the keys that the demo and its Celery leave in Redis."""

@@ -18,7 +18,7 @@ class Watcher:
     """
 
     def __init__(self, command: str, *arguments: str) -> None:
-        # In a session of its own, and deaf to Ctrl-C: nothing that ends us may end it before.
+        # In a session of its own, and it ignores Ctrl-C: nothing that ends us may end it first.
         script = f"trap '' HUP INT TERM; read -r _ || {{ {command}; }}"
         self._shell = subprocess.Popen(
             ["/bin/sh", "-c", script, "watcher", *arguments],

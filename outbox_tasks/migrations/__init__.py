@@ -111,7 +111,8 @@ def grant_writer(connection: Connection | DjangoConnection, role: str, schema: s
 
 
 def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool:
-    """For Alembic's `context.configure(include_name=…)`: false for our tables, or autogenerate would drop them."""
+    """For Alembic's `context.configure(include_name=…)`. It is false for our tables; otherwise autogenerate would drop
+    them."""
     ours = {table.name for table in tables().messages.metadata.tables.values()}
     return type_ != "table" or name is None or not (name in ours or PARTITION.fullmatch(name))
 

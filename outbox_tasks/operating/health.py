@@ -1,4 +1,4 @@
-"""Whether an outbox is healthy. Only its database is asked: whatever goes wrong shows there."""
+"""Whether an outbox is healthy. This asks only its database, because every kind of trouble shows there."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def slow(store: Store) -> Problem | None:
 
 
 def judge(settings: Settings, seen: Overview) -> Iterator[Problem]:
-    """All problems. A paused destination is none, nor is one that the breaker leaves alone: somebody knows of them."""
+    """All problems. A destination that is paused, or that the breaker leaves alone, is not a problem here: somebody
+    knows of it."""
     yield from _shared_names(seen.heartbeats)
     yield from _queues(seen.heartbeats)
     yield from _beat(settings, seen.heartbeats)

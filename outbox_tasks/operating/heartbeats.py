@@ -41,8 +41,8 @@ class Heartbeat:
 
 
 class Heartbeats:
-    """All heartbeats of one outbox. A worker that stopped in good order has none; one that was killed keeps its own for
-    a day."""
+    """All heartbeats of one outbox. A worker that stopped in good order has none. That of a killed worker stays for a
+    day."""
 
     def __init__(self, rows: Iterable[Heartbeat] = ()) -> None:
         rows = list(rows)
@@ -81,7 +81,7 @@ class Heartbeats:
         return age is None or age > longest_pause(settings)
 
     def beat_stopped(self, settings: Settings) -> bool:
-        """Whether beat has not ticked for too long. A tick is known by the claim that it causes, so the time without a
+        """Whether beat has not ticked for too long. A tick shows only by the claim that it causes. So time without a
         claim worker does not count."""
         age, worker = self.age("beat"), self.last_consumer(CLAIM_QUEUE)
         return age is None or (worker is not None and age - worker.age > longest_pause(settings))

@@ -1,4 +1,4 @@
-"""The state of an outbox: its destinations, its workers, and when what must run now and then ran last.
+"""The state of an outbox: its destinations, its workers, and when claim, beat and maintenance ran last.
 
 It is read from the database alone, in a few round trips. Their cost does not grow with the tables.
 """

@@ -178,7 +178,8 @@ def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) 
     """Drop the days that are older. If one can't be dropped, the next ones are tried all the same."""
     ends = time.monotonic() + MOMENT
     for day in ended_days(store, older_than).days:
-        # Only a run that got on may ask for another one at once, or there would be no end of them.
+        # Only a run that dropped something may ask for another one at once. Otherwise runs would follow each other
+        # without end.
         if done.dropped and not patient and time.monotonic() >= ends:
             done.more = True
             return
@@ -199,7 +200,7 @@ def _remove(store: Store, day: Day, done: Trimmed) -> None:
         return
     if not day.table.name.startswith(archive.GONE):
         day = _detached(store, day)
-        # Now nobody can add rows to it. If somebody has since the export, this writes the copy anew.
+        # Now nobody can add rows to it. If somebody has added rows since the export, this exports it again.
         _export(store, day, done)
     store.do(archive.drop(day.table), {})
 

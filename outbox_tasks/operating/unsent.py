@@ -34,7 +34,7 @@ def unsent(store: Store) -> list[Unsent]:
         if not one.configured:
             continue
         configured, row = store.settings.destinations[name], one.breaker
-        # What an outage has put off has spent no attempt, and so counts as scheduled.
+        # A message that an outage put off has spent no attempt. So it counts as scheduled.
         waiting = sum(one.states[state] for state in ("pending", "retrying", "scheduled"))
         if row["state"] == "paused":
             why = ": ".join(filter(None, (f"it is paused by {row['paused_by']}", row["paused_why"])))

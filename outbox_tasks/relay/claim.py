@@ -31,7 +31,7 @@ GATHERED = 25
 """A worker runs up to so many single messages together. If no more are due, that is few."""
 
 SPREAD = 4
-"""While the workers are idle, a claim makes at least so many bundles, so that several workers share the messages."""
+"""While the workers are idle, a claim makes at least this many bundles, so that several workers share the messages."""
 
 
 @dataclass(slots=True)

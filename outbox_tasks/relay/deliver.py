@@ -15,7 +15,8 @@ from outbox_tasks.relay.store import Store
 
 
 class Listener:
-    """Is told of each step of a delivery. Override what you need. An exception ends the delivery at that step."""
+    """Hears of each step of a delivery. Override the methods that you need. An exception ends the delivery at that
+    step."""
 
     retries_by_celery = True
     """Celery retries a message after a short wait. If false, the message goes back to the table."""

@@ -37,7 +37,7 @@ def backoff(
 
 
 def asked(outcome: Outcome) -> float:
-    """The seconds that the destination asked for, within bounds: a publisher passes on what it was told."""
+    """The seconds that the destination asked for, within bounds: a publisher passes on any number."""
     try:
         seconds = float(outcome.retry_after or 0.0)
     except (TypeError, ValueError, OverflowError):

@@ -38,7 +38,7 @@ CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "
 """The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
 
 SLOW = 0.25
-"""Seconds after which a send counts as slow. To wait for it would hold up others."""
+"""Seconds after which a send counts as slow. Nobody waits for the slot of a slow send: that would hold up others."""
 
 USUAL_STATEMENT = 3.0
 """Seconds that a statement may take if the relay sets no limit: the limit that its role has then."""
@@ -189,8 +189,8 @@ class Settings(OperationSettings, BaseSettings):
         return max(1, processes - 1)
 
     def dead_blocks(self, destination: str) -> bool:
-        """Whether a dead message holds up those behind it with the same key. Not where the destination isn't
-        configured: its messages wait for the configuration."""
+        """Whether a dead message holds up those behind it with the same key. It does not if the destination is not
+        configured: the messages wait for the configuration."""
         own = self.destinations.get(destination)
         return own is not None and own.on_dead == "block"
 
@@ -224,8 +224,8 @@ class Settings(OperationSettings, BaseSettings):
 
     @property
     def run_lease(self) -> float:
-        """What a begun send is granted at least: 40 s (or two thirds of `queue_lease`, if that is shorter), and more if
-        a send may take long."""
+        """The lease that a begun send has at least: 40 s (or two thirds of `queue_lease`, if that is shorter), and more
+        if a send may take long."""
         return max(2.5 * self.longest_send, min(40.0, self.queue_lease * 2 / 3))
 
     @property

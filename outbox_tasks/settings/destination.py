@@ -15,7 +15,7 @@ CLAIM_CHECK_LARGEST = 64 * 1024 * 1024
 """Bytes of the largest payload with a `claim_check`. It is in the database and in memory too."""
 
 STORAGE = re.compile(r"(?:(?:file|local):///|(?!file:|local:)[a-z][a-z0-9+.-]*://(?:[^\s?#/@]*@)?)[^\s?#%@]*")
-"""What `claim_check` may be. With an id behind it, it must be a URL that any consumer can read."""
+"""What `claim_check` may be. With a message's id at its end, it must be a URL that any consumer can read."""
 
 HIDDEN = "…"
 """Errors show this for a value that may hold credentials."""

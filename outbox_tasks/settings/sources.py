@@ -1,4 +1,4 @@
-"""Where settings come from: the environment and `outbox.toml`; and what is said of a value that is refused."""
+"""Where settings come from: the environment and `outbox.toml`; and the text of the error for a refused value."""
 
 from __future__ import annotations
 

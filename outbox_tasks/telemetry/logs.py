@@ -130,7 +130,8 @@ def _is_json(app: Celery) -> bool:
 
 
 def _write_json_early() -> None:
-    """Have JSON also of what Celery writes before its loggers are set up, or past them as it ends."""
+    """Write as JSON also the lines that Celery writes before its loggers are set up, or directly to stderr as it
+    ends."""
     logging.captureWarnings(True)
     handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(Json())

@@ -200,7 +200,7 @@ class Pipe(Listener):
                 if name == destination:
                     consumer(message)
         except AssertionError as error:
-            # The test has failed, not the delivery: raised later, where nobody catches a publisher's errors.
+            # It fails the test, not the delivery. So it is raised later, where nobody catches a publisher's errors.
             self._failed_test = self._failed_test or error
         except Exception as error:  # the test's own code may raise anything
             return _outcome(error)

@@ -1,8 +1,8 @@
 """A Celery task message as it is stored: what Celery would have handed to the broker, byte for byte.
 
 The body is the outbox message's payload. The rest, its envelope, is JSON in the header `ENVELOPE`, written and read
-with kombu's own JSON, which is what brings it through most brokers and keeps times, UUIDs and bytes what they are.
-"""
+with kombu's own JSON. Celery's messages pass most brokers in this form, and it keeps the types of times, UUIDs and
+bytes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ JSON = "json"
 """What a destination without the option `accept` accepts."""
 
 TAKEN = inspect.signature(Producer.publish).parameters.keys() - {"delivery_mode", "properties"}
-"""What can't be a property: kombu would do something else with it, such as to serialise or compress the body."""
+"""Names that can't be properties. kombu would act upon them, for example serialise or compress the body."""
 
 Described = dict[str, Any]
 
@@ -59,9 +59,8 @@ class TaskMessage:
 
     @classmethod
     def loads(cls, text: str, accepted: Collection[str] | None = None) -> TaskMessage:
-        """Raises any of `cloudevents.UNEXPRESSED` if it is not such a text, or its body's type is none of those
-        accepted: a
-        row may be written by anybody who may write at all."""
+        """Raises any of `cloudevents.UNEXPRESSED` if it is not such a text, or if the content type of its body is not
+        accepted. Any writer may have made the row."""
         task = cls(**loads(text))
         for name, kind in KINDS.items():
             if not isinstance(getattr(task, name), kind):
@@ -113,7 +112,7 @@ def describe(entities: Sequence[Queue | Exchange]) -> list[Described]:
 
 
 def _said(described: Described) -> Described:
-    """Without values that nobody has set: they become the defaults again."""
+    """Without values that nobody has set: when read, they get the defaults again."""
     return {
         name: _said(value) if isinstance(value, dict) and name == "exchange" else value
         for name, value in described.items()

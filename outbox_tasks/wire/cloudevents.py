@@ -50,7 +50,7 @@ def unexpressed(error: Exception) -> Outcome:
         return Outcome.dead(error.code, str(error))
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, MALFORMED):
-        # Of a message's texts, only its headers may be other than Unicode.
+        # Among a message's texts, only its headers can hold characters that are not Unicode.
         return Outcome.dead("bad_headers" if isinstance(error, UnicodeError) else "bad_message", text)
     return Outcome.retry(type(error).__name__, text)
 

@@ -70,11 +70,10 @@ def current() -> dict[str, str]:
 
 @contextmanager
 def sending(destination: str, scheme: str, messages: Sequence[LeasedMessage]) -> Iterator[Sends]:
-    """Around the sends of a bundle's messages: their spans, if tracing is set up in this process.
+    """Makes the spans of a bundle's messages, around their sends, if tracing is set up in this process.
 
-    A message whose writer was not sampled has none, and neither has one whose `traceparent` can't be read: both travel
-    on as they are. One whose writer was in no trace begins its own.
-    """
+    A message has no span if its writer was not sampled, or if its `traceparent` can't be read. Then it travels on as it
+    is. If its writer was in no trace, it begins a trace of its own."""
     sends = _begin(destination, scheme, messages)
     if sends.bundle is None:
         yield sends
@@ -82,7 +81,7 @@ def sending(destination: str, scheme: str, messages: Sequence[LeasedMessage]) ->
     from opentelemetry.trace import use_span
 
     try:
-        # As the current span: what a client library traces belongs to it.
+        # As the current span, so that the spans of client libraries belong to it.
         with use_span(sends.bundle, record_exception=False, set_status_on_exception=False):
             yield sends
     except BaseException as error:
@@ -128,7 +127,7 @@ def _origin(message: LeasedMessage) -> _Origin | None:
     given = headers.get("traceparent")
     if given is None:
         return _Origin(None)
-    # This costs a tenth of reading it, and most messages are not sampled.
+    # Most messages are not sampled, and this check costs a tenth of reading the header.
     if not isinstance(given, str) or (len(given) == 55 and given.endswith(UNSAMPLED)):
         return None
     return _read(headers)

@@ -49,7 +49,7 @@ class PublishRequest(LeasingRequest):
     """Runs even if somebody revoked its id. That is the message's id, so the worker would refuse later attempts too."""
 
     def revoked(self) -> bool:
-        """Forget what was said of its id."""
+        """Forget that somebody revoked its id."""
         state.revoked.discard(self.id)
         return bool(super().revoked())
 
@@ -62,7 +62,7 @@ class BundleRequest(LeasingRequest):
         try:
             self._send_events(type, fields)
         except Exception:
-            log.exception("could not tell of a bundle's messages")
+            log.exception("could not send the events of a bundle's messages")
 
     def _send_events(self, type: str, fields: dict[str, Any]) -> None:
         listening = self.eventer

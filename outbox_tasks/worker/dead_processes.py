@@ -32,7 +32,7 @@ def _end_leases(settings: Settings, pid: int | None) -> None:
         time.sleep(wait)
         with suppress(DatabaseUnavailable):
             dead = store.traffic.dead_neighbours(2 * settings.run_lease)
-            # No other process gets its number until its parent has seen its end.
+            # The system gives its number to no other process until its parent has waited for it.
             dead |= {holder(pid)} if pid is not None and not alive(pid) else set()
             for name in sorted(dead):
                 if count := store.recall(name):

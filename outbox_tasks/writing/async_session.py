@@ -1,4 +1,4 @@
-"""Rows that are published through an `AsyncSession`. Outside of its greenlet nothing can be written, so they wait.
+"""Rows that are published through an `AsyncSession`. Rows can be written only inside its greenlet, so they wait.
 
 They are written before the next savepoint, and before the commit of the session or of its connection. So the waiting
 rows always belong to the innermost savepoint, and are dropped when that is rolled back.

@@ -42,7 +42,7 @@ class AppView(Celery):  # type: ignore[misc]
 
     @property
     def producer_pool(self) -> Any:
-        # Celery looks here whether RabbitMQ delays the message. Here the table does.
+        # Celery checks here whether RabbitMQ delays the message. The outbox delays it in the table.
         return SimpleNamespace(
             connections=SimpleNamespace(connection=SimpleNamespace(transport=SimpleNamespace(driver_type="outbox")))
         )

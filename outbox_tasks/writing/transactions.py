@@ -1,4 +1,5 @@
-"""The application's transactions, whichever library opened them: is one open, write into it, act after its commit."""
+"""The application's transactions, whichever library opened them: finds the open one, writes into it, and acts after its
+commit."""
 
 from __future__ import annotations
 

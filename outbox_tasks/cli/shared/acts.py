@@ -128,7 +128,7 @@ def act_on_filter(
             stop=stop,
             progress=moved,
         )
-    done.missed.clear()  # somebody else acted on these first: their number says enough
+    done.missed.clear()  # somebody else acted on these first; their number is enough
     _report(store, action, done, options)
 
 

@@ -30,7 +30,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg] # generic only in new
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", value)
         if found is None:
-            self.fail(f"{value!r} is no length of time: write 90s, 15m, 2h, 3d or 1w", param, ctx)
+            self.fail(f"{value!r} is not a length of time: write 90s, 15m, 2h, 3d or 1w", param, ctx)
         return float(found[1]) * UNITS[found[2]]
 
 

@@ -113,7 +113,7 @@ def _workers(found: Found, *, short: bool) -> Table:
 def _footer(found: Found) -> Text:
     ran = [f"{kind} {_ago(found[kind])}" for kind in ("claim", "beat", "maintain")]
     claim = found["claim"]
-    if claim and "seconds" in claim:  # a drain, which may take long, says nothing of it
+    if claim and "seconds" in claim:  # a drain does not report it
         held_back = ", held back" if claim["held_back"] else ""
         ran[0] += f" ({claim['claimed']:,} in {claim['seconds']:.2g} s{held_back})"
     queues, unknown = found["queues"] or {}, one_line(found["queues_unknown"] or "")

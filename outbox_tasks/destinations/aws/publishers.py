@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Round:
-    """One `publish`: what became of each message so far."""
+    """The state of one `publish`: the outcome of each message so far."""
 
     outcomes: dict[int, Outcome]
     ended: Outcome | None = None
@@ -66,7 +66,7 @@ class Round:
 
 @dataclass
 class Connections:
-    """What sends the requests of one process."""
+    """The threads and the client that send the requests of one process."""
 
     threads: ThreadPoolExecutor
     client: Any = None
@@ -100,7 +100,7 @@ class BatchPublisher(ABC):
         steps = [partial(self._send, batch, sending) for batch in _batches(entries, self.limit)]
         self._run(steps, sending, deadline)
         if sending.ended is not None and sending.ended.code == "unauthorized":
-            self.close()  # the client remembers its credentials, or that it has none: the next one looks again
+            self.close()  # the client keeps its credentials, or that it found none; a new client looks again
         return [sending.outcomes.get(index, LATE) for index in range(len(messages))]
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class BatchPublisher(ABC):
             if client is not None:
                 client.close()
             outcome = trouble(error)
-            if outcome.result is Result.DEAD:  # it is about the place, not about a message
+            if outcome.result is Result.DEAD:  # it concerns the queue or topic, not a message
                 outcome = Outcome.outage("unroutable", outcome.error or "")
             sending.ended = outcome
 

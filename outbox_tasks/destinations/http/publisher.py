@@ -45,15 +45,15 @@ STATUSES = {
     503: (Result.OUTAGE, "http_503"),
     504: (Result.OUTAGE, "http_504"),
 }
-"""Answers with a meaning of their own. All others: 2xx sent, 3xx an outage, the rest another try."""
+"""Answers with a meaning of their own. All others: 2xx is sent, 3xx an outage, the rest a retry."""
 MESSAGES_FAULT = {400, 406, 411, 412, 415, 416, 417, 422, 428, 431}
-"""Answers that are about the message, and would be the same each time: dead."""
+"""Answers that blame the message. Another try would get the same answer, so it is dead."""
 TROUBLE = {
     httpcore.TimeoutException: "timeout",
     httpcore.NetworkError: "connection",
     httpcore.RemoteProtocolError: "connection",
 }
-"""Exceptions that are an outage, and its code. What is not known is another try."""
+"""Exceptions that are an outage, and its code. Any other exception is a retry."""
 RESERVED = re.compile(
     r"(?i)(ce-|content-|webhook-|proxy-).*|accept|accept-encoding|authorization|connection|expect|host"
     r"|idempotency-key|keep-alive|te|trailer|transfer-encoding|upgrade|user-agent"
@@ -61,7 +61,7 @@ RESERVED = re.compile(
 """Names that a message's own headers can't have: they would contradict the request's."""
 NAME, VALUE = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 UNENCODED = "".join(map(chr, range(0x21, 0x7F))).translate({ord(c): None for c in '"%'})
-"""What the CloudEvents binding leaves as it is in a header, §3.1.3.2."""
+"""Characters that the CloudEvents binding does not encode in a header, §3.1.3.2."""
 BODY_BYTES, BODY_SECONDS, BODY_SHOWN = 16_384, 1.0, 200
 """How much of an answer's body is read, for how long, and how much of that is quoted."""
 LEEWAY = 0.95
@@ -148,10 +148,10 @@ class HttpPublisher:
     async def _work(
         self, connection: Connection, waiting: deque[tuple[int, _Request]], outcomes: dict[int, Outcome]
     ) -> Outcome | None:
-        """Send one after the other. If it can't connect, end with the reason: other workers may have a connection."""
+        """Send one after the other. If it can't connect, it ends with the reason; others that are connected go on."""
         while waiting:
             index, request = waiting.popleft()
-            outcomes[index] = IN_FLIGHT  # which holds if the time is up in the middle of it
+            outcomes[index] = IN_FLIGHT  # stays, if the time is up during the send
             try:
                 await self._send(connection, index, request, outcomes)
             except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
@@ -168,7 +168,7 @@ class HttpPublisher:
         async with connection.stream(
             b"POST", self._url, headers=headers, content=request.body, extensions={"timeout": connect}
         ) as response:
-            # The status decides: what comes after it can't take back that the endpoint has the message.
+            # The status decides. After it the endpoint has the message, whatever happens to the rest of the answer.
             outcomes[index] = self._answered(response.status, response.headers, b"")
             body = await _beginning(response)
             outcomes[index] = self._answered(response.status, response.headers, body)
@@ -194,7 +194,7 @@ class HttpPublisher:
         return Outcome.retry(type(error).__name__, text)
 
     def _shown(self, text: str) -> str:
-        """As it may be stored and shown. Endpoints repeat in their answers what they were sent."""
+        """The text without secrets and control characters. An endpoint may repeat in its answer what it was sent."""
         for secret in self._options.hidden:
             text = text.replace(secret, "***")
         printable = "".join(c if c.isprintable() else " " for c in text)
@@ -202,7 +202,7 @@ class HttpPublisher:
 
 
 async def _beginning(response: httpcore.Response) -> bytes:
-    """As much of the body as is worth waiting for. A connection whose answer was not read to its end is closed."""
+    """The beginning of the body. If an answer is not read to its end, its connection is closed."""
     body = b""
     with suppress(TimeoutError, httpcore.ReadError, httpcore.RemoteProtocolError):
         async with asyncio.timeout(BODY_SECONDS):
@@ -214,7 +214,7 @@ async def _beginning(response: httpcore.Response) -> bytes:
 
 
 def _field(name: str, value: str) -> tuple[bytes, bytes]:
-    """A header, without the white space around its value, which is none of it in HTTP."""
+    """A header, without the white space around its value, which HTTP does not count as part of it."""
     field = name.encode(), value.encode().strip(b" \t")
     if not (NAME.fullmatch(field[0]) and VALUE.fullmatch(field[1])):
         raise PermanentError(f"HTTP can't carry the header {name[:50]!r}", code="bad_headers")

@@ -32,8 +32,8 @@ class KafkaPublisher:
         milliseconds = int(settings.send_timeout * 1000)
         self._conf: dict[str, Any] = {
             "client.id": "outbox_tasks",
-            "log_level": 1,  # else it logs at each reconnect what the outcomes say
-            "partitioner": "murmur2_random",  # as Java's: a key has the same partition whoever sends
+            "log_level": 1,  # a higher level repeats at each reconnect what the outcomes say
+            "partitioner": "murmur2_random",  # Java's default: any sender chooses the same partition for a key
             "reconnect.backoff.max.ms": 1000,
             "socket.keepalive.enable": True,
             # How long a topic may be unknown, as it is while the broker makes it.
@@ -44,17 +44,19 @@ class KafkaPublisher:
             "message.timeout.ms": milliseconds,
         }
         _check(destination, self._conf)
-        # Of several batches on their way, none is taken after one that was refused: their order holds.
+        # If a batch is refused, the broker takes none of the later ones. So the order holds.
         self._session = PerProcess(partial(Session, {**self._conf, "enable.gapless.guarantee": True}))
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """All at once; or one by one, in order, if the broker refused a batch: that says nothing of each message."""
+        """Send all at once. If the broker refuses a batch, send its messages one by one, in order: the refusal does not
+        say which message is bad."""
         deadline = time.monotonic() + self._timeout * 0.95
         records, unsendable = encoded(messages, self._record)
         ready = list(records.values())
         outcomes, refused = self._sent(ready, deadline)
         if refused and len(ready) > 1:
-            # Nothing of a refused batch was taken. What else was not sent may have been: its next send says why.
+            # The broker took nothing of a refused batch. It may have taken the other failed messages, so they are not
+            # sent again here.
             left = [number for number, outcome in enumerate(outcomes) if outcome.result is Result.DEAD]
             again = self._one_by_one([ready[number] for number in left], deadline)
             for number, outcome in zip(left, again, strict=True):
@@ -69,8 +71,8 @@ class KafkaPublisher:
             session.end()
 
     def _sent(self, records: Sequence[Record], deadline: float) -> tuple[list[Outcome], bool]:
-        """Their outcomes, and whether the broker refused any. A producer with which anything went wrong is not used
-        again: what it may still know of a lost message must not meet the next ones."""
+        """Their outcomes, and whether the broker refused any. After any failure the producer is not used again, because
+        it may still hold lost messages."""
         if not records:
             return [], False
         session = self._open()
@@ -84,7 +86,7 @@ class KafkaPublisher:
         return outcomes, refused
 
     def _one_by_one(self, records: Sequence[Record], deadline: float) -> list[Outcome]:
-        """Ends with the first that is neither sent nor dead: then the broker is in trouble, not the message."""
+        """Ends with the first that is neither sent nor dead: the fault is the broker's, not the message's."""
         session = Session(self._conf)
         outcomes: list[Outcome] = []
         try:

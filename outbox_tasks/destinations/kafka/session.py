@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 REFUSED = {KafkaError.INVALID_RECORD: "invalid_record", **dict.fromkeys(TOO_LARGE, "too_large")}
-"""The message itself can't be taken: dead. A broker says it of a whole batch."""
+"""The message itself can't be taken: dead. A broker gives this error to the whole batch."""
 
 OUTAGES = {
     "unauthorized": (
@@ -44,7 +44,8 @@ OUTAGES = {
 CODES = {error: code for code, errors in OUTAGES.items() for error in errors}
 
 LOST = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL}
-"""Thrown away without an answer. A message in the queue may be there for the second time."""
+"""The producer threw the message away without an answer. The broker may have it, even if it was still in the queue:
+that may have been its second try."""
 
 SLICE = 0.1
 """Seconds between two looks at the clock and at what went wrong."""
@@ -66,7 +67,7 @@ class DebugLog:
 
 
 class Session:
-    """A producer, and what it said of itself. Its threads belong to the process that made it."""
+    """A producer, and the errors that it reported. Its threads belong to the process that made it."""
 
     def __init__(self, conf: dict[str, Any]) -> None:
         self.troubled = False
@@ -96,7 +97,7 @@ class Session:
         reports: dict[int, KafkaError | None] = {}
         outcomes = self._produce(topic, records, deadline, reports)
         self._wait(deadline)
-        reason = self._reason()  # before the purge, which may be an error of its own to librdkafka
+        reason = self._reason()  # before the purge: librdkafka may report that as an error too
         if len(self._producer):
             self.troubled = True
             self._producer.purge(blocking=False)  # a thread may be busy with a name server: don't wait for it
@@ -109,15 +110,15 @@ class Session:
         return [outcomes.get(n) or _reported(reports.get(n, lost), reason) for n in range(len(records))], refused
 
     def end(self) -> None:
-        """Throw away what is left, and end the producer in another thread: it waits for its own ones."""
+        """Throw away what is left, and end the producer in another thread, because it waits for its own threads."""
         self._producer.purge(blocking=False)
         threading.Thread(target=self._held.clear, name="end of a Kafka producer", daemon=True).start()
 
     def _produce(
         self, topic: str, records: Sequence[Record], deadline: float, reports: dict[int, KafkaError | None]
     ) -> dict[int, Outcome]:
-        """Queue them. Returns the outcomes of those that were not queued. It ends with the first for which librdkafka,
-        not the message, is the reason."""
+        """Queue them. Returns the outcomes of those that were not queued. If the fault is librdkafka's and not the
+        message's, the rest is not queued either."""
 
         def reported(number: int, error: KafkaError | None, _: object) -> None:
             reports[number] = error
@@ -158,12 +159,12 @@ class Session:
         """Have reports and errors brought to us; returns how many messages are without a report."""
         try:
             return self._producer.flush(seconds)
-        except KafkaException as error:  # nothing else raises here than a fatal error
+        except KafkaException as error:  # only a fatal error raises here
             self._fatal = error.args[0]
             return len(self._producer)
 
     def _reason(self) -> Outcome:
-        """Why there are messages without a delivery report: the worst that was said."""
+        """Why there are messages without a delivery report: the worst error that was reported."""
         if self._fatal is not None:
             return Outcome.retry("fatal", self._fatal.str())
         for code in ("unauthorized", "connection"):

@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from outbox_tasks.destinations.kombu.parcel import TEXT, Line, Parcel
-from outbox_tasks.destinations.kombu.rabbit import RabbitLine
-from outbox_tasks.destinations.kombu.virtual import VirtualLine
+from outbox_tasks.destinations.kombu.common import TEXT, Entry, Sender
+from outbox_tasks.destinations.kombu.rabbit import RabbitSender
+from outbox_tasks.destinations.kombu.virtual import VirtualSender
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
@@ -29,27 +29,27 @@ class KombuPublisher:
         self._source = settings.source
         self._send_timeout = settings.send_timeout
         amqp_scheme = destination.scheme in ("amqp", "amqps")
-        kind = RabbitLine if amqp_scheme else VirtualLine
-        self._line = PerProcess[Line](partial(kind, destination, settings))
-        self._line.get()  # checks the URL
+        kind = RabbitSender if amqp_scheme else VirtualSender
+        self._sender = PerProcess[Sender](partial(kind, destination, settings))
+        self._sender.get()  # checks the URL
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All at once where the broker allows it, and one outcome for each."""
         deadline = time.monotonic() + self._send_timeout
-        parcels, unsendable = encoded(messages, self._parcel)
-        outcomes = iter(self._line.get().send(list(parcels.values()), deadline) if parcels else ())
+        entries, unsendable = encoded(messages, self._entry)
+        outcomes = iter(self._sender.get().send(list(entries.values()), deadline) if entries else ())
         return [unsendable.get(place) or next(outcomes) for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connection."""
-        self._line.get().close()
+        self._sender.get().close()
 
-    def _parcel(self, message: LeasedMessage) -> Parcel:
+    def _entry(self, message: LeasedMessage) -> Entry:
         events = {f"ce-{name}": value for name, value in attributes(message, self._source).items()}
         # Readers of the binding take the names in any case: a header of the message's own must not pass for ours.
         own = {_free(name): value for name, value in own_headers(message).items() if name.lower() not in events}
         content_type = message.content_type or "application/octet-stream"
-        return Parcel(
+        return Entry(
             id=message.id,
             body=message.payload,
             content_type=content_type,
@@ -62,5 +62,5 @@ class KombuPublisher:
 
 
 def _free(name: str) -> str:
-    """A header's name; with `h_` where kombu's consumers act upon it."""
+    """A header's name. It gets the prefix `h_` if kombu's consumers would act upon it."""
     return f"h_{name}" if name == "compression" else name

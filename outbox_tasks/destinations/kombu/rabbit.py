@@ -16,11 +16,11 @@ from amqp import spec
 from kombu import Connection, Exchange, Queue
 from kombu.transport import pyamqp
 
-from outbox_tasks.destinations.kombu.parcel import (
+from outbox_tasks.destinations.kombu.common import (
     UNROUTABLE,
     UNWRITABLE,
-    Parcel,
-    apart,
+    Entry,
+    batches,
     outcome_of,
     parts_of,
     tls_of,
@@ -32,7 +32,7 @@ from outbox_tasks.settings.destination import Destination
 log = logging.getLogger(__name__)
 
 
-class RabbitLine:
+class RabbitSender:
     """AMQP 0-9-1 with publisher confirms.
 
     kombu waits for the confirm of each message before it sends the next. Here a whole bundle is written, and then its
@@ -67,28 +67,28 @@ class RabbitLine:
         self._tag = 0
         self._pending: dict[int, int] = {}
         self._returned: set[str | None] = set()
-        self._parcels: Sequence[Parcel] = ()
+        self._entries: Sequence[Entry] = ()
         self._outcomes: dict[int, Outcome] = {}
 
-    def send(self, parcels: Sequence[Parcel], deadline: float) -> list[Outcome]:
+    def send(self, entries: Sequence[Entry], deadline: float) -> list[Outcome]:
         """Publish, and wait for the confirms."""
-        self._parcels, self._outcomes = parcels, {}
+        self._entries, self._outcomes = entries, {}
         try:
             self._open(deadline)
-            for numbers in apart(parcels):
+            for numbers in batches(entries):
                 self._confirmed(numbers, deadline)
         except Exception as error:
             failed = self._trouble(error)
             self._drop()
-            for number in range(len(parcels)):
+            for number in range(len(entries)):
                 self._outcomes.setdefault(number, failed)
         except BaseException:
             self._drop()  # confirms that nobody has read would count for other messages
             raise
-        return [self._outcomes[number] for number in range(len(parcels))]
+        return [self._outcomes[number] for number in range(len(entries))]
 
     def close(self) -> None:
-        """Say goodbye, but not at length."""
+        """Close the connection. Waits a second at most for the broker."""
         with suppress(Exception):
             if self._link is not None:
                 self._link.sock.settimeout(1)
@@ -96,7 +96,7 @@ class RabbitLine:
         self._drop()
 
     def _topology(self, options: Mapping[str, str]) -> Queue | Exchange:
-        """What a URL with `declare` names, durable."""
+        """The durable queue or exchange that a URL with `declare` names."""
         exchange = Exchange(self._exchange, options.get("exchange_type", "topic")) if self._exchange else None
         if exchange is not None and "queue" not in options:
             return exchange
@@ -127,7 +127,7 @@ class RabbitLine:
         events["basic_return"] = {self._came_back}
 
     def _confirmed(self, numbers: Sequence[int], deadline: float) -> None:
-        """Send these together. If the broker closes the channel over one of them, it does not tell over which, nor
+        """Send these together. If the broker closes the channel because of one of them, it does not say which one, nor
         which it has taken."""
         try:
             self._write(numbers, deadline)
@@ -135,23 +135,23 @@ class RabbitLine:
                 self._link.patience(deadline)
                 self._link.drain_events()
         except amqp.ChannelError as error:
-            left = [number for number in numbers if number not in self._outcomes]
+            unconfirmed = [number for number in numbers if number not in self._outcomes]
             self._link.patience(deadline)
             self._listen()  # py-amqp has opened the channel again
-            alone = len(left) == 1 or isinstance(error, amqp.NotFound)
-            told = f"the broker closed the channel over one of several, which it may have taken: {error}"
-            outcome = outcome_of(error) if alone else Outcome.unforeseen(told, together=True)
-            self._outcomes.update(dict.fromkeys(left, outcome))
+            alone = len(unconfirmed) == 1 or isinstance(error, amqp.NotFound)
+            text = f"the broker closed the channel because of one of several, which it may have taken: {error}"
+            outcome = outcome_of(error) if alone else Outcome.unforeseen(text, together=True)
+            self._outcomes.update(dict.fromkeys(unconfirmed, outcome))
 
     def _write(self, numbers: Sequence[int], deadline: float) -> None:
         self._returned.clear()
         for number in numbers:
-            parcel = self._parcels[number]
+            entry = self._entries[number]
             self._link.patience(deadline)
             try:
-                message = self._message(parcel)
-                key = parcel.event_type if self._key is None else self._key
-                # Not basic_publish: it looks for news from the broker before each message, at half as much CPU again.
+                message = self._message(entry)
+                key = entry.event_type if self._key is None else self._key
+                # Not basic_publish: it reads from the broker before each message, which takes half as much CPU again.
                 self._channel.send_method(
                     spec.Basic.Publish, "Bssbb", (0, self._exchange, key, True, False), content=message
                 )
@@ -161,18 +161,18 @@ class RabbitLine:
             self._tag += 1
             self._pending[self._tag] = number
 
-    def _message(self, parcel: Parcel) -> amqp.Message:
-        size = sum(len(name.encode()) + len(value.encode()) + 6 for name, value in parcel.headers.items())
+    def _message(self, entry: Entry) -> amqp.Message:
+        size = sum(len(name.encode()) + len(value.encode()) + 6 for name, value in entry.headers.items())
         if size > self._link.frame_max - 2048:  # the other properties are at most half of this
             # The broker would close the connection over it, each time.
             raise ValueError(f"headers of {size} bytes do not fit into a frame of {self._link.frame_max}")
         return amqp.Message(
-            parcel.body,
-            content_type=parcel.content_type,
-            content_encoding=parcel.content_encoding,
-            application_headers=parcel.headers,
-            message_id=parcel.id,
-            timestamp=parcel.timestamp,
+            entry.body,
+            content_type=entry.content_type,
+            content_encoding=entry.content_encoding,
+            application_headers=entry.headers,
+            message_id=entry.id,
+            timestamp=entry.timestamp,
             delivery_mode=2,
         )
 
@@ -180,7 +180,7 @@ class RabbitLine:
         tags = list(takewhile(lambda pending: pending <= tag, self._pending)) if multiple else [tag]
         for each in tags:
             number = self._pending.pop(each)
-            came_back = self._parcels[number].id in self._returned
+            came_back = self._entries[number].id in self._returned
             self._outcomes[number] = UNROUTABLE if came_back else outcome
 
     def _came_back(self, error: amqp.ChannelError, exchange: str, key: str, message: amqp.Message) -> None:
@@ -202,12 +202,12 @@ class RabbitLine:
 
 
 class Link(pyamqp.Connection):
-    """A connection to RabbitMQ whose every wait has an end."""
+    """A connection to RabbitMQ. Each wait for the broker has a time limit."""
 
     blocked = False
 
     def connect(self, callback: Any = None) -> None:
-        """Connect; where that fails, leave nothing open, as py-amqp does when the broker refuses."""
+        """Connect. If that fails, close everything: py-amqp leaves the socket open when the broker refuses."""
         self.on_blocked, self.on_unblocked = self._when_blocked, self._when_unblocked
         try:
             super().connect(callback)
@@ -217,13 +217,13 @@ class Link(pyamqp.Connection):
 
     def patience(self, deadline: float) -> None:
         """Let each read and write from now on end at the deadline. Raises `TimeoutError`."""
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError("the broker did not confirm in time")
-        self.sock.settimeout(left)
+        self.sock.settimeout(remaining)
 
     def lives(self) -> bool:
-        """Whether the broker has not closed it since the last send, which nothing tells but a look."""
+        """Whether the broker has not closed it since the last send. Only a read can tell."""
         try:
             while True:
                 self.drain_events(timeout=0)

@@ -11,8 +11,8 @@ from typing import Any
 
 from kombu import Connection, Exchange, Producer
 
+from outbox_tasks.destinations.kombu.common import Entry, database, outcome_of, parts_of, tls_of
 from outbox_tasks.destinations.kombu.internals import azure_transport
-from outbox_tasks.destinations.kombu.parcel import Parcel, database, outcome_of, parts_of, tls_of
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -21,7 +21,7 @@ from outbox_tasks.wire.cloudevents import UNEXPRESSED, unexpressed
 log = logging.getLogger(__name__)
 
 
-class VirtualLine:
+class VirtualSender:
     """kombu's virtual transports: its own message format, in a list, a channel or a queue of some server."""
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
@@ -56,25 +56,25 @@ class VirtualLine:
         options_of_kombu = {**ours, **destination.transport_options, "retry_on_timeout": False}
         given = {"transport_options": options_of_kombu, "connect_timeout": half}
         self._connect = partial(Connection, url, transport=transport, ssl=ssl, **given)
-        self._connect()  # which reads the URL, and opens nothing
+        self._connect()  # reads the URL; opens nothing
         self._connection: Any = None
         self._producer: Producer | None = None
 
-    def send(self, parcels: Sequence[Parcel], deadline: float) -> list[Outcome]:
+    def send(self, entries: Sequence[Entry], deadline: float) -> list[Outcome]:
         """One pipeline for all where there is one (Redis), else one after the other."""
         outcomes: list[Outcome] = []
         try:
             producer = self._opened()
             producer.channel.deadline = deadline
             if getattr(producer, "supports_batch_publish", False):  # kombu has it since 5.7
-                return self._together(producer, parcels)
-            for parcel in parcels:
+                return self._together(producer, entries)
+            for entry in entries:
                 if time.monotonic() > deadline:
                     raise TimeoutError("there was no time left to send it")
-                outcomes.append(self._sent(producer, parcel))
+                outcomes.append(self._sent(producer, entry))
         except Exception as error:
             self.close()
-            outcomes += [outcome_of(error)] * (len(parcels) - len(outcomes))
+            outcomes += [outcome_of(error)] * (len(entries) - len(outcomes))
         except BaseException:
             self.close()
             raise
@@ -93,10 +93,10 @@ class VirtualLine:
             self._producer = Producer(self._connection.default_channel, auto_declare=False)
         return self._producer
 
-    def _sent(self, producer: Producer, parcel: Parcel) -> Outcome:
-        """Send one; an outage is raised, because it would be the same for those behind it."""
+    def _sent(self, producer: Producer, entry: Entry) -> Outcome:
+        """Send one. Raises an outage, because the next ones would meet it too."""
         try:
-            self._publish(producer, parcel)
+            self._publish(producer, entry)
         except Exception as error:
             outcome = outcome_of(error)
             if outcome.result is Result.OUTAGE:
@@ -104,26 +104,26 @@ class VirtualLine:
             return outcome
         return Outcome.sent()
 
-    def _together(self, producer: Producer, parcels: Sequence[Parcel]) -> list[Outcome]:
-        """In one batch. Before it leaves, what goes wrong is one parcel's fault."""
+    def _together(self, producer: Producer, entries: Sequence[Entry]) -> list[Outcome]:
+        """Send all in one batch. An error before the batch leaves is the fault of one entry."""
         refused: dict[int, Outcome] = {}
-        with producer.batch(max_size=max(1, len(parcels))):
-            for number, parcel in enumerate(parcels):
+        with producer.batch(max_size=max(1, len(entries))):
+            for number, entry in enumerate(entries):
                 try:
-                    self._publish(producer, parcel)
+                    self._publish(producer, entry)
                 except UNEXPRESSED as error:
                     refused[number] = unexpressed(error)
-        return [refused.get(number, Outcome.sent()) for number in range(len(parcels))]
+        return [refused.get(number, Outcome.sent()) for number in range(len(entries))]
 
-    def _publish(self, producer: Producer, parcel: Parcel) -> None:
+    def _publish(self, producer: Producer, entry: Entry) -> None:
         producer.publish(
-            parcel.body,
+            entry.body,
             exchange=self._fanout or "",
             routing_key="" if self._fanout else self._queue,
             declare=[self._fanout] if self._fanout else [],
-            content_type=parcel.content_type,
-            content_encoding=parcel.content_encoding,
-            headers=parcel.headers,
-            message_id=parcel.id,
-            timestamp=parcel.timestamp,
+            content_type=entry.content_type,
+            content_encoding=entry.content_encoding,
+            headers=entry.headers,
+            message_id=entry.id,
+            timestamp=entry.timestamp,
         )

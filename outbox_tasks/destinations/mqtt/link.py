@@ -115,7 +115,7 @@ class Link:
         self._used = 0.0
 
     def connect(self, host: str, port: int, deadline: float) -> None:
-        """Connect, and wait until the server has let us in."""
+        """Connect, and wait until the server has accepted us."""
         left = deadline - time.monotonic()
         self.client.connect_timeout = max(0.01, left / 2)
         self.client.connect(host, port, keepalive=math.ceil(IDLE + left), clean_start=True)

@@ -55,7 +55,7 @@ class MqttPublisher:
         self._link: Link | None = None
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """In order, with as many unacknowledged at a time as the server allows.
+        """Publish in order. As many messages at a time may be unacknowledged as the server allows.
 
         A server may close the connection because of a message that it refuses, before we have read the refusal. So
         after a loss, the messages that were not yet published are sent over a new connection, one by one; a second loss
@@ -78,7 +78,7 @@ class MqttPublisher:
                 if link is None or (careful and not refused):
                     failed = Outcome.outage(code_of(error), str(error) or type(error).__name__)
                 careful = True
-            except BaseException:  # a time limit can strike anywhere, and leaves half a packet
+            except BaseException:  # such as a time limit: half a packet may be sent
                 self._drop()
                 raise
         return [outcomes.get(index) or failed or UNANSWERED for index in range(len(messages))]

@@ -71,12 +71,13 @@ class Link:
         self._waiting: dict[str, int] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._over = asyncio.Event()
-        """All is answered, or nothing more will be."""
+        """Set when all answers have come, or no more can come."""
         self._lost: Exception | None = None
         self._error: Exception | None = None
 
     def run(self, work: Coroutine[Any, Any, T], deadline: float) -> T:
-        """`wait_for` would wait for cancelled work, and the client swallows some cancellations."""
+        """Run it until the deadline. Not by `wait_for`: that waits for cancelled work, and the client swallows some
+        cancellations."""
         task = self._loop.create_task(work)
         self._loop.run_until_complete(asyncio.wait({task}, timeout=max(0.0, deadline - time.monotonic())))
         if not task.done():
@@ -99,7 +100,7 @@ class Link:
                 max_reconnect_attempts=1,
                 reconnect_time_wait=0,
                 connect_timeout=patience,  # type: ignore[arg-type] # it is handed to asyncio, which takes fractions
-                pending_size=0,  # no flush in the middle: all is handed over, then waited for
+                pending_size=0,  # no flush before all is handed over
                 error_cb=self._on_error,
                 closed_cb=self._on_closed,
             )

@@ -24,12 +24,12 @@ from outbox_tasks.settings.destination import Destination, split
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
 OPTIONS: options.Options = {"by_type": options.FLAG, "tls": options.FLAG}
-UNANSWERED = Outcome.retry("bad_answer", "it was sent, and there is no answer")
+UNANSWERED = Outcome.retry("bad_answer", "it was sent, but there is no answer")
 HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 UNPRINTABLE = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 SUBJECT = re.compile(r"[^\s\x00.*>]+(\.[^\s\x00.*>]+)*")
 UNCODED = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-"""What stands for itself in an attribute's header; the binding wants the rest percent-encoded."""
+"""Characters that an attribute's header has as they are. The binding wants all others percent-encoded."""
 
 
 class NatsPublisher:
@@ -42,7 +42,7 @@ class NatsPublisher:
         self._link: Link | None = None
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """All are on their way, in order, before the first acknowledgement is waited for."""
+        """Send all in order, then wait for the acknowledgements."""
         deadline = time.monotonic() + self._timeout
         entries, outcomes = encoded(messages, self._entry)
         if not entries:
@@ -54,7 +54,7 @@ class NatsPublisher:
         except (Error, OSError) as error:
             self.close()
             failed = Outcome.outage(code_of(error), str(error) or type(error).__name__)
-        except BaseException:  # a time limit can strike anywhere, and leaves a loop that nobody knows the state of
+        except BaseException:  # such as a time limit: then nobody knows the state of the loop
             self.close()
             raise
         return [outcomes.get(index) or failed or UNANSWERED for index in range(len(messages))]
@@ -87,7 +87,7 @@ class NatsPublisher:
 
 
 def _own(message: LeasedMessage) -> dict[str, str]:
-    """The message's own headers; with `h_` where the name is one that the server or a reader acts upon."""
+    """The message's own headers; a name gets the prefix `h_` if the server or a reader would act upon it."""
     result = {}
     for name, value in own_headers(message).items():
         if not HEADER_NAME.fullmatch(name) or UNPRINTABLE.search(value):

@@ -12,7 +12,7 @@ from outbox_tasks.settings.destination import Destination
 GOOGLE = "pubsub.googleapis.com:443"
 
 PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]*")
-"""Looser than Google's own rule: an emulator takes any, and Google says it of a name that can't be."""
+"""Looser than Google's rule, because an emulator takes any name. Google itself refuses a name that breaks its rule."""
 TOPIC = re.compile(r"(?!goog)[A-Za-z][A-Za-z0-9._~+%-]{2,254}")
 HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?)"
 PORT = r":[0-9]{1,5}"
@@ -20,7 +20,7 @@ PORT = r":[0-9]{1,5}"
 OPTIONS: options.Options = {
     "endpoint": options.matching(f"{HOST}(?:{PORT})?", "host or host:port, as in europe-west1-pubsub.googleapis.com"),
     "emulator": options.matching(f"{HOST}{PORT}", "host:port"),
-    # Somebody may have put the key itself here. The error must come before it is looked for as a file.
+    # Somebody may have put the key itself here. Then refuse it here, before anything looks for a file of that name.
     "credentials": options.matching(r"[^{\x00-\x1f\x7f]{1,1023}", "the path of a key file, not the key"),
     "ordering": options.one_of("key", "none"),
 }

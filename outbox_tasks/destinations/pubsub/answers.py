@@ -18,7 +18,8 @@ CODES = {
 SIZE = re.compile(rf"request_size is too large|payload size exceeds|{grpc_status.SIZE}", re.IGNORECASE)
 """How Google, and gRPC itself, say that a request is too large."""
 NAME = re.compile(r"invalid resource name|invalid \[\w+\] name", re.IGNORECASE)
-"""How Google and its emulator say that there can be no such topic, with a status that else is a message's fault."""
+"""How Google and its emulator say that a topic can't have this name. By its status alone, the answer would blame a
+message."""
 
 NO_TOKEN = "Getting metadata from plugin failed"
 REASON = re.compile(r"\b(?:invalid|unauthorized|unsupported|access)_[a-z_]+\b")

@@ -15,11 +15,12 @@ from outbox_tasks.model import LeasedMessage
 from outbox_tasks.wire.cloudevents import attributes, own_headers
 
 REQUEST = PublishRequest.pb()
-"""Google's own message, without the wrapper that takes longer than all else here."""
+"""Google's plain protobuf message. Its wrapper class would take longer than everything else here."""
 
 # https://cloud.google.com/pubsub/quotas#resource_limits
 ATTRIBUTES, NAME, VALUE = 100, 256, 1024
-"""The most attributes of a message, and bytes of a name and of a value. Google refuses a whole request for one."""
+"""The most attributes of a message, and bytes of a name and of a value. If one message has more, Google refuses the
+whole request."""
 
 
 class Entry(NamedTuple):
@@ -39,14 +40,14 @@ def entry(message: LeasedMessage, source: str, *, ordered: bool) -> Entry:
         request.messages.add(data=message.payload, attributes=values, ordering_key=key)
     except ValueError as error:
         raise PermanentError(f"a text of the message is not Unicode: {error}", code="not_unicode") from error
-    # What is written of a request is that of its parts, one after the other.
+    # A serialised request is its serialised parts, one after the other.
     return Entry(0, key, bytes(request.SerializeToString()))
 
 
 def _attributes(message: LeasedMessage, source: str) -> dict[str, str]:
     values = {f"ce-{name}": value for name, value in attributes(message, source).items()}
     values["ce-specversion"] = "1.0"
-    # The binding's text wants the one, its examples and the SDKs the other.
+    # The binding's text uses one name; its examples and the SDKs use the other.
     values["content-type"] = values["ce-datacontenttype"] = message.content_type
     if message.headers != {}:
         values |= {_free(name): value for name, value in own_headers(message).items()}
@@ -55,7 +56,7 @@ def _attributes(message: LeasedMessage, source: str) -> dict[str, str]:
 
 
 def _free(name: str) -> str:
-    """A header's name; with `h_` where it is one that Google or a reader acts upon."""
+    """A header's name. It gets the prefix `h_` if Google or a reader would act upon it."""
     taken = name.lower().startswith(("ce-", "goog")) or name.lower() == "content-type"
     return f"h_{name}" if taken else name
 

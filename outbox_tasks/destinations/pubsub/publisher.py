@@ -31,7 +31,7 @@ from outbox_tasks.wire.cloudevents import encoded
 
 PUBLISH = "/google.pubsub.v1.Publisher/Publish"
 MESSAGES, BYTES = 1000, 10_000_000
-"""The most that a request may carry. A larger message goes alone: whether it is too large is Google's to say."""
+"""The most that a request may carry. A larger message goes alone, and Google decides whether it is too large."""
 CALLS = 100
 """Requests under way at once."""
 
@@ -74,7 +74,7 @@ class PubSubPublisher:
         except OutageError as error:
             failed = Outcome.outage(error.code, str(error))
             outcomes.update((one.place, failed) for call in calls for one in call)
-        except BaseException:  # a time limit can strike anywhere; nobody waits for the requests under way
+        except BaseException:  # such as a time limit; nobody waits for the requests under way any more
             self.close()
             raise
         return [outcomes[index] for index in range(len(messages))]
@@ -102,7 +102,7 @@ class PubSubPublisher:
         return calls
 
     def _send(self, calls: Sequence[Call], outcomes: dict[int, Outcome], deadline: float) -> None:
-        """Keep requests under way until there are none, or an outage makes more of them pointless."""
+        """Send all requests, several at a time. An outage ends this: more requests would be pointless."""
         waiting, under_way, answers = deque(calls), dict[Any, Call](), SimpleQueue[Any]()
         ended: Outcome | None = None
         lost = False
@@ -126,19 +126,19 @@ class PubSubPublisher:
         if ended is not None:
             outcomes.update((one.place, ended) for call in waiting for one in call)
         if lost:
-            self.close()  # also to look for credentials again
+            self.close()  # the next connection looks for credentials again
 
     def _ask(self, entries: Sequence[Entry], deadline: float, *, alone: bool) -> Any:
-        """The answer, or what will have it."""
+        """The answer, or a future of it."""
         request = b"".join((self._head, *(one.body for one in entries)))
         timeout, publish = max(deadline - time.monotonic(), 0), self._own.get().publish
         if not alone:
             return publish.future(request, timeout, self._metadata)
         try:
-            # Without a thread that brings the answer, at half the CPU.
+            # This way needs no thread for the answer, and half the CPU.
             return publish.with_call(request, timeout, self._metadata)[1]
         except RpcError as error:
-            return error  # which is an answer like any other
+            return error  # the error has the methods of an answer
 
     def _connect(self, deadline: float) -> None:
         """Raises `OutageError`."""

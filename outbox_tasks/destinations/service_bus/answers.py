@@ -36,7 +36,7 @@ CONDITIONS: dict[str, tuple[Result, str]] = {
     "amqp:resource-deleted": (Result.OUTAGE, "unroutable"),
     "com.microsoft:timeout": (Result.OUTAGE, "timeout"),
 }
-"""What the service says by name, where the client has no exception for it. Any other is a retry, under its own name."""
+"""Errors for which the client has no exception, by the service's names. Any other is a retry, under its own name."""
 
 STATUSES = {
     401: (Result.OUTAGE, "unauthorized"),
@@ -51,20 +51,21 @@ TRANSIENT = ("detached", "internal_error", "throttled", "timeout")
 BUSY = 10.0
 """Seconds for which a busy service asks to be left alone."""
 SESSIONS = re.compile(r"session", re.IGNORECASE)
-"""The service says so of a message without the session that it needs. It may also say so of a batch with several."""
+"""Found in the error for a message without the session that it needs. A batch with several sessions may get the same
+error."""
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """What an exception means for what was being sent."""
+    """What an exception means for the messages that were being sent."""
     chain = list(_chain(error))
     condition = next(filter(None, (_text(getattr(each, "condition", None)) for each in chain)), "")
-    for each in chain:  # the client wraps what it does not know
+    for each in chain:  # the client wraps exceptions that it does not know
         for kinds, result, code in TROUBLE:
             if isinstance(each, kinds):
                 return _outcome(result, code, error)
     for each in chain:
         status = getattr(each, "status_code", None)
-        if isinstance(status, int):  # what the token was answered with
+        if isinstance(status, int):  # the answer to the token
             return _outcome(*STATUSES.get(status, (Result.OUTAGE, "unavailable")), each)
     if condition in CONDITIONS:
         return _outcome(*CONDITIONS[condition], error)
@@ -77,7 +78,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def is_for_all(outcome: Outcome) -> bool:
-    """Whether it would be the same for every message of a batch: no one of them is at fault."""
+    """Whether every message of a batch would get this outcome, because no message is at fault."""
     return outcome.result is Result.OUTAGE or outcome.code == "throttled"
 
 

@@ -26,7 +26,7 @@ from outbox_tasks.destinations.service_bus.internals import largest_message
 from outbox_tasks.destinations.service_bus.url import Address
 
 ENVELOPE = 8
-"""Bytes that a message in a batch takes more than alone."""
+"""Bytes that a batch adds to each message."""
 
 
 class Entry(NamedTuple):
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 class Link:
-    """A client with one sender. It is used by one thread at a time, and gone for good once it was closed."""
+    """A client with one sender, for one thread at a time. It can't be used again after `give_up`."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self.used = time.monotonic()
@@ -84,7 +84,7 @@ class Link:
         """Close the connection."""
         with suppress(Exception):  # it may be half open, and broken in any way
             self._opened.close()
-        for each in list(self._sockets):  # the client leaves those open that the other side has closed
+        for each in list(self._sockets):  # if the other side has closed one, the client leaves it open
             each.close()
         self._sender = None
 
@@ -96,12 +96,13 @@ class Link:
                 # A topic's sender is the same. No keep-alive: its thread would read from the connection too.
                 patience = min(1.0, self._timeout / 4)
                 sender = client.get_queue_sender(self._address.entity, socket_timeout=patience, keep_alive=0)
-                sender.create_message_batch()  # which connects, to know how large one may be
+                sender.create_message_batch()  # connects, to ask how large one may be
                 self._sender, self._opened = sender, opening.pop_all()
         return self._sender
 
     def fitting(self, entries: Iterable[Entry]) -> Iterator[tuple[list[Entry], ServiceBusMessageBatch | None]]:
-        """The entries in batches that the entity takes, in order; with no batch, one that is larger than any."""
+        """The entries in batches of a size that the entity takes, in order. An entry that fits into no batch comes
+        alone, with None."""
         sender = self.open()
         members: list[Entry] = []
         batch = sender.create_message_batch()

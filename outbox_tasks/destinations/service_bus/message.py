@@ -12,7 +12,8 @@ from outbox_tasks.model import LeasedMessage
 from outbox_tasks.wire.cloudevents import attributes, own_headers
 
 PREFIX = "cloudEvents_"
-"""The binding knows a colon at its end, too; filters of subscriptions and JMS take only this one as it stands."""
+"""The binding also allows a colon at its end. But only this form works unquoted in JMS and in filters of
+subscriptions."""
 LONGEST = 128
 """Characters of a session's or a partition's name."""
 
@@ -25,13 +26,13 @@ def outgoing(message: LeasedMessage, source: str, *, sessions: bool) -> ServiceB
         texts = {name: value for name, value in own.items() if not name.lower().startswith("cloudevents")}
         texts |= {f"{PREFIX}{name}": value for name, value in attributes(message, source).items()}
         "".join((*texts, *texts.values(), message.content_type, message.event_type)).encode()
-    except UnicodeEncodeError as error:  # here it is this message's fault; as it is sent, its batch would suffer
+    except UnicodeEncodeError as error:  # found here, it fails this message; found at the send, it would fail the batch
         raise PermanentError(f"a text of the message is not Unicode: {error}", code="not_unicode") from error
     group = message.id if message.key is None else message.key
     if not 0 < len(group) <= LONGEST:
         group = hashlib.sha256(group.encode()).hexdigest()
     texts[f"{PREFIX}specversion"] = "1.0"
-    properties: Any = texts  # the client's type for them allows of no other
+    properties: Any = texts  # the client declares a narrower type
     return ServiceBusMessage(
         message.payload,
         application_properties=properties,

@@ -23,14 +23,15 @@ from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import encoded
 
 IDLE = 120.0
-"""Seconds after which a connection is not trusted: the service closes idle ones, and nothing here would notice."""
+"""Seconds after which an idle connection is replaced: the service closes such connections, and the client does not
+notice."""
 LATE = Outcome.outage("timeout", "no answer in time")
 UNSENT = Outcome.retry("timeout", "there was no time left to send it")
 
 
 @dataclass
 class Round:
-    """One `publish`: what became of each message so far."""
+    """The state of one `publish`: the outcome of each message so far."""
 
     deadline: float
     outcomes: dict[int, Outcome] = field(default_factory=dict)
@@ -38,7 +39,7 @@ class Round:
     """Why there is no point in sending more."""
     answered: bool = False
     cut: int = 0
-    """How many in a row have met the end of their link."""
+    """How many sends in a row ended with a closed link."""
 
     @property
     def lost(self) -> bool:
@@ -52,7 +53,7 @@ class Round:
         if is_for_all(outcome):
             self.ended = outcome
         self.cut = self.cut + 1 if outcome.code == "detached" else 0
-        if self.cut > 1:  # once it may have been the message's fault
+        if self.cut > 1:  # a single one may have been the message's fault
             self.ended = Outcome.outage("connection", outcome.error or "")
 
 
@@ -98,7 +99,7 @@ class ServiceBusPublisher:
         link = self._link.get()
         if time.monotonic() - link.used > IDLE:
             self._link.take()
-            link.give_up()  # which does not wait for the other side
+            link.give_up()  # does not wait for the other side
         return self._link.get()
 
     def _send_all(self, link: Link, entries: Sequence[Entry], sending: Round) -> None:
@@ -106,7 +107,7 @@ class ServiceBusPublisher:
             link.open()
         except Exception as error:
             outcome = outcome_of(error)
-            if outcome.result is Result.DEAD:  # that was about the place, not about a message
+            if outcome.result is Result.DEAD:  # it concerns the queue or topic, not a message
                 outcome = Outcome.outage("unroutable", outcome.error or "")
             sending.ended = outcome
             return

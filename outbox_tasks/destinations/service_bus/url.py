@@ -40,7 +40,7 @@ class Address:
 
     @property
     def connection_string(self) -> str:
-        """For the client, which finds in it alone that it speaks to the emulator."""
+        """For the client. Only this tells the client that it talks to the emulator."""
         emulated = ";UseDevelopmentEmulator=true" if self.emulator else ""
         return f"Endpoint=sb://{self.place};SharedAccessKeyName={self.policy};SharedAccessKey={self.key}{emulated}"
 

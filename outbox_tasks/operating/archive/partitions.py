@@ -19,7 +19,7 @@ AHEAD = 7
 """Days for which there are partitions before they begin."""
 
 MARGIN = timedelta(hours=1)
-"""How long a day must be over before it is touched: longer than a settle that took its time before midnight."""
+"""Maintenance touches a day this long after its end. A settle that read the clock before midnight has ended by then."""
 
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 """Rows with earlier or later times belong to no day, and stay."""
@@ -36,9 +36,9 @@ PAUSE = 0.05
 """Seconds between two batches, for the work of others."""
 
 TRIES = 8
-"""How often a run tries what somebody's lock prevents; then it leaves it to the next run."""
+"""How often a run tries again while somebody holds a lock. Then the next run tries."""
 WAITS = (0.05, 0.25)
-"""Seconds between two tries, at random, so as not to meet a regular lock each time."""
+"""Seconds between two tries, at random: a regular lock would meet regular tries each time."""
 
 
 class EndedDays(NamedTuple):

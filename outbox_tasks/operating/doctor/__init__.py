@@ -1,7 +1,7 @@
 """The doctor: checks a relay and everything that it needs, and says what is wrong, why that matters, and what to do.
 
-It changes nothing, sends nothing, and takes some seconds at most. What does not answer in time is a finding.
-"""
+It changes nothing, sends nothing, and takes some seconds at most. If something does not answer in time, that is a
+finding."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, wa
 from outbox_tasks.operating.doctor.site import Results, Site
 
 NEARLY, ALMOST = 0.8, 0.95
-"""Shares of its memory limit from which a Redis is short of memory, and about to refuse writes."""
+"""Shares of its memory limit: from the first on a Redis is short of memory, from the second on it will soon refuse
+writes."""
 
 OLDEST = (6, 2)
 """The first Redis with all commands that kombu uses."""

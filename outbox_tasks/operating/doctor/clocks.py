@@ -11,7 +11,8 @@ TRIES = 3
 """The fastest answer is the most exact."""
 
 APART, FAR_APART = 30.0, 300.0
-"""Seconds. The relay works with any difference, but from five minutes on others refuse what a host has signed."""
+"""Seconds. The relay works with any difference. But from five minutes on, other services refuse requests that the host
+has signed."""
 
 CAUSE = (
     "The relay itself goes by the database's clock, and works all the same. But AWS and receivers of webhooks refuse "

@@ -37,7 +37,7 @@ OPTIONS = {
 """The options of outbox_messages, as the migrations set them."""
 
 BEHIND = 10
-"""So many times the dead rows at which autovacuum starts are too many."""
+"""There are too many dead rows from this many times the number at which autovacuum starts."""
 
 CHANGED = ("SELECT", "INSERT", "UPDATE", "DELETE")
 

@@ -16,7 +16,7 @@ from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import span
 
 SCANS = 20
-"""How often a Redis is asked for a thousand keys. A Redis of the relay's own has fewer keys in all."""
+"""How often a Redis is asked for the next thousand keys. A Redis that only the relay uses has fewer keys in all."""
 
 CELERYS_OWN = re.compile(r"celeryev\b.*|.*\.pidbox")
 """The queues of workers and dashboards for events, commands and answers."""

@@ -26,10 +26,11 @@ LOOK = 10_000
 """Rows of an index that are looked at for the wanted messages."""
 
 LANES = 5
-"""Where each lane of each destination is looked at, each gets `LOOK` divided by this."""
+"""If each lane of each destination is searched, the search looks at `LOOK` rows divided by this in each."""
 
 UNSORTED = 2_000
-"""Rows that are looked at if any message is wanted: ids of applications' own are not in the order of time."""
+"""Rows that are looked at if any message is wanted and applications chose the ids: these are not in the order of
+time."""
 
 SKEW = 5.0
 """Seconds by which the clocks behind the ids may be ahead."""
@@ -204,7 +205,8 @@ class Lookup:
 
 
 def _bounds(older_than: float | None) -> dict[str, UUID]:
-    """For ids with a time in them: the last one that is old enough, and the last one that any clock may have made."""
+    """Two bounds for ids with a time in them: the last id that is old enough, and the last id that any host may have
+    made by now."""
     now = time.time() + SKEW
     return {"high": _last_of(now - (older_than or -86_400.0)), "top": _last_of(now + 86_400.0)}
 

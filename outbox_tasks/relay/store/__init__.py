@@ -30,7 +30,7 @@ class Store(Claims, Deliveries):
             raise SchemaTooNew(found=found, needed=VERSION)
 
     def close(self) -> None:
-        """Say that this process publishes no more, and close the connections."""
+        """Note that this process no longer sends, and close the connections."""
         with suppress(DatabaseUnavailable, SchemaMissing):
             self.traffic.leave()
         super().close()

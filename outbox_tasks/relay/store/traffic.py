@@ -20,7 +20,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
 
 COUNTED_FOR = 2.0
-"""Seconds before the processes that publish are counted again."""
+"""Seconds before the processes that send are counted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Traffic(Database):
         return self.do(slots.vacated(self.tables), {"target": destination, "gone": gone}) if gone else 0
 
     def dead_neighbours(self, recent: float) -> set[str]:
-        """The processes of this host that published within the last `recent` seconds, and are gone."""
+        """The processes of this host that sent within the last `recent` seconds, and are gone."""
         parameters = {"place": processes.neighbourhood(), "recent": recent}
         found = [row.holder for row in self.rows(slots.neighbours(self.tables), parameters)]
         return {name.partition("#")[0] for name in found if processes.is_gone(name)}
@@ -181,11 +181,11 @@ class Traffic(Database):
         return list(self.rows(breaker.states(self.tables), {}))
 
     def leave(self) -> None:
-        """Say that this process publishes no more, so that nobody counts it."""
+        """Note that this process no longer sends, so that nobody counts it."""
         if True in self._rooms:
             self._rooms.clear()
             self.do(slots.left(self.tables), {"holders": processes.names(self.threads)})
 
     def forget_publishers(self) -> int:
-        """Remove processes that published long ago. Returns how many."""
+        """Remove processes that sent long ago. Returns how many."""
         return self.do(slots.forget_publishers(self.tables), {})

@@ -1,13 +1,12 @@
 """The directory where the processes of a worker count, and from which the worker answers a scrape.
 
 It is the one that PROMETHEUS_MULTIPROC_DIR names, or else the worker makes one. All processes of the worker hold a lock
-on that. So the next worker can remove a directory that a killed worker left behind, and systemd-tmpfiles, which removes
-old directories, leaves one alone that is in use.
+on it. So the next worker can tell that a killed worker left a directory behind, and removes it. And systemd-tmpfiles,
+which removes old directories, does not touch one that is locked.
 
-prometheus-client would name the files of a process after its pid. Pools replace their processes, so the files would
-become more and more, and a scrape reads them all. Here a process takes a place: it goes on with the files of one that
-has ended.
-"""
+prometheus-client would name the files of a process after its pid. Pools replace their processes, so there would be more
+and more files, and a scrape reads them all. Here a process takes a free number, its place, and goes on with the files
+of a process that has ended."""
 
 from __future__ import annotations
 
@@ -59,7 +58,7 @@ def _value_class() -> Any:
 
 
 def leave() -> None:
-    """Called as a process ends. It is not alive any more. The main process removes its directory."""
+    """Called as a process ends: no longer count it as alive. The main process removes its directory."""
     if own := _own.take():
         path, lock = own
         os.environ.pop(VARIABLE, None)

@@ -83,7 +83,7 @@ UNROUTABLE = Outcome.retry("unroutable", "no queue takes what is sent to this ex
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class Entry:
     """A message as kombu's transports take it."""
 
     id: str
@@ -95,16 +95,16 @@ class Parcel:
     event_type: str
 
 
-class Line(Protocol):
-    """The way to one kind of broker."""
+class Sender(Protocol):
+    """Sends to one kind of broker."""
 
-    def send(self, parcels: Sequence[Parcel], deadline: float) -> list[Outcome]: ...
+    def send(self, entries: Sequence[Entry], deadline: float) -> list[Outcome]: ...
 
     def close(self) -> None: ...
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """What an error means: the tables know it, or one of its causes."""
+    """What an error means, by the tables above. If they don't know it, they may know its cause."""
     found: BaseException | None = error
     while found is not None:
         # redis-py's words for a pipeline's command quote the message, so they are removed.
@@ -133,11 +133,11 @@ def _known(error: BaseException, text: str) -> tuple[Result, str] | None:
     return None
 
 
-def apart(parcels: Sequence[Parcel]) -> Iterator[list[int]]:
-    """What is sent together: all in a row, but for the large ones."""
+def batches(entries: Sequence[Entry]) -> Iterator[list[int]]:
+    """The numbers of the entries that are sent together: neighbours, but a large one alone."""
     together: list[int] = []
-    for number, parcel in enumerate(parcels):
-        if len(parcel.body) > ALONE:
+    for number, entry in enumerate(entries):
+        if len(entry.body) > ALONE:
             yield from ([together] if together else [])
             together = []
             yield [number]
