@@ -94,10 +94,10 @@ class Settings(OperationSettings, BaseSettings):
     """The wait before attempt n + 1 is base · 2^(n-1), at most the cap, plus up to a quarter at random."""
 
     breaker_failures: Count = 5
-    """So many sends in a row, over the whole cluster, find a destination out of reach before it is left alone."""
+    """How many sends in a row, over the whole cluster, must find a destination out of reach before it is left alone."""
     breaker_pause: Seconds = 5.0
-    """How long it is left alone at first; then one message is tried. Doubles with each that fails, up to twelve times
-    as long."""
+    """How long it is left alone at first; then one message is tried. The time doubles with each try that fails, up to
+    twelve times as long."""
 
     _file: Path = PrivateAttr(default_factory=lambda: settings_file().absolute())
     _found: bool = PrivateAttr(default_factory=lambda: settings_file().exists())

@@ -117,8 +117,8 @@ class Destination(BaseModel):
     max_attempts: Count = 20
     """Begun sends before a message is dead; about half a day with the default backoff."""
     max_age: Span | None = None
-    """After so long without success a message is dead, even if it has attempts left. Counted from the write, or from
-    a later `deliver_at`."""
+    """A message that was not delivered after this time is dead, even if it has attempts left. The time counts from the
+    write, or from a later `deliver_at`."""
     on_dead: Literal["block", "skip"] = "block"
     """block: a dead message holds up the later ones of its key until a person acts; skip: they pass it."""
     bundle_size: BundleSize | None = None

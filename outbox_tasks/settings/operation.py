@@ -17,7 +17,8 @@ class OperationSettings(BaseModel):
     inbox_retention: Span = 7 * DAY
     """How long an inbox remembers a message. It must be longer than a delivery can be repeated, also by a redrive."""
     archive: Literal["move", "delete"] = "move"
-    """A sent row is moved to outbox_archive, or deleted, together with what it says of repetitions."""
+    """A sent row is moved to outbox_archive, or deleted. With the row, the causes of its repetitions are deleted
+    too."""
     archive_retention: SpanOrZero = 7 * DAY
     """How long the archive keeps sent and discarded messages. A day's partition is dropped when all of it is older; 0:
     never."""

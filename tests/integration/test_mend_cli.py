@@ -114,7 +114,7 @@ class TestList:
 
     @pytest.mark.parametrize("text", ["", "90", "3x", "-1s", "1h30m"])
     def test_refuses_what_is_not_a_length_of_time(self, text: str) -> None:
-        with pytest.raises(click.BadParameter, match="no length of time"):
+        with pytest.raises(click.BadParameter, match="is not a length of time"):
             Duration().convert(text, None, None)
 
 
