@@ -83,5 +83,7 @@ def _show(found: Examination) -> None:
             say(Text("The rest could not be looked at.", "dim"), 2)
         out.print()
     counts = Counter(finding.severity.value for finding in found.findings)
-    told = [f"{counts[severity]} {severity}{'s' * (counts[severity] > 1)}" for severity in STYLES if counts[severity]]
-    out.print(", ".join(told) or "Everything that was looked at is in order.")
+    summary = [
+        f"{counts[severity]} {severity}{'s' * (counts[severity] > 1)}" for severity in STYLES if counts[severity]
+    ]
+    out.print(", ".join(summary) or "Everything that was looked at is in order.")

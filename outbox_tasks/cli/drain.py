@@ -62,12 +62,12 @@ def _run(seconds: float | None, *, as_json: bool) -> int:
         finally:
             counters.close()
             publishers.close()
-        left = unsent(store) if drained.ended else []
-    _report(drained, left, as_json=as_json)
-    return int(bool(drained.dead or drained.steps[Step.OUTAGE] or left))
+        not_sent = unsent(store) if drained.ended else []
+    _report(drained, not_sent, as_json=as_json)
+    return int(bool(drained.dead or drained.steps[Step.OUTAGE] or not_sent))
 
 
-def _report(drained: Drained, left: Sequence[Unsent], *, as_json: bool) -> None:
+def _report(drained: Drained, not_sent: Sequence[Unsent], *, as_json: bool) -> None:
     counts = {"sent": drained.sent, "later": drained.later, "dead": drained.dead}
     if as_json:
         echo_json(
@@ -75,20 +75,20 @@ def _report(drained: Drained, left: Sequence[Unsent], *, as_json: bool) -> None:
                 **counts,
                 "ended": drained.ended,
                 "outages": drained.steps[Step.OUTAGE],
-                "left": [asdict(one) for one in left],
+                "left": [asdict(one) for one in not_sent],
             }
         )
         return
-    said = f"Sent {drained.sent:,}"
+    text = f"Sent {drained.sent:,}"
     if drained.later:
-        said += f", {drained.later:,} failed and will be tried again"
+        text += f", {drained.later:,} failed and will be tried again"
     if drained.dead:
-        said += f", {drained.dead:,} {'is' if drained.dead == 1 else 'are'} dead (see outbox-tasks errors)"
-    if not left:
-        say(said + (". Nothing more is due." if drained.ended else ". Stopped before the end."))
+        text += f", {drained.dead:,} {'is' if drained.dead == 1 else 'are'} dead (see outbox-tasks errors)"
+    if not not_sent:
+        say(text + (". Nothing more is due." if drained.ended else ". Stopped before the end."))
         return
-    say(f"{said}.")
-    for one in left:
+    say(f"{text}.")
+    for one in not_sent:
         waiting = many(one.waiting, "message", f"{one.waiting:,} or more" if one.waiting >= COUNTED else None)
         say(one_line(f"{one.destination} is left alone with {waiting}, because {one.why}."))
 

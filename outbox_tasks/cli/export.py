@@ -32,8 +32,8 @@ def export(day: datetime | None, url: str | None, as_json: bool) -> None:
         settings = store.settings if url is None else store.settings.replace(archive_export=url)
         if settings.archive_export is None:
             raise click.UsageError("Where to? Give --to, or set OUTBOX_ARCHIVE_EXPORT.")
-        with _progress(as_json) as told:
-            parts = retention.export_days(store, settings.archive_export, day.date() if day else None, told)
+        with _progress(as_json) as progress:
+            parts = retention.export_days(store, settings.archive_export, day.date() if day else None, progress)
     if as_json:
         echo_json({"parts": [asdict(part) for part in parts]})
         return

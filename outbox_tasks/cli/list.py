@@ -62,14 +62,14 @@ def list_messages(states: tuple[str, ...], error: str | None, limit: int, as_jso
 def _remarks(found: Found, limit: int) -> list[str]:
     if len(found.messages) == limit:
         return [f"These are {limit:,}; --limit shows more, and filters show less."]
-    said = [] if found.messages else ["No such messages."]
+    lines = [] if found.messages else ["No such messages."]
     if not found.complete:
         far = f" back to those of {found.back_to.astimezone():%Y-%m-%d %H:%M:%S}" if found.back_to else ""
-        said.append(
+        lines.append(
             f"Looked at {found.looked:,} messages{far}. To see others, add --older-than, or more filters: "
             "--destination, --key, --state."
         )
-    return said
+    return lines
 
 
 def _wide(messages: list[dict[str, Any]], width: int) -> Table:

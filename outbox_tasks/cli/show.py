@@ -125,13 +125,13 @@ def _moment(moment: Any) -> str:
 
 def _timeline(one: dict[str, Any]) -> list[tuple[str, str]]:
     """What happened, in order."""
-    told = [(one["created_at"].isoformat(), "written")]
-    told += [(entry.get("at", ""), _entry_text(entry)) for entry in one["history"] or ()]
+    entries = [(one["created_at"].isoformat(), "written")]
+    entries += [(entry.get("at", ""), _entry_text(entry)) for entry in one["history"] or ()]
     if one["state"] == "sent":
-        told.append((one["finished_at"].isoformat(), f"sent by {one['locked_by'] or 'nobody known'}"))
+        entries.append((one["finished_at"].isoformat(), f"sent by {one['locked_by'] or 'nobody known'}"))
     elif one["finished_at"] and not any(entry.get("what") == "discarded" for entry in one["history"] or ()):
-        told.append((one["finished_at"].isoformat(), f"discarded: {error_of(one)}"))
-    return [(_when(moment), what) for moment, what in told]
+        entries.append((one["finished_at"].isoformat(), f"discarded: {error_of(one)}"))
+    return [(_when(moment), what) for moment, what in entries]
 
 
 def _when(moment: str) -> str:
@@ -152,8 +152,8 @@ def _entry_text(entry: dict[str, Any]) -> str:
         )
     if "by" in entry:
         text += f" by {entry['by']}"
-    said = [str(entry[name]) for name in ("code", "error", "why") if entry.get(name)]
-    return ": ".join([text, *said])
+    parts = [str(entry[name]) for name in ("code", "error", "why") if entry.get(name)]
+    return ": ".join([text, *parts])
 
 
 def _attempts(number: Any) -> str:

@@ -56,7 +56,7 @@ class _Failure:
     destination: str
     event_type: str
     answer: Outcome | Exception
-    left: float
+    remaining: float
 
 
 @dataclass(slots=True)
@@ -188,9 +188,9 @@ class Pipe(Listener):
     def _chosen(self, destination: str, message: LeasedMessage) -> Outcome | None:
         for failure in self._failures:
             if failure.destination == destination and fnmatchcase(message.event_type, failure.event_type):
-                if failure.left < 1:
+                if failure.remaining < 1:
                     continue
-                failure.left -= 1
+                failure.remaining -= 1
                 return failure.answer if isinstance(failure.answer, Outcome) else _outcome(failure.answer)
         return None
 

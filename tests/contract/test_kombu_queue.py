@@ -151,7 +151,7 @@ class TestRabbit:
         publisher: Any = loaded(rabbit.new_place())
         with closing(publisher):
             assert publisher.publish([message(0)]) == [SENT]
-            publisher._line.get()._link.sock.shutdown(2)
+            publisher._sender.get()._link.sock.shutdown(2)
             assert publisher.publish([message(1)]) == [SENT]
         assert numbers(rabbit) == [0, 1]
 
@@ -165,7 +165,7 @@ class TestRabbit:
                     outcomes = publisher.publish([message(n, payload=b"x" * 70_000) for n in range(20)])
             finally:
                 rabbit.thaw()
-            assert publisher._line.get()._link is None, "its late confirms would count for other messages"
+            assert publisher._sender.get()._link is None, "its late confirms would count for other messages"
         assert {(o.result, o.code) for o in outcomes} == {(Result.OUTAGE, "timeout")}
 
 
@@ -261,12 +261,12 @@ class TestUrls:
 
     def test_tls_checks_the_servers_name_and_certificate(self) -> None:
         amqps: Any = load(*configured("amqps://u:p@localhost/?ssl_ca_certs=ca.pem"))
-        assert amqps._line.get()._transport.client.ssl == {
+        assert amqps._sender.get()._transport.client.ssl == {
             "ca_certs": "ca.pem", "cert_reqs": 2, "server_hostname": "localhost"
         }  # fmt: skip
         rediss: Any = load(*configured("rediss://localhost/0/q"))
-        assert rediss._line.get()._connect().ssl == {"ssl_cert_reqs": 2, "ssl_check_hostname": True}
+        assert rediss._sender.get()._connect().ssl == {"ssl_cert_reqs": 2, "ssl_check_hostname": True}
 
     def test_a_destination_without_a_queue_is_called_like_it(self) -> None:
-        assert load(*configured("amqp://h/"))._line.get()._key == "orders"  # type: ignore[attr-defined]
-        assert load(*configured("redis://h/1"))._line.get()._queue == "orders"  # type: ignore[attr-defined]
+        assert load(*configured("amqp://h/"))._sender.get()._key == "orders"  # type: ignore[attr-defined]
+        assert load(*configured("redis://h/1"))._sender.get()._queue == "orders"  # type: ignore[attr-defined]

@@ -105,8 +105,8 @@ def _workers(found: Found, *, short: bool) -> Table:
         pool = f"{one.get('pool')} × {one.get('concurrency')}"
         lost = one["age"] > LATE
         seen = f"lost, {span(one['age'])} ago" if lost else f"{span(one['age'])} ago"
-        told = (one["name"], ", ".join(queues), pool, seen)
-        table.add_row(*(cell(text) for text in told), style="red" if lost else "")
+        cells = (one["name"], ", ".join(queues), pool, seen)
+        table.add_row(*(cell(text) for text in cells), style="red" if lost else "")
     return table
 
 

@@ -47,9 +47,9 @@ SAYS_UNROUTABLE = re.compile(r"parameter:? (?:TopicArn|TargetArn|QueueUrl|QueueN
 def trouble(error: Exception) -> Outcome:
     """What an exception of the client means."""
     if isinstance(error, botocore.ClientError):
-        said = error.response.get("Error", {})
+        details = error.response.get("Error", {})
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return _refusal(str(said.get("Code", "")), str(said.get("Message", "")), status)
+        return _refusal(str(details.get("Code", "")), str(details.get("Message", "")), status)
     for code, kinds in TROUBLE:
         if isinstance(error, kinds):
             # If the client found no usable credentials, its text may quote what it found.

@@ -179,9 +179,9 @@ class BatchPublisher(ABC):
             return [Outcome.retry("closed", "the publisher was closed")] * len(batch)
         entries = [{"Id": str(n), **entry.fields} for n, entry in enumerate(batch)]
         answer = self._request(own.client, own.place, entries)
-        said = {refused["Id"]: failed(refused) for refused in answer.get("Failed", ())}
-        said |= {taken["Id"]: Outcome.sent() for taken in answer.get("Successful", ())}
-        return [said.get(str(n), UNCONFIRMED) for n in range(len(batch))]
+        refusals = {refused["Id"]: failed(refused) for refused in answer.get("Failed", ())}
+        refusals |= {taken["Id"]: Outcome.sent() for taken in answer.get("Successful", ())}
+        return [refusals.get(str(n), UNCONFIRMED) for n in range(len(batch))]
 
     @abstractmethod
     def _place(self, client: Any) -> str:

@@ -57,9 +57,9 @@ class KafkaPublisher:
         if refused and len(ready) > 1:
             # The broker took nothing of a refused batch. It may have taken the other failed messages, so they are not
             # sent again here.
-            left = [number for number, outcome in enumerate(outcomes) if outcome.result is Result.DEAD]
-            again = self._one_by_one([ready[number] for number in left], deadline)
-            for number, outcome in zip(left, again, strict=True):
+            refused_numbers = [number for number, outcome in enumerate(outcomes) if outcome.result is Result.DEAD]
+            again = self._one_by_one([ready[number] for number in refused_numbers], deadline)
+            for number, outcome in zip(refused_numbers, again, strict=True):
                 outcomes[number] = outcome
         found = iter(outcomes)
         return [unsendable.get(place) or next(found) for place in range(len(messages))]

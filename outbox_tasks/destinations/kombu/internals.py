@@ -33,7 +33,7 @@ def azure_transport(destination: Destination, timeout: float) -> Any:
             return self._queue_service
 
         def _put(self, queue: str, message: Any, **options: Any) -> None:
-            left = max(0.001, self.deadline - time.monotonic())
-            self._ensure_queue(queue).send_message(dumps(message), connection_timeout=left, read_timeout=left)
+            remaining = max(0.001, self.deadline - time.monotonic())
+            self._ensure_queue(queue).send_message(dumps(message), connection_timeout=remaining, read_timeout=remaining)
 
     return type("Transport", (azure.Transport,), {"Channel": Channel})

@@ -116,9 +116,9 @@ class Link:
 
     def connect(self, host: str, port: int, deadline: float) -> None:
         """Connect, and wait until the server has accepted us."""
-        left = deadline - time.monotonic()
-        self.client.connect_timeout = max(0.01, left / 2)
-        self.client.connect(host, port, keepalive=math.ceil(IDLE + left), clean_start=True)
+        remaining = deadline - time.monotonic()
+        self.client.connect_timeout = max(0.01, remaining / 2)
+        self.client.connect(host, port, keepalive=math.ceil(IDLE + remaining), clean_start=True)
         self._work(lambda: self._welcome, deadline)
 
     def lives(self) -> bool:

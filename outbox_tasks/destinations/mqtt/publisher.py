@@ -67,11 +67,11 @@ class MqttPublisher:
         careful = False
         while failed is None and len(outcomes) < len(messages):
             known = set(outcomes)
-            left = {index: entry for index, entry in entries.items() if index not in known}
+            remaining = {index: entry for index, entry in entries.items() if index not in known}
             link = None
             try:
                 link = self._connected(deadline)
-                link.send(self.topic, self._retain, left, outcomes, deadline, one_by_one=careful)
+                link.send(self.topic, self._retain, remaining, outcomes, deadline, one_by_one=careful)
             except (OutageError, OSError) as error:
                 self._drop()
                 refused = any(outcomes[index].result is Result.DEAD for index in outcomes.keys() - known)

@@ -125,8 +125,8 @@ class Link:
         self._over.clear()
         ping = self._client.flush(patience)  # type: ignore[arg-type] # as above
         tasks = {self._loop.create_task(ping), self._loop.create_task(self._over.wait())}
-        done, left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in left:
+        done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
             task.cancel()
         return self._lost is None and not any(task.exception() for task in done)
 
@@ -156,21 +156,21 @@ class Link:
         try:
             closing = self._loop.create_task(self._client.close())
             self._loop.run_until_complete(asyncio.wait({closing}, timeout=CLOSING))
-            left = asyncio.all_tasks(self._loop)
-            for task in left:
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
                 task.cancel()
-            if left:
-                self._loop.run_until_complete(asyncio.wait(left, timeout=CLOSING))
+            if tasks:
+                self._loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSING))
         finally:
             self._loop.close()
 
     def _secured(self, secret: str) -> Callable[[], str]:
-        def told() -> str:
+        def value_if_secure() -> str:
             if not asks_for_tls(self._client):
                 raise Error("nats: secure connection not offered by the server")
             return secret
 
-        return told
+        return value_if_secure
 
     async def _on_answer(self, answer: Msg) -> None:
         index = self._waiting.pop(answer.subject.rpartition(".")[2], None)
@@ -197,10 +197,10 @@ def _outcome(answer: Msg) -> Outcome:
     if answer.headers and answer.headers.get("Status") == "503":
         return Outcome.outage("unroutable", "no stream takes this subject, or JetStream is not available")
     try:
-        told = json.loads(answer.data)
-        if "error" not in told and "stream" in told and "seq" in told:
+        reply = json.loads(answer.data)
+        if "error" not in reply and "stream" in reply and "seq" in reply:
             return Outcome.sent()
-        error = told["error"]
+        error = reply["error"]
         number, status, text = error.get("err_code"), error["code"], f"{error.get('description')}"
     except (ValueError, TypeError, KeyError, AttributeError):
         return Outcome.retry("bad_answer", "somebody who is not a stream has answered")

@@ -129,10 +129,10 @@ class Link:
 
     def send(self, what: ServiceBusMessage | ServiceBusMessageBatch, deadline: float) -> None:
         """Send, and wait until it is accepted. Raises what the client raises."""
-        left = deadline - time.monotonic()
-        if self._given_up or left <= 0:
+        remaining = deadline - time.monotonic()
+        if self._given_up or remaining <= 0:
             raise TimeoutError("there was no time left to send it")
-        self.open().send_messages(what, timeout=left)
+        self.open().send_messages(what, timeout=remaining)
         self.used = time.monotonic()
 
     def _client(self, opening: ExitStack) -> ServiceBusClient:

@@ -36,8 +36,8 @@ def of_hosts(apart: Mapping[str, float]) -> Finding | Fine:
     """The differences between the clocks of hosts, by name, and the database's."""
     off = {host: seconds for host, seconds in apart.items() if abs(seconds) > APART}
     if off:
-        said = "; ".join(f"{host} is {_by(seconds)} it" for host, seconds in sorted(off.items()))
-        return _finding(f"The clocks of hosts with workers differ from the database's: {said}.", *off.values())
+        text = "; ".join(f"{host} is {_by(seconds)} it" for host, seconds in sorted(off.items()))
+        return _finding(f"The clocks of hosts with workers differ from the database's: {text}.", *off.values())
     most = max((abs(seconds) for seconds in apart.values()), default=0.0)
     return Fine(f"the clocks of the workers' hosts ({len(apart)}) differ from the database's by {most:.2f} s at most")
 

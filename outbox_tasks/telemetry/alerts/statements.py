@@ -105,18 +105,18 @@ def end_alerts(t: Tables) -> ReturningUpdate[Any]:
         (or_(a.c.kind == "dead_letter", a.c.kind == "key_blocked"), dead),
         else_=false(),
     )
-    told = or_(a.c.kind == "breaker", a.c.kind == "stale")
+    end_is_sent = or_(a.c.kind == "breaker", a.c.kind == "stale")
     return (
         update(a)
         .where(a.c.over_at.is_(None), a.c.last_at < func.now() - seconds("quiet"), ~lasts)
         .values(
             over_at=func.now(),
-            told=case((told, a.c.untold), else_=a.c.told),
-            untold=case((told, 0), else_=a.c.untold),
-            post_at=case((told & bindparam("posting", type_=Boolean), func.now()), else_=a.c.post_at),
-            posts=case((told, 0), else_=a.c.posts),
+            told=case((end_is_sent, a.c.untold), else_=a.c.told),
+            untold=case((end_is_sent, 0), else_=a.c.untold),
+            post_at=case((end_is_sent & bindparam("posting", type_=Boolean), func.now()), else_=a.c.post_at),
+            posts=case((end_is_sent, 0), else_=a.c.posts),
         )
-        .returning(*_shown(t), told.label("now"))
+        .returning(*_shown(t), end_is_sent.label("now"))
     )
 
 
