@@ -6,14 +6,26 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg.types.datetime import TimestamptzLoader
-from sqlalchemy import URL, Connection, Engine, Executable, NullPool, create_engine, event, make_url, select
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    Executable,
+    NullPool,
+    PoolProxiedConnection,
+    create_engine,
+    event,
+    make_url,
+    select,
+)
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.pieces import alone, check_dialect, idle, unhurried
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
 from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUnavailable, SchemaMissing
@@ -21,6 +33,8 @@ from outbox_tasks.model import FIRST, LAST
 from outbox_tasks.redaction import redacted, without_secrets
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN
+
+T = TypeVar("T")
 
 SESSION = {
     "DateStyle": "ISO, MDY", "IntervalStyle": "postgres", "TimeZone": "UTC", "bytea_output": "hex",
@@ -43,6 +57,9 @@ NETWORK_TIME = 2.0
 
 SLOW_TRIP = 0.25
 """A round trip of so many seconds counts as slow: a claim needs half a dozen."""
+
+TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, PoolTimeout)
+"""What a database that can't be reached, or can't do its work, raises."""
 
 WITHOUT_LIMIT = 10.0
 """Seconds to wait for an answer if `statement_timeout` is 0."""
@@ -200,6 +217,36 @@ class Database:
             with _unhurried(connection, limit) as transaction:
                 return transaction.execute(statement, parameters).all()
 
+    def run(self, statement: Compiled[T], parameters: Mapping[str, Any], limit: float | None = None) -> list[T]:
+        """The rows of a statement that runs for each bundle. `limit`: see `rows`."""
+        if limit is not None:
+            return [statement.make(row) for row in self.rows(statement.statement, dict(parameters), limit)]
+        try:
+            pooled = self.engine.raw_connection()
+            driver: Patient = pooled.driver_connection  # type: ignore[assignment]
+            try:
+                cursor = psycopg.RawCursor(driver, row_factory=lambda _: statement.make)
+                cursor.execute(statement.text, statement.values(parameters), binary=statement.binary)
+                return cursor.fetchall()
+            except BaseException as error:
+                self._part_with(pooled, driver, error)
+                raise
+            finally:
+                pooled.close()
+        except (psycopg.Error, PoolTimeout) as error:
+            self._raise_ours(error)
+            raise
+
+    def _part_with(self, pooled: PoolProxiedConnection, driver: Patient, error: BaseException) -> None:
+        """Whoever borrows a connection next finds it in order, or is given a new one."""
+        lost = driver.closed or driver.broken
+        # An interruption, by a time limit or a person, leaves the conversation anywhere. And after a failover the next
+        # connection may lead to the new primary.
+        if lost or not isinstance(error, psycopg.Error) or error.sqlstate == READ_ONLY:
+            pooled.invalidate()
+        if lost:
+            self.engine.dispose()  # the other idle ones have lost the server too
+
     def round_trip(self) -> float:
         """Seconds that the shortest statement takes."""
 
@@ -231,16 +278,18 @@ class Database:
         try:
             with self.engine.connect() as connection, _unharmed(connection):
                 yield connection
-        except ProgrammingError as error:
-            sqlstate = getattr(error.orig, "sqlstate", None)
-            if sqlstate in LOST_TABLE:
-                raise SchemaMissing(where=where(self.settings.database_schema)) from error
-            if sqlstate == NO_RIGHTS:
-                raise _unavailable(self.settings, error.orig) from error
+        except DBAPIError as error:
+            self._raise_ours(error.orig)
             raise
-        except (OperationalError, InterfaceError, InternalError) as error:
-            raise _unavailable(self.settings, error.orig) from error
         except PoolTimeout as error:
+            self._raise_ours(error)
+
+    def _raise_ours(self, error: BaseException | None) -> None:
+        """Raise trouble with the database as our own error. Returns if `error` is our own mistake."""
+        sqlstate = getattr(error, "sqlstate", None)
+        if sqlstate in LOST_TABLE:
+            raise SchemaMissing(where=where(self.settings.database_schema)) from error
+        if isinstance(error, TROUBLE) or sqlstate == NO_RIGHTS:
             raise _unavailable(self.settings, error) from error
 
 

@@ -31,7 +31,6 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.orm import Session
 from sqlalchemy.sql import ColumnElement, Executable
 
-from outbox_tasks.database import settle
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.pieces import SECOND
 from outbox_tasks.database.schema import PENDING, Tables
@@ -41,6 +40,7 @@ from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import EVENT_ID, as_time
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claimed
+from outbox_tasks.relay.store.deliveries import settled
 from outbox_tasks.relay.store.traffic import Traffic
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
@@ -71,7 +71,7 @@ class ProbeStore(Store):
         super().__init__(engine, settings)
         self.traffic = _NoSlots(engine, settings)
         # The test looks at sent messages, even if the application deletes them.
-        self._settle_done = settle.settle_done(self.tables, archive=True)
+        self._settle_done = settled(self.tables, archive=True)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:

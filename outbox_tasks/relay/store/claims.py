@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Set
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Engine
 
 from outbox_tasks.database import claim, claim_keys
+from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.connection import Database
 from outbox_tasks.relay.store import processes
 from outbox_tasks.settings import Settings
@@ -42,6 +44,14 @@ class Claimed(NamedTuple):
     """Bytes of its payload."""
 
 
+class Mark(NamedTuple):
+    """What a transaction that is still writing has left: see `claim_keys.horizon`."""
+
+    high: int
+    key_class: int | None
+    floor: int | None
+
+
 class Claims(Database):
     """The statements of a claim."""
 
@@ -53,9 +63,9 @@ class Claims(Database):
         self._keys_first = False
         self._past: dict[str, str] = {}
         """By destination: the last key that a claim looked at, if it did not get to the end."""
-        self._claim = claim.claim(self.tables)
-        self._horizon = claim_keys.horizon(self.tables)
-        self._claim_keys = claim_keys.claim_keys(self.tables)
+        self._claim = Compiled(partial(claim.claim, self.tables), Claimed._make)
+        self._horizon = Compiled(partial(claim_keys.horizon, self.tables), Mark._make)
+        self._claim_keys = Compiled(partial(claim_keys.claim_keys, self.tables), Claimed._make)
         self._recall = claim.recall(self.tables)
         self._bury_unroutable = claim.bury_unroutable(self.tables)
 
@@ -74,20 +84,20 @@ class Claims(Database):
         return sorted(found, key=lambda row: row.seq)
 
     def _claim_unkeyed(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
-        return [Claimed(*row) for row in self.rows(self._claim, self._wanted(shares, lease))]
+        return self.run(self._claim, self._wanted(shares, lease))
 
     def _claim_keyed(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
-        marks = self.rows(self._horizon, {"asked": json.dumps([{"destination": name} for name in shares])})
+        marks = self.run(self._horizon, {"asked": json.dumps([{"destination": name} for name in shares])})
         if not marks:
             self._past.clear()
             return []
         heed = self.settings.await_writers
-        floors = [{"class": row[1], "floor": row.floor} for row in marks if heed and row.floor is not None]
+        floors = [{"class": mark.key_class, "floor": mark.floor} for mark in marks if heed and mark.floor is not None]
         parameters = {**self._wanted(shares, lease), "high": marks[0].high, "marks": json.dumps(floors)}
-        rows = self.rows(self._claim_keys, parameters)
-        past = {row.destination: row.key for row in rows if row.id is None}
+        rows = self.run(self._claim_keys, parameters)
+        past = {row.destination: str(row.key) for row in rows if not row.id}
         self._past = {name: key for name, key in self._past.items() if name not in shares} | past
-        return [Claimed(*row) for row in rows if row.id is not None]
+        return [row for row in rows if row.id]
 
     @property
     def unfinished(self) -> Set[str]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Engine
 
 from outbox_tasks.database import begin, settle
+from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.connection import Database
+from outbox_tasks.database.schema import Tables
 from outbox_tasks.model import Bundle, LeasedMessage, Step, Ticket, Verdict, as_time
 from outbox_tasks.relay.store import processes
 from outbox_tasks.relay.store.traffic import Traffic
@@ -28,11 +32,11 @@ class Deliveries(Database):
         super().__init__(engine, settings)
         self.traffic = Traffic(engine, settings)
         archive = settings.archive == "move"
-        self._begin = begin.begin(self.tables)
+        self._begin = Compiled(partial(begin.begin, self.tables), _leased, binary=True)
         self._release = begin.release(self.tables)
         self._give_back = begin.give_back(self.tables)
-        self._settle_done = settle.settle_done(self.tables, archive=archive)
-        self._settle_failed = settle.settle_failed(self.tables)
+        self._settle_done = settled(self.tables, archive=archive)
+        self._settle_failed = Compiled(partial(settle.settle_failed, self.tables), itemgetter(0))
         self._sent_in_vain = settle.sent_in_vain(self.tables, archive=archive)
 
     def begin(self, bundle: Bundle, *, unhurried: bool = False) -> dict[str, LeasedMessage]:
@@ -48,7 +52,7 @@ class Deliveries(Database):
             # Longer than any send may take; the row's lease allows for more than that.
             "keep": self.settings.soft_time_limit,
         }
-        return {row[0]: _leased(row) for row in self.rows(self._begin, parameters, self._limit(unhurried))}
+        return {message.id: message for message in self.run(self._begin, parameters, self._limit(unhurried))}
 
     def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
         """Give back leases that were not begun; the messages are due in `wait` seconds."""
@@ -74,14 +78,14 @@ class Deliveries(Database):
         fence = {"token": UUID(lease), "target": destination, "sender": sender}
         done = [_done(verdict) for verdict in verdicts if verdict.step in DONE]
         failed = [_failed(verdict, self.settings.queue_lease) for verdict in verdicts if verdict.step in FAILED]
-        settled: list[Any] = []
+        settled: set[str] = set()
         if done:
             parameters = {"ticket": json.dumps(done), **fence}
-            settled += self.rows(self._settle_done, parameters, self._limit(unhurried))
+            settled.update(self.run(self._settle_done, parameters, self._limit(unhurried)))
         if failed:
             parameters = {"ticket": json.dumps(failed), "patience": self.settings.breaker_failures, **fence}
-            settled += self.rows(self._settle_failed, parameters, self._limit(unhurried))
-        return {row[0] for row in settled}
+            settled.update(self.run(self._settle_failed, parameters, self._limit(unhurried)))
+        return settled
 
     def sent_in_vain(self, tickets: Collection[Ticket]) -> None:
         """Note on messages that were sent, but could not be settled, that they may have been delivered twice."""
@@ -92,6 +96,11 @@ class Deliveries(Database):
         return max(self.settings.statement_timeout, self.settings.soft_time_limit * 2 / 3) if unhurried else None
 
 
+def settled(tables: Tables, *, archive: bool) -> Compiled[str]:
+    """`settle_done`, which returns the ids that were still ours."""
+    return Compiled(partial(settle.settle_done, tables, archive=archive), itemgetter(0))
+
+
 def _compared(tickets: Collection[Ticket]) -> str:
     return json.dumps([{"id": ticket.id, "attempt": ticket.attempt} for ticket in tickets])
 
@@ -100,7 +109,7 @@ def _fence(lease: str, tickets: Collection[Ticket]) -> dict[str, Any]:
     return {"ticket": _compared(tickets), "token": UUID(lease)}
 
 
-def _leased(row: Any) -> LeasedMessage:
+def _leased(row: Sequence[Any]) -> LeasedMessage:
     """`begin` returns the fields of a `LeasedMessage`, in their order: headers are the 7th, created_at is the 10th."""
     fields = list(row)
     fields[6] = {} if fields[6] is None else _parsed(fields[6])

@@ -7,12 +7,14 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Engine
 
 from outbox_tasks.database import breaker, slots
+from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.connection import Database
 from outbox_tasks.model import Bundle
 from outbox_tasks.relay.store import processes
@@ -41,6 +43,15 @@ class Share:
         return self.probe or self.metered or self.cut
 
 
+class Admitted(NamedTuple):
+    """A destination that can't be claimed for as usual: see `breaker.admit`."""
+
+    name: str
+    left_alone: bool
+    tried: bool
+    slow: int
+
+
 class Traffic(Database):
     """The statements about destinations."""
 
@@ -51,7 +62,7 @@ class Traffic(Database):
         self.flooding: set[str] = set()
         """The destinations that had more due than the last claim of this process took."""
         self._rooms: dict[bool, tuple[float, dict[str, int | None]]] = {}
-        self._admit = breaker.admit(self.tables)
+        self._admit = Compiled(partial(breaker.admit, self.tables), Admitted._make)
         self._tripped = breaker.tripped(self.tables)
         self._recovered = breaker.recovered(self.tables)
         self._crowded = slots.crowded(self.tables)
@@ -87,7 +98,7 @@ class Traffic(Database):
         shares = {name: self._most(name, size) for name, size in wanted.items()}
         asked = [{"destination": name, "room": rooms[name], "patience": settings.slow_after(name)} for name in wanted]
         parameters = {"asked": json.dumps(asked), "token": UUID(lease), "hold": settings.queue_lease}
-        for row in self.rows(self._admit, parameters):
+        for row in self.run(self._admit, parameters):
             if row.left_alone:
                 shares[row.name] = Share(int(row.tried), probe=row.tried)
             elif (room := rooms[row.name]) is not None:
