@@ -69,7 +69,7 @@ class Message:
     priority: Priority = "normal"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: to make one would take a worker four times as long
 class LeasedMessage:
     """A message that a publisher sends. `id` is the UUID as text; `payload` is exactly what was stored."""
 
@@ -217,7 +217,7 @@ class Step(StrEnum):
     """Not ours any more: somebody else holds it, or it is gone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as LeasedMessage
 class Verdict:
     """What happens to a message next. `wait`: after how many seconds, for RETRY, RELEASE and OUTAGE."""
 

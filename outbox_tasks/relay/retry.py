@@ -47,14 +47,14 @@ def asked(outcome: Outcome) -> float:
 
 def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome) -> Verdict:
     """What happens next to a message whose `ticket.attempt`-th send had this outcome."""
-    configured = settings.destinations.get(destination)
-    urls = [configured.url] if configured else []
-    code = outcome.code and outcome.code[:MAX_CODE]
-    error = outcome.error and without_secrets(outcome.error, *urls)[:MAX_ERROR]
     if outcome.result is Result.SENT:
         return Verdict(ticket, Step.SENT)
     if outcome.result is Result.BEHIND:
         return Verdict(ticket, Step.BEHIND)
+    configured = settings.destinations.get(destination)
+    urls = [configured.url] if configured else []
+    code = outcome.code and outcome.code[:MAX_CODE]
+    error = outcome.error and without_secrets(outcome.error, *urls)[:MAX_ERROR]
     if outcome.result is Result.DISCARDED:
         return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
     if outcome.code == FAILED_TOGETHER:  # no attempt counts: each is claimed again, alone

@@ -29,7 +29,7 @@ def begin_and_send(
     with the ticket of this attempt. Calls `no_slot` if quick sends hold all slots. `unhurried`: see `Store.begin`."""
     begun = _begin(store, bundle, no_slot, unhurried)
     messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
-    free = _safe_to_send(bundle, begun)
+    free = messages if len(messages) == len(bundle.tickets) else _safe_to_send(bundle, begun)
     outcomes: dict[str, Outcome] = {}
     if free:
         configured = store.settings.destinations.get(bundle.destination)
@@ -85,6 +85,8 @@ def send_in_order(
     """One outcome per message. Messages go in waves: first the first one of every key, then the second ones. So each
     message is sent after the one before it with the same key has arrived, and not at all if that one failed.
     """
+    if all(message.key is None for message in messages):
+        return send(publishers, destination, messages)
     passing = {Result.SENT, Result.DISCARDED, *(() if settings.dead_blocks(destination) else (Result.DEAD,))}
     outcomes: dict[str, Outcome] = {}
     stopped: set[str] = set()

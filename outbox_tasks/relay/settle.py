@@ -44,18 +44,19 @@ def settle(
     Raises `DatabaseUnavailable` if the database stays away. Then the leases run out, and each message is delivered
     again, with the cause on its row.
     """
-    verdicts = {ticket.id: judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes}
-    if not by_celery or sum(verdict.step is Step.RETRY for verdict in verdicts.values()) > NATIVE_RETRIES:
-        verdicts = {id: _released(verdict) for id, verdict in verdicts.items()}
-    done = [verdict for verdict in verdicts.values() if verdict.step in DONE]
-    failed = [verdict for verdict in verdicts.values() if verdict.step not in DONE]
+    judged = [judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes]
+    done = [verdict for verdict in judged if verdict.step in DONE]
+    failed = [verdict for verdict in judged if verdict.step not in DONE]
+    if not by_celery or sum(verdict.step is Step.RETRY for verdict in failed) > NATIVE_RETRIES:
+        failed = [_released(verdict) for verdict in failed]
+    verdicts = {verdict.ticket.id: verdict for verdict in (*done, *failed)}
     # What the soft time limit leaves after the slowest send.
     deadline = time.monotonic() + store.settings.sending_time_of(bundle.destination) + store.settings.statement_timeout
     if not done:  # settling a sent message closes the breaker
         _tell_the_breaker(store, bundle, failed, deadline, opened)
     # Two statements in two transactions, each with its own retries.
     settled: set[str] = set()
-    for some in (done, failed):
+    for some in filter(None, (done, failed)):
         record = partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender)
         settled |= _patiently(record, deadline, bundle, len(some), partial(record, unhurried=True))
     if vain := [v.ticket for v in verdicts.values() if v.ticket.id not in settled and v.step is not Step.BEHIND]:

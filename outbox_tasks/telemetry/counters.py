@@ -73,7 +73,8 @@ class Counters:
     def count(self, destination: str, outcomes: Iterable[str]) -> None:
         """Count an outcome for each of some messages: see `model.Step` and `Claimed.cause`."""
         now = int(time.monotonic()) // INTERVAL
-        self._add(Counter((now, destination, outcome) for outcome in outcomes), {})
+        counts = {(now, destination, str(outcome)): count for outcome, count in Counter(outcomes).items()}
+        self._add(Counter(counts), {})
 
     def ran(self, what: str, **facts: Any) -> None:
         """Note that `claim`, `publish` (a send), `beat` or `maintain` has run."""
@@ -105,7 +106,7 @@ class Counters:
             self.flush()
 
     def _count_settled(self, bundle: Bundle, verdicts: Sequence[Verdict], **_: Any) -> None:
-        self.count(bundle.destination, (verdict.step.value for verdict in verdicts))
+        self.count(bundle.destination, (verdict.step for verdict in verdicts))
         if any(verdict.step is not Step.STALE for verdict in verdicts):
             self.ran("publish")
 

@@ -99,7 +99,9 @@ def report(verdicts: Sequence[Verdict]) -> str:
 
     Celery puts single quotes around it and escapes those inside, so there are none inside.
     """
-    others = [[n, verdict.step, verdict.code or ""] for n, verdict in enumerate(verdicts) if verdict.step != Step.SENT]
+    others = [
+        [n, verdict.step, verdict.code or ""] for n, verdict in enumerate(verdicts) if verdict.step is not Step.SENT
+    ]
     told = {"sent": len(verdicts) - len(others), "others": others} if others else {"sent": len(verdicts)}
     return json.dumps(told).replace("'", "\\u0027")
 

@@ -130,9 +130,8 @@ def _need_bundle(destination: Any, lease: Any, rows: list[Any]) -> None:
     _need(isinstance(destination, str) and "\x00" not in destination and bool(destination.encode()), "its destination")
     _need(bool(IS_ID(lease)), "its lease")
     for id, attempt, event_type in rows:
-        _need(bool(IS_ID(id)), "an id")
-        _need(type(attempt) is int and 0 <= attempt < 2**31, "an attempt")
-        _need(isinstance(event_type, str), "an event type")
+        sound = IS_ID(id) and type(attempt) is int and 0 <= attempt < 2**31 and isinstance(event_type, str)
+        _need(bool(sound), "a row")
 
 
 def _need(holds: bool, what: str) -> None:
