@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
-    Float,
     Integer,
     Table,
     Text,
@@ -14,7 +13,6 @@ from sqlalchemy import (
     case,
     cast,
     exists,
-    extract,
     false,
     func,
     literal_column,
@@ -33,6 +31,7 @@ from outbox_tasks.database.pieces import (
     bound_for,
     commit_soon,
     elapsed,
+    epoch,
     held,
     json_rows,
     never_settled,
@@ -90,7 +89,7 @@ def _fetched(m: Table) -> tuple[ColumnElement[Any], ...]:
         cast(func.nullif(m.c.headers, cast(literal_column("'{}'"), JSONB)), Text).label("headers"),
         m.c.aggregate_type,
         m.c.aggregate_id,
-        cast(extract("epoch", m.c.created_at), Float).label("created_at"),
+        epoch(m.c.created_at).label("created_at"),
         m.c.attempts,
         m.c.latest,
         elapsed(due_since, func.clock_timestamp()).label("age"),
