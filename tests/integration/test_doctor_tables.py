@@ -190,7 +190,7 @@ def test_lost_and_changed_table_options(settings: MakeSettings, run: Sql) -> Non
     run("ALTER TABLE outbox_messages SET (fillfactor = 90)")
     assert found(settings(), "table_options")["table_options"].severity is Severity.NOTE
     run(
-        "ALTER TABLE outbox_messages SET (fillfactor = 70)",
+        "ALTER TABLE outbox_messages SET (fillfactor = 45)",
         "ALTER TABLE outbox_messages RESET (autovacuum_vacuum_threshold)",
     )
     lost = found(settings(), "table_options")["table_options"]

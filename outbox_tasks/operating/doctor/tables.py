@@ -25,7 +25,7 @@ from outbox_tasks.text import span
 TRIGGERS = {"outbox_keep_order", "outbox_keep_deliver_at"}
 
 OPTIONS = {
-    "fillfactor": "70",
+    "fillfactor": "45",
     "autovacuum_vacuum_scale_factor": "0",
     "autovacuum_vacuum_threshold": "5000",
     "autovacuum_vacuum_insert_scale_factor": "0",
