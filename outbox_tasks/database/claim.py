@@ -107,7 +107,13 @@ def is_due(m: FromClause) -> tuple[ColumnElement[bool], ...]:
 def state(m: Table) -> tuple[ColumnElement[Any], ...]:
     """The columns that `leased` needs as they were before it changes the row."""
     since = func.coalesce(m.c.deliver_at, m.c.created_at).label("since")
-    return m.c.id, m.c.attempts, m.c.lease, m.c.begun, m.c.locked_by, m.c.last_error_code, m.c.latest, since
+    before = (m.c.attempts, m.c.lease, m.c.begun, m.c.locked_by, m.c.last_error_code, m.c.latest)
+    return m.c.id, at(m).label("at"), *before, since
+
+
+def at(m: Table) -> ColumnElement[Any]:
+    """The place of a row's version in the table. A row that this transaction has locked stays there."""
+    return literal_column(f"{m.name}.ctid")
 
 
 def size(m: FromClause) -> ColumnElement[int]:
@@ -134,7 +140,7 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
     spent, unsettled, expired = is_spent(picked, picked), picked.c.begun, picked.c.lease.is_not(None)
     return (
         update(m)
-        .where(probe(m.c.id, picked.c.id))
+        .where(at(m) == picked.c.at)
         .values(
             lease=case((spent, null()), else_=bindparam("token", type_=Uuid)),
             locked_by=bindparam("holder", type_=Text),

@@ -41,7 +41,7 @@ WHERE (
     AND (outbox_destinations.paused_at IS NOT NULL OR outbox_destinations.opened_at IS NOT NULL AND outbox_destinations.probe IS DISTINCT FROM %(token)s::UUID)
 ))
   AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_3)s::VARCHAR
-RETURNING CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.event_type, outbox_messages.destination, outbox_messages.key, outbox_messages.payload, outbox_messages.content_type, CAST(nullif(outbox_messages.headers, CAST('{}' AS JSONB)) AS TEXT) AS headers, outbox_messages.aggregate_type, outbox_messages.aggregate_id, CAST(EXTRACT(epoch FROM outbox_messages.created_at) AS FLOAT) AS created_at, outbox_messages.attempts, outbox_messages.latest, CAST(greatest(least(EXTRACT(epoch FROM clock_timestamp()) - EXTRACT(epoch FROM coalesce(outbox_messages.deliver_at, outbox_messages.created_at)), 1e10), -1e10) AS FLOAT) AS age;
+RETURNING CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.event_type, outbox_messages.destination, outbox_messages.key, outbox_messages.payload, outbox_messages.content_type, CAST(nullif(outbox_messages.headers, CAST('{}' AS JSONB)) AS TEXT) AS headers, outbox_messages.aggregate_type, outbox_messages.aggregate_id, date_part('epoch', outbox_messages.created_at) AS created_at, outbox_messages.attempts, outbox_messages.latest, greatest(least(date_part('epoch', clock_timestamp()) - date_part('epoch', coalesce(outbox_messages.deliver_at, outbox_messages.created_at)), 1e10), -1e10) AS age;
 -- attempts_1 = 1
 -- format_1 = 'attempt %s was begun by %s and never settled: it died or lost its lease; the message may have been delivered'
 -- jsonb_build_object_1 = 'at'

@@ -1,13 +1,13 @@
 WITH picked AS (
-  SELECT placed.id AS id, placed.attempts AS attempts, placed.lease AS lease, placed.begun AS begun, placed.locked_by AS locked_by, placed.last_error_code AS last_error_code, placed.latest AS latest, placed.since AS since, placed.locked_until AS locked_until, placed.destination AS destination, placed.size AS size, placed.ceiling AS ceiling, placed.oldest AS oldest, placed.turn AS turn, placed.place AS place
+  SELECT placed.id AS id, placed.at AS at, placed.attempts AS attempts, placed.lease AS lease, placed.begun AS begun, placed.locked_by AS locked_by, placed.last_error_code AS last_error_code, placed.latest AS latest, placed.since AS since, placed.locked_until AS locked_until, placed.destination AS destination, placed.size AS size, placed.ceiling AS ceiling, placed.oldest AS oldest, placed.turn AS turn, placed.place AS place
   FROM (
-    SELECT found.id AS id, found.attempts AS attempts, found.lease AS lease, found.begun AS begun, found.locked_by AS locked_by, found.last_error_code AS last_error_code, found.latest AS latest, found.since AS since, found.locked_until AS locked_until, found.destination AS destination, found.size AS size, found.ceiling AS ceiling, found.oldest AS oldest, found.turn AS turn, row_number() OVER (PARTITION BY found.destination ORDER BY found.turn, found.locked_until) AS place
+    SELECT found.id AS id, found.at AS at, found.attempts AS attempts, found.lease AS lease, found.begun AS begun, found.locked_by AS locked_by, found.last_error_code AS last_error_code, found.latest AS latest, found.since AS since, found.locked_until AS locked_until, found.destination AS destination, found.size AS size, found.ceiling AS ceiling, found.oldest AS oldest, found.turn AS turn, row_number() OVER (PARTITION BY found.destination ORDER BY found.turn, found.locked_until) AS place
     FROM (
-      SELECT due.id AS id, due.attempts AS attempts, due.lease AS lease, due.begun AS begun, due.locked_by AS locked_by, due.last_error_code AS last_error_code, due.latest AS latest, due.since AS since, due.locked_until AS locked_until, share.destination AS destination, share.size AS size, share.ceiling AS ceiling, share.oldest AS oldest, FLOOR(row_number() OVER (PARTITION BY share.destination, lane.priority ORDER BY due.locked_until) / lane.weight) AS turn
+      SELECT due.id AS id, due.at AS at, due.attempts AS attempts, due.lease AS lease, due.begun AS begun, due.locked_by AS locked_by, due.last_error_code AS last_error_code, due.latest AS latest, due.since AS since, due.locked_until AS locked_until, share.destination AS destination, share.size AS size, share.ceiling AS ceiling, share.oldest AS oldest, FLOOR(row_number() OVER (PARTITION BY share.destination, lane.priority ORDER BY due.locked_until) / lane.weight) AS turn
       FROM json_to_recordset(CAST(%(share)s::VARCHAR AS JSON)) AS share(destination TEXT, size INTEGER, ceiling INTEGER, oldest FLOAT, longest INTEGER, blocks BOOLEAN, past TEXT, beyond BIGINT)
       JOIN (SELECT 1::smallint AS priority, 6 AS weight UNION ALL SELECT 0::smallint AS priority, 3 AS weight UNION ALL SELECT -1::smallint AS priority, 1 AS weight) AS lane ON true
       JOIN LATERAL (
-        SELECT outbox_messages.id AS id, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since, outbox_messages.locked_until AS locked_until
+        SELECT outbox_messages.id AS id, outbox_messages.ctid AS at, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since, outbox_messages.locked_until AS locked_until
         FROM outbox_messages
         WHERE outbox_messages.status = 'pending'
           AND outbox_messages.locked_until <= now()
@@ -49,7 +49,7 @@ SET last_error_code=CASE
   dead_at=CASE
     WHEN (picked.attempts >= picked.ceiling OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN clock_timestamp() END
 FROM picked
-WHERE outbox_messages.id = ANY (ARRAY[picked.id])
+WHERE outbox_messages.ctid = picked.at
 RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.destination, outbox_messages.event_type, outbox_messages.attempts, outbox_messages.status, picked.begun OR coalesce(picked.last_error_code = %(last_error_code_1)s::VARCHAR OR picked.last_error_code = %(last_error_code_2)s::VARCHAR OR picked.last_error_code = %(last_error_code_3)s::VARCHAR, false) AS alone, outbox_messages.key, outbox_messages.priority, outbox_messages.last_error_code AS code, outbox_messages.last_error AS error, false AS superseded, CASE
     WHEN picked.begun THEN %(param_11)s::VARCHAR
     WHEN (picked.lease IS NOT NULL) THEN %(param_12)s::VARCHAR END AS cause, octet_length(outbox_messages.payload) AS size;

@@ -3,7 +3,7 @@ WITH asked AS (
   FROM unnest(%(names)s::TEXT[]) AS anon_1(destination)
 ), lane AS (SELECT -1::smallint AS lane UNION ALL SELECT 0::smallint AS lane UNION ALL SELECT 1::smallint AS lane)
 SELECT asked.destination, %(param_1)s::VARCHAR AS part, lane.lane AS lane, in_due.state, count(*) AS counted, CASE
-    WHEN (min(in_due.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_due.since)), 1e10), -1e10) AS FLOAT) END AS oldest
+    WHEN (min(in_due.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_due.since)), 1e10), -1e10) END AS oldest
 FROM asked
 JOIN lane ON true
 JOIN LATERAL (
@@ -27,7 +27,7 @@ JOIN LATERAL (
 ) AS in_due ON true GROUP BY asked.destination, in_due.state, lane.lane
 UNION ALL
 SELECT asked.destination, %(param_7)s::VARCHAR AS part, lane.lane AS lane, in_later.state, count(*) AS counted, CASE
-    WHEN (min(in_later.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_later.since)), 1e10), -1e10) AS FLOAT) END AS oldest
+    WHEN (min(in_later.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_later.since)), 1e10), -1e10) END AS oldest
 FROM asked
 JOIN lane ON true
 JOIN LATERAL (
@@ -51,7 +51,7 @@ JOIN LATERAL (
 ) AS in_later ON true GROUP BY asked.destination, in_later.state, lane.lane
 UNION ALL
 SELECT asked.destination, %(param_13)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_keyed.state, count(*) AS counted, CASE
-    WHEN (min(in_keyed.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_keyed.since)), 1e10), -1e10) AS FLOAT) END AS oldest
+    WHEN (min(in_keyed.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_keyed.since)), 1e10), -1e10) END AS oldest
 FROM asked
 JOIN LATERAL (
   SELECT CASE
@@ -68,7 +68,7 @@ JOIN LATERAL (
 ) AS in_keyed ON true GROUP BY asked.destination, in_keyed.state
 UNION ALL
 SELECT asked.destination, %(param_19)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_dead.state, count(*) AS counted, CASE
-    WHEN (min(in_dead.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(in_dead.since)), 1e10), -1e10) AS FLOAT) END AS oldest
+    WHEN (min(in_dead.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_dead.since)), 1e10), -1e10) END AS oldest
 FROM asked
 JOIN LATERAL (
   SELECT CASE

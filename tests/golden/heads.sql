@@ -31,7 +31,7 @@ WITH RECURSIVE walk(destination, blocks, key, status, since, hop) AS (
   WHERE walk.hop < %(most)s::INTEGER
 )
 SELECT walk.destination, count(*) AS keys, CASE
-    WHEN (min(walk.since) IS NOT NULL) THEN CAST(greatest(least(EXTRACT(epoch FROM now()) - EXTRACT(epoch FROM min(walk.since)), 1e10), -1e10) AS FLOAT) END AS oldest, count(*) FILTER (WHERE walk.status = %(status_1)s::VARCHAR AND (EXISTS (
+    WHEN (min(walk.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(walk.since)), 1e10), -1e10) END AS oldest, count(*) FILTER (WHERE walk.status = %(status_1)s::VARCHAR AND (EXISTS (
   SELECT waits.id
   FROM outbox_messages AS waits
   WHERE waits.destination = walk.destination
