@@ -30,6 +30,9 @@ LONGEST = 5.0
 GATHERED = 25
 """A worker runs up to so many single messages together. If no more are due, that is few."""
 
+BURY_EVERY = 60.0
+"""Seconds between two looks for messages to unknown destinations. Just after many were sent, a look takes 10 ms."""
+
 SPREAD = 4
 """While the workers are idle, a claim makes at least this many bundles, so that several workers share the messages."""
 
@@ -69,7 +72,7 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
         if time.monotonic() > deadline:
             break
     if settings.destinations and not tally.held_back:
-        unroutable = store.bury_unroutable()
+        unroutable = store.bury_unroutable(BURY_EVERY)
         tally.buried += unroutable
         tally.dead += len(unroutable)
     seconds = time.monotonic() - began

@@ -111,8 +111,8 @@ class ProbeStore(Store):
         with self._others_locked():
             return super().claim(shares, lease)
 
-    def bury_unroutable(self) -> list[Claimed]:
-        """Only our rows."""
+    def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
+        """Only our rows, and at each call."""
         with self._others_locked():
             return super().bury_unroutable()
 

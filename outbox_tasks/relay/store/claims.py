@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Set
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -68,6 +70,8 @@ class Claims(Database):
         self._claim_keys = Compiled(partial(claim_keys.claim_keys, self.tables), Claimed._make)
         self._recall = claim.recall(self.tables)
         self._bury_unroutable = claim.bury_unroutable(self.tables)
+        self._no_unroutable = -inf
+        """When the last look for messages to unknown destinations found none."""
 
     def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
         """Lease up to `shares[destination]` due messages of each destination, in the order of insertion.
@@ -123,11 +127,17 @@ class Claims(Database):
         hold = self.settings.queue_lease
         return {"share": json.dumps(share), "token": UUID(lease), "holder": processes.holder(), "hold": hold}
 
-    def bury_unroutable(self) -> list[Claimed]:
+    def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
         """Make dead letters of messages that have been due for `GRACE` seconds for destinations that are not
-        configured: some of them at each call."""
-        rows = self.rows(self._bury_unroutable, {"known": list(self.settings.destinations), "grace": GRACE})
-        return [Claimed(*row) for row in rows]
+        configured: some of them at each call. If there was none, it does not look again for `pause` seconds."""
+        now = time.monotonic()
+        if now - self._no_unroutable < pause:
+            return []
+        parameters = {"known": list(self.settings.destinations), "grace": GRACE}
+        rows = [Claimed(*row) for row in self.rows(self._bury_unroutable, parameters)]
+        if not rows:
+            self._no_unroutable = now
+        return rows
 
     def recall(self, gone: str | None = None, *, crashed: bool = False) -> int:
         """End leases that nobody will use; returns how many: those of the process `gone`, or else those of all messages
