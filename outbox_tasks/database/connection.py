@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Self, TypeVar
@@ -26,6 +26,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalEr
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_tasks.database.compiled import Compiled
+from outbox_tasks.database.patient import NoAnswer, Patient
 from outbox_tasks.database.pieces import alone, check_dialect, idle, unhurried
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
 from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUnavailable, SchemaMissing
@@ -94,46 +95,6 @@ class _AnyTime(TimestamptzLoader):
 
 def _reads_any_time(connection: Any, _: object) -> None:
     connection.adapters.register_loader("timestamptz", _AnyTime)
-
-
-class Patient(psycopg.Connection[Any]):
-    """A connection that waits for an answer only for a limited time.
-
-    A server that hangs, or a network that drops everything, still accepts what is sent. Then no timeout of the server
-    or of TCP ends the wait for the answer.
-    """
-
-    patience: float | None = None
-    """Seconds; None: for ever."""
-
-    def wait(self, gen: Any, *arguments: Any, **keywords: Any) -> Any:
-        """Run a conversation with the server: see `psycopg.Connection.wait`."""
-        try:
-            return super().wait(self._in_time(gen), *arguments, **keywords)
-        except psycopg.Error:
-            raise
-        except BaseException:
-            # For example a time limit. The next user of this connection would get the answer to our question.
-            self.close()
-            raise
-
-    def _in_time(self, conversation: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        began, patience = time.monotonic(), self.patience
-        try:
-            wanted = next(conversation)
-            while True:
-                ready = yield wanted
-                # If the answer is there, read it, even if we come late.
-                if not ready and patience is not None and time.monotonic() - began > patience:
-                    self.close()
-                    raise NoAnswer(f"no answer within {patience:g} s; the connection is given up")
-                wanted = conversation.send(ready)
-        except StopIteration as end:
-            return end.value
-
-
-class NoAnswer(psycopg.OperationalError):
-    """The database did not answer in time."""
 
 
 @contextmanager

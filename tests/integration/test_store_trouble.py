@@ -20,7 +20,8 @@ from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from outbox_tasks.database.connection import PIPE, SESSION, Patient, engine_url, migrating
+from outbox_tasks.database.connection import PIPE, SESSION, engine_url, migrating
+from outbox_tasks.database.patient import Patient
 from outbox_tasks.errors import (
     ConfigurationError,
     DatabaseTooSlow,
