@@ -75,8 +75,9 @@ def within(seconds: float) -> Iterator[None]:
 
 def sent_in_order(publisher: Publisher, messages: list[LeasedMessage]) -> list[Outcome]:
     """The outcomes of a bundle whose messages may share keys. The relay gives a publisher one message of a key at a
-    time."""
-    return send_in_order(Settings(destinations={"orders": {"url": "a://b"}}), {"orders": publisher}, "orders", messages)
+    time. The long timeout leaves a busy machine time for all of them."""
+    settings = Settings(destinations={"orders": {"url": "a://b"}}, send_timeout=600)
+    return send_in_order(settings, {"orders": publisher}, "orders", messages)
 
 
 def results(outcomes: list[Outcome]) -> list[Result]:
