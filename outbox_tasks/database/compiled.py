@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Executable
+from sqlalchemy import Dialect, Executable
 from sqlalchemy.dialects.postgresql.psycopg import dialect
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -50,8 +50,15 @@ class Compiled(Generic[T]):
 
     @cached_property
     def _compiled(self) -> tuple[bytes, Sequence[str], Mapping[str, Any]]:
-        assert isinstance(self.statement, ClauseElement)
-        compiled = self.statement.compile(dialect=DIALECT)
-        assert isinstance(compiled, SQLCompiler)
-        assert compiled.positiontup is not None
-        return str(compiled).encode(), compiled.positiontup, compiled.params
+        text, names, constants = as_text(self.statement, DIALECT)
+        assert names is not None
+        return text.encode(), names, constants
+
+
+def as_text(statement: Executable, dialect: Dialect) -> tuple[str, Sequence[str] | None, Mapping[str, Any]]:
+    """The text of a statement, the order of its parameters (None: they have names), and the values that are part of
+    the statement."""
+    assert isinstance(statement, ClauseElement)
+    compiled = statement.compile(dialect=dialect)
+    assert isinstance(compiled, SQLCompiler)
+    return str(compiled), compiled.positiontup, compiled.params

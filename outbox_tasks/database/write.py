@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -9,6 +10,7 @@ from sqlalchemy import (
     Boolean,
     DateTime,
     Float,
+    LargeBinary,
     Text,
     Uuid,
     bindparam,
@@ -22,7 +24,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql import ColumnElement, Insert, Select
-from sqlalchemy.sql.selectable import TableValuedAlias
 
 from outbox_tasks.database.pieces import PRIORITIES, SECOND, json_rows
 from outbox_tasks.database.schema import Tables, function
@@ -45,6 +46,8 @@ ROW: dict[str, Any] = {
 }
 """A row to write: its payload is `text`, or `data` in base64. It is due at `deliver_at`, or after `delay` seconds."""
 
+RANKS = [(name, rank) for name, rank in PRIORITIES.items() if rank]
+
 
 def publish(t: Tables) -> Insert:
     """Insert messages. Parameter: row (JSON rows as in `ROW`).
@@ -52,9 +55,18 @@ def publish(t: Tables) -> Insert:
     It is one text parameter, because applications use various drivers, and all of them can pass a text.
     """
     row = json_rows("row", **ROW)
-    rank = case(PRIORITIES, value=row.c.priority, else_=0)
-    values = {**_written(row), "priority": rank, "latest": func.coalesce(row.c.latest, false())}
+    values = _inserted(dict(row.c.items()))
     return insert(t.messages).from_select(list(values), select(*values.values()).select_from(row))
+
+
+def publish_one(t: Tables) -> Insert:
+    """Insert one message. Parameters: the columns of `ROW`, but with the payload as bytes and the headers as JSON.
+
+    PostgreSQL parses and plans this in half the time of `publish`. Some drivers make it do that each time.
+    """
+    values = _inserted({name: _parameter(name, kind) for name, kind in ROW.items()})
+    values["payload"] = _parameter("payload", LargeBinary)
+    return insert(t.messages).from_select(list(values), select(*values.values()))
 
 
 def publish_once(schema: str | None) -> Select[Any]:
@@ -63,7 +75,7 @@ def publish_once(schema: str | None) -> Select[Any]:
     Fails with SQLSTATE 23505 if an id belongs to a message with other content.
     """
     row = json_rows("row", **ROW)
-    values = _written(row)
+    values = _written(dict(row.c.items()))
     values |= {
         "priority": func.coalesce(row.c.priority, "normal"),
         "latest": func.coalesce(row.c.latest, false()),
@@ -74,20 +86,39 @@ def publish_once(schema: str | None) -> Select[Any]:
 
 
 def cancel(schema: str | None) -> Select[Any]:
-    """Cancel messages that are not being sent. Returns a row for each cancelled one. Parameter: ids (array)."""
-    ids = bindparam("ids", type_=ARRAY(Uuid))
+    """Cancel messages that are not being sent. Returns a row for each of them. Parameter: ids (array, as text)."""
+    ids = cast(bindparam("ids", type_=Text), ARRAY(Uuid))
     return select(function(schema, "outbox_cancel")(ids))
 
 
-def _written(row: TableValuedAlias) -> dict[str, ColumnElement[Any]]:
+Row = Mapping[str, ColumnElement[Any]]
+"""The columns of `ROW`."""
+
+
+def _inserted(row: Row) -> dict[str, ColumnElement[Any]]:
+    rank = case(
+        *((row["priority"] == literal_column(f"'{name}'"), literal_column(str(rank))) for name, rank in RANKS),
+        else_=literal_column("0"),
+    )
+    return {**_written(row), "priority": rank, "latest": func.coalesce(row["latest"], false())}
+
+
+def _written(row: Row) -> dict[str, ColumnElement[Any]]:
     same = ("id", "event_type", "aggregate_type", "aggregate_id", "destination", "key", "content_type")
     return {
-        **{name: row.c[name] for name in same},
+        **{name: row[name] for name in same},
         "payload": func.coalesce(
-            func.convert_to(row.c.text, literal_column("'UTF8'")), func.decode(row.c.data, literal_column("'base64'"))
+            func.convert_to(row["text"], literal_column("'UTF8'")),
+            func.decode(row["data"], literal_column("'base64'")),
         ),
-        "headers": func.coalesce(row.c.headers, cast(literal_column("'{}'"), JSONB)),
+        "headers": func.coalesce(row["headers"], cast(literal_column("'{}'"), JSONB)),
         "locked_until": func.coalesce(
-            row.c.deliver_at, func.clock_timestamp() + func.coalesce(row.c.delay, literal_column("0")) * SECOND
+            row["deliver_at"], func.clock_timestamp() + func.coalesce(row["delay"], literal_column("0")) * SECOND
         ),
     }
+
+
+def _parameter(name: str, kind: Any) -> ColumnElement[Any]:
+    if kind is Text:
+        return bindparam(name, type_=Text)
+    return cast(bindparam(name, type_=kind if kind in (Boolean, Float, LargeBinary) else Text), kind)

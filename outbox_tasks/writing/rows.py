@@ -34,9 +34,14 @@ from outbox_tasks.text import is_encodable, is_text, short
 JSON, TEXT, BYTES = "application/json", "text/plain; charset=utf-8", "application/octet-stream"
 
 
-NO_TRACE: Mapping[str, str] = MappingProxyType({})
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 LONGEST_DELAY = timedelta(days=3653)
+
+PRIORITIES = get_args(Priority)
+
+PLAIN = (str, int, float, type(None))
+"""Most values of a JSON object are of these types, and have no keys."""
 
 Row = dict[str, Any]
 """A row as JSON values, by the columns of `write.ROW`; a column that is absent is null."""
@@ -46,7 +51,7 @@ _encode = json.JSONEncoder(
 ).encode
 
 
-def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_TRACE) -> tuple[UUID, list[Row]]:
+def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_HEADERS) -> tuple[UUID, list[Row]]:
     """The id of a message and its rows, one for each destination. Raises a `MessageRefused`.
 
     `trace`: the headers of the writer's trace, for messages that have none of their own.
@@ -63,14 +68,13 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_TRA
     for field in ("key", "aggregate_type", "aggregate_id"):
         if (value := getattr(message, field)) is not None:
             common[field] = value
-    headers = {**_missing(message, trace), **(message.headers or {})}
+    headers = {**_missing(message, trace), **(message.headers or NO_HEADERS)}
     first = message.id or uuid7()
     if len(names) > 1:
         headers[EVENT_ID] = str(first)
     if headers:
         common["headers"] = headers
-    route = settings.route(message.event_type)
-    if message.key is not None and route is not None and route.latest:
+    if message.key is not None and (route := settings.route(message.event_type)) is not None and route.latest:
         common["latest"] = True
     if message.priority != "normal":
         common["priority"] = message.priority
@@ -87,7 +91,7 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_TRA
 def _missing(message: Message, trace: Mapping[str, str]) -> Mapping[str, str]:
     """The headers of the trace, unless the message has its own: a consumer could follow either of two."""
     if trace and message.headers and any(name.lower() == "traceparent" for name in message.headers):
-        return NO_TRACE
+        return NO_HEADERS
     return trace
 
 
@@ -139,13 +143,14 @@ def _by_setting(message: Message, serializer: Any) -> tuple[str | bytes, str]:
 def _check_keys(value: object) -> None:
     """Python's JSON encoder silently turns the keys 1, True and None into text; two keys could become one."""
     if isinstance(value, dict):
-        for key, item in value.items():
+        for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"keys must be text, not {type(key).__name__} as in {key!r}")
-            if not isinstance(item, str):
-                _check_keys(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return
+    for item in value:
+        if not isinstance(item, PLAIN):
             _check_keys(item)
 
 
@@ -177,10 +182,10 @@ def _check(message: Message) -> None:
     _check_text(message, "event_type", message.event_type, MAX_EVENT_TYPE, at_least=1)
     if message.key is not None:
         _check_text(message, "key", message.key, MAX_KEY, at_least=1)
-    _check_text(message, "aggregate_type", message.aggregate_type, MAX_TEXT)
-    _check_text(message, "aggregate_id", message.aggregate_id, MAX_TEXT)
-    _check_text(message, "content_type", message.content_type, MAX_TEXT)
-    if message.priority not in get_args(Priority):
+    for field in ("aggregate_type", "aggregate_id", "content_type"):
+        if (value := getattr(message, field)) is not None:
+            _check_text(message, field, value, MAX_TEXT)
+    if message.priority not in PRIORITIES:
         _refuse(message, "priority", message.priority, "must be high, normal or low")
     if message.id is not None and not isinstance(message.id, UUID):
         _refuse(message, "id", message.id, "must be a UUID")
@@ -199,8 +204,6 @@ def _check(message: Message) -> None:
 
 
 def _check_text(message: Message, field: str, value: object, at_most: int, *, at_least: int = 0) -> None:
-    if value is None and not at_least:
-        return
     if not is_text(value) or not at_least <= len(str(value)) <= at_most:
         _refuse(message, field, value, f"must be text of {at_least} to {at_most} characters, without NUL")
 

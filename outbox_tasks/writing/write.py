@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -24,6 +25,10 @@ CHUNK = 16 * 1024 * 1024
 
 UNIQUE_VIOLATION = "23505"
 
+ABSENT: Row = dict.fromkeys(write.ROW)
+
+TEXTS = ("event_type", "destination", "key", "aggregate_type", "aggregate_id", "content_type")
+
 
 class Writer:
     """Writes messages into transactions of the application."""
@@ -34,6 +39,7 @@ class Writer:
         schema = settings.database_schema
         self._publish = write.publish(tables(schema))
         self._cancel = write.cancel(schema)
+        self._publish_one = write.publish_one(tables(schema))
         self._insert = partial(self._execute, self._publish)
         self._insert_once = partial(self._execute, write.publish_once(schema))
 
@@ -60,7 +66,7 @@ class Writer:
         ids = [id, *(sibling(id, name) for name in self._settings.destinations)]
         opened = transaction(session, "outbox.cancel")
         try:
-            return opened.run(self._cancel, {"ids": ids}, self._publish) > 0
+            return opened.run(self._cancel, {"ids": f"{{{','.join(map(str, ids))}}}"}, self._publish) > 0
         except Exception as error:
             self._explain(sqlstate(error), error)
             raise
@@ -75,6 +81,9 @@ class Writer:
 
     def _execute(self, statement: Any, execute: Execute, made: list[Row]) -> None:
         try:
+            if statement is self._publish and len(made) == 1 and _is_ascii(made[0]):
+                execute(self._publish_one, _parameters(made[0]), self._publish)
+                return
             for text in _chunks(made):
                 execute(statement, {"row": text}, self._publish)
         except Exception as error:  # each driver and framework has errors of its own
@@ -83,6 +92,20 @@ class Writer:
             if state == UNIQUE_VIOLATION and (reused := re.search(r"outbox_publish: id ([0-9a-f-]{36})", str(error))):
                 raise ReusedId(id=reused[1]) from error
             raise
+
+
+def _is_ascii(row: Row) -> bool:
+    """Whether its texts can be parameters in each client encoding. The payload is bytes then, and JSON is ASCII."""
+    return all(row[name].isascii() for name in TEXTS if name in row)
+
+
+def _parameters(row: Row) -> dict[str, Any]:
+    """The parameters of `write.publish_one`."""
+    given = {**ABSENT, **row}
+    text, data, headers = given.pop("text"), given.pop("data"), given["headers"]
+    given["payload"] = b64decode(data) if text is None else text.encode()
+    given["headers"] = None if headers is None else json.dumps(headers)
+    return given
 
 
 def _chunks(made: Iterable[Row]) -> Iterator[str]:

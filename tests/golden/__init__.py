@@ -48,6 +48,7 @@ def current() -> dict[str, str]:
     past = archive.partition(t, "outbox_archive_20261120")
     made: dict[str, Executable] = {
         "publish": write.publish(t),
+        "publish_one": write.publish_one(t),
         "publish_once": write.publish_once("some_schema"),
         "cancel": write.cancel("some_schema"),
         "claim": claim.claim(t),

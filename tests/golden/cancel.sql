@@ -1,1 +1,1 @@
-SELECT some_schema.outbox_cancel(%(ids)s::UUID[]) AS outbox_cancel_1;
+SELECT some_schema.outbox_cancel(CAST(%(ids)s::VARCHAR AS UUID[])) AS outbox_cancel_1;

@@ -165,6 +165,35 @@ def test_the_same_id_twice_is_one_message(driven: Driver, rows: Rows) -> None:
     assert found(rows) == {message.id}
 
 
+FULL: dict[str, Any] = {
+    "key": "k", "headers": {"a": "é"}, "aggregate_type": "order", "aggregate_id": "5", "priority": "high", "delay": 1.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["k", "k→"])
+@pytest.mark.parametrize("payload", [{"name": "Zoë→"}, b"\0\xff", "%s\0"], ids=["json", "bytes", "text"])
+def test_one_message_is_stored_as_many_are(driven: Driver, rows: Rows, payload: object, key: str) -> None:
+    message = Message("order.created", payload, **{**FULL, "key": key})
+    driven.begin()
+    one = driven.publish(message)
+    many = driven.publish(message, Message("order.created", payload))
+    driven.commit()
+    stored = {row.id: row for row in rows.hot()}
+    first, second = stored[one[0]], stored[many[0]]
+    own = ("id", "seq", "created_at", "locked_until", "deliver_at")
+    assert [getattr(first, name) for name in first._fields if name not in own] == [
+        getattr(second, name) for name in second._fields if name not in own
+    ]
+    assert (first.key, first.headers, first.priority, first.deliver_at) == (key, {"a": "é"}, 1, first.locked_until)
+    assert stored[many[1]].deliver_at is None
+
+
+def test_a_schema_that_sqlalchemy_translates_is_translated(outbox: Outbox, rows: Rows, engine: Engine) -> None:
+    elsewhere = engine.execution_options(schema_translate_map={rows.tables.messages.schema: "nowhere"})
+    with elsewhere.begin() as connection, pytest.raises(SchemaMissing):
+        outbox.publish(connection, "order.created", {})
+
+
 def test_without_the_tables_publish_raises_schema_missing(
     request: pytest.FixtureRequest, settings: MakeSettings, engine: Engine, driven: Driver
 ) -> None:
