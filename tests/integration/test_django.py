@@ -114,7 +114,7 @@ def test_it_leaves_alone_what_init_has_made(project: Project) -> None:
 def test_another_database_than_postgresql_is_refused_with_what_to_do(project: Project) -> None:
     sqlite = json.dumps({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"})
     said = project.manage("migrate", fails=True, DATABASE=sqlite).splitlines()[-1]
-    assert "Django's database 'default', because it is sqlite and only postgresql will do." in said
+    assert "Django's database 'default': it is sqlite, and only postgresql is supported." in said
     assert "router" in said
 
 
