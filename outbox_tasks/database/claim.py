@@ -169,7 +169,8 @@ def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
         picked.c.oldest,
         func.coalesce(m.c.last_error, "none"),
     )
-    waited = func.format("claimed by %s, and the lease ran out before it was begun", picked.c.locked_by)
+    claimer = func.coalesce(picked.c.locked_by, "its writer")
+    waited = func.format("claimed by %s, and the lease ran out before it was begun", claimer)
     code = case(
         (unsettled, literal(UNSETTLED)),
         (too_old, literal("too_old")),

@@ -43,6 +43,7 @@ ROW: dict[str, Any] = {
     "delay": Float,
     "priority": Text,
     "latest": Boolean,
+    "lease": Uuid,
 }
 """A row to write: its payload is `text`, or `data` in base64. It is due at `deliver_at`, or after `delay` seconds."""
 
@@ -100,7 +101,12 @@ def _inserted(row: Row) -> dict[str, ColumnElement[Any]]:
         *((row["priority"] == literal_column(f"'{name}'"), literal_column(str(rank))) for name, rank in RANKS),
         else_=literal_column("0"),
     )
-    return {**_written(row), "priority": rank, "latest": func.coalesce(row["latest"], false())}
+    return {
+        **_written(row),
+        "priority": rank,
+        "latest": func.coalesce(row["latest"], false()),
+        "lease": row["lease"],
+    }
 
 
 def _written(row: Row) -> dict[str, ColumnElement[Any]]:

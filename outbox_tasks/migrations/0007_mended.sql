@@ -173,6 +173,27 @@ $$;
 -- and needs no new entries in the indexes. Only new pages are filled so; nothing is written anew.
 ALTER TABLE :schema.outbox_messages SET (fillfactor = 45);
 
+CREATE OR REPLACE FUNCTION :schema.outbox_cancel(ids uuid[]) RETURNS SETOF uuid LANGUAGE sql AS $$
+-- Takes messages back that are not on their way; returns those that it took. One that is just being claimed or begun is
+-- skipped, not waited for: nobody waits here, and a worker must not wait for the transaction that this runs in. A message
+-- that its writer leased, and nobody else (locked_by is null), can be taken back until it is begun.
+  WITH free AS (
+    SELECT m.id FROM :schema.outbox_messages m
+    WHERE m.id = ANY (ids) AND m.status = 'pending' AND NOT m.begun
+      AND (m.lease IS NULL OR m.locked_by IS NULL OR m.attempts > 0 OR m.locked_until <= now())
+    ORDER BY m.id FOR UPDATE SKIP LOCKED
+  ), gone AS (
+    DELETE FROM :schema.outbox_messages m USING free WHERE m.id = free.id RETURNING m.*
+  )
+  INSERT INTO :schema.outbox_archive (seq, id, event_type, aggregate_type, aggregate_id, destination, key, payload,
+                                      content_type, headers, attempts, last_error_code, last_error, created_at,
+                                      locked_by, state)
+  SELECT seq, id, event_type, aggregate_type, aggregate_id, destination, key, payload, content_type, headers, attempts,
+         'cancelled', coalesce(last_error, 'it was taken back before it was delivered'), created_at, locked_by, 'discarded'
+  FROM gone
+  RETURNING id
+$$;
+
 -- The last section: it applies to the functions as they are above.
 -- Who may only insert can publish with an id, publish by SQL, and take messages back, without a right to read or delete.
 -- These functions do that with the rights of their owner. They were everybody's to call, and then asked for the

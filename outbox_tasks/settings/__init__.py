@@ -79,6 +79,9 @@ class Settings(OperationSettings, BaseSettings):
     overlapping transactions write under one key are sent in the order of the commits."""
     nudge: bool = True
     """Wake the claim right after a commit, so that messages need not wait for beat."""
+    direct: bool = True
+    """Send the publish tasks of messages without a key right after their commit, past the claim, while there are few.
+    Needs `nudge`."""
 
     send_timeout: Seconds = 10.0
     """The longest that one send to a destination may take."""

@@ -107,7 +107,10 @@ class ProbeStore(Store):
             raise RelayAtWork(pid=pid, address=address or "this machine")
 
     def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
-        """Only our rows."""
+        """Only our rows. Those that their writer leased too: no worker would take its tasks."""
+        m = self.tables.messages
+        writers = [*self._ours(()), m.c.lease.is_not(None), m.c.locked_by.is_(None)]
+        self._set_due(writers, func.clock_timestamp(), lease=null())
         with self._others_locked():
             return super().claim(shares, lease)
 
@@ -141,11 +144,12 @@ class ProbeStore(Store):
         [[count]] = self.rows(select(func.count()).select_from(self.tables.messages).where(*self._ours(())), {})
         return int(count)
 
-    def _set_due(self, which: Sequence[ColumnElement[bool]], when: ColumnElement[Any]) -> int:
+    def _set_due(self, which: Sequence[ColumnElement[bool]], when: ColumnElement[Any], **values: Any) -> int:
         m = self.tables.messages
         # Pass over locked rows, as a claim does.
         free = select(m.c.id).where(*which).with_for_update(skip_locked=True)
-        return len(self.rows(update(m).where(m.c.id.in_(free)).values(locked_until=when).returning(m.c.id), {}))
+        values["locked_until"] = when
+        return len(self.rows(update(m).where(m.c.id.in_(free)).values(values).returning(m.c.id), {}))
 
     def _earlier(self, seconds: float) -> ColumnElement[Any]:
         return self.tables.messages.c.locked_until - literal(seconds, Float) * SECOND

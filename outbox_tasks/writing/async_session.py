@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from outbox_tasks.errors import PublishedTooLate
 
 WAKE = "outbox_tasks.wake"
-"""Key of `Session.info`: the nudge to call after the next commit."""
+"""Key of `Session.info`: the nudges to call after the next commit."""
 
 WAITING = "outbox_tasks.waiting"
 """Key of `Session.info`: the rows that wait."""
@@ -181,8 +181,8 @@ def _committed(session: Session) -> None:
     if session.get_nested_transaction() is None:
         if WAITING in session.info:
             session.info[WAITING].committed = True
-        if WAKE in session.info:
-            session.info.pop(WAKE)()
+        for nudge in session.info.pop(WAKE, ()):
+            nudge()
 
 
 @event.listens_for(Session, "after_rollback")

@@ -1,15 +1,19 @@
-"""The nudge: a best-effort wake-up of the claim after a commit, in the background.
+"""The nudge: what a process does at the broker after a commit, in the background.
 
-Its own thread talks to the broker, with short timeouts. The committing thread does not wait for it, so a dead or slow
-broker costs it nothing. If a nudge is lost, beat wakes the claim a moment later.
+It wakes the claim, or sends the publish tasks of messages that the writer leased (see `direct`). Its own thread talks
+to the broker, with short timeouts. The committing thread does not wait for it: a dead or slow broker costs it nothing.
+If a nudge is lost, beat wakes the claim a moment later.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from queue import SimpleQueue
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
 
 from celery import Celery
 
@@ -19,11 +23,15 @@ from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import logger
 from outbox_tasks.settings import Settings
+from outbox_tasks.writing.direct import Dispatch, Grants, in_few_bundles
 
 log = logger(__name__)
 
 PAUSE = 0.02
 """Seconds between two nudges at least: the commits in between share the second one."""
+
+WAKE_EVERY = 1.0
+"""Seconds after which a task that is sent directly is followed by a nudge: beat may be gone, and others be due."""
 
 BROKEN_PAUSE = 1.0
 """The same while the broker does not answer."""
@@ -34,25 +42,57 @@ ENOUGH = 100
 PATIENCE = 0.1
 """Seconds to wait for a commit in progress."""
 
+POLL = 0.0005
+"""Seconds between two looks at whether a commit has ended."""
+
+SLOW_POLL = 0.01
+"""The same for one that takes long."""
+
 TIMEOUT = 1.0
 """Seconds that the broker has to answer."""
 
-Wanted = SimpleQueue[Callable[[], bool] | None]
-"""Calls of a nudge: each with the condition that it waits for, if any."""
+LONG, CHECK, LONG_PAUSE = 10, 0.1, 1.0
+"""If more than `LONG` tasks wait for the publish workers, messages go by the claim for `LONG_PAUSE` seconds. While it
+sends tasks, it looks every `CHECK` seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    after: Callable[[], bool] | None
+    dispatch: Dispatch | None
+    at: float
+
+    def is_ready(self, now: float) -> bool:
+        """Whether the commit has ended, or has been waited for long enough. A nudge does not wait for long. A task that
+        came too early would be dropped."""
+        if self.after is None or self.after():
+            return True
+        return now > (self.at + PATIENCE if self.dispatch is None else self.dispatch.until)
+
+
+Wanted = SimpleQueue[_Call]
 
 
 class Nudge:
-    """Wakes the claim soon after it is called; many calls make one nudge."""
+    """Wakes the claim, or sends publish tasks, soon after it is called. Many calls make one nudge."""
 
-    def __init__(self, wake: Callable[[], object]) -> None:
-        self._wake = wake
+    def __init__(
+        self,
+        wake: Callable[[], object],
+        send: Callable[[Sequence[Dispatch]], object] = lambda dispatches: None,
+        grants: Grants | None = None,
+    ) -> None:
+        """Both functions may raise `BrokerUnreachable`. Without `grants` there are no dispatches."""
+        self._wake, self._send = wake, send
+        self.grants = grants
+        self._broken = False
         self._wanted = PerProcess(self._start)
 
-    def __call__(self, after: Callable[[], bool] | None = None) -> None:
-        """Ask for a nudge, once `after` is true (or soon anyway). Returns at once; never raises."""
+    def __call__(self, after: Callable[[], bool] | None = None, dispatch: Dispatch | None = None) -> None:
+        """Ask for a nudge, or for this dispatch, once `after` is true. Returns at once; never raises."""
         wanted = self._wanted.get()
-        if wanted.qsize() < ENOUGH:
-            wanted.put(after)
+        if dispatch is not None or wanted.qsize() < ENOUGH:
+            wanted.put(_Call(after, dispatch, time.monotonic()))
 
     def _start(self) -> Wanted:
         wanted: Wanted = SimpleQueue()
@@ -60,27 +100,54 @@ class Nudge:
         return wanted
 
     def _run(self, wanted: Wanted) -> None:
+        waiting: list[_Call] = []
+        owed, woken, rests_until = False, -WAKE_EVERY, 0.0
         while True:
-            waits = [wanted.get()]
-            while not wanted.empty():
-                waits.append(wanted.get())
-            _wait_for([after for after in waits if after is not None])
-            pause = PAUSE
-            try:
-                self._wake()
-            except BrokerUnreachable as error:
-                log.debug("nudge lost: %s", error)
-                pause = BROKEN_PAUSE
-            except Exception:
-                log.exception("nudge failed")
-                pause = BROKEN_PAUSE
-            time.sleep(pause)
+            waiting += _calls(wanted, _timeout(waiting, rests_until if owed else None))
+            now = time.monotonic()
+            ready = [call for call in waiting if call.is_ready(now)]
+            waiting = [call for call in waiting if call not in ready]
+            dispatches = [call.dispatch for call in ready if call.dispatch is not None]
+            direct = [] if self._broken else [each for each in dispatches if now < each.until]
+            if direct and not self._do(partial(self._send, direct)):
+                owed, rests_until = True, time.monotonic() + BROKEN_PAUSE
+            owed = owed or any(call.dispatch is None or call.dispatch.nudge for call in ready)
+            owed = owed or len(direct) < len(dispatches) or (bool(direct) and now > woken + WAKE_EVERY)
+            if owed and time.monotonic() >= rests_until:
+                owed, woken = False, time.monotonic()
+                rests_until = time.monotonic() + (PAUSE if self._do(self._wake) else BROKEN_PAUSE)
+
+    def _do(self, work: Callable[[], object]) -> bool:
+        """Whether it worked. While the broker does not answer, nothing is sent directly."""
+        try:
+            work()
+        except BrokerUnreachable as error:
+            log.debug("nudge lost: %s", error)
+            self._broken = True
+        except Exception:
+            log.exception("nudge failed")
+            self._broken = True
+        else:
+            self._broken = False
+        if self.grants is not None:
+            self.grants.stopped = self._broken
+        return not self._broken
 
 
-def _wait_for(conditions: list[Callable[[], bool]]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not all(condition() for condition in conditions) and time.monotonic() < deadline:
-        time.sleep(0.0005)
+def _timeout(waiting: Sequence[_Call], rests_until: float | None) -> float | None:
+    """Seconds until there may be something to do, though nobody calls."""
+    now = time.monotonic()
+    if waiting:
+        return POLL if now < waiting[-1].at + PATIENCE else SLOW_POLL
+    return None if rests_until is None else max(0.0, rests_until - now)
+
+
+def _calls(wanted: Wanted, timeout: float | None) -> Iterator[_Call]:
+    """The calls that are there; waits for the first one."""
+    with suppress(Empty):
+        yield wanted.get(timeout=timeout)
+        while True:
+            yield wanted.get_nowait()
 
 
 def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
@@ -90,7 +157,26 @@ def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
         return None
     # Connects in the nudge's thread, with the first nudge: then the app is configured.
     broker = PerProcess(lambda: _connect(settings, app))
-    return Nudge(lambda: broker.get().wake_claim())
+    grants = Grants() if settings.direct else None
+    return Nudge(lambda: broker.get().wake_claim(), _Sender(settings, broker, grants), grants)
+
+
+class _Sender:
+    """Sends publish tasks, and looks now and then how many wait."""
+
+    def __init__(self, settings: Settings, broker: PerProcess[Broker], grants: Grants | None) -> None:
+        self._settings, self._broker, self._grants = settings, broker, grants
+        self._looked = 0.0
+
+    def __call__(self, dispatches: Sequence[Dispatch]) -> None:
+        broker = self._broker.get()
+        bundles = (bundle for dispatch in dispatches for bundle in dispatch.bundles)
+        broker.send(in_few_bundles(bundles, self._settings))
+        now = time.monotonic()
+        if self._grants is not None and now > self._looked + CHECK:
+            self._looked = now
+            if broker.waiting() > LONG * self._settings.bundle_size:
+                self._grants.paused_until = now + LONG_PAUSE
 
 
 def _connect(settings: Settings, app: Celery | None) -> Broker:

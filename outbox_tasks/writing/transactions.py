@@ -62,7 +62,11 @@ class Transaction(ABC):
 
     @abstractmethod
     def wake(self, nudge: Callable[..., object]) -> None:
-        """Call `nudge` after the commit."""
+        """Call `nudge` after the commit; once, if this is called with the same one again."""
+
+    def ends_with_the_session(self, into: Executable) -> bool:
+        """Whether what the session commits is committed in the database then."""
+        return True
 
     @abstractmethod
     def opened(self) -> object:
@@ -157,7 +161,7 @@ class _OfConnection(Transaction):
                 event.listen(connection, name, _connection_commits)
             for name in ("rollback", "rollback_twophase"):
                 event.listen(connection, name, _connection_rolled_back)
-        _owing[connection] = nudge
+        _owing.setdefault(connection, {})[nudge] = None
 
     def opened(self) -> object:
         return self._connection.get_transaction()
@@ -184,7 +188,11 @@ class _OfSession(Transaction):
         return execute(connection, statement, parameters, self._event_type)
 
     def wake(self, nudge: Callable[..., object]) -> None:
-        self._session.info[WAKE] = nudge
+        self._session.info.setdefault(WAKE, {})[nudge] = None
+
+    def ends_with_the_session(self, into: Executable) -> bool:
+        # A session that works on a connection leaves the commit to whoever began the connection's transaction.
+        return not isinstance(self._session.get_bind(clause=into), Connection)  # type: ignore[arg-type]
 
     def opened(self) -> object:
         return self._session.get_transaction()
@@ -261,17 +269,17 @@ def _for_driver(statement: Executable, dialect: Dialect, parameters: dict[str, A
 _as_text = lru_cache(as_text)
 
 
-_owing: WeakKeyDictionary[Connection, Callable[..., object] | None] = WeakKeyDictionary()
-"""The Core connections that have published, each with the nudge to call after its next commit."""
+_owing: WeakKeyDictionary[Connection, dict[Callable[..., object], None]] = WeakKeyDictionary()
+"""The Core connections that have published, each with the nudges to call after its next commit."""
 
 
 def _connection_commits(connection: Connection, *_: object) -> None:
     # SQLAlchemy sends this event just before the commit, so the nudge must wait for its end.
-    nudge, _owing[connection] = _owing.get(connection), None
-    if nudge is not None:
-        transaction = connection.get_transaction()
+    nudges, _owing[connection] = _owing.get(connection, {}), {}
+    transaction = connection.get_transaction()
+    for nudge in nudges:
         nudge(lambda: transaction is None or not transaction.is_active)
 
 
 def _connection_rolled_back(connection: Connection, *_: object) -> None:
-    _owing[connection] = None
+    _owing[connection] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -17,6 +17,7 @@ from outbox_tasks.model import Message, sibling
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire import tracing
 from outbox_tasks.writing.async_session import Execute
+from outbox_tasks.writing.direct import Waker, lease
 from outbox_tasks.writing.rows import Row, rows
 from outbox_tasks.writing.transactions import AnySession, sqlstate, transaction
 
@@ -33,7 +34,7 @@ TEXTS = ("event_type", "destination", "key", "aggregate_type", "aggregate_id", "
 class Writer:
     """Writes messages into transactions of the application."""
 
-    def __init__(self, settings: Settings, nudge: Callable[..., object] | None) -> None:
+    def __init__(self, settings: Settings, nudge: Waker | None) -> None:
         self._settings = settings
         self.nudge = nudge
         schema = settings.database_schema
@@ -56,9 +57,12 @@ class Writer:
             once = once or message.id is not None
         if made:
             opened = transaction(session, made[0]["event_type"])
+            dispatch = None
+            if self.nudge is not None and not once and opened.ends_with_the_session(self._publish):
+                dispatch = lease(self._settings, self.nudge.grants, made)
             opened.write(self._publish, self._insert_once if once else self._insert, made)
             if self.nudge is not None:
-                opened.wake(self.nudge)
+                opened.wake(self.nudge if dispatch is None else partial(self.nudge, dispatch=dispatch))
         return ids
 
     def cancel(self, session: AnySession, id: UUID) -> bool:

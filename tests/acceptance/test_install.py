@@ -82,7 +82,7 @@ def test_a_commit_wakes_the_claim_through_the_application_s_broker(
     """Beat has its own claims, and says so; what the workers receive beyond those came from the commits."""
     app = Celery("client", broker=broker_url, set_as_current=False)
     app.conf.broker_transport_options = {"global_keyprefix": "shop:"}
-    outbox = Outbox(relay.settings.replace(broker_url=None), celery=app)
+    outbox = Outbox(relay.settings.replace(broker_url=None, direct=False), celery=app)
 
     def claims() -> int:
         beaten = relay.nodes[-1].logs().count("Sending due task outbox_tasks.claim")

@@ -32,7 +32,7 @@ SET last_error_code=CASE
   last_error=CASE
     WHEN picked.begun THEN format(%(format_1)s::VARCHAR, picked.attempts, picked.locked_by)
     WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN format(%(format_2)s::VARCHAR, picked.oldest, coalesce(outbox_messages.last_error, %(coalesce_3)s::VARCHAR))
-    WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error, format(%(format_3)s::VARCHAR, picked.locked_by))
+    WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error, format(%(format_3)s::VARCHAR, coalesce(picked.locked_by, %(coalesce_4)s::VARCHAR)))
     ELSE outbox_messages.last_error END,
   locked_by=%(holder)s::VARCHAR,
   history=CASE
@@ -56,6 +56,7 @@ RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_me
 -- coalesce_1 = 'attempts_exhausted'
 -- coalesce_2 = 'lease_expired'
 -- coalesce_3 = 'none'
+-- coalesce_4 = 'its writer'
 -- format_1 = 'attempt %s was begun by %s and never settled: it died or lost its lease; the message may have been delivered'
 -- format_2 = 'not delivered within %s seconds; the last error was: %s'
 -- format_3 = 'claimed by %s, and the lease ran out before it was begun'

@@ -6,7 +6,7 @@ WITH picked AS MATERIALIZED (
     AND (CAST(%(until)s::TIMESTAMP WITH TIME ZONE AS TIMESTAMP WITH TIME ZONE) IS NULL OR outbox_messages.dead_at <= %(until)s::TIMESTAMP WITH TIME ZONE)
     AND %(param_1)s::VARCHAR = any(%(states)s::TEXT[]) OR concat(outbox_messages.status) = %(param_2)s::VARCHAR
     AND outbox_messages.begun = false
-    AND (outbox_messages.lease IS NULL OR outbox_messages.attempts > %(attempts_1)s::INTEGER OR outbox_messages.locked_until <= now())
+    AND (outbox_messages.lease IS NULL OR outbox_messages.locked_by IS NULL OR outbox_messages.attempts > %(attempts_1)s::INTEGER OR outbox_messages.locked_until <= now())
     AND %(param_3)s::VARCHAR = any(%(states)s::TEXT[])
   FOR UPDATE OF outbox_messages SKIP LOCKED
 ), gone AS (

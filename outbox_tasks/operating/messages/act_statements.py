@@ -153,7 +153,7 @@ def discard(t: Tables, *, archive: bool) -> Select[Any]:
         literal("dead") == func.any(states),
     )
     # As in outbox_cancel: a message that waits for a retry has a lease, but has not begun.
-    still = or_(m.c.lease.is_(None), m.c.attempts > 0, m.c.locked_until <= func.now())
+    still = or_(m.c.lease.is_(None), m.c.locked_by.is_(None), m.c.attempts > 0, m.c.locked_until <= func.now())
     waits = and_(_is(m, PENDING), m.c.begun == false(), still, literal("waiting") == func.any(states))
     picked = _picked(t, or_(died, waits))
     gone = delete(m).where(probe(m.c.id, picked.c.id))
