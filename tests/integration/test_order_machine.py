@@ -106,6 +106,8 @@ class Relay(RuleBasedStateMachine):
     rows: Rows
     data: st.DataObject
     depth = worker = 0
+    begin_was_lost = False
+    """Now, in the middle of a send."""
 
     @initialize()
     def start(self) -> None:
@@ -172,16 +174,20 @@ class Relay(RuleBasedStateMachine):
         if not self.bundles:
             return
         bundle = data.draw(st.sampled_from(self.bundles))
-        end = data.draw(st.sampled_from(["settled"] * 4 + ["twice", "lost", "undone"]))
+        # In the middle of a send whose begin a crash undid, no other sender dies: nobody would be left who could tell.
+        ends = ["settled", "twice"] if self.begin_was_lost else ["settled"] * 4 + ["twice", "lost", "undone"]
+        end = data.draw(st.sampled_from(ends))
         if end != "twice":
             self.bundles.remove(bundle)
         self.destination.answers = data.draw(st.lists(st.sampled_from(LIKELY), max_size=6))
         self.worker += 1
         worker = self.store.worker = self.worker
-        # Not where its worker dies too, or the server twice: then nobody is left who could tell.
-        self.store.begin_is_lost = end in ("settled", "twice") and data.draw(st.integers(0, 5)) == 5
+        # Not where its worker dies too, or the server twice: the same.
+        lost = end in ("settled", "twice") and data.draw(st.integers(0, 5)) == 5
+        before, self.begin_was_lost = self.begin_was_lost, self.begin_was_lost or lost
+        self.store.begin_is_lost = lost
         outcomes = begin_and_send(self.store, {"orders": self.destination}, bundle)
-        self.store.begin_is_lost = False
+        self.store.begin_is_lost, self.begin_was_lost = False, before
         if end != "lost":
             self.store.worker = worker
             self.store.settles_kept = data.draw(st.integers(0, 1)) if end == "undone" else 2
