@@ -33,7 +33,10 @@ EXTRAS = {
 
 class Publisher(Protocol):
     """Sends messages to one destination. Made in the process that uses it, after any fork; there, it is used by one
-    thread at a time. One whose client cooperates with gevent says so: `green = True`."""
+    thread at a time. One whose client cooperates with gevent says so: `green = True`.
+
+    One that says `keeps_order = True` may be given several messages with the same key at once. It sends these one after
+    the other, and after one that was not sent no more of its key: they are `Outcome.behind()`."""
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         """Read the URL; connect when first used. Raises `ConfigurationError` for a URL that can't work."""
@@ -41,9 +44,9 @@ class Publisher(Protocol):
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """Send, and return one outcome per message, in their order, once the destination has confirmed.
 
-        No two of the messages have the same key: the relay sends those one after the other. Takes at most
-        `settings.send_timeout`. May raise `TransientError`, `OutageError` or `PermanentError` when one outcome holds
-        for all; any other exception counts as transient.
+        No two of the messages have the same key, unless the publisher keeps the order: the relay sends those one after
+        the other. Takes at most `settings.send_timeout`. May raise `TransientError`, `OutageError` or `PermanentError`
+        when one outcome holds for all; any other exception counts as transient.
         """
 
     def close(self) -> None:

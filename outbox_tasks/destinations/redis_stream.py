@@ -6,7 +6,7 @@ Redis Streams have no CloudEvents binding: docs/destinations.md says what the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -17,18 +17,42 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError,
 from redis.retry import Retry
 
 from outbox_tasks.destinations import options
-from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.model import LeasedMessage, Outcome, Result
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.cloudevents import attributes, encoded, own_headers
 
 OPTIONS: options.Options = {"maxlen": options.number(1, 10**15 - 1)}
 
+Entry = tuple[int, bytes]
+"""How many texts the fields of a message are, and the texts as Redis reads them.
+https://redis.io/docs/latest/develop/reference/protocol-spec/"""
+
+IN_ORDER = """local sent, at = 0, 2
+while at <= #ARGV do
+  local last = at + tonumber(ARGV[at])
+  local added
+  if ARGV[1] == '' then
+    added = redis.pcall('XADD', KEYS[1], '*', unpack(ARGV, at + 1, last))
+  else
+    added = redis.pcall('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', unpack(ARGV, at + 1, last))
+  end
+  if type(added) == 'table' and added.err then return {sent, added} end
+  sent, at = sent + 1, last + 1
+end
+return {sent}"""
+"""Appends entries, each as the number of its texts and then these, and stops at the first that Redis refuses. Answers
+how many there are, and the refusal."""
+
+MOST_TEXTS = 2_000
+"""In an entry of a script: Lua can hand on only so many at once."""
+
 
 class RedisStreamPublisher:
     """Appends to one stream. Sent means that Redis has answered with the entry's id."""
 
     green = True
+    keeps_order = True
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source = settings.source
@@ -39,6 +63,7 @@ class RedisStreamPublisher:
         trim = ["MAXLEN", "~", str(maxlen)] if maxlen else []
         command = ["XADD", self.stream, *trim, "*"]
         self._length, self._head = len(command), b"".join(map(_bulk, command))
+        self._script = [*map(_bulk, ("EVAL", IN_ORDER, "1", self.stream)), _bulk(str(maxlen or ""))]
         self._connection = redis.ConnectionPool.from_url(
             urlunsplit((parts.scheme.partition("+")[0], parts.netloc, f"/{database}", "", "")),
             socket_connect_timeout=min(5.0, settings.send_timeout / 2),
@@ -53,13 +78,49 @@ class RedisStreamPublisher:
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All commands in one write, and not in a transaction: each message has an outcome of its own."""
-        commands, unsendable = encoded(messages, self._command)
+        entries, unsendable = encoded(messages, self._entry)
+        keys = [message.key for message in messages if message.key is not None]
+        if len(keys) > len(set(keys)):
+            return self._in_order(messages, entries, unsendable)
+        return self._each(len(messages), entries, unsendable)
+
+    def _each(self, count: int, entries: Mapping[int, Entry], outcomes: Mapping[int, Outcome]) -> list[Outcome]:
+        """Send the entries, each for itself. Those without an entry have their outcome."""
+        commands = [b"*%d\r\n%b%b" % (self._length + texts, self._head, fields) for texts, fields in entries.values()]
         try:
-            answers = iter(self._answers(list(commands.values())) if commands else [])
+            answers = iter(self._answers(commands) if commands else [])
         except RedisError as error:
             failed = _outcome(error)
-            return [unsendable.get(place, failed) for place in range(len(messages))]
-        return [unsendable.get(place) or _outcome(next(answers)) for place in range(len(messages))]
+            return [outcomes.get(place, failed) for place in range(count)]
+        return [outcomes.get(place) or _outcome(next(answers)) for place in range(count)]
+
+    def _in_order(
+        self, messages: Sequence[LeasedMessage], entries: Mapping[int, Entry], outcomes: dict[int, Outcome]
+    ) -> list[Outcome]:
+        """Let Redis append several messages of a key by a script, which stops at the first refusal."""
+        scripted = self.keeps_order and all(texts <= MOST_TEXTS for texts, _ in entries.values())
+        entries = _sendable(messages, entries, outcomes, runs=scripted)
+        if not scripted or not entries:
+            return self._each(len(messages), entries, outcomes)
+        arguments = [_bulk(str(texts)) + fields for texts, fields in entries.values()]
+        length = len(self._script) + sum(texts + 1 for texts, _ in entries.values())
+        try:
+            [answer] = self._answers([b"*%d\r\n%b" % (length, b"".join((*self._script, *arguments)))])
+        except RedisError as error:  # it may have run
+            failed = _outcome(error)
+            return [outcomes.get(place, failed) for place in range(len(messages))]
+        if isinstance(answer, RedisError):
+            failed = _outcome(answer)
+            if failed.result is not Result.OUTAGE or isinstance(answer, NoPermissionError):
+                # Scripts are not allowed here, or not known.
+                self.keeps_order = False
+                return self._in_order(messages, entries, outcomes)
+            answer = [0, answer]
+        assert isinstance(answer, list)
+        sent, *refused = answer
+        found = [Outcome.sent()] * sent + [_outcome(error) for error in refused]
+        outcomes.update(zip(entries, found, strict=False))
+        return [outcomes.get(place) or Outcome.behind() for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connection."""
@@ -81,14 +142,31 @@ class RedisStreamPublisher:
         self._answered = True
         return answers
 
-    def _command(self, message: LeasedMessage) -> bytes:
-        """XADD as Redis reads it. https://redis.io/docs/latest/develop/reference/protocol-spec/"""
+    def _entry(self, message: LeasedMessage) -> Entry:
         fields = [_ce_name(name) + _bulk(value) for name, value in attributes(message, self._source).items()]
         if message.headers != {}:
             fields += [_bulk(f"h_{name}") + _bulk(value) for name, value in own_headers(message).items()]
         payload = b"$%d\r\n%b\r\n" % (len(message.payload), message.payload)
         fields += [CONTENT_TYPE + _bulk(message.content_type), DATA + payload]
-        return b"*%d\r\n%b%b" % (self._length + 2 * len(fields), self._head, b"".join(fields))
+        return 2 * len(fields), b"".join(fields)
+
+
+def _sendable(
+    messages: Sequence[LeasedMessage], entries: Mapping[int, Entry], outcomes: dict[int, Outcome], *, runs: bool
+) -> dict[int, Entry]:
+    """The entries that may be sent. Those behind a message of their key that can't be sent get their outcome; without
+    `runs`, those behind any message of their key."""
+    sendable: dict[int, Entry] = {}
+    stopped: set[str | None] = set()
+    for place, message in enumerate(messages):
+        if place in entries:
+            if message.key in stopped:
+                outcomes[place] = Outcome.behind()
+            else:
+                sendable[place] = entries[place]
+        if message.key is not None and not (runs and place in sendable):
+            stopped.add(message.key)
+    return sendable
 
 
 def _bulk(text: str) -> bytes:

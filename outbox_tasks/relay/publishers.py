@@ -57,6 +57,7 @@ class SharedPublisher:
             settings = settings.model_copy(update={"send_timeout": half})
         self._settings = settings
         self._free = [load(destination, settings)]
+        self._note_order(self._free[0])
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """Store what is too large, and send what could be stored."""
@@ -80,7 +81,13 @@ class SharedPublisher:
         try:
             return publisher.publish(messages)
         finally:
+            self._note_order(publisher)
             self._free.append(publisher)
+
+    def _note_order(self, publisher: Publisher) -> None:
+        """What could not be stored is not sent, and the publisher does not know of it: then the relay keeps the
+        order."""
+        self.keeps_order = self._storage is None and getattr(publisher, "keeps_order", False)
 
 
 def outcomes_of(

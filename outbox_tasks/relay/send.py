@@ -83,10 +83,13 @@ def send_in_order(
     settings: Settings, publishers: Mapping[str, Publisher], destination: str, messages: Sequence[LeasedMessage]
 ) -> list[Outcome]:
     """One outcome per message. Messages go in waves: first the first one of every key, then the second ones. So each
-    message is sent after the one before it with the same key has arrived, and not at all if that one failed.
+    message is sent after the one before it with the same key has arrived, and not at all if that one failed. Unless the
+    publisher sees to that itself.
     """
     if all(message.key is None for message in messages):
         return send(publishers, destination, messages)
+    if getattr(publishers.get(destination), "keeps_order", False):
+        return _not_by_themselves(messages, send(publishers, destination, messages))
     passing = {Result.SENT, Result.DISCARDED, *(() if settings.dead_blocks(destination) else (Result.DEAD,))}
     outcomes: dict[str, Outcome] = {}
     stopped: set[str] = set()
@@ -100,6 +103,20 @@ def send_in_order(
             if message.key is not None and outcome.result not in passing:
                 stopped.add(message.key)
     return [outcomes.get(message.id) or Outcome.behind() for message in messages]
+
+
+def _not_by_themselves(messages: Sequence[LeasedMessage], outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes, without a retry of a message behind one of its key that was not sent either: Celery would retry
+    each for itself, in any order. Such messages go back to the table."""
+    stopped: set[str] = set()
+    found = []
+    for message, outcome in zip(messages, outcomes, strict=True):
+        if message.key in stopped and outcome.result is Result.RETRY:
+            outcome = Outcome.unforeseen(outcome.error or "", together=True)
+        elif message.key is not None and outcome.result is not Result.SENT:
+            stopped.add(message.key)
+        found.append(outcome)
+    return found
 
 
 def _waves(messages: Sequence[LeasedMessage]) -> list[list[LeasedMessage]]:

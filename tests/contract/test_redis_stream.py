@@ -13,7 +13,7 @@ from outbox_tasks.model import Result
 from tests.contract.conftest import Running
 from tests.contract.counterparts import celery_task, redis_queue
 from tests.contract.counterparts.redis_stream import Counterpart
-from tests.contract.messages import SENT, configured, loaded, message, numbers
+from tests.contract.messages import SENT, configured, loaded, message, numbers, results, sent_in_order
 from tests.proxy import Proxy
 
 
@@ -103,3 +103,72 @@ def test_trims_the_stream_when_told_to(target: Counterpart) -> None:
         for start in range(0, 1000, 100):
             publisher.publish([message(start + n) for n in range(100)])
     assert 100 <= len(entries(target)) < 500
+
+
+class TestSeveralMessagesOfOneKey:
+    def test_are_appended_in_order_whatever_is_between_them(self, target: Counterpart) -> None:
+        keys = ["a", "b", "a", None, "a", "b", None]
+        messages = [message(n, key=key, headers={"tenant": "t1"}) for n, key in enumerate(keys)]
+        with closing(loaded(f"{target.url(target.place)}?maxlen=1000")) as publisher:
+            assert publisher.publish(messages) == [SENT] * len(keys)
+        assert numbers(target) == list(range(len(keys)))
+
+    def test_end_at_the_first_refusal(self, target: Counterpart) -> None:
+        last = 2**64 - 1
+        client(target).xadd(target.place, {"room": "for one more"}, id=f"{last}-{last - 1}")
+        with closing(loaded(target.url(target.place))) as publisher:
+            outcomes = publisher.publish([message(n, key="a") for n in range(4)])
+        assert results(outcomes) == [Result.SENT, Result.RETRY, Result.BEHIND, Result.BEHIND]
+        assert "exhausted" in str(outcomes[1].error)
+
+    def test_end_at_one_that_can_not_be_sent(self, target: Counterpart) -> None:
+        odd: Any = {"n": 5}
+        messages = [message(0, key="a"), message(1, key="a", headers=odd), message(2, key="a"), message(3, key="b")]
+        with closing(loaded(target.url(target.place))) as publisher:
+            outcomes = publisher.publish(messages)
+        assert results(outcomes) == [Result.SENT, Result.DEAD, Result.BEHIND, Result.SENT]
+        assert numbers(target) == [0, 3]
+
+    def test_may_all_have_arrived_if_the_answer_is_lost(self, target: Counterpart) -> None:
+        with (
+            Proxy(int(target.server.url.rpartition(":")[2].partition("/")[0])) as proxy,
+            closing(loaded(target.url_at(proxy.port), send_timeout=1)) as publisher,
+        ):
+            assert publisher.publish([message(0)]) == [SENT]
+            proxy.mute()
+            outcomes = publisher.publish([message(n, key="a") for n in (1, 2)])
+        assert results(outcomes) == [Result.OUTAGE] * 2
+
+    @pytest.mark.parametrize(("trouble", "code"), [("full", "oom"), ("no stream", "wrong_type")])
+    def test_wait_for_the_first_if_the_server_is_out_of_order(
+        self, target: Counterpart, trouble: str, code: str
+    ) -> None:
+        if trouble == "no stream":
+            client(target).set(target.place, "a string")
+        with closing(loaded(target.url(target.place))) as publisher:
+            client(target).config_set("maxmemory", "1" if trouble == "full" else "0")
+            try:
+                outcomes = publisher.publish([message(n, key="a") for n in range(3)])
+            finally:
+                client(target).config_set("maxmemory", "0")
+            assert publisher.keeps_order
+        assert results(outcomes) == [Result.OUTAGE, Result.BEHIND, Result.BEHIND]
+        assert outcomes[0].code == code
+
+    def test_go_one_by_one_where_scripts_are_not_allowed(self, target: Counterpart) -> None:
+        client(target).acl_setuser("limited", enabled=True, reset=True, passwords=["+p"], keys=["*"],
+                                   commands=["+xadd", "+select", "+client", "+ping", "+hello"])  # fmt: skip
+        url = target.url(target.place).replace("://", "://limited:p@")
+        messages = [message(n, key=key) for n, key in enumerate(["a", "a", "b", "a", None])]
+        with closing(loaded(url)) as publisher:
+            outcomes = publisher.publish(messages)
+            assert results(outcomes) == [Result.SENT, Result.BEHIND, Result.SENT, Result.BEHIND, Result.SENT]
+            assert sent_in_order(publisher, [messages[1], messages[3]]) == [SENT] * 2
+        assert numbers(target) == [0, 2, 4, 1, 3]
+
+    def test_with_more_headers_than_a_script_takes_go_one_by_one(self, target: Counterpart) -> None:
+        many = {f"name-{n}": "text" for n in range(1_500)}
+        messages = [message(0, key="a", headers=many), message(1, key="a", headers=many), message(2)]
+        with closing(loaded(target.url(target.place))) as publisher:
+            assert results(publisher.publish(messages)) == [Result.SENT, Result.BEHIND, Result.SENT]
+        assert numbers(target) == [0, 2]
