@@ -35,9 +35,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
 
-from outbox_tasks.database.claim import BUNDLE_BYTES, SHARE, is_alone, is_due, is_spent, leased, size, state
-from outbox_tasks.database.pieces import json_rows, pending, probe
+from outbox_tasks.database.claim import BUNDLE_BYTES, SHARE, at, is_alone, is_due, is_spent, leased, size, state
+from outbox_tasks.database.pieces import json_rows, pending
 from outbox_tasks.database.schema import Tables, function
+
+FEW = 10
+"""While many keys have due messages, a claim takes so many of one: with fewer it would look at more keys for as many
+messages, with more the other keys would wait longer."""
 
 MARK = 0x7FFFFFFF
 """A mark holds the lowest 31 bits of its number."""
@@ -132,7 +136,7 @@ def claim_keys(t: Tables) -> CompoundSelect[Any]:
     taken = leased(m, picked, replaced).cte("taken")
     theirs = {"destination": head.c.destination, "key": head.c.key}
     rest = [theirs.get(c.name, cast(literal(None), c.type)).label(c.name) for c in taken.c]
-    return union_all(select(taken), select(*rest).where(head.c.hop == head.c.size))
+    return union_all(select(taken), select(*rest).where(~_goes_on(head, head)))
 
 
 def blocked_keys(t: Tables) -> Select[Any]:
@@ -178,14 +182,23 @@ def _heads(t: Tables, share: CTE) -> CTE:
     """The first message of each key, in the order of the keys. A dead message is one too where it blocks its key."""
     m = t.messages
     wanted = (m.c.destination == share.c.destination, m.c.seq > share.c.beyond, or_(share.c.blocks, pending(m)))
-    columns = (m.c.key, m.c.id, m.c.seq, m.c.status, m.c.locked_until)
+    columns = (m.c.key, at(m).label("at"), m.c.seq, m.c.status, m.c.locked_until)
     # At the beginning, an empty key counts too: such rows may be left from an older release.
     past = tuple_(func.coalesce(share.c.past, literal_column("''")), case((share.c.past.is_(None), 0), else_=LAST))
     # The index holds only rows with a key. The planner does not see that from a comparison of rows.
-    first = select(*columns, literal(1).label("hop")).where(
-        *wanted, m.c.key.is_not(None), tuple_(m.c.key, m.c.seq) > past
+    first = (
+        select(*columns)
+        .where(*wanted, m.c.key.is_not(None), tuple_(m.c.key, m.c.seq) > past)
+        .order_by(m.c.key, m.c.seq)
+        .limit(1)
+        .correlate(share)
+        .subquery("first")
     )
-    walk = first.order_by(m.c.key, m.c.seq).limit(1).correlate(share).cte("walk", recursive=True, nesting=True)
+    zero = literal_column("0", Integer)
+    start = select(
+        first, literal_column("1", Integer).label("hop"), zero.label("before"), _due_of(t, share, first).label("due")
+    )
+    walk = start.cte("walk", recursive=True, nesting=True)
     following = (
         select(*columns)
         .where(*wanted, m.c.key > walk.c.key)
@@ -194,10 +207,31 @@ def _heads(t: Tables, share: CTE) -> CTE:
         .correlate(share, walk)
         .lateral("following")
     )
-    step = select(following, walk.c.hop + 1).select_from(walk.join(following, true()))
-    walk = walk.union_all(step.where(walk.c.hop < share.c.size).correlate(share))
+    step = select(following, walk.c.hop + 1, walk.c.before + walk.c.due, _due_of(t, share, following))
+    step = step.select_from(walk.join(following, true())).where(_goes_on(share, walk))
+    walk = walk.union_all(step.correlate(share))
     walked = select(walk).lateral("walked")
     return select(share, walked).select_from(share.join(walked, true())).cte("head").prefix_with("MATERIALIZED")
+
+
+def _due_of(t: Tables, share: FromClause, head: FromClause) -> ColumnElement[int]:
+    """How many messages of a key a claim may take, counted up to `FEW`: none if its head is not due."""
+    m = t.messages.alias("behind")
+    behind = (
+        select(m.c.seq)
+        .where(m.c.destination == share.c.destination, m.c.key == head.c.key, m.c.seq > head.c.seq)
+        .order_by(m.c.key, m.c.seq)
+        .limit(func.least(literal_column(str(FEW), Integer), share.c.longest) - 1)
+        .correlate(share, head)
+        .subquery("few")
+    )
+    count = select(cast(func.count(), Integer) + 1).select_from(behind).correlate(share, head).scalar_subquery()
+    return case((and_(*is_due(head)), count), else_=literal_column("0", Integer))
+
+
+def _goes_on(share: FromClause, walk: FromClause) -> ColumnElement[bool]:
+    """Whether the claim looks at the key after this one: while there is room for its messages."""
+    return and_(walk.c.hop < share.c.size, walk.c.before + walk.c.due < share.c.size)
 
 
 def _ready(t: Tables, head: CTE) -> CTE:
@@ -207,8 +241,10 @@ def _ready(t: Tables, head: CTE) -> CTE:
     floor = select(func.min(mark.c.floor)).where(theirs).correlate(head).scalar_subquery()
     reach = func.least(bindparam("high", type_=BigInteger), floor).label("reach")
     due = select(head, reach).where(*is_due(head)).subquery("due")
-    fair = due.c.size / func.count().over(partition_by=due.c.destination)
-    length = cast(func.greatest(1, func.least(due.c.longest, fair)), Integer).label("length")
+    few = literal_column(str(FEW), Integer)
+    fair = due.c.size // func.count().over(partition_by=due.c.destination)
+    room = case((fair < few, func.least(few, due.c.size - due.c.before)), else_=fair)
+    length = cast(func.greatest(1, func.least(due.c.longest, room)), Integer).label("length")
     return select(due, length).where(due.c.seq <= due.c.reach).cte("ready").prefix_with("MATERIALIZED")
 
 
@@ -216,7 +252,7 @@ def _locked(m: Table, chosen: FromClause, name: str, *own: str) -> CTE:
     """Lock the chosen rows and read them again. Rows that are not due any more, or that others lock, are left out."""
     row = (
         select(*state(m), size(m).label("bytes"))
-        .where(probe(m.c.id, chosen.c.id), *is_due(m))
+        .where(at(m) == chosen.c.at, *is_due(m))
         .correlate(chosen)
         .with_for_update(skip_locked=True)
         .lateral("row")
@@ -242,7 +278,7 @@ def _followers(m: Table, mine: CTE) -> CTE:
     )
     by_seq: dict[str, Any] = {"order_by": behind.c.seq}
     placed = (
-        select(behind.c.id, behind.c.seq, func.row_number().over(**by_seq).label("place"))
+        select(behind.c.at, behind.c.seq, func.row_number().over(**by_seq).label("place"))
         .add_columns(func.bool_and(fit).over(**by_seq).label("fits"))
         .add_columns(func.sum(behind.c.bytes).over(**by_seq).label("bytes"))
         .correlate(mine)

@@ -63,6 +63,7 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
     settings, tally = store.settings, Tally()
     began = time.monotonic()
     deadline = began + LONGEST
+    store.new_round()
     while settings.destinations:
         queued = tally.waiting = waiting()
         wanted = _wanted(store, queued)

@@ -2,32 +2,67 @@ WITH share AS (
   SELECT share.destination AS destination, share.size AS size, share.ceiling AS ceiling, share.oldest AS oldest, share.longest AS longest, share.blocks AS blocks, share.past AS past, share.beyond AS beyond
   FROM json_to_recordset(CAST(%(share)s::VARCHAR AS JSON)) AS share(destination TEXT, size INTEGER, ceiling INTEGER, oldest FLOAT, longest INTEGER, blocks BOOLEAN, past TEXT, beyond BIGINT)
 ), head AS MATERIALIZED (
-  SELECT share.destination AS destination, share.size AS size, share.ceiling AS ceiling, share.oldest AS oldest, share.longest AS longest, share.blocks AS blocks, share.past AS past, share.beyond AS beyond, walked.key AS key, walked.id AS id, walked.seq AS seq, walked.status AS status, walked.locked_until AS locked_until, walked.hop AS hop
+  SELECT share.destination AS destination, share.size AS size, share.ceiling AS ceiling, share.oldest AS oldest, share.longest AS longest, share.blocks AS blocks, share.past AS past, share.beyond AS beyond, walked.key AS key, walked.at AS at, walked.seq AS seq, walked.status AS status, walked.locked_until AS locked_until, walked.hop AS hop, walked.before AS before, walked.due AS due
   FROM share
-  JOIN LATERAL (WITH RECURSIVE walk(key, id, seq, status, locked_until, hop) AS ((
-    SELECT outbox_messages.key AS key, outbox_messages.id AS id, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until, %(param_12)s::INTEGER AS hop
-    FROM outbox_messages
-    WHERE outbox_messages.destination = share.destination
-      AND outbox_messages.seq > share.beyond
-      AND (share.blocks OR outbox_messages.status = 'pending')
-      AND outbox_messages.key IS NOT NULL
-      AND (outbox_messages.key, outbox_messages.seq) > (coalesce(share.past, ''), CASE WHEN (share.past IS NULL) THEN %(param_13)s::INTEGER ELSE 9223372036854775807 END)
-    ORDER BY outbox_messages.key, outbox_messages.seq
-    LIMIT %(param_14)s::INTEGER
-  ) UNION ALL SELECT following.key AS key, following.id AS id, following.seq AS seq, following.status AS status, following.locked_until AS locked_until, walk.hop + %(hop_1)s::INTEGER AS anon_1 FROM walk JOIN LATERAL (
-    SELECT outbox_messages.key AS key, outbox_messages.id AS id, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until
-    FROM outbox_messages
-    WHERE outbox_messages.destination = share.destination
-      AND outbox_messages.seq > share.beyond
-      AND (share.blocks OR outbox_messages.status = 'pending')
-      AND outbox_messages.key > walk.key
-    ORDER BY outbox_messages.key, outbox_messages.seq
-    LIMIT %(param_15)s::INTEGER
-  ) AS following ON true WHERE walk.hop < share.size) SELECT walk.key AS key, walk.id AS id, walk.seq AS seq, walk.status AS status, walk.locked_until AS locked_until, walk.hop AS hop FROM walk) AS walked ON true
+  JOIN LATERAL (WITH RECURSIVE walk(key, at, seq, status, locked_until, hop, before, due) AS (
+    SELECT first.key AS key, first.at AS at, first.seq AS seq, first.status AS status, first.locked_until AS locked_until, 1 AS hop, 0 AS before, CASE
+        WHEN (first.status = 'pending' AND first.locked_until <= now()) THEN (
+      SELECT CAST(count(*) AS INTEGER) + %(param_12)s::INTEGER AS anon_1
+      FROM (
+        SELECT behind.seq AS seq
+        FROM outbox_messages AS behind
+        WHERE behind.destination = share.destination
+          AND behind.key = first.key
+          AND behind.seq > first.seq
+        ORDER BY behind.key, behind.seq
+        LIMIT least(10, share.longest) - %(least_1)s::INTEGER
+      ) AS few
+    )
+        ELSE 0 END AS due
+    FROM (
+      SELECT outbox_messages.key AS key, outbox_messages.ctid AS at, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until
+      FROM outbox_messages
+      WHERE outbox_messages.destination = share.destination
+        AND outbox_messages.seq > share.beyond
+        AND (share.blocks OR outbox_messages.status = 'pending')
+        AND outbox_messages.key IS NOT NULL
+        AND (outbox_messages.key, outbox_messages.seq) > (coalesce(share.past, ''), CASE WHEN (share.past IS NULL) THEN %(param_13)s::INTEGER ELSE 9223372036854775807 END)
+      ORDER BY outbox_messages.key, outbox_messages.seq
+      LIMIT %(param_14)s::INTEGER
+    ) AS first
+    UNION ALL
+    SELECT following.key AS key, following.at AS at, following.seq AS seq, following.status AS status, following.locked_until AS locked_until, walk.hop + %(hop_1)s::INTEGER AS anon_2, walk.before + walk.due AS anon_3, CASE
+        WHEN (following.status = 'pending' AND following.locked_until <= now()) THEN (
+      SELECT CAST(count(*) AS INTEGER) + %(param_15)s::INTEGER AS anon_5
+      FROM (
+        SELECT behind.seq AS seq
+        FROM outbox_messages AS behind
+        WHERE behind.destination = share.destination
+          AND behind.key = following.key
+          AND behind.seq > following.seq
+        ORDER BY behind.key, behind.seq
+        LIMIT least(10, share.longest) - %(least_2)s::INTEGER
+      ) AS few
+    )
+        ELSE 0 END AS anon_4
+    FROM walk
+    JOIN LATERAL (
+      SELECT outbox_messages.key AS key, outbox_messages.ctid AS at, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until
+      FROM outbox_messages
+      WHERE outbox_messages.destination = share.destination
+        AND outbox_messages.seq > share.beyond
+        AND (share.blocks OR outbox_messages.status = 'pending')
+        AND outbox_messages.key > walk.key
+      ORDER BY outbox_messages.key, outbox_messages.seq
+      LIMIT %(param_16)s::INTEGER
+    ) AS following ON true
+    WHERE walk.hop < share.size
+      AND walk.before + walk.due < share.size
+  ) SELECT walk.key AS key, walk.at AS at, walk.seq AS seq, walk.status AS status, walk.locked_until AS locked_until, walk.hop AS hop, walk.before AS before, walk.due AS due FROM walk) AS walked ON true
 ), ready AS MATERIALIZED (
-  SELECT due.destination AS destination, due.size AS size, due.ceiling AS ceiling, due.oldest AS oldest, due.longest AS longest, due.blocks AS blocks, due.past AS past, due.beyond AS beyond, due.key AS key, due.id AS id, due.seq AS seq, due.status AS status, due.locked_until AS locked_until, due.hop AS hop, due.reach AS reach, CAST(greatest(%(greatest_1)s::INTEGER, least(due.longest, due.size / CAST(count(*) OVER (PARTITION BY due.destination) AS NUMERIC))) AS INTEGER) AS length
+  SELECT due.destination AS destination, due.size AS size, due.ceiling AS ceiling, due.oldest AS oldest, due.longest AS longest, due.blocks AS blocks, due.past AS past, due.beyond AS beyond, due.key AS key, due.at AS at, due.seq AS seq, due.status AS status, due.locked_until AS locked_until, due.hop AS hop, due.before AS before, due.due AS due, due.reach AS reach, CAST(greatest(%(greatest_1)s::INTEGER, least(due.longest, CASE WHEN (due.size / count(*) OVER (PARTITION BY due.destination) < 10) THEN least(10, due.size - due.before) ELSE due.size / count(*) OVER (PARTITION BY due.destination) END)) AS INTEGER) AS length
   FROM (
-    SELECT head.destination AS destination, head.size AS size, head.ceiling AS ceiling, head.oldest AS oldest, head.longest AS longest, head.blocks AS blocks, head.past AS past, head.beyond AS beyond, head.key AS key, head.id AS id, head.seq AS seq, head.status AS status, head.locked_until AS locked_until, head.hop AS hop, least(%(high)s::BIGINT, (
+    SELECT head.destination AS destination, head.size AS size, head.ceiling AS ceiling, head.oldest AS oldest, head.longest AS longest, head.blocks AS blocks, head.past AS past, head.beyond AS beyond, head.key AS key, head.at AS at, head.seq AS seq, head.status AS status, head.locked_until AS locked_until, head.hop AS hop, head.before AS before, head.due AS due, least(%(high)s::BIGINT, (
       SELECT min(marks.floor) AS min_1
       FROM json_to_recordset(CAST(%(marks)s::VARCHAR AS JSON)) AS marks(class BIGINT, floor BIGINT)
       WHERE marks.class = CAST(outbox_key_class(head.destination, head.key) AS BIGINT) + %(param_11)s::BIGINT OR marks.class = outbox_all_keys()
@@ -43,16 +78,16 @@ WITH share AS (
   JOIN LATERAL (
     SELECT outbox_messages.id AS id, outbox_messages.ctid AS at, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since, octet_length(outbox_messages.payload) AS bytes
     FROM outbox_messages
-    WHERE outbox_messages.id = ANY (ARRAY[ready.id])
+    WHERE outbox_messages.ctid = ready.at
       AND outbox_messages.status = 'pending'
       AND outbox_messages.locked_until <= now()
     FOR UPDATE SKIP LOCKED
   ) AS row ON true
 ), run AS MATERIALIZED (
-  SELECT placed.id AS id, placed.seq AS seq, placed.place AS place, placed.fits AS fits, placed.bytes AS bytes, mine.destination AS destination, mine.key AS key, mine.ceiling AS ceiling, mine.oldest AS oldest
+  SELECT placed.at AS at, placed.seq AS seq, placed.place AS place, placed.fits AS fits, placed.bytes AS bytes, mine.destination AS destination, mine.key AS key, mine.ceiling AS ceiling, mine.oldest AS oldest
   FROM mine
   JOIN LATERAL (
-    SELECT next.id AS id, next.seq AS seq, row_number() OVER (ORDER BY next.seq) AS place, bool_and(next.status = 'pending' AND next.locked_until <= now() AND NOT (next.latest AND next.attempts > %(attempts_1)s::INTEGER) AND next.seq <= mine.reach AND NOT (next.begun OR coalesce(next.last_error_code = %(last_error_code_1)s::VARCHAR OR next.last_error_code = %(last_error_code_2)s::VARCHAR OR next.last_error_code = %(last_error_code_3)s::VARCHAR, false)) AND NOT (next.attempts >= mine.ceiling OR coalesce(next.since < now() - mine.oldest * interval '1 second', false))) OVER (ORDER BY next.seq) AS fits, sum(next.bytes) OVER (ORDER BY next.seq) AS bytes
+    SELECT next.at AS at, next.seq AS seq, row_number() OVER (ORDER BY next.seq) AS place, bool_and(next.status = 'pending' AND next.locked_until <= now() AND NOT (next.latest AND next.attempts > %(attempts_1)s::INTEGER) AND next.seq <= mine.reach AND NOT (next.begun OR coalesce(next.last_error_code = %(last_error_code_1)s::VARCHAR OR next.last_error_code = %(last_error_code_2)s::VARCHAR OR next.last_error_code = %(last_error_code_3)s::VARCHAR, false)) AND NOT (next.attempts >= mine.ceiling OR coalesce(next.since < now() - mine.oldest * interval '1 second', false))) OVER (ORDER BY next.seq) AS fits, sum(next.bytes) OVER (ORDER BY next.seq) AS bytes
     FROM (
       SELECT outbox_messages.id AS id, outbox_messages.ctid AS at, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since, outbox_messages.seq AS seq, outbox_messages.status AS status, outbox_messages.locked_until AS locked_until, octet_length(outbox_messages.payload) AS bytes
       FROM outbox_messages
@@ -75,7 +110,7 @@ WITH share AS (
   JOIN LATERAL (
     SELECT outbox_messages.id AS id, outbox_messages.ctid AS at, outbox_messages.attempts AS attempts, outbox_messages.lease AS lease, outbox_messages.begun AS begun, outbox_messages.locked_by AS locked_by, outbox_messages.last_error_code AS last_error_code, outbox_messages.latest AS latest, coalesce(outbox_messages.deliver_at, outbox_messages.created_at) AS since, octet_length(outbox_messages.payload) AS bytes
     FROM outbox_messages
-    WHERE outbox_messages.id = ANY (ARRAY[run.id])
+    WHERE outbox_messages.ctid = run.at
       AND outbox_messages.status = 'pending'
       AND outbox_messages.locked_until <= now()
     FOR UPDATE SKIP LOCKED
@@ -98,13 +133,13 @@ WITH share AS (
     AND newer.seq > outbox_messages.seq
     AND newer.status = 'pending'
     AND newer.locked_until <= now()
-)) AS superseded, CASE WHEN picked.begun THEN %(param_16)s::VARCHAR WHEN (picked.lease IS NOT NULL) THEN %(param_17)s::VARCHAR END AS cause, octet_length(outbox_messages.payload) AS size)
+)) AS superseded, CASE WHEN picked.begun THEN %(param_17)s::VARCHAR WHEN (picked.lease IS NOT NULL) THEN %(param_18)s::VARCHAR END AS cause, octet_length(outbox_messages.payload) AS size)
 SELECT taken.seq, taken.id, taken.destination, taken.event_type, taken.attempts, taken.status, taken.alone, taken.key, taken.priority, taken.code, taken.error, taken.superseded, taken.cause, taken.size
 FROM taken
 UNION ALL
-SELECT CAST(%(param_18)s AS BIGINT) AS seq, CAST(%(param_19)s AS TEXT) AS id, head.destination AS destination, CAST(%(param_20)s AS TEXT) AS event_type, CAST(%(param_21)s AS INTEGER) AS attempts, CAST(%(param_22)s AS TEXT) AS status, CAST(%(param_23)s AS BOOLEAN) AS alone, head.key AS key, CAST(%(param_24)s AS SMALLINT) AS priority, CAST(%(param_25)s AS TEXT) AS code, CAST(%(param_26)s AS TEXT) AS error, CAST(%(param_27)s AS BOOLEAN) AS superseded, CAST(%(param_28)s AS VARCHAR) AS cause, CAST(%(param_29)s AS INTEGER) AS size
+SELECT CAST(%(param_19)s AS BIGINT) AS seq, CAST(%(param_20)s AS TEXT) AS id, head.destination AS destination, CAST(%(param_21)s AS TEXT) AS event_type, CAST(%(param_22)s AS INTEGER) AS attempts, CAST(%(param_23)s AS TEXT) AS status, CAST(%(param_24)s AS BOOLEAN) AS alone, head.key AS key, CAST(%(param_25)s AS SMALLINT) AS priority, CAST(%(param_26)s AS TEXT) AS code, CAST(%(param_27)s AS TEXT) AS error, CAST(%(param_28)s AS BOOLEAN) AS superseded, CAST(%(param_29)s AS VARCHAR) AS cause, CAST(%(param_30)s AS INTEGER) AS size
 FROM head
-WHERE head.hop = head.size;
+WHERE NOT (head.hop < head.size AND head.before + head.due < head.size);
 -- attempts_1 = 0
 -- attempts_2 = 0
 -- attempts_3 = 0
@@ -131,6 +166,8 @@ WHERE head.hop = head.size;
 -- last_error_code_7 = 'unsettled'
 -- last_error_code_8 = 'failed_together'
 -- last_error_code_9 = 'failed_alone'
+-- least_1 = 1
+-- least_2 = 1
 -- length_1 = 1
 -- length_2 = 1
 -- param_1 = 'unsettled'
@@ -140,8 +177,9 @@ WHERE head.hop = head.size;
 -- param_13 = 0
 -- param_14 = 1
 -- param_15 = 1
--- param_16 = 'unsettled'
--- param_17 = 'lease_expired'
+-- param_16 = 1
+-- param_17 = 'unsettled'
+-- param_18 = 'lease_expired'
 -- param_2 = 'too_old'
 -- param_3 = 'dead'
 -- param_4 = 'claimed again'

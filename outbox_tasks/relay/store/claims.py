@@ -65,6 +65,10 @@ class Claims(Database):
         self._keys_first = False
         self._past: dict[str, str] = {}
         """By destination: the last key that a claim looked at, if it did not get to the end."""
+        self._begun_midway: set[str] = set()
+        """The destinations of which this round has not yet looked at the first keys."""
+        self._from_the_first: set[str] = set()
+        """Those of them that the next claim begins with at the first key."""
         self._claim = Compiled(partial(claim.claim, self.tables), Claimed._make)
         self._horizon = Compiled(partial(claim_keys.horizon, self.tables), Mark._make)
         self._claim_keys = Compiled(partial(claim_keys.claim_keys, self.tables), Claimed._make)
@@ -94,6 +98,7 @@ class Claims(Database):
         marks = self.run(self._horizon, {"asked": json.dumps([{"destination": name} for name in shares])})
         if not marks:
             self._past.clear()
+            self.new_round()
             return []
         heed = self.settings.await_writers
         floors = [{"class": mark.key_class, "floor": mark.floor} for mark in marks if heed and mark.floor is not None]
@@ -101,12 +106,18 @@ class Claims(Database):
         rows = self.run(self._claim_keys, parameters)
         past = {row.destination: str(row.key) for row in rows if not row.id}
         self._past = {name: key for name, key in self._past.items() if name not in shares} | past
+        self._from_the_first = (self._begun_midway & shares.keys()) - past.keys()
+        self._begun_midway -= self._from_the_first
         return [row for row in rows if row.id]
+
+    def new_round(self) -> None:
+        """From now on, each key is looked at once before a destination is no longer `unfinished`."""
+        self._begun_midway, self._from_the_first = set(self._past), set()
 
     @property
     def unfinished(self) -> Set[str]:
-        """The destinations of which the last claim did not look at all keys."""
-        return self._past.keys()
+        """The destinations of which the claims of this round have not looked at all keys."""
+        return self._past.keys() | self._from_the_first
 
     def _wanted(self, shares: Mapping[str, int], lease: str) -> dict[str, Any]:
         """The parameters of a claim: see `claim.SHARE`."""
