@@ -33,6 +33,9 @@ GATHERED = 25
 BURY_EVERY = 60.0
 """Seconds between two looks for messages to unknown destinations. Just after many were sent, a look takes 10 ms."""
 
+WAKING_OF_MANY = 4
+"""If many messages are due, only one in so many bundles wakes the claim, for all keys of those before it."""
+
 SPREAD = 4
 """While the workers are idle, a claim makes at least this many bundles, so that several workers share the messages."""
 
@@ -199,13 +202,15 @@ def bundled(
         most = settings.bundle_size_of(destination)
         much = destination in flooding or len(due) > max(most, GATHERED)
         lane = 2 - priority if much or priority < 0 else 0
-        for some in _packed(due, min(most, ceil(len(due) / spread)), most):
+        packed = list(_packed(due, min(most, ceil(len(due) / spread)), most))
+        # When these have arrived, the next messages of their keys are due. Nobody else wakes the claim then.
+        keyed = [n for n, some in enumerate(packed) if any(row.key is not None for row in some)]
+        waking = {*keyed[:: -WAKING_OF_MANY if much else -1]}
+        for n, some in enumerate(packed):
             tickets = tuple(map(_ticket, some))
-            # When these have arrived, the next messages of their keys are due. Nobody else wakes the claim then.
-            keyed = any(row.key is not None for row in some)
             # A worker may fetch `GATHERED` messages of this size with one statement.
             gather = most == 1 and _bytes(some) <= BUNDLE_BYTES // GATHERED
-            yield Bundle(destination, lease, tickets, more=keyed, gather=gather, lane=lane)
+            yield Bundle(destination, lease, tickets, more=n in waking, gather=gather, lane=lane)
 
 
 def _ticket(row: Claimed) -> Ticket:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from uuid import uuid4
@@ -11,6 +11,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, Engine, insert, text
 
+from outbox_tasks.database.claim_keys import FEW
+from outbox_tasks.errors import TransientError
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
 from outbox_tasks.operating import overview
 from outbox_tasks.relay.claim import claim
@@ -113,6 +115,19 @@ class TestOneKey:
             rows.change([bad], event_type="good", locked_until=seconds_from_now(-1))
             run(store, destination)
             assert destination.sent == [*before, bad, *after]
+
+    def test_no_message_behind_a_failed_one_is_retried_by_itself(self, store: Store, rows: Rows) -> None:
+        """Not even if the publisher keeps the order itself, and one exception holds for all messages."""
+
+        class KeepsOrder(Destination):
+            keeps_order = True
+
+            def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+                raise TransientError("later", code="busy")
+
+        written = rows.insert(3, key="a")
+        steps = run(store, KeepsOrder())
+        assert [steps[id] for id in written] == [steps[written[0]], Step.RELEASE, Step.RELEASE]
 
     def test_a_dead_head_blocks_its_key_until_a_person_acts(self, store: Store, rows: Rows) -> None:
         [bad] = rows.insert(1, key="a", event_type="bad")
@@ -268,6 +283,29 @@ class TestManyKeys:
             rows.insert(1, key=f"blocked {n:02}", locked_until=seconds_from_now(100))
         [last] = rows.insert(1, key="z")
         assert ids(claimed(store)) == [last]
+
+    def test_a_claim_takes_some_messages_of_each_key_and_the_next_goes_on_with_other_keys(
+        self, new_store: MakeStore, rows: Rows
+    ) -> None:
+        store = new_store()
+        for n in range(9):
+            rows.insert(2 * FEW, key=f"k{n}")
+        rows.insert(1, key="z")
+        taken = [Counter(row.key for row in store.claim({"orders": 4 * FEW - 1}, str(uuid4()))) for _ in range(3)]
+        assert taken[0] == {**{f"k{n}": FEW for n in range(3)}, "k3": FEW - 1}
+        assert taken[1] == {**{f"k{n}": FEW for n in range(4, 7)}, "k7": FEW - 1}
+        # Two keys are left, and share what there is to take.
+        assert taken[2] == {"k8": (4 * FEW - 1) // 2, "z": 1}
+
+    def test_a_claim_that_begins_in_the_middle_of_the_keys_looks_at_the_first_ones_too(
+        self, new_store: MakeStore, rows: Rows
+    ) -> None:
+        store = new_store()
+        written = {key: rows.insert(1, key=key) for key in "abc"}
+        assert [row.key for row in store.claim({"orders": 1}, str(uuid4()))] == ["a"]  # the next one begins behind it
+        written["A"] = rows.insert(1, key="A")
+        rest = [id for key in "Abc" for id in written[key]]
+        assert sorted(ids(claimed(store))) == sorted(rest)
 
     def test_messages_with_and_without_keys_do_not_starve_each_other(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store()

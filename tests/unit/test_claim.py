@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_tasks.model import Bundle, Ticket
-from outbox_tasks.relay.claim import SPREAD, bundled
+from outbox_tasks.relay.claim import SPREAD, WAKING_OF_MANY, bundled
 from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.settings import Settings
 
@@ -102,3 +102,14 @@ def test_every_row_is_in_one_bundle_of_its_destination_and_in_order(rows: list[C
         made = [b for b in bundles if b.destination == destination and not by_id[b.tickets[0].id].alone]
         size = min(SETTINGS.bundle_size_of(destination), ceil(len(together) / SPREAD)) or 1
         assert len(made) == ceil(len(together) / size)
+
+
+def test_of_many_bundles_with_keys_the_last_and_some_before_it_wake_the_claim() -> None:
+    rows = [claimed(n)._replace(key=f"k{n}") for n in range(10 * SETTINGS.bundle_size)]
+    bundles = list(bundled(SETTINGS, rows, "lease"))
+    assert [bundle.more for bundle in bundles] == [n % WAKING_OF_MANY == 1 for n in range(10)]
+
+
+def test_of_few_bundles_with_keys_each_wakes_the_claim() -> None:
+    bundles = list(bundled(SETTINGS, [claimed(n)._replace(key=f"k{n}") for n in range(4)], "lease"))
+    assert [bundle.more for bundle in bundles] == [True] * len(bundles)
