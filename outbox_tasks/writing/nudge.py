@@ -101,20 +101,23 @@ class Nudge:
 
     def _run(self, wanted: Wanted) -> None:
         waiting: list[_Call] = []
-        owed, woken, rests_until = False, -WAKE_EVERY, 0.0
+        owed: float | None = None  # when to wake the claim
+        woken, rests_until = -WAKE_EVERY, 0.0
         while True:
-            waiting += _calls(wanted, _timeout(waiting, rests_until if owed else None))
+            waiting += _calls(wanted, _timeout(waiting, None if owed is None else max(owed, rests_until)))
             now = time.monotonic()
             ready = [call for call in waiting if call.is_ready(now)]
             waiting = [call for call in waiting if call not in ready]
             dispatches = [call.dispatch for call in ready if call.dispatch is not None]
             direct = [] if self._broken else [each for each in dispatches if now < each.until]
             if direct and not self._do(partial(self._send, direct)):
-                owed, rests_until = True, time.monotonic() + BROKEN_PAUSE
-            owed = owed or any(call.dispatch is None or call.dispatch.nudge for call in ready)
-            owed = owed or len(direct) < len(dispatches) or (bool(direct) and now > woken + WAKE_EVERY)
-            if owed and time.monotonic() >= rests_until:
-                owed, woken = False, time.monotonic()
+                owed, rests_until = now, time.monotonic() + BROKEN_PAUSE
+            if len(direct) < len(dispatches) or any(call.dispatch is None or call.dispatch.nudge for call in ready):
+                owed = now
+            elif direct and owed is None:
+                owed = woken + WAKE_EVERY
+            if owed is not None and time.monotonic() >= max(owed, rests_until):
+                owed, woken = None, time.monotonic()
                 rests_until = time.monotonic() + (PAUSE if self._do(self._wake) else BROKEN_PAUSE)
 
     def _do(self, work: Callable[[], object]) -> bool:
