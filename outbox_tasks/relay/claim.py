@@ -30,7 +30,7 @@ LONGEST = 5.0
 GATHERED = 25
 """A worker runs up to so many single messages together. If no more are due, that is few."""
 
-BURY_EVERY = 60.0
+BURY_EVERY = 5.0
 """Seconds between two looks for messages to unknown destinations. Just after many were sent, a look takes 10 ms."""
 
 WAKING_OF_MANY = 4
