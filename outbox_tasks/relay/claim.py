@@ -81,7 +81,7 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
         tally.dead += len(unroutable)
     seconds = time.monotonic() - began
     facts = {"claimed": tally.claimed, "bundles": tally.bundles, "dead": tally.dead, "seconds": round(seconds, 4)}
-    # An idle relay claims every second: nobody needs to read that.
+    # An idle relay claims again and again: nobody needs to read that.
     level = logging.INFO if tally.claimed or tally.dead else logging.DEBUG
     text = "claimed %d messages in %d bundles, %d dead, in %.3f s"
     log.log(level, text, tally.claimed, tally.bundles, tally.dead, seconds, extra=facts)

@@ -68,7 +68,7 @@ class Settings(OperationSettings, BaseSettings):
     """`module.function`, for payloads that are neither str nor bytes: payload → (bytes, content type). None: JSON."""
 
     claim_interval: Seconds = 1.0
-    """How often beat wakes the claim; what the nudge missed waits this long at most."""
+    """How often beat asks whether anything is due, to wake the claim; what the nudge missed waits this long at most."""
     bundle_size: BundleSize = 100
     """Most messages in one bundle; 1: one Celery message for each outbox message."""
     max_in_flight: Count = 10_000

@@ -25,6 +25,7 @@ from outbox_tasks.signals import claimed, ran
 from outbox_tasks.worker import start_checks
 from outbox_tasks.worker.base_task import RelayTask
 from outbox_tasks.worker.bundles import report, trace_each, verdict_in_hand
+from outbox_tasks.worker.claim_task import ClaimTask
 from outbox_tasks.worker.dead_processes import end_leases_of_dead_processes
 from outbox_tasks.worker.delivery import conclude, deliver_in, report_dead, wake_claim
 from outbox_tasks.worker.message_checks import CheckMessages
@@ -64,11 +65,12 @@ def _add_claim(resources: Resources, common: dict[str, Any]) -> None:
         name=CLAIM_TASK,
         home=CLAIM_QUEUE,
         once=True,
+        resources=resources,
         bind=True,
         Request="outbox_tasks.worker.bundles:LeasingRequest",
         soft_time_limit=CLAIM_LIMIT,
         time_limit=CLAIM_LIMIT + resources.given.statement_timeout + 10,
-        **common,
+        **{**common, "base": ClaimTask},
     )
     def outbox_claim(self: Task) -> str:
         began = time.monotonic()

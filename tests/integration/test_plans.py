@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, func, insert, literal, select, text
 from sqlalchemy.sql import ClauseElement, Executable
 
-from outbox_tasks.database import begin, claim, claim_keys, settle
+from outbox_tasks.database import begin, claim, claim_keys, due, settle
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
@@ -169,6 +169,14 @@ def test_begin_and_settle_look_each_message_up_by_its_id(
 def test_looking_for_unknown_destinations_reads_next_to_nothing(store: Store) -> None:
     plan = explained(store, claim.bury_unroutable(store.tables), {"known": ["orders"], "grace": 3600.0})
     assert set(scans(plan)) <= {DUE, KEYS, BY_ID}
+    assert pages(plan) < 50
+
+
+def test_asking_whether_anything_is_due_reads_next_to_nothing(store: Store, rows: Rows) -> None:
+    rows.insert(PENDING, locked_until=seconds_from_now(3600))
+    rows.insert(LEASED, key="order:1", status="dead", dead_at=seconds_from_now(-1))
+    plan = explained(store, due.anything_due(store.tables), {"ahead": 60.0})
+    assert set(scans(plan)) <= {DUE, KEYS}
     assert pages(plan) < 50
 
 

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Set
 from functools import partial
 from math import inf
+from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Engine
 
-from outbox_tasks.database import claim, claim_keys
+from outbox_tasks.database import claim, claim_keys, due
 from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.connection import Database
 from outbox_tasks.relay.store import processes
@@ -69,6 +70,7 @@ class Claims(Database):
         """The destinations of which this round has not yet looked at the first keys."""
         self._from_the_first: set[str] = set()
         """Those of them that the next claim begins with at the first key."""
+        self._anything_due = Compiled(partial(due.anything_due, self.tables), itemgetter(0))
         self._claim = Compiled(partial(claim.claim, self.tables), Claimed._make)
         self._horizon = Compiled(partial(claim_keys.horizon, self.tables), Mark._make)
         self._claim_keys = Compiled(partial(claim_keys.claim_keys, self.tables), Claimed._make)
@@ -76,6 +78,11 @@ class Claims(Database):
         self._bury_unroutable = claim.bury_unroutable(self.tables)
         self._no_unroutable = -inf
         """When the last look for messages to unknown destinations found none."""
+
+    def anything_due(self) -> bool:
+        """Whether a claim may find something to do: a message that is due, or leased."""
+        longest_lease = max(self.settings.queue_lease, self.settings.run_lease)
+        return bool(self.run(self._anything_due, {"ahead": longest_lease})[0])
 
     def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
         """Lease up to `shares[destination]` due messages of each destination, in the order of insertion.

@@ -1,0 +1,67 @@
+"""Beat sends hardly any claims while nothing is due, and misses nothing for that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+from sqlalchemy import Engine
+
+from outbox_tasks.local.commands import claim_worker_argv
+from outbox_tasks.local.ports import free_port
+from outbox_tasks.worker.claim_task import SELDOM
+from tests.acceptance.conftest import cluster
+from tests.acceptance.nodes import Beat, Relay
+from tests.conftest import Rows, Stream, eventually
+
+NOTHING = "claimed 0 messages"
+
+
+@pytest.fixture(scope="module")
+def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
+    claiming = relay.worker([*claim_worker_argv(loglevel="DEBUG"), "--without-mingle"])
+    started = [claiming, relay.publish()]
+    relay.beat()
+    return cluster(relay, started)
+
+
+@pytest.fixture
+def rows(engine: Engine, schema: str) -> Rows:
+    return Rows(engine, schema)
+
+
+@pytest.fixture
+def empty_claims(celery_setup: CeleryTestSetup) -> Callable[[], int]:
+    """How many claims have found nothing."""
+    return lambda: str(celery_setup.worker_cluster.nodes[0].logs()).count(NOTHING)
+
+
+def wait_for_more(empty_claims: Callable[[], int], count: int, within: float) -> float:
+    """Wait for so many more of them. Returns the seconds."""
+    began, before = time.monotonic(), empty_claims()
+    eventually(lambda: empty_claims() >= before + count, within)
+    return time.monotonic() - began
+
+
+def test_an_idle_relay_claims_seldom(empty_claims: Callable[[], int]) -> None:
+    wait_for_more(empty_claims, 1, 4 * SELDOM)
+    assert wait_for_more(empty_claims, 2, 8 * SELDOM) > 1.5 * SELDOM
+
+
+def test_a_message_without_a_nudge_does_not_wait_for_the_next_seldom_claim(
+    empty_claims: Callable[[], int], rows: Rows, stream: Stream
+) -> None:
+    for columns in ({}, {"key": "order:1"}, {"priority": -1}):
+        wait_for_more(empty_claims, 1, 4 * SELDOM)
+        before = len(stream)
+        rows.insert(**columns)
+        eventually(lambda before=before: len(stream) > before, 0.8 * SELDOM)
+
+
+def test_beat_without_a_database_sends_every_claim(relay: Relay, empty_claims: Callable[[], int]) -> None:
+    [beat] = [node for node in relay.nodes if isinstance(node, Beat)]
+    beat.container.child.stop()
+    relay.beat(database_url=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing")
+    wait_for_more(empty_claims, 6, 4 * SELDOM)

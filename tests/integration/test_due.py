@@ -1,0 +1,50 @@
+"""What beat asks before it sends a claim: whether anything is due, or leased."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from outbox_tasks.database.due import KEYED
+from outbox_tasks.relay.store import Store
+from tests.conftest import Rows, seconds_from_now
+
+LATER = seconds_from_now(3600)
+
+
+def test_nothing_is_due_in_an_empty_table(store: Store) -> None:
+    assert not store.anything_due()
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        {"priority": -1},
+        {"key": "order:1"},
+        {"destination": "nobody knows it"},
+        {"lease": UUID(int=1), "locked_until": seconds_from_now(50)},
+        {"lease": UUID(int=1), "locked_until": seconds_from_now(50), "key": "order:1"},
+    ],
+    ids=["normal", "low priority", "with a key", "unknown destination", "leased", "leased with a key"],
+)
+def test_what_is_due_or_leased_counts(store: Store, rows: Rows, columns: dict[str, Any]) -> None:
+    rows.insert(destination="audit", locked_until=LATER)
+    rows.insert(**columns)
+    assert store.anything_due()
+
+
+@pytest.mark.parametrize("key", [None, "order:1"], ids=["without a key", "with a key"])
+def test_what_is_due_later_or_dead_does_not_count(store: Store, rows: Rows, key: str | None) -> None:
+    rows.insert(3, key=key, locked_until=LATER)
+    rows.insert(3, key=key, status="dead", dead_at=seconds_from_now(-1))
+    assert not store.anything_due()
+
+
+def test_more_messages_with_keys_than_it_reads_may_be_due(store: Store, rows: Rows) -> None:
+    rows.insert(KEYED - 1, key="order:1", locked_until=LATER)
+    assert not store.anything_due()
+    rows.insert(key="order:2", locked_until=LATER)
+    assert store.anything_due()
