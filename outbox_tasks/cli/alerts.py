@@ -17,7 +17,7 @@ from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.table import AlertTable
 
 
-@click.command(short_help="List the alerts that people were sent.")
+@click.command()
 @click.option("--test", is_flag=True, help="Post a test to alert_webhook, and print its answer.")
 @limit_option(50)
 @json_option

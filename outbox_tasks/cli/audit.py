@@ -14,7 +14,7 @@ from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.text import one_line
 
 
-@click.command(short_help="List who did what, and why.")
+@click.command()
 @limit_option(50, 10_000)
 @click.option("--payload", "entry", type=int, metavar="NO", help="Print the payload that edit no. NO replaced.")
 @json_option

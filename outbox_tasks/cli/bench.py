@@ -7,7 +7,7 @@ import click
 from outbox_tasks.cli.shared.output import json_option
 
 
-@click.command(short_help="Measure the relay against raw Celery on this machine.")
+@click.command()
 @json_option
 @click.option(
     "--messages", default=50_000, show_default=True, type=click.IntRange(100, 1_000_000), help="How many messages."

@@ -7,7 +7,7 @@ import click
 from outbox_tasks.cli.shared.output import json_option
 
 
-@click.command(short_help="Show the relay at work, with failures and a kill -9.")
+@click.command()
 @json_option
 @click.option(
     "--orders", default=5000, show_default=True, type=click.IntRange(1, 1_000_000), help="How many orders to commit."

@@ -9,7 +9,7 @@ import click
 from outbox_tasks.cli.shared.acts import act, choice_options
 
 
-@click.command(short_help="Give messages up.")
+@click.command()
 @click.option(
     "--state", "states", multiple=True, type=click.Choice(["dead", "pending", "scheduled", "retrying"]),
     help="With filters: only this state; may be given again. Without it: dead.",

@@ -19,7 +19,7 @@ from outbox_tasks.text import printable
 STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
 
-@click.command(short_help="Look for what is wrong, and say why it matters.")
+@click.command()
 @click.option("--only", metavar="CODE", multiple=True, help="Only look for this finding; may be given again.")
 @json_option
 @click.pass_context

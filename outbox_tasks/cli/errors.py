@@ -15,7 +15,7 @@ from outbox_tasks.operating.messages.find import COUNTED, MOST_GROUPS, Lookup
 from outbox_tasks.text import one_line
 
 
-@click.command(short_help="Show the errors of the dead letters, in groups.")
+@click.command()
 @click.option("--destination", metavar="NAME", help="Only messages to this destination.")
 @limit_option(50)
 @json_option

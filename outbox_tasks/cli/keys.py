@@ -18,7 +18,7 @@ COUNTED = 10_000
 """Messages that wait for a key are counted up to here: see `claim_keys.blocked_keys`."""
 
 
-@click.command(short_help="List the keys that are held up, and by which message.")
+@click.command()
 @click.option("--blocked", is_flag=True, help="The default: keys that a dead message holds up.")
 @limit_option(100)
 @json_option

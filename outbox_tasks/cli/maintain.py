@@ -10,7 +10,7 @@ from outbox_tasks.operating import retention
 from outbox_tasks.telemetry.counters import Counters
 
 
-@click.command(short_help="Do the housekeeping that beat asks for every hour.")
+@click.command()
 @json_option
 def maintain(as_json: bool) -> None:
     """Do the housekeeping that beat asks for every hour, until nothing is left to do.

@@ -8,7 +8,7 @@ from outbox_tasks.cli.shared.output import echo_json, json_option
 from outbox_tasks.cli.shared.store import open_store
 
 
-@click.command(short_help="Print figures of the outbox for Prometheus.")
+@click.command()
 @json_option
 def metrics(as_json: bool) -> None:
     """Print figures of the outbox for Prometheus: what is due, dead or late, breakers, workers.

@@ -15,7 +15,7 @@ from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.store import Store
 
 
-@click.command(short_help="Delete old messages for good.")
+@click.command()
 @click.option(
     "--older-than", type=Duration(), required=True, metavar="TIME", help="Sent, or dead, for longer than this: 30d."
 )

@@ -9,7 +9,7 @@ import click
 from outbox_tasks.cli.shared.acts import act, choice_options
 
 
-@click.command(short_help="Send dead letters again.")
+@click.command()
 @choice_options
 def redrive(**given: Any) -> None:
     """Send dead letters again: these IDS, or all that match the filters.

@@ -10,7 +10,7 @@ from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import pauses
 
 
-@click.command(short_help="Send to a paused or failing destination again.")
+@click.command()
 @click.argument("destination")
 @who_and_why
 @json_option

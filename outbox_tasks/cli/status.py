@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.live import Live
 
 from outbox_tasks import __version__
 from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option
@@ -32,7 +31,7 @@ PATIENCE = 0.5
 """Seconds that the broker has to say how much is queued. Everything else comes from the database."""
 
 
-@click.command(short_help="Show what is wrong, what waits, and who is at work.")
+@click.command()
 @click.option(
     "--watch", is_flag=False, flag_value=2.0, type=click.FloatRange(0.2, 3600), metavar="[SECONDS]",
     help="Look again every 2 or SECONDS seconds, until Ctrl-C.",
@@ -95,6 +94,8 @@ def _watch(take: Callable[[], dict[str, Any]], every: float, as_json: bool) -> N
         while True:
             echo_json(take())
             time.sleep(every)
+    from rich.live import Live
+
     with Live(console=console(), auto_refresh=False, screen=True) as live:
         while True:
             try:

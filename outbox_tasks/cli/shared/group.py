@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -19,7 +20,7 @@ class Group(click.Group):
     """Loads a command when it is used, and lists the commands by purpose. The library's own errors end it with one line
     on stderr and exit code 1; with --json also with an object on stdout."""
 
-    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **options: Any) -> None:
+    def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, str]], **options: Any) -> None:
         super().__init__(*args, **options)
         self._sections = sections
 
@@ -30,6 +31,7 @@ class Group(click.Group):
         if cmd_name not in self.list_commands(ctx):
             return None
         members = vars(import_module(f"outbox_tasks.cli.{cmd_name}")).values()
+        gc.enable()  # see `cli.main`
         return next(one for one in members if isinstance(one, click.Command) and one.name == cmd_name)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -48,8 +50,6 @@ class Group(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.list_commands(ctx)))
-        limit = formatter.width - 6 - width
-        for title, names in self._sections.items():
-            commands = [self.get_command(ctx, name) for name in names]
+        for title, commands in self._sections.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{c.name:<{width}}", c.get_short_help_str(limit)) for c in commands if c])
+                formatter.write_dl([(f"{name:<{width}}", purpose) for name, purpose in commands.items()])
