@@ -40,8 +40,8 @@ format: $(everything) ## let ruff lay out the code and mend what it can
 	@$(bin)/ruff check --fix $(sources)
 	@$(bin)/ruff format $(sources)
 
-bench: $(runtime) ## throughput and latency beside raw Celery
-	@$(bin)/outbox-tasks bench $(ARGS)
+bench: $(runtime) ## the relay beside raw Celery, pgbench and XADD (ARGS=claim: another bench; ARGS=--help lists them)
+	@$(bin)/python -m bench $(or $(ARGS),yardsticks)
 
 venv: $(everything) ## the virtual environment with everything in it
 

@@ -1,7 +1,5 @@
 """What sending costs at each destination, in bundles and one by one: messages a second and CPU, all in one run.
 
-    python -m bench.destinations [NAME …] [--seconds 2] [--bundle 100] [--json]
-
 The destinations are those of the contract tests, one after the other, with the servers that those run. A server shares
 the machine with the bench, and some are stand-ins (moto for Amazon, Azurite, librdkafka's mock of Kafka, servers in
 Python for Service Bus, Pub/Sub, webhooks and gRPC), so the rate is that of both ends together, and can be the server's.
@@ -14,20 +12,17 @@ Messages are made before the clock starts.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import count
 from math import nan
 from statistics import median, quantiles
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from bench.report import Figures, Say, bench
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.model import LeasedMessage, Outcome, uuid7
 from tests.contract.counterparts import Counterpart, every
@@ -37,8 +32,6 @@ YARDSTICK = "redis+stream"
 KINDS = {kind.name: kind for kind in sorted(every(), key=lambda kind: kind.name != YARDSTICK)}
 WARM_SECONDS = 0.4
 FAILED = "failed: "
-WIDE = 116
-"""Columns of a terminal on which both tables fit side by side."""
 
 
 @dataclass(frozen=True)
@@ -127,81 +120,39 @@ def ratios(found: Costs, yardstick: Costs | str) -> dict[int, tuple[float, float
     }
 
 
-def table(found: dict[str, Costs | str], size: int, *, named: bool) -> Table:
-    """The table for bundles of one size; without names, if it stands beside another."""
-    title = f"in bundles of {size}" if size > 1 else "one by one"
-    result = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_edge=False)
-    result.padding = (0, 0, 0, 0)
-    if named:
-        result.add_column("", no_wrap=True)
-    for name in ("msg/s", "µs", "×", "CPU µs", "×", "p50 ms", "p99 ms"):
-        result.add_column(name, justify="right", no_wrap=True)
+def rows(found: dict[str, Costs | str], size: int) -> dict[str, dict[str, object]]:
+    """The rows of the table for bundles of one size."""
+    result: dict[str, dict[str, object]] = {}
     for name, costs in found.items():
         if isinstance(costs, str):
+            result[name] = {"messages/s": costs}
             continue
         one = costs[size]
-        time_ratio, cpu_ratio = (f"{ratio:.1f}" for ratio in ratios(costs, found[YARDSTICK]).get(size, (nan, nan)))
-        cells = [f"{one.per_second:,.0f}", f"{one.wall_us:,.0f}", time_ratio, f"{one.cpu_us:,.0f}", cpu_ratio]
-        cells += [f"{one.p50_ms:.2f}", f"{one.p99_ms:.2f}"]
-        result.add_row(*([name] if named else []), *cells)
+        time_ratio, cpu_ratio = ratios(costs, found[YARDSTICK]).get(size, (nan, nan))
+        result[name] = {
+            "messages/s": round(one.per_second), "µs": round(one.wall_us), "× time": round(time_ratio, 1),
+            "CPU µs": round(one.cpu_us), "× CPU": round(cpu_ratio, 1), "p50 ms": round(one.p50_ms, 2),
+            "p99 ms": round(one.p99_ms, 2),
+        }  # fmt: skip
     return result
 
 
-@click.command()
+@bench
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--seconds", default=2.0, show_default=True, help="How long to send at each destination, in each size.")
 @click.option("--bundle", default=100, show_default=True, type=click.IntRange(1), help="Messages of a bundle.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def main(names: tuple[str, ...], seconds: float, bundle: int, as_json: bool) -> None:
+def main(say: Say, names: tuple[str, ...], seconds: float, bundle: int) -> list[Figures]:
     """What sending costs at each destination, or at those named and the yardstick."""
     if unknown := set(names) - KINDS.keys():
         raise click.BadParameter(f"{', '.join(sorted(unknown))}; there are {', '.join(KINDS)}", param_hint="NAME")
     sizes = list(dict.fromkeys([bundle, 1]))
     found: dict[str, Costs | str] = {}
-    with Console(stderr=True).status("") as status:
-        for name, kind in KINDS.items():
-            if not names or name in names or name == YARDSTICK:
-                status.update(name)
-                found[name] = measured(kind, sizes, seconds)
-    if as_json:
-        click.echo(json.dumps({name: told(costs, found[YARDSTICK]) for name, costs in found.items()}, indent=2))
-    else:
-        show(found, sizes)
-    if any(isinstance(costs, str) and costs.startswith(FAILED) for costs in found.values()):
-        sys.exit(1)
-
-
-def told(costs: Costs | str, yardstick: Costs | str) -> dict[str, object]:
-    """A destination's figures for --json."""
-    if isinstance(costs, str):
-        return {"missing": costs}
-    found = ratios(costs, yardstick)
-    names = ("wall_ratio", "cpu_ratio")
-    return {
-        f"bundle_{size}": asdict(one) | dict(zip(names, found.get(size, (None, None)), strict=True))
-        for size, one in costs.items()
-    }
-
-
-def show(found: dict[str, Costs | str], sizes: list[int]) -> None:
-    """The tables, side by side where there is room for it, and why some destinations are not in them."""
-    console = Console(highlight=False)
-    narrow = console.width < WIDE
-    parts = [table(found, size, named=narrow or size == sizes[0]) for size in sizes]
-    if narrow:
-        for part in parts:
-            console.print(part)
-            console.print()
-    else:
-        beside = Table.grid(padding=(0, 4))
-        beside.add_row(*parts)
-        console.print(beside)
-        console.print()
-    console.print(f"µs and CPU µs are those of a message, × is how many times those of {YARDSTICK}.")
-    for name, costs in found.items():
-        if isinstance(costs, str):
-            console.print(f"{name}  {costs}", markup=False)
-
-
-if __name__ == "__main__":
-    main()
+    for name, kind in KINDS.items():
+        if not names or name in names or name == YARDSTICK:
+            say(name)
+            found[name] = measured(kind, sizes, seconds)
+    if failed := {name: costs for name, costs in found.items() if isinstance(costs, str) and costs.startswith(FAILED)}:
+        raise click.ClickException(str(failed))
+    note = f"µs and CPU µs are those of a message, × is how many times those of {YARDSTICK}"
+    titles = {size: f"in bundles of {size}" if size > 1 else "one by one" for size in sizes}
+    return [Figures(titles[size], rows(found, size), note) for size in sizes]

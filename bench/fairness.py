@@ -1,7 +1,5 @@
 """What one destination in trouble costs the others: commit → destination of a healthy one, undisturbed and beside it.
 
-    python bench/fairness.py [--seconds 20] [--only slow --only flood] [--json]
-
 One relay with four publish processes; ten messages a second to the healthy destination. Beside it, in turn: nothing,
 then a destination that is *dead* (it takes connections and never answers), *slow* (each send takes 3 s), one that is
 flooded with a backlog, one that refuses all of 10,000 messages for good (*poison*), and one that asks to retry all of
@@ -26,11 +24,10 @@ from typing import Any
 
 import click
 import redis
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
+from bench.report import Figures, Say, bench
 from outbox_tasks import Message, Outbox, Settings
 from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local.ports import free_port
@@ -129,7 +126,7 @@ def silent() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
-class Bench:
+class Fairness:
     """A relay and its destinations."""
 
     def __init__(self, settings: Settings, engine: Engine, stream: redis.Redis, seconds: float) -> None:
@@ -165,10 +162,10 @@ class Bench:
         cuts = quantiles(taken, n=100)
         self._clear()
         return {
-            "p50_ms": round(cuts[49], 1),
-            "p99_ms": round(cuts[98], 1),
-            "max_ms": round(max(taken), 1),
-            "done_meanwhile": during,
+            "p50 ms": round(cuts[49], 1),
+            "p99 ms": round(cuts[98], 1),
+            "max ms": round(max(taken), 1),
+            "of it done meanwhile": during,
         }
 
     def _left(self, destination: str, *, untried: bool = False) -> int:
@@ -201,7 +198,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 @contextmanager
-def running(seconds: float) -> Iterator[Bench]:
+def running(seconds: float) -> Iterator[Fairness]:
     """The servers, the destinations and the relay."""
     with ExitStack() as stack:
         postgres, valkey = stack.enter_context(EmbeddedPostgres()), stack.enter_context(EmbeddedValkey())
@@ -227,37 +224,23 @@ def running(seconds: float) -> Iterator[Bench]:
         }
         stack.enter_context(Relay(environment, publishers=1, concurrency=PROCESSES))
         at = redis.Redis.from_url(valkey.url.rsplit("/", 1)[0] + "/1")
-        bench = Bench(settings, create_engine(engine_url(postgres.url)), at, seconds)
-        bench.latency(None)  # warm
-        yield bench
+        run = Fairness(settings, create_engine(engine_url(postgres.url)), at, seconds)
+        run.latency(None)  # warm
+        yield run
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@bench
 @click.option("--seconds", default=20.0, help="Of each trouble.")
 @click.option("--only", multiple=True, type=click.Choice(list(TROUBLES)), help="Not all of them.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def main(seconds: float, only: tuple[str, ...], as_json: bool) -> None:
+def main(say: Say, seconds: float, only: tuple[str, ...]) -> list[Figures]:
     """What one destination in trouble costs the others."""
     figures: dict[str, dict[str, Any]] = {}
-    with Console(stderr=True).status("starting") as status, running(seconds) as bench:
+    with running(seconds) as run:
         for name in ("undisturbed", *(only or TROUBLES), LOADED, "undisturbed again"):
-            status.update(name)
+            say(name)
             with computing() if name == LOADED else nullcontext():
-                figures[name] = bench.latency(name if name in TROUBLES else None)
-    calm = max(figures[name]["p99_ms"] for name in ("undisturbed", "undisturbed again"))
+                figures[name] = run.latency(name if name in TROUBLES else None)
+    calm = max(figures[name]["p99 ms"] for name in ("undisturbed", "undisturbed again"))
     for found in figures.values():
-        found["p99_ratio"] = round(found["p99_ms"] / calm, 2)
-    if as_json:
-        print(json.dumps(figures))
-        return
-    table = Table(caption=f"{RATE} healthy messages a second, {PROCESSES} publish processes")
-    for heading in ("beside", "p50 ms", "p99 ms", "max ms", "p99 ratio", "of it done meanwhile"):
-        table.add_column(heading, justify="left" if heading == "beside" else "right")
-    for name, found in figures.items():
-        table.add_row(name, *(str(found[key]) for key in ("p50_ms", "p99_ms", "max_ms", "p99_ratio")),
-                      f"{found['done_meanwhile']:,}")  # fmt: skip
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+        found["p99 ratio"] = round(found["p99 ms"] / calm, 2)
+    return [Figures("beside", figures, f"{RATE} healthy messages a second, {PROCESSES} publish processes")]

@@ -5,43 +5,36 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Protocol, TypeVar
+from typing import Any
 from uuid import uuid4
+
+from sqlalchemy import text
 
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 
-
-class OnAnOutbox(Protocol):
-    """A bench: made of settings, with a store, and SQL that may name the schema."""
-
-    store: Store
-
-    def __init__(self, settings: Settings) -> None: ...
-
-    def run(self, sql: str) -> object: ...
-
-
-B = TypeVar("B", bound=OnAnOutbox)
+ORDERS = {"destinations": {"orders": {"url": "redis+stream://localhost/0/x"}}}
 
 
 @contextmanager
-def outbox(kind: type[B]) -> Iterator[B]:
-    """A bench on a fresh outbox."""
+def outbox(**values: Any) -> Iterator[Settings]:
+    """The settings of a fresh outbox with these values."""
     with ExitStack() as stack:
         url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
         schema = f"outbox_bench_{uuid4().hex[:8]}"
-        settings = Settings(
-            database_url=url, database_schema=schema, destinations={"orders": {"url": "redis+stream://localhost/0/x"}}
-        )
+        settings = Settings(**{**ORDERS, "database_url": url, "database_schema": schema, **values})
         with migrating(settings) as connection:
             upgrade(connection, schema)
-        bench = kind(settings)
         try:
-            yield bench
+            yield settings
         finally:
-            bench.store.close()
-            bench.run("DROP SCHEMA {schema} CASCADE")
+            execute(settings, "DROP SCHEMA {schema} CASCADE")
+
+
+def execute(settings: Settings, sql: str, **values: object) -> list[Any]:
+    """Execute SQL without the relay's limits; `{schema}` stands for the outbox's."""
+    with migrating(settings) as connection:
+        found = connection.execute(text(sql.replace("{schema}", str(settings.database_schema))), values)
+        return list(found.all()) if found.returns_rows else []

@@ -1,7 +1,5 @@
 """What the commands for people cost when there is much: an archive of millions, a backlog, dead letters in groups.
 
-    python bench/operate.py [--archived 5000000] [--pending 1000000] [--json]
-
 Each line is the median of several runs of a command in this process, from its arguments to its output, and the slowest
 of them; the last ones are run once as programs, with the start of Python. Then 10,000 dead letters of one error group
 are redriven, as fast as it goes and at 2,000 a second. The server is an embedded one, unless OUTBOX_DATABASE_URL names
@@ -22,18 +20,15 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
-from uuid import uuid4
 
 import click
 from click.testing import CliRunner
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import create_engine, text
 
+from bench import fresh
+from bench.report import Figures, Say, bench
 from outbox_tasks.cli import outbox
-from outbox_tasks.database.connection import engine_url, migrating
-from outbox_tasks.local.servers import EmbeddedPostgres
-from outbox_tasks.migrations import upgrade
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.settings import Settings
 
 DAYS, RUNS, DEAD, RATE = 8, 5, 10_000, 2_000.0
@@ -49,21 +44,22 @@ ROW = """SELECT n, time, 'order.' || n % 7 AS event_type,
        (lpad(to_hex((extract(epoch FROM time) * 1000)::bigint), 12, '0') || '7' || substr(md5(n::text), 1, 3)
          || '8' || substr(md5(n::text), 4, 15))::uuid AS id"""
 
-ARCHIVE = f"""INSERT INTO OUTBOX.outbox_archive (seq, id, event_type, destination, key, payload, content_type, headers,
-                                           attempts, created_at, state, finished_at, locked_by)
+ARCHIVE = f"""INSERT INTO {{schema}}.outbox_archive (seq, id, event_type, destination, key, payload, content_type,
+                                           headers, attempts, created_at, state, finished_at, locked_by)
 SELECT n, id, event_type, name, key, payload, 'application/json', '{{}}', 1, time, 'sent', time, 'relay-1:4711'
 FROM ({ROW}
       FROM (SELECT n, date_trunc('day', now(), 'UTC')
                       - make_interval(secs => 86400.0 * :days * (1 - n / :count ::float8)) AS time
             FROM generate_series(0, :count - 1) n)) rows"""
 
-PENDING = f"""INSERT INTO OUTBOX.outbox_messages (id, event_type, destination, key, payload, created_at, locked_until)
+PENDING = f"""INSERT INTO {{schema}}.outbox_messages (id, event_type, destination, key, payload, created_at,
+                                           locked_until)
 SELECT id, event_type, name, key, payload, time, time
 FROM ({ROW}
       FROM (SELECT n, now() - make_interval(secs => 3600.0 * (1 - n / :count ::float8)) AS time
             FROM generate_series(1, :count) n)) rows"""
 
-BURY = f"""INSERT INTO OUTBOX.outbox_messages (id, event_type, destination, payload, created_at, status, dead_at,
+BURY = f"""INSERT INTO {{schema}}.outbox_messages (id, event_type, destination, payload, created_at, status, dead_at,
                                             attempts, last_error_code, last_error)
 SELECT id, 'dead.' || kind, (ARRAY['orders', 'mails', 'audit', 'search'])[1 + kind % 4], payload, time, 'dead',
        time + interval '1 minute', 20, 'http_400', 'refused: no such order ' || n
@@ -98,7 +94,7 @@ COMMANDS = {
 AS_PROGRAMS = ("list", "show, archived", "errors")
 
 
-class Bench:
+class Commands:
     """One outbox, full of rows, and the commands that run on it."""
 
     def __init__(self, settings: Settings) -> None:
@@ -107,9 +103,7 @@ class Bench:
 
     def run(self, sql: str, **values: object) -> list[Any]:
         """Execute SQL without the relay's limits."""
-        with migrating(self.settings) as connection:
-            found = connection.execute(text(sql.replace("OUTBOX.", f"{self.settings.database_schema}.")), values)
-            return list(found.all()) if found.returns_rows else []
+        return fresh.execute(self.settings, sql, **values)
 
     def fill(self, archived: int, pending: int) -> None:
         """Make the rows, and analyze the tables."""
@@ -117,7 +111,7 @@ class Bench:
         for back in range(DAYS, 0, -1):
             day = today - timedelta(days=back)
             self.run(
-                f"CREATE TABLE OUTBOX.outbox_archive_{day:%Y%m%d} PARTITION OF OUTBOX.outbox_archive "
+                f"CREATE TABLE {{schema}}.outbox_archive_{day:%Y%m%d} PARTITION OF {{schema}}.outbox_archive "
                 f"FOR VALUES FROM ('{day.isoformat()}') TO ('{(day + timedelta(days=1)).isoformat()}')"
             )
         self.run(ARCHIVE, count=archived, days=DAYS)
@@ -135,7 +129,7 @@ class Bench:
         }
 
     def _id(self, place: str) -> str:
-        return str(self.run(f"SELECT id FROM OUTBOX.{place} OFFSET 1000 LIMIT 1")[0][0])
+        return str(self.run(f"SELECT id FROM {{schema}}.{place} OFFSET 1000 LIMIT 1")[0][0])
 
     def arguments(self, command: str) -> list[str]:
         """A command's arguments, with the ids of messages."""
@@ -174,56 +168,43 @@ class Bench:
         told = json.loads(self.call("redrive", "--group", self.named["GROUP"], "--yes", "--json", *rate))
         seconds = time.perf_counter() - started
         assert told["redriven"] == DEAD, told
-        again = "UPDATE OUTBOX.outbox_messages SET status = 'dead', dead_at = clock_timestamp(), attempts = 20"
+        again = "UPDATE {schema}.outbox_messages SET status = 'dead', dead_at = clock_timestamp(), attempts = 20"
         self.run(again + " WHERE event_type = 'dead.0'")
         return {"ms": round(seconds * 1000, 1), "messages/s": round(DEAD / seconds)}
 
 
 @contextmanager
-def bench() -> Iterator[Bench]:
-    """A bench on a fresh outbox; the commands find it by the environment."""
+def found_by_commands() -> Iterator[Commands]:
+    """A fresh outbox that the commands find by the environment."""
     with ExitStack() as stack:
-        url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
-        schema = f"outbox_bench_{uuid4().hex[:8]}"
         places = {name: {"url": "redis+stream://localhost/0/x"} for name in DESTINATIONS}
-        os.environ |= {"OUTBOX_DATABASE_URL": url, "OUTBOX_DATABASE_SCHEMA": schema, "COLUMNS": "120"}
-        os.environ["OUTBOX_DESTINATIONS"] = json.dumps(places)
-        os.chdir(stack.enter_context(TemporaryDirectory()))
+        settings = stack.enter_context(fresh.outbox(destinations=places))
+        os.environ |= {
+            "OUTBOX_DATABASE_URL": str(settings.database_url),
+            "OUTBOX_DATABASE_SCHEMA": str(settings.database_schema),
+            "OUTBOX_DESTINATIONS": json.dumps(places),
+            "COLUMNS": "120",
+        }
         stack.callback(os.chdir, Path.cwd())
-        made = Bench(Settings())
-        with migrating(made.settings) as connection:
-            upgrade(connection, schema)
-        try:
-            yield made
-        finally:
-            made.run(f"DROP SCHEMA {schema} CASCADE")
+        os.chdir(stack.enter_context(TemporaryDirectory()))
+        yield Commands(settings)
 
 
-@click.command()
+@bench
 @click.option("--archived", default=5_000_000, show_default=True, help="Rows of the archive.")
 @click.option("--pending", default=1_000_000, show_default=True, help="Rows of the backlog.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def main(archived: int, pending: int, as_json: bool) -> None:
-    """Measure the commands for people."""
+def main(say: Say, archived: int, pending: int) -> list[Figures]:
+    """What the commands for people cost."""
     figures: dict[str, dict[str, float]] = {}
-    with bench() as made:
+    with found_by_commands() as made:
+        say("filling the tables")
         made.fill(archived, pending)
         for command in COMMANDS:
+            say(command)
             figures[command] = made.measure(command)
         for command in AS_PROGRAMS:
             figures[f"{command} (program)"] = made.as_program(command)
+        say("redrive")
         figures[f"redrive {DEAD:,}"] = made.redrive()
         figures[f"redrive {DEAD:,} at {RATE:,.0f}/s"] = made.redrive("--rate", str(RATE))
-    if as_json:
-        click.echo(json.dumps({"archived": archived, "pending": pending, "figures": figures}))
-        return
-    table = Table("command", "ms", "slowest", "messages/s", title=f"{archived:,} archived, {pending:,} pending")
-    for name, figure in figures.items():
-        table.add_row(
-            name, *(f"{figure[part]:,}" if part in figure else "" for part in ("ms", "slowest", "messages/s"))
-        )
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+    return [Figures("command", figures, f"{archived:,} archived, {pending:,} pending")]

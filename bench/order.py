@@ -1,7 +1,5 @@
 """What the order of each key costs: to drain, to claim and to write, beside messages without a key in the same run.
 
-    python bench/order.py [--messages 200000] [--only drain …] [--json]
-
 - drain: a committed backlog without keys, then as many messages over 10,000 keys, some of which have far more than
   others, then those without keys again; what has arrived is looked through, for what is missing or out of order;
 - hot: a tenth as many messages of one single key;
@@ -17,34 +15,22 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
 import click
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import Connection, text
 
-from outbox_tasks.database.connection import migrating
-from outbox_tasks.local import bench
-from outbox_tasks.local.processes import Group
-from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
-from outbox_tasks.migrations import upgrade
+from bench.report import Figures, Say, bench
+from outbox_tasks.local.bench import Bench, running
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import Settings
-from outbox_tasks.writing.nudge import broker_nudge
 
 KEYS = 10_000
 NONE, HOT, SKEWED = "NULL", "'hot'", f"'order:' || floor({KEYS} * random() ^ 3)"
 """The keys of a backlog, as SQL."""
 
 BATCH, CLAIMS, ROUNDS, WARM = 2_000, 15, 2_000, 100
-PATIENCE = 600.0
 READ = 10_000
 """Entries of the destination's stream to read at a time."""
 
@@ -56,11 +42,13 @@ FROM generate_series(1, :count) n"""
 UNTRIGGERED = "SET LOCAL session_replication_role = replica"
 """No trigger: the column's own default numbers the rows, which suffices for a single writer."""
 
-Figures = dict[str, dict[str, Any]]
+Rows = dict[str, dict[str, Any]]
 
 
-class Bench(bench.Bench):
+class Keyed(Bench):
     """Like `outbox-tasks bench`, with keys."""
+
+    patience = 600.0
 
     def empty(self) -> None:
         """Clear up: one phase must not slow down the next."""
@@ -71,21 +59,17 @@ class Bench(bench.Bench):
     def delivered(self, count: int, key: str) -> dict[str, Any]:
         """The rate at which a committed backlog is delivered, and whether all of it has arrived in order."""
         self.empty()
-        with self._relay(bundle_size=100) as workers:
+        with self.relay(bundle_size=100) as workers:
             with self.engine.begin() as connection:
                 fill(connection, count, key)
-            if (nudge := broker_nudge(self.settings)) is not None:  # as Outbox.publish would
-                nudge()
-            figures = self._measure(workers, count, lambda: self.stream.xlen("bench") >= count)
-            self._wait(self._settled, "everything is settled")
-        return {**figures, "wrong": self._wrong(count)}
-
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not condition():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {PATIENCE:g} s in vain until {what}")
-            time.sleep(0.01)
+            self.nudge()
+            figures = self.measure(workers, count, lambda: self.stream.xlen("bench") >= count)
+            self.wait_for(self.is_settled, "everything is settled")
+        return {
+            "messages/s": figures["per_second"],
+            "CPU µs each": figures["cpu_us"],
+            "missing or out of order": self._wrong(count),
+        }
 
     def _wrong(self, count: int) -> int:
         """How many messages are missing, or came behind a later one of their key."""
@@ -127,7 +111,7 @@ class Bench(bench.Bench):
         return {
             "ms": round(median(taken) * 1000, 1),
             "rows": round(median(claimed)),
-            "rows_per_second": round(sum(claimed) / sum(taken)),
+            "rows/s": round(sum(claimed) / sum(taken)),
         }
 
     def single(self) -> dict[str, Any]:
@@ -168,20 +152,7 @@ def fill(connection: Connection, count: int, key: str) -> None:
     connection.execute(text(BACKLOG.format(key=key)), {"count": count})
 
 
-@contextmanager
-def running() -> Iterator[Bench]:
-    """The servers, and a migrated outbox."""
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(TemporaryDirectory(prefix="outbox-bench-")))
-        postgres, valkey = stack.enter_context(EmbeddedPostgres()), stack.enter_context(EmbeddedValkey())
-        destination = {"url": valkey.url.replace("redis://", "redis+stream://").rsplit("/", 1)[0] + "/1/bench"}
-        settings = Settings(database_url=postgres.url, broker_url=valkey.url, destinations={"bench": destination})
-        with migrating(settings) as connection:
-            upgrade(connection)
-        yield Bench(settings, [postgres.pid, valkey.pid], stack.enter_context(Group()), directory)
-
-
-def drained(run: Bench, count: int, say: Callable[[str], object]) -> Figures:
+def drained(run: Keyed, count: int, say: Say) -> Rows:
     """Without keys before and after: the machine may have become faster or slower in between."""
     say("drain without keys")
     before = run.delivered(count, NONE)
@@ -189,75 +160,39 @@ def drained(run: Bench, count: int, say: Callable[[str], object]) -> Figures:
     keyed = run.delivered(count, SKEWED)
     say("drain without keys again")
     after = run.delivered(count, NONE)
-    bare = {name: round((before[name] + after[name]) / 2) for name in before}
-    keyed["ratio"] = round(keyed["per_second"] / bare["per_second"], 2)
-    spread = [before["per_second"], after["per_second"]]
-    return {"without keys": {**bare, "each": spread}, f"{KEYS:,} keys": keyed}
+    rates = [before["messages/s"], after["messages/s"]]
+    keyed["ratio"] = round(keyed["messages/s"] * 2 / sum(rates), 2)
+    return {"without keys": before, f"{KEYS:,} keys": keyed, "without keys again": after}
 
 
-def measured(run: Bench, messages: int, only: tuple[str, ...], say: Callable[[str], object]) -> dict[str, Figures]:
-    """The figures of each phase."""
-
-    def hot() -> Figures:
-        say("one hot key")
-        return {"one hot key": run.delivered(messages // 10, HOT)}
-
-    def claim() -> Figures:
-        found: Figures = {}
-        for backlog in (messages // 20, messages // 2, messages * 5):
-            say(f"claims of {backlog:,}")
-            found[f"{backlog:,} due"] = run.claim(backlog)
-        return found
-
-    def write() -> Figures:
-        say("writers")
-        return {"one row, µs": run.single(), f"{messages // 2:,} rows, s": run.bulk(messages // 2)}
-
-    phases = {"drain": lambda: drained(run, messages, say), "hot": hot, "claim": claim, "write": write}
-    return {name: phase() for name, phase in phases.items() if name in (only or phases)}
-
-
-def shown(console: Console, figures: dict[str, Figures]) -> None:
-    """A table of each kind of figures."""
-    sent = {**figures.get("drain", {}), **figures.get("hot", {})}
-    for rows, heading in (
-        (sent, "2 publish workers"),
-        (figures.get("claim", {}), f"claims of {BATCH:,}"),
-        (figures.get("write", {}), "a writer's transaction"),
-    ):
-        if not rows:
-            continue
-        names = list(dict.fromkeys(name for row in rows.values() for name in row))
-        table = Table()
-        for name in (heading, *names):
-            table.add_column(name.replace("_", " "), justify="left" if name == heading else "right")
-        for label, row in rows.items():
-            table.add_row(label, *(_cell(row.get(name, "")) for name in names))
-        console.print(table)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_cell, value))
-    return value if isinstance(value, str) else f"{value:,}"
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@bench
 @click.option("--messages", default=200_000, show_default=True, help="Of the backlog that is drained.")
 @click.option("--only", multiple=True, type=click.Choice(["drain", "hot", "claim", "write"]), help="Not all of it.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def main(messages: int, only: tuple[str, ...], as_json: bool) -> None:
+def main(say: Say, messages: int, only: tuple[str, ...]) -> list[Figures]:
     """What the order of each key costs."""
-    with Console(stderr=True).status("starting") as status, running() as run:
-        figures = measured(run, messages, only, status.update)
-    if as_json:
-        print(json.dumps(figures))
-    else:
-        shown(Console(), figures)
-    sent = {**figures.get("drain", {}), **figures.get("hot", {})}
-    if wrong := {name: row["wrong"] for name, row in sent.items() if row["wrong"]}:
+    only = only or ("drain", "hot", "claim", "write")
+    drains: Rows = {}
+    tables = []
+    with running(Keyed) as run:
+        if "drain" in only:
+            drains |= drained(run, messages, say)
+        if "hot" in only:
+            say("one hot key")
+            drains["one hot key"] = run.delivered(messages // 10, HOT)
+        if drains:
+            tables.append(Figures("2 publish workers", drains))
+        if "claim" in only:
+            claims: Rows = {}
+            for backlog in (messages // 20, messages // 2, messages * 5):
+                say(f"claims of {backlog:,}")
+                claims[f"{backlog:,} due"] = run.claim(backlog)
+            tables.append(Figures(f"claims of {BATCH:,}", claims))
+        if "write" in only:
+            say("writers")
+            writes = {"one row, µs": run.single(), f"{messages // 2:,} rows, s": run.bulk(messages // 2)}
+            tables.append(Figures("a writer's transaction", writes))
+    if wrong := {
+        name: row["missing or out of order"] for name, row in drains.items() if row["missing or out of order"]
+    }:
         raise click.ClickException(f"missing, or out of order: {wrong}")
-
-
-if __name__ == "__main__":
-    main()
+    return tables

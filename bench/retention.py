@@ -1,7 +1,5 @@
 """What the pipe pays for the end of a day of the archive: dropped as a partition, and deleted row by row.
 
-    python bench/retention.py [--rows 1000000] [--seconds 20] [--export] [--json]
-
 One thread claims without a pause, another begins and settles what was claimed, and a process gets rid of the day.
 Compare the longest wait with that of the undisturbed run: a machine does other things too. The server is an embedded
 one, unless OUTBOX_DATABASE_URL names another; there the bench keeps to a schema of its own.
@@ -9,7 +7,6 @@ one, unless OUTBOX_DATABASE_URL names another; there the bench keeps to a schema
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import queue
 import tempfile
@@ -22,16 +19,16 @@ from datetime import timedelta
 from uuid import uuid4
 
 import click
-from fresh import outbox
 from sqlalchemy import create_engine, text
 
-from outbox_tasks.database.connection import migrating
+from bench.fresh import execute, outbox
+from bench.report import Figures, Say, bench
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.operating.retention import drop_days, export_days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 
-BATCH, DUE = 100, 4000
+BATCH, DUE, DAY_TABLE = 100, 4000, "outbox_archive_20260102"
 
 DAY = """CREATE TABLE {schema}.outbox_archive_20260102 PARTITION OF {schema}.outbox_archive
 FOR VALUES FROM ('2026-01-02 00:00+00') TO ('2026-01-03 00:00+00')"""
@@ -39,9 +36,9 @@ FOR VALUES FROM ('2026-01-02 00:00+00') TO ('2026-01-03 00:00+00')"""
 FILL = """INSERT INTO {schema}.outbox_archive (seq, id, event_type, destination, key, payload, content_type, headers,
                                                 attempts, created_at, locked_by, state, finished_at)
 SELECT n, {schema}.outbox_uuid7(), 'order.created', 'orders', 'order:' || n,
-       convert_to(format('{{"id": %s, "customer": "%s", "lines": "%s"}}', n, md5(n::text), repeat(md5((-n)::text), 7)),
+       convert_to(format('{"id": %s, "customer": "%s", "lines": "%s"}', n, md5(n::text), repeat(md5((-n)::text), 7)),
                   'UTF8'),
-       'application/json', '{{}}', 1, '2026-01-02 11:59+00', 'host:1', 'sent', '2026-01-02 12:00+00'
+       'application/json', '{}', 1, '2026-01-02 11:59+00', 'host:1', 'sent', '2026-01-02 12:00+00'
 FROM generate_series(1, :count) n"""
 
 WORK = """INSERT INTO {schema}.outbox_messages (event_type, destination, payload)
@@ -71,7 +68,7 @@ class Waits:
         }
 
 
-class Bench:
+class Day:
     """One outbox at work."""
 
     def __init__(self, settings: Settings) -> None:
@@ -80,8 +77,7 @@ class Bench:
 
     def run(self, sql: str, **values: object) -> None:
         """Execute SQL without the relay's limits."""
-        with migrating(self.settings) as connection:
-            connection.execute(text(sql.format(schema=self.settings.database_schema)), values)
+        execute(self.settings, sql, **values)
 
     def make_day(self, rows: int) -> None:
         """Fill an old day."""
@@ -161,9 +157,9 @@ def nothing(settings: Settings) -> float:
 
 def dropped(settings: Settings) -> float:
     """As the relay does it. Returns the seconds."""
-    bench = Bench(settings)
+    pipe = Day(settings)
     started = time.perf_counter()
-    done = drop_days(bench.store, timedelta(days=7))
+    done = drop_days(pipe.store, timedelta(days=7))
     assert len(done.dropped) == 1, done
     return time.perf_counter() - started
 
@@ -171,7 +167,7 @@ def dropped(settings: Settings) -> float:
 def deleted(settings: Settings) -> float:
     """One DELETE, as it is usually done."""
     started = time.perf_counter()
-    Bench(settings).run("DELETE FROM {schema}.outbox_archive WHERE finished_at < now() - interval '7 days'")
+    Day(settings).run("DELETE FROM {schema}.outbox_archive WHERE finished_at < now() - interval '7 days'")
     return time.perf_counter() - started
 
 
@@ -179,34 +175,29 @@ def exported(settings: Settings) -> float:
     """Written to files and read back, and still there."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as place:
-        [part] = export_days(Bench(settings).store, f"file://{place}")
+        [part] = export_days(Day(settings).store, f"file://{place}")
     assert part.written
     return time.perf_counter() - started
 
 
-@click.command()
+@bench
 @click.option("--rows", default=1_000_000, show_default=True, help="Rows of the day.")
 @click.option("--seconds", default=12.0, show_default=True, help="How long the pipe is at work each time.")
 @click.option("--export", is_flag=True, help="Measure the export of the day too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def main(rows: int, seconds: float, export: bool, as_json: bool) -> None:
-    """Measure what the end of a day costs."""
+def main(say: Say, rows: int, seconds: float, export: bool) -> list[Figures]:
+    """What the end of a day costs the pipe."""
     found: dict[str, dict[str, float]] = {}
-    with outbox(Bench) as bench:
-        bench.while_at_work(nothing, 3)  # warm up
-        bench.make_day(rows)
-        found["undisturbed"] = bench.while_at_work(nothing, seconds).figures()
-        if export:
-            found[f"{rows:,} rows exported"] = bench.while_at_work(exported, seconds).figures()
-        found[f"{rows:,} rows dropped"] = bench.while_at_work(dropped, seconds).figures()
-        bench.make_day(rows)
-        found[f"{rows:,} rows deleted"] = bench.while_at_work(deleted, seconds).figures()
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    for name, figures in found.items():
-        click.echo(f"{name:>24}  " + "  ".join(f"{title} {value:,}" for title, value in figures.items()))
-
-
-if __name__ == "__main__":
-    main()
+    with outbox() as settings:
+        run = Day(settings)
+        run.while_at_work(nothing, 3)  # warm up
+        for name, act in {"exported": exported, "dropped": dropped, "deleted": deleted}.items():
+            if act is exported and not export:
+                continue
+            say(f"a day of {rows:,}, {name}")
+            if not execute(settings, f"SELECT to_regclass('{{schema}}.{DAY_TABLE}')")[0][0]:
+                run.make_day(rows)
+            if not found:
+                found["undisturbed"] = run.while_at_work(nothing, seconds).figures()
+            found[f"{rows:,} rows {name}"] = run.while_at_work(act, seconds).figures()
+        run.store.close()
+    return [Figures("the end of a day", found, "milliseconds, but for the seconds that the day took to go")]

@@ -1,10 +1,8 @@
 """What publishing adds to a transaction of the application, in bulk, and with a broker in trouble.
 
-    python bench/write.py [--rounds 2000] [--json]
-
 Each transaction inserts an order, and does one thing more. What that adds is a whole statement: its round trip, its
 row and our checks. `a bare INSERT of the message` is the same row in the same table, by SQLAlchemy alone: what
-`publish` takes beyond that is our own code. The ways take turns, transaction by transaction: so the machine's other
+`publish` takes beyond that is our own code. CPU is that of this process. The ways take turns, transaction by transaction: so the machine's other
 load slows all of them alike. The servers are embedded ones, unless OUTBOX_DATABASE_URL names another database; there
 the bench keeps to a schema of its own. Brokers in trouble: `dead` refuses connections, `silent` accepts them and
 never answers, `slow` answers after half a second.
@@ -14,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import threading
 import time
@@ -23,7 +20,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from statistics import median, quantiles
 from typing import Any
-from uuid import uuid4
 
 import click
 from celery import Celery
@@ -31,12 +27,13 @@ from sqlalchemy import BigInteger, Column, Identity, MetaData, Table, Text, crea
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
+from bench.fresh import outbox
+from bench.report import Figures, Say, bench
 from outbox_tasks import Message, Outbox, Settings
-from outbox_tasks.database.connection import engine_url, migrating
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.schema import tables
 from outbox_tasks.local.ports import free_port
-from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
-from outbox_tasks.migrations import upgrade
+from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import uuid7
 
 PAYLOAD = {"id": 42, "customer": "Zoë", "items": [{"sku": "apple", "count": 3}, {"sku": "pear", "count": 1}]}
@@ -62,7 +59,7 @@ def row() -> dict[str, Any]:
     }
 
 
-class Bench:
+class Writer:
     """One application with its outbox."""
 
     def __init__(self, settings: Settings) -> None:
@@ -110,7 +107,11 @@ class Bench:
                         cpu[name].append((time.thread_time() - began) * 1e6)
         own, own_cpu = median(taken[OWN]), median(cpu[OWN])
         return {
-            name: {"us": median(times), "more_us": median(times) - own, "more_cpu_us": median(cpu[name]) - own_cpu}
+            name: {
+                "µs": round(median(times)),
+                "more µs": round(median(times) - own),
+                "more µs of CPU": round(median(cpu[name]) - own_cpu),
+            }
             for name, times in taken.items()
         }
 
@@ -158,7 +159,10 @@ class Bench:
                             outbox.publish(session, "order.created", PAYLOAD, key="order:42")
                         if turn >= WARM:
                             taken[name].append((time.perf_counter() - started) * 1e3)
-        return {name: {"p50": median(times), "p99": quantiles(times, n=100)[98]} for name, times in taken.items()}
+        return {
+            name: {"p50 ms": round(median(times), 2), "p99 ms": round(quantiles(times, n=100)[98], 2)}
+            for name, times in taken.items()
+        }
 
 
 @contextmanager
@@ -195,45 +199,21 @@ def answering(after: float | None) -> Iterator[str]:
             client.close()
 
 
-@click.command()
+@bench
 @click.option("--rounds", default=2000, show_default=True, help="Transactions in each way.")
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
-def main(rounds: int, as_json: bool) -> None:
+def main(say: Say, rounds: int) -> list[Figures]:
     """What publishing costs the application."""
-    with ExitStack() as stack:
-        url = os.environ.pop("OUTBOX_DATABASE_URL", None) or stack.enter_context(EmbeddedPostgres()).url
-        schema = f"outbox_bench_{uuid4().hex[:8]}"
-        settings = Settings(
-            database_url=url,
-            database_schema=schema,
-            nudge=False,
-            destinations={"orders": {"url": "redis+stream://localhost"}, "tasks": {"url": "celery://"}},
-            routes={"order.*": ["orders"]},
-        )
-        with migrating(settings) as connection:
-            upgrade(connection, schema)
-        try:
-            bench = Bench(settings)
-            found = {"single": bench.single(rounds), "rows_per_second": bench.many(), "commit_ms": bench.nudged(rounds)}
-        finally:
-            with migrating(settings) as connection:
-                connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-        return
-    click.echo("a transaction that inserts an order, and      µs   more µs   more µs of this process's CPU")
-    for name, one in found["single"].items():
-        click.echo(f"{name:38} {one['us']:9.0f} {one['more_us']:+9.0f} {one['more_cpu_us']:+31.0f}")
-    click.echo(
-        "(`a bare INSERT of the message` has the round trip and the row: beyond it, `publish` costs only our own code)"
-    )
-    click.echo("\npublish_many            rows/s")
-    for name, rate in found["rows_per_second"].items():
-        click.echo(f"{name:18} {rate:11,.0f}")
-    click.echo("\ntransaction with one publish, and a broker that is    p50 ms   p99 ms")
-    for name, times in found["commit_ms"].items():
-        click.echo(f"{name:50} {times['p50']:9.2f} {times['p99']:8.2f}")
-
-
-if __name__ == "__main__":
-    main()
+    routed = {"destinations": {"orders": {"url": "redis+stream://localhost"}, "tasks": {"url": "celery://"}}}
+    with outbox(nudge=False, routes={"order.*": ["orders"]}, **routed) as settings:
+        run = Writer(settings)
+        say("one transaction")
+        single = run.single(rounds)
+        say("publish_many")
+        many = {f"publish_many, {name}": {"rows/s": round(rate)} for name, rate in run.many().items()}
+        say("brokers in trouble")
+        nudged = {f"broker: {name}": times for name, times in run.nudged(rounds).items()}
+    return [
+        Figures("a transaction that inserts an order, and", single),
+        Figures("in bulk", many),
+        Figures("transaction with one publish", nudged, "brokers in trouble"),
+    ]

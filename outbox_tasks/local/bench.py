@@ -13,12 +13,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import redis
@@ -39,10 +39,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.writing.nudge import broker_nudge
 
 WORKERS = 2
-PATIENCE = 120.0
-"""Seconds after which a phase has failed."""
-
-RATE, WARM_SECONDS, LATENCY_SECONDS = 10, 1, 20
+RATE, WARM_SECONDS, LATENCY_SECONDS = 10, 1.0, 20.0
 BACKLOG = """INSERT INTO outbox_messages (event_type, destination, key, payload)
 SELECT 'order.created', 'bench', NULL,
        convert_to('{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}', 'UTF8')
@@ -51,6 +48,12 @@ FROM generate_series(1, :count) n"""
 
 class Bench:
     """The servers, the destination, and the phases of the measurement."""
+
+    patience = 120.0
+    """Seconds after which a phase has failed."""
+
+    cwd: Path | None = None
+    """Where the processes start: in a checkout, they run its code."""
 
     def __init__(self, settings: Settings, servers: list[int], group: Group, directory: Path) -> None:
         self.settings = settings
@@ -71,7 +74,6 @@ class Bench:
         """Run `count` tasks that do nothing."""
         argv = [sys.executable, "-m", "celery", "-A", "outbox_tasks.local.raw_celery", "worker", "-P", "solo"]
         with self._workers([[*argv, "-n", f"raw{n}@%h", "-l", "WARNING"] for n in range(WORKERS)]) as workers:
-            self._wait(lambda: self._consumers("celery"), "the raw workers are ready")
             for worker in workers:
                 os.kill(worker.pid, signal.SIGSTOP)
             app = Celery("raw", broker=self.settings.broker_url, set_as_current=False)
@@ -80,122 +82,136 @@ class Bench:
                     app.send_task("raw.noop", (n,), producer=producer, ignore_result=True)
             for worker in workers:
                 os.kill(worker.pid, signal.SIGCONT)
-            return self._measure(
+            return self.measure(
                 workers, count, lambda: not self.broker.llen("celery") and not self.broker.hlen("unacked")
             )
 
-    def drain(self, count: int, bundle_size: int) -> dict[str, float]:
+    def drain(self, count: int, bundle_size: int, *, publishers: int = WORKERS, claimers: int = 1) -> dict[str, float]:
         """Deliver `count` committed messages."""
         self.stream.delete("bench")
-        with self._relay(bundle_size) as workers:
+        with self.relay(bundle_size, publishers, claimers) as workers:
             with self.engine.begin() as connection:
                 connection.execute(text(BACKLOG), {"count": count})
-            if (nudge := broker_nudge(self.settings)) is not None:  # as Outbox.publish would
-                nudge()
-            figures = self._measure(workers, count, lambda: self.stream.xlen("bench") >= count)
-            self._wait(self._settled, "everything is settled")
+            self.nudge()
+            figures = self.measure(workers, count, lambda: self.stream.xlen("bench") >= count)
+            self.wait_for(self.is_settled, "everything is settled")
             return figures
 
-    def latency(self) -> dict[str, float]:
-        """Milliseconds from commit to destination, at a few messages a second."""
-        self.stream.delete("bench")
-        committed: dict[str, float] = {}
-        outbox = Outbox(self.settings)
-        with self._relay(bundle_size=100):
-            for number in range(RATE * (WARM_SECONDS + LATENCY_SECONDS)):
-                if number == RATE * WARM_SECONDS:  # by now each process has connected
-                    self._wait(lambda: self.stream.xlen("bench") >= len(committed), "the first messages have arrived")
-                    self.stream.delete("bench")
-                    committed.clear()
-                with Session(self.engine) as session, session.begin():
-                    message_id = outbox.publish(session, "order.created", {"id": 42})
-                committed[str(message_id)] = time.time() * 1000
-                time.sleep(1 / RATE)
-            self._wait(lambda: self.stream.xlen("bench") >= len(committed), "the last message has arrived")
-        taken = []
-        entries: Any = self.stream.xrange("bench")
-        for entry, fields in entries:
-            # An entry's id is the millisecond in which the destination took it, rounded down.
-            taken.append(max(0.0, int(entry.split(b"-")[0]) + 1 - committed[fields[b"ce_id"].decode()]))
+    def nudge(self) -> None:
+        """Wake the claim, as `Outbox.publish` would."""
+        if (nudge := broker_nudge(self.settings)) is not None:
+            nudge()
+
+    def latency(self, rate: float = RATE, seconds: float = LATENCY_SECONDS) -> dict[str, float]:
+        """Milliseconds from commit to destination, at `rate` messages a second."""
+        with self.relay(bundle_size=100):
+            self.latencies(rate, WARM_SECONDS)  # by now each process has connected
+            taken = self.latencies(rate, seconds)
         cuts = quantiles(taken, n=100)
         return {"p50_ms": round(cuts[49], 1), "p99_ms": round(cuts[98], 1)}
 
+    def latencies(self, rate: float, seconds: float) -> list[float]:
+        """Milliseconds from commit to destination of each message."""
+        self.stream.delete("bench")
+        committed: dict[str, float] = {}
+        outbox = Outbox(self.settings)
+        began = time.perf_counter()
+        for number in range(round(rate * seconds)):
+            time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+            with Session(self.engine) as session, session.begin():
+                message_id = outbox.publish(session, "order.created", {"id": 42})
+            committed[str(message_id)] = time.time() * 1000
+        self.wait_for(lambda: self.stream.xlen("bench") >= len(committed), "the last message has arrived")
+        entries: Any = self.stream.xrange("bench")
+        # An entry's id is the millisecond in which the destination took it, rounded down.
+        return [
+            max(0.0, int(entry.split(b"-")[0]) + 1 - committed[fields[b"ce_id"].decode()]) for entry, fields in entries
+        ]
+
     @contextmanager
-    def _relay(self, bundle_size: int) -> Iterator[list[Child]]:
+    def relay(self, bundle_size: int, publishers: int = WORKERS, claimers: int = 1) -> Iterator[list[Child]]:
+        """A relay of solo workers, until the end of the block."""
         self.environment["OUTBOX_BUNDLE_SIZE"] = str(bundle_size)
-        claim = commands.claim_worker_argv(loglevel="WARNING")
-        publish = [commands.publish_worker_argv(n, pool="solo", loglevel="WARNING") for n in range(WORKERS)]
-        argvs = [[word for word in argv if word != "-E"] for argv in (claim, *publish)]
-        with self._workers([*argvs, commands.beat_argv(loglevel="WARNING")]) as workers:
-            self._wait(lambda: self._consumers("outbox.publish", "outbox.claim"), "the relay's workers are ready")
+        claim = [commands.claim_worker_argv(f"claim{n}", loglevel="WARNING") for n in range(claimers)]
+        publish = [commands.publish_worker_argv(n, pool="solo", loglevel="WARNING") for n in range(publishers)]
+        argvs = [[word for word in argv if word != "-E"] for argv in (*claim, *publish)]
+        with self._workers(argvs, commands.beat_argv(loglevel="WARNING")) as workers:
             yield workers
 
     @contextmanager
-    def _workers(self, argvs: list[list[str]]) -> Iterator[list[Child]]:
-        self.broker.delete("_kombu.binding.celery.pidbox")
+    def _workers(self, argvs: list[list[str]], *more: list[str]) -> Iterator[list[Child]]:
+        """Processes, and when the first of them, which are workers, listen."""
+        bound = "_kombu.binding.celery.pidbox"  # each worker binds its own queue for remote control
+        self.broker.delete(bound)
         log = self.directory / "workers.log"
-        children = [self.group.start(f"worker{n}", argv, env=self.environment, log=log) for n, argv in enumerate(argvs)]
+        children = [
+            self.group.start(f"worker{n}", argv, env=self.environment, cwd=self.cwd, log=log)
+            for n, argv in enumerate([*argvs, *more])
+        ]
         try:
+            self.wait_for(lambda: self.broker.scard(bound) >= len(argvs), "the workers are ready")
             yield children
         finally:
             for child in children:
                 child.stop()
 
-    def _consumers(self, *queues: str) -> bool:
-        """Whether every worker listens: each one has bound its own queue for remote control."""
-        bound = self.broker.scard("_kombu.binding.celery.pidbox")
-        return bool(bound) and int(bound) >= (WORKERS if queues == ("celery",) else WORKERS + 1)
-
-    def _settled(self) -> bool:
+    def is_settled(self) -> bool:
+        """Whether no message is pending."""
         with self.engine.connect() as connection:
             return not connection.scalar(text("SELECT EXISTS (SELECT FROM outbox_messages WHERE status = 'pending')"))
 
-    def _measure(self, workers: list[Child], count: int, done: Callable[[], bool]) -> dict[str, float]:
+    def measure(self, workers: list[Child], count: int, done: Callable[[], bool]) -> dict[str, float]:
+        """The rate and the CPU of `count` messages, from now until they are `done`."""
         pids = [*self.servers, *(worker.pid for worker in workers)]
-        started, cpu = time.perf_counter(), _cpu_seconds(pids)
-        self._wait(done, f"{count} are done")
+        started, cpu = time.perf_counter(), cpu_seconds(pids)
+        self.wait_for(done, f"{count} are done")
         seconds = time.perf_counter() - started
         return {
             "per_second": round(count / seconds),
-            "cpu_us": round((_cpu_seconds(pids) - cpu) / count * 1e6),
+            "cpu_us": round((cpu_seconds(pids) - cpu) / count * 1e6),
         }
 
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE
+    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until it is true."""
+        deadline = time.monotonic() + self.patience
         while not condition():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {PATIENCE:g} s in vain until {what}")
+                raise TimeoutError(f"waited {self.patience:g} s in vain until {what}")
             time.sleep(0.005)
 
 
-def _cpu_seconds(pids: list[int]) -> float:
-    """CPU time of the processes and their descendants."""
+B = TypeVar("B", bound=Bench)
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """CPU time of the processes and their descendants, also of those that have ended."""
     total = 0.0
     for pid in pids:
         for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
-            times = process.cpu_times()
-            total += times.user + times.system
+            with suppress(psutil.NoSuchProcess):
+                total += sum(process.cpu_times()[:4])  # user, system; then both of its ended children
     return total
 
 
 @contextmanager
-def _bench(environment: Mapping[str, str]) -> Iterator[Bench]:
+def running(kind: type[B], **server: str) -> Iterator[B]:
+    """The servers, and a bench on a migrated outbox. `server`: settings of PostgreSQL."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="outbox-bench-")))
-        postgres = stack.enter_context(EmbeddedPostgres())
+        postgres = stack.enter_context(EmbeddedPostgres(settings=server))
         valkey = stack.enter_context(EmbeddedValkey())
         destination = {"url": valkey.url.replace("redis://", "redis+stream://").rsplit("/", 1)[0] + "/1/bench"}
         settings = Settings(database_url=postgres.url, broker_url=valkey.url, destinations={"bench": destination})
         with migrating(settings) as connection:
             upgrade(connection)
-        yield Bench(settings, [postgres.pid, valkey.pid], stack.enter_context(Group()), directory)
+        yield kind(settings, [postgres.pid, valkey.pid], stack.enter_context(Group()), directory)
 
 
 def bench(messages: int = 50_000, as_json: bool = False) -> int:
     """Run all phases and print the figures. Returns the exit code."""
     console = Console(stderr=True)
     figures: dict[str, Any] = {}
-    with _bench(os.environ) as run, console.status("starting") as status:
+    with running(Bench) as run, console.status("starting") as status:
 
         def phase(name: str, work: Callable[[], dict[str, float]]) -> dict[str, float]:
             status.update(name)

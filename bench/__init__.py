@@ -1,0 +1,1 @@
+"""What the relay costs: see docs/performance.md. `python -m bench` lists the benches."""

@@ -1,0 +1,109 @@
+"""The CPU that a relay takes while nothing is to be done: a claim worker, a publish worker with one process, beat.
+
+They run as `outbox-tasks up` starts them, with task events.
+Below, how long `outbox-tasks` takes from its start to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from statistics import median
+from typing import Any
+
+import click
+import psutil
+
+from bench.report import Figures, Say, bench
+from outbox_tasks.local import commands
+from outbox_tasks.local.bench import Bench, cpu_seconds, running
+
+SETTLE = 10.0
+"""Seconds until what they do once, at their start, is done."""
+
+COMMANDS = (["--help"], ["status"], ["list"])
+STARTS = 5
+
+
+class Idle(Bench):
+    """A relay without messages."""
+
+    def shares(self, seconds: float) -> dict[str, dict[str, Any]]:
+        """Each process's share of a core."""
+        argvs = {
+            "claim worker": commands.claim_worker_argv(),
+            "publish worker": commands.publish_worker_argv(),
+            "beat": commands.beat_argv(),
+        }
+        log = self.directory / "idle.log"
+        children = {name: self.group.start(name, argv, env=self.environment, log=log) for name, argv in argvs.items()}
+        said = (commands.WORKER_READY, commands.WORKER_READY, commands.BEAT_READY)
+        self.wait_for(lambda: all(log.read_text().count(text) >= said.count(text) for text in said), "all are ready")
+        time.sleep(SETTLE)
+        pids = {name: child.pid for name, child in children.items()} | {
+            "PostgreSQL": self.servers[0],
+            "Redis (Valkey)": self.servers[1],
+        }
+        began = time.monotonic()
+        before = {name: (cpu_seconds([pid]), _wakeups(pid)) for name, pid in pids.items()}
+        time.sleep(seconds)
+        elapsed = time.monotonic() - began
+        rows: dict[str, dict[str, Any]] = {
+            name: {
+                "% of a core": round(100 * (cpu_seconds([pid]) - before[name][0]) / elapsed, 2),
+                "wake-ups/s": round((_wakeups(pid) - before[name][1]) / elapsed, 1),
+            }
+            for name, pid in pids.items()
+        }
+        relay = sum(rows[name]["% of a core"] for name in argvs)
+        whole = sum(row["% of a core"] for row in rows.values())
+        rows["relay"] = {"% of a core": round(relay, 2), "aim": "≤ 1"}
+        rows["relay and servers"] = {"% of a core": round(whole, 2)}
+        for child in children.values():
+            child.ask_to_stop()
+        return rows
+
+    def start_times(self) -> dict[str, dict[str, Any]]:
+        """Milliseconds of commands, Python's start included."""
+        found = {}
+        for arguments in COMMANDS:
+            walls, cpus = [], []
+            for _ in range(STARTS):
+                before, began = _ended_children(), time.perf_counter()
+                subprocess.run(
+                    [sys.executable, "-m", "outbox_tasks", *arguments],
+                    env=os.environ | self.environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                )  # fmt: skip
+                walls.append(time.perf_counter() - began)
+                cpus.append(_ended_children() - before)
+            found[f"outbox-tasks {arguments[0]}"] = {
+                "ms": round(median(walls) * 1000), "CPU ms": round(median(cpus) * 1000), "aim": "≤ 300"
+            }  # fmt: skip
+        return found
+
+
+def _ended_children() -> float:
+    used = psutil.Process().cpu_times()
+    return float(used.children_user + used.children_system)
+
+
+def _wakeups(pid: int) -> int:
+    """How often the process and its descendants have waited for something, where the system counts that."""
+    process = psutil.Process(pid)
+    try:
+        return sum(one.num_ctx_switches().voluntary for one in (process, *process.children(recursive=True)))
+    except psutil.Error:
+        return 0
+
+
+@bench
+@click.option("--seconds", default=60.0, show_default=True, help="How long to watch.")
+def main(say: Say, seconds: float) -> list[Figures]:
+    """The CPU of an idle relay, and how long a command takes to start."""
+    with running(Idle) as run:
+        say("idle")
+        shares = run.shares(seconds)
+        say("commands")
+        return [Figures("idle", shares), Figures("command", run.start_times())]
