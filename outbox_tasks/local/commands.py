@@ -12,6 +12,10 @@ WORKER_READY, BEAT_READY, FLOWER_READY = " ready.", "beat: Starting...", "Visit 
 
 CELERY = (sys.executable, "-m", "celery", "-A", "outbox_tasks")
 
+ON_ITS_OWN = ("--without-gossip", "--without-mingle")
+"""The relay's workers need to know nothing of each other. Otherwise each would wake up for every heartbeat of the others,
+and wait a second for them when it starts."""
+
 
 def outbox_tasks_argv(*arguments: str) -> list[str]:
     """Our own command line."""
@@ -26,7 +30,7 @@ attempt."""
 def claim_worker_argv(name: str = "claim", *, loglevel: str = "INFO") -> list[str]:
     """The worker that claims and maintains. One process is enough, without a pool."""
     queues = f"{CLAIM_QUEUE},{MAINTAIN_QUEUE}"
-    return [*CELERY, "worker", "-Q", queues, "-n", f"{name}@%h", "-P", "solo", "-E", "-l", loglevel]
+    return [*CELERY, "worker", "-Q", queues, "-n", f"{name}@%h", "-P", "solo", *ON_ITS_OWN, "-E", "-l", loglevel]
 
 
 def publish_worker_argv(
@@ -34,7 +38,7 @@ def publish_worker_argv(
 ) -> list[str]:
     """The n-th worker that publishes. Time limits need the prefork pool."""
     options = ["-Q", PUBLISH_QUEUE, "-n", f"publish{n}@%h", "-c", str(concurrency), "-P", pool]
-    return [*CELERY, "worker", *options, "-E", "-l", loglevel]
+    return [*CELERY, "worker", *options, *ON_ITS_OWN, "-E", "-l", loglevel]
 
 
 def beat_argv(*, loglevel: str = "INFO") -> list[str]:

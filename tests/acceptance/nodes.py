@@ -222,10 +222,10 @@ class Relay:
         return node
 
     def claim(self, name: str = "claim", **values: Any) -> Worker:
-        return self.worker([*claim_worker_argv(name), "--without-mingle"], **values)
+        return self.worker(claim_worker_argv(name), **values)
 
     def publish(self, n: int = 1, concurrency: int = 1, pool: str = "prefork", **values: Any) -> Worker:
-        return self.worker([*publish_worker_argv(n, concurrency, pool), "--without-mingle"], **values)
+        return self.worker(publish_worker_argv(n, concurrency, pool), **values)
 
     def beat(self, argv: Sequence[str] = (), **values: Any) -> Beat:
         node = Beat(self._process(f"beat{len(self.nodes)}", argv or beat_argv(), BEAT_READY, values))

@@ -21,7 +21,7 @@ NOTHING = "claimed 0 messages"
 
 @pytest.fixture(scope="module")
 def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
-    claiming = relay.worker([*claim_worker_argv(loglevel="DEBUG"), "--without-mingle"])
+    claiming = relay.worker(claim_worker_argv(loglevel="DEBUG"))
     started = [claiming, relay.publish()]
     relay.beat()
     return cluster(relay, started)

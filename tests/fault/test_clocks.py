@@ -40,9 +40,9 @@ def test_hosts_whose_clocks_are_minutes_apart_deliver_without_a_lease_that_runs_
         faked = [f"LD_PRELOAD={FAKETIME[0]}", f"FAKETIME={clock}", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
         return ["env", path, *faked, *argv]
 
-    relay.worker([*at("-300s", claim_worker_argv()), "--without-mingle"])
+    relay.worker(at("-300s", claim_worker_argv()))
     right = relay.publish(1)
-    ahead = relay.worker([*at("+300s", publish_worker_argv(2)), "--without-mingle"])
+    ahead = relay.worker(at("+300s", publish_worker_argv(2)))
     relay.beat(at("+300s", beat_argv()))
     relay.ready()
     ids = rows.insert(MANY)
