@@ -13,8 +13,8 @@ WORKER_READY, BEAT_READY, FLOWER_READY = " ready.", "beat: Starting...", "Visit 
 CELERY = (sys.executable, "-m", "celery", "-A", "outbox_tasks")
 
 ON_ITS_OWN = ("--without-gossip", "--without-mingle")
-"""The relay's workers need to know nothing of each other. Otherwise each would wake up for every heartbeat of the others,
-and wait a second for them when it starts."""
+"""Workers need to know nothing of each other. Otherwise each would wake up for the heartbeats of the others, and wait a
+second for them when it starts."""
 
 
 def outbox_tasks_argv(*arguments: str) -> list[str]:
