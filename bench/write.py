@@ -2,10 +2,10 @@
 
 Each transaction inserts an order, and does one thing more. What that adds is a whole statement: its round trip, its
 row and our checks. `a bare INSERT of the message` is the same row in the same table, by SQLAlchemy alone: what
-`publish` takes beyond that is our own code. CPU is that of this process. The ways take turns, transaction by transaction: so the machine's other
-load slows all of them alike. The servers are embedded ones, unless OUTBOX_DATABASE_URL names another database; there
-the bench keeps to a schema of its own. Brokers in trouble: `dead` refuses connections, `silent` accepts them and
-never answers, `slow` answers after half a second.
+`publish` takes beyond that is our own code. CPU is that of this process. The ways take turns, transaction by
+transaction: so the machine's other load slows all of them alike. The servers are embedded ones, unless
+OUTBOX_DATABASE_URL names another database; there the bench keeps to a schema of its own. Brokers in trouble: `dead`
+refuses connections, `silent` accepts them and never answers, `slow` answers after half a second.
 """
 
 from __future__ import annotations
