@@ -67,6 +67,7 @@ class Report:
         return cls(**{**found, "figures": [Figures(**one) for one in found["figures"]]})
 
     def keep(self) -> None:
+        KEPT.mkdir(exist_ok=True)
         (KEPT / f"{self.bench}.json").write_text(json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
 

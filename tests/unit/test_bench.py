@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import click
@@ -45,8 +46,8 @@ def test_figures_are_short(value: object, text: str) -> None:
     assert shown(value) == text
 
 
-def test_a_kept_report_is_read_back(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
-    monkeypatch.setattr("bench.report.KEPT", tmp_path)
+def test_a_kept_report_is_read_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("bench.report.KEPT", tmp_path / "results")
     report = Report("claim", "2026-01-01", "1", {"rows": 1}, {"cores": 2}, [Figures("t", {"a": {"ms": 1.5}})])
     report.keep()
     assert Report.read("claim") == report
