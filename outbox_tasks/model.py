@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Literal, NamedTuple
 from uuid import UUID, uuid4, uuid5
 
@@ -30,6 +31,12 @@ def as_time(seconds: float) -> datetime:
 
 TASK_HEADER = "celery-message"
 """A message with this header is a stored Celery task."""
+
+
+def content(payload: bytes, headers: Mapping[str, str]) -> str:
+    """A digest of what a task says: its body and its envelope. A copy whose row says something else by now, after a
+    retry or an edit, must not run."""
+    return sha256(payload + headers.get(TASK_HEADER, "").encode()).hexdigest()[:16]
 
 
 class TaskHeaders(dict[str, str]):
@@ -128,6 +135,10 @@ FAILED_TOGETHER, FAILED_ALONE = "failed_together", "failed_alone"
 UNSETTLED = "unsettled"
 """The code of a message whose send began, and nobody knows how it ended."""
 
+NOT_STARTED, WORKER_LOST = "not_started", "worker_lost"
+"""Codes of tasks that were handed over and did not begin to run in time, and of those whose worker was lost as they
+ran."""
+
 ALONE_AFTER = (UNSETTLED, FAILED_TOGETHER, FAILED_ALONE)
 """A message with one of these codes may have failed its last bundle. So it travels alone."""
 
@@ -136,6 +147,7 @@ class Result(StrEnum):
     """How a send ended."""
 
     SENT = "sent"
+    HANDED = "handed"
     RETRY = "retry"
     OUTAGE = "outage"
     DEAD = "dead"
@@ -148,18 +160,25 @@ class Outcome:
     """What became of one message at its destination, as a publisher reports it.
 
     `code` is short and stable, for policy and grouping; `error` is for people. `retry_after` is the least wait, in
-    seconds, that the destination asked for.
+    seconds, that the destination asked for; `within` is for `handed`.
     """
 
     result: Result
     code: str | None = None
     error: str | None = None
     retry_after: float | None = None
+    within: float = 0.0
 
     @classmethod
     def sent(cls) -> Outcome:
         """The destination confirmed the message."""
         return _SENT
+
+    @classmethod
+    def handed(cls, within: float) -> Outcome:
+        """The tasks' broker has the task. Its row stays until the task has run, and is sent again if no worker begins
+        it `within` so many seconds."""
+        return cls(Result.HANDED, within=within)
 
     @classmethod
     def retry(cls, code: str, error: str, *, retry_after: float | None = None) -> Outcome:
@@ -202,6 +221,8 @@ class Step(StrEnum):
     """What happens to a message after its outcome was judged."""
 
     SENT = "sent"
+    HANDED = "handed"
+    """The tasks' broker has the task, and its row waits for its end."""
     RETRY = "retry"
     """Again soon, by Celery's own retry. The message keeps its lease."""
     RELEASE = "release"
@@ -219,7 +240,8 @@ class Step(StrEnum):
 
 @dataclass(slots=True)  # not frozen, as LeasedMessage
 class Verdict:
-    """What happens to a message next. `wait`: after how many seconds, for RETRY, RELEASE and OUTAGE."""
+    """What happens to a message next. `wait`: after how many seconds, for RETRY, RELEASE and OUTAGE; for HANDED within
+    how many seconds the task must begin."""
 
     ticket: Ticket
     step: Step

@@ -50,7 +50,7 @@ from outbox_tasks.database.pieces import (
     seconds,
 )
 from outbox_tasks.database.schema import DEAD, PENDING, Tables
-from outbox_tasks.model import ALONE_AFTER, UNSETTLED
+from outbox_tasks.model import ALONE_AFTER, NOT_STARTED, UNSETTLED, WORKER_LOST
 
 SHARE: dict[str, Any] = {
     "destination": Text, "size": Integer, "ceiling": Integer, "oldest": Float, "longest": Integer, "blocks": Boolean,
@@ -64,6 +64,9 @@ must be `beyond` (for a test, which leaves older rows alone)."""
 BUNDLE_BYTES = 4 * 1024 * 1024
 """The payloads of one bundle have at most so many bytes, unless it is a single message: one statement fetches them and
 one archives them, and both must end in time."""
+
+UNHEARD = "the broker had it, and no worker began it in time: it was lost there, or it waits in a long queue"
+"""The error text of a task that was handed over and did not begin to run."""
 
 WEIGHTS = {1: 6, 0: 3, -1: 1}
 """How a destination's share is split among high, normal and low priority, if each has enough due."""
@@ -107,7 +110,7 @@ def is_due(m: FromClause) -> tuple[ColumnElement[bool], ...]:
 def state(m: Table) -> tuple[ColumnElement[Any], ...]:
     """The columns that `leased` needs as they were before it changes the row."""
     since = func.coalesce(m.c.deliver_at, m.c.created_at).label("since")
-    before = (m.c.attempts, m.c.lease, m.c.begun, m.c.locked_by, m.c.last_error_code, m.c.latest)
+    before = (m.c.attempts, m.c.lease, m.c.begun, m.c.handed_at, m.c.locked_by, m.c.last_error_code, m.c.latest)
     return m.c.id, at(m).label("at"), *before, since
 
 
@@ -123,12 +126,27 @@ def size(m: FromClause) -> ColumnElement[int]:
 
 def is_alone(m: FromClause) -> ColumnElement[bool]:
     """Whether its last send may have killed the worker or failed its whole bundle. Then it travels alone."""
-    return or_(m.c.begun, func.coalesce(or_(*(m.c.last_error_code == code for code in ALONE_AFTER)), false()))
+    return or_(is_unsettled(m), func.coalesce(or_(*(m.c.last_error_code == code for code in ALONE_AFTER)), false()))
 
 
 def is_spent(m: FromClause, share: FromClause) -> ColumnElement[bool]:
-    """Whether it has no attempts left, or is too old."""
-    return or_(m.c.attempts >= share.c.ceiling, _too_old(m, share))
+    """Whether it has no attempts left, or is too old. A task that did not begin to run gets its attempt back."""
+    return or_(and_(m.c.attempts >= share.c.ceiling, ~is_not_started(m)), _too_old(m, share))
+
+
+def is_unsettled(m: FromClause) -> ColumnElement[bool]:
+    """Whether a send began and was never settled."""
+    return and_(m.c.begun, m.c.handed_at.is_(None))
+
+
+def is_lost(m: FromClause) -> ColumnElement[bool]:
+    """Whether a task began to run, and its worker no longer says so."""
+    return and_(m.c.begun, m.c.handed_at.is_not(None))
+
+
+def is_not_started(m: FromClause) -> ColumnElement[bool]:
+    """Whether a task was handed over, and did not begin to run in time."""
+    return and_(m.c.begun == false(), m.c.handed_at.is_not(None))
 
 
 def _too_old(m: FromClause, share: FromClause) -> ColumnElement[bool]:
@@ -137,7 +155,7 @@ def _too_old(m: FromClause, share: FromClause) -> ColumnElement[bool]:
 
 def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None = None) -> Update:
     """Lease the rows of `picked`, which has the columns of `state`, ceiling and oldest. Returns a `Claimed` of each."""
-    spent, unsettled, expired = is_spent(picked, picked), picked.c.begun, picked.c.lease.is_not(None)
+    spent, not_started = is_spent(picked, picked), is_not_started(picked)
     return (
         update(m)
         .where(at(m) == picked.c.at)
@@ -146,6 +164,9 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
             locked_by=bindparam("holder", type_=Text),
             locked_until=once(func.clock_timestamp()) + seconds("hold"),
             begun=false(),
+            handed_at=null(),
+            attempts=case((not_started, m.c.attempts - 1), else_=m.c.attempts),
+            outages=case((not_started, m.c.outages + 1), else_=m.c.outages),
             status=case((spent, literal(DEAD)), else_=literal(PENDING)),
             dead_at=case((spent, func.clock_timestamp())),
             **_causes(m, picked),
@@ -153,17 +174,32 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
         .returning(
             *_claimed(m, is_alone(picked)),
             (false() if superseded is None else superseded).label("superseded"),
-            case((unsettled, UNSETTLED), (expired, "lease_expired")).label("cause"),
+            _ended(picked).label("cause"),
             size(m).label("size"),
         )
     )
 
 
+def _ended(picked: FromClause) -> ColumnElement[str]:
+    """Why the last lease of a row ended; null: it had none."""
+    return case(
+        (is_unsettled(picked), UNSETTLED),
+        (is_lost(picked), WORKER_LOST),
+        (is_not_started(picked), NOT_STARTED),
+        (picked.c.lease.is_not(None), "lease_expired"),
+    )
+
+
 def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
     """The columns that say why the last lease of a row ended, or why it is a dead letter now."""
-    unsettled, spent, too_old = picked.c.begun, is_spent(picked, picked), _too_old(picked, picked)
-    expired = picked.c.lease.is_not(None)
+    spent, too_old, expired = is_spent(picked, picked), _too_old(picked, picked), picked.c.lease.is_not(None)
+    unsettled, lost, not_started = is_unsettled(picked), is_lost(picked), is_not_started(picked)
     begun_by = never_settled(picked.c.attempts, picked.c.locked_by)
+    ran_on = func.format(
+        "attempt %s ran on %s, and its worker was lost: it died, or could not say for too long that it runs",
+        picked.c.attempts,
+        picked.c.locked_by,
+    )
     aged = func.format(
         "not delivered within %s seconds; the last error was: %s",
         picked.c.oldest,
@@ -171,25 +207,25 @@ def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
     )
     claimer = func.coalesce(picked.c.locked_by, "its writer")
     waited = func.format("claimed by %s, and the lease ran out before it was begun", claimer)
-    code = case(
+    known = func.coalesce(m.c.last_error_code, literal("attempts_exhausted"))
+    code: list[tuple[ColumnElement[bool], Any]] = [
         (unsettled, literal(UNSETTLED)),
+        (lost, literal(WORKER_LOST)),
         (too_old, literal("too_old")),
-        (spent, func.coalesce(m.c.last_error_code, literal("attempts_exhausted"))),
-        (expired, literal("lease_expired")),
-    )
+        (not_started, literal(NOT_STARTED)),
+        (spent, known),
+    ]
     fate = case((spent, literal(DEAD)), else_=literal("claimed again"))
-    entry = noted(m, fate, attempt=picked.c.attempts, code=code, by=picked.c.locked_by)
+    said = case(*code, (expired, literal("lease_expired")))
+    entry = noted(m, fate, attempt=picked.c.attempts, code=said, by=picked.c.locked_by)
+    kept = (expired, func.coalesce(m.c.last_error_code, literal("lease_expired")))
     return {
-        "last_error_code": case(
-            (unsettled, UNSETTLED),
-            (too_old, "too_old"),
-            (spent, func.coalesce(m.c.last_error_code, "attempts_exhausted")),
-            (expired, func.coalesce(m.c.last_error_code, "lease_expired")),
-            else_=m.c.last_error_code,
-        ),
+        "last_error_code": case(*code, kept, else_=m.c.last_error_code),
         "last_error": case(
             (unsettled, begun_by),
+            (lost, ran_on),
             (too_old, aged),
+            (not_started, literal(UNHEARD)),
             (expired, func.coalesce(m.c.last_error, waited)),
             else_=m.c.last_error,
         ),
@@ -199,7 +235,7 @@ def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
 
 def recall(t: Tables) -> Update:
     """End leases that nobody will use: those of messages that are not begun, and those that the dead holder `gone` has
-    begun.
+    begun. A task that was handed over is in another broker, and keeps its time.
 
     If a task for such a message comes after all, its begin finds no lease. A retry is due when its wait is over. Rows
     that are locked are left alone. Parameters: gone (the holder; null: all), crashed (only leases from before the
@@ -209,7 +245,7 @@ def recall(t: Tables) -> Update:
     gone = bindparam("gone", type_=Text)
     crash = select(column("stats_reset", DateTime(True))).select_from(table("pg_stat_bgwriter")).scalar_subquery()
     before = or_(~bindparam("crashed", type_=Boolean), m.c.locked_until - seconds("hold") < crash)
-    unused = and_(m.c.begun == false(), or_(gone.is_(None), m.c.locked_by == gone), before)
+    unused = and_(m.c.begun == false(), m.c.handed_at.is_(None), or_(gone.is_(None), m.c.locked_by == gone), before)
     unended = and_(m.c.begun, m.c.locked_by == gone)
     found = (
         select(m.c.id)
@@ -238,6 +274,8 @@ def bury_unroutable(t: Tables) -> Update:
             status=DEAD,
             dead_at=func.clock_timestamp(),
             lease=null(),
+            begun=false(),
+            handed_at=null(),
             last_error_code="unknown_destination",
             last_error=func.format("no destination %s is configured", named),
             history=noted(m, "dead", code="unknown_destination"),

@@ -21,6 +21,7 @@ from sqlalchemy import (
     exists,
     false,
     func,
+    insert,
     literal,
     literal_column,
     or_,
@@ -29,7 +30,8 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB, array
-from sqlalchemy.sql import ColumnElement, FromClause, Select
+from sqlalchemy.sql import ColumnElement, Delete, FromClause, Select
+from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from outbox_tasks.database.schema import Tables, function
@@ -199,3 +201,23 @@ def idle() -> TextClause:
     """Let the transaction stay idle without a limit. This command needs no snapshot, so it also gives up the snapshot
     of the statement before it, which would hold back vacuum."""
     return text("SET LOCAL idle_in_transaction_session_timeout = 0")
+
+
+def finished(
+    t: Tables, gone: Delete, said: FromClause, attempts: ColumnElement[int], *, archive: bool
+) -> ReturningInsert[Any] | ReturningDelete[Any]:
+    """Move the rows that `gone` deletes to the archive; returns their ids. `said` has of each: state (null: sent), code
+    and error."""
+    m, a = t.messages, t.archive
+    if not archive:
+        return gone.returning(cast(m.c.id, Text).label("id"))
+    kept = [c.name for c in a.c if c.name in m.c]
+    changed = {
+        "last_error_code": func.coalesce(said.c.code, m.c.last_error_code).label("last_error_code"),
+        "last_error": func.coalesce(said.c.error, m.c.last_error).label("last_error"),
+        "attempts": attempts.label("attempts"),
+    }
+    state = func.coalesce(said.c.state, literal("sent")).label("state")
+    moved = gone.returning(*(changed.get(name, m.c[name]) for name in kept), state).cte("moved")
+    done = select(*(moved.c[name] for name in kept), moved.c.state, func.clock_timestamp())
+    return insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))

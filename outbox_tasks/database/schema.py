@@ -35,7 +35,7 @@ from sqlalchemy.sql import Select, quoted_name
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import Function
 
-VERSION = 7
+VERSION = 8
 """The version of the tables that this release reads and writes: the number of the newest migration."""
 
 LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
@@ -157,6 +157,7 @@ def tables(schema: str | None = None) -> Tables:
         Column("deliver_at", DateTime(True)),
         Column("latest", Boolean, nullable=False, server_default="false"),
         Column("priority", SmallInteger, nullable=False, server_default=text("0")),
+        Column("handed_at", DateTime(True)),
         PrimaryKeyConstraint("id"),
     )
     Index(
@@ -184,6 +185,12 @@ def tables(schema: str | None = None) -> Tables:
         error_group(messages),
         messages.c.dead_at,
         postgresql_where=messages.c.status == DEAD,
+    )
+    Index(
+        "outbox_messages_handed",
+        messages.c.destination,
+        messages.c.handed_at,
+        postgresql_where=messages.c.handed_at.is_not(None) & ~messages.c.begun,
     )
     archive = Table(
         "outbox_archive",

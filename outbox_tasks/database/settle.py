@@ -23,7 +23,6 @@ from sqlalchemy import (
     exists,
     false,
     func,
-    insert,
     literal,
     or_,
     select,
@@ -39,6 +38,7 @@ from outbox_tasks.database.pieces import (
     bound_for,
     brief,
     commit_soon,
+    finished,
     json_rows,
     never_settled,
     noted,
@@ -46,7 +46,10 @@ from outbox_tasks.database.pieces import (
 )
 from outbox_tasks.database.schema import DEAD, PENDING, Tables
 from outbox_tasks.database.slots import freed
-from outbox_tasks.model import FAILED_TOGETHER, UNSETTLED
+from outbox_tasks.model import FAILED_TOGETHER, NOT_STARTED, UNSETTLED
+
+DOUBLINGS = 6
+"""How often the wait for a task to begin doubles, at most."""
 
 
 def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
@@ -55,23 +58,39 @@ def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | Returning
     The destination has answered, so its breaker closes. Parameters: ticket (JSON rows of id and attempt and, if it was
     discarded, state, code and error); token, target (the destination), sender (whose slot is free now).
     """
-    m, a = t.messages, t.archive
+    m = t.messages
     ticket = json_rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
     gone = delete(m).where(*begun_once(t, ticket), bound_for(t), commit_soon())
     closed = recovered(t).cte("recovered")
-    if not archive:
-        return gone.returning(cast(m.c.id, Text).label("id")).add_cte(closed, freed(t))
-    kept = [c.name for c in a.c if c.name in m.c]
-    said = {
-        "last_error_code": func.coalesce(ticket.c.code, m.c.last_error_code).label("last_error_code"),
-        "last_error": func.coalesce(ticket.c.error, m.c.last_error).label("last_error"),
-        "attempts": ticket.c.attempt.label("attempts"),
-    }
-    state = func.coalesce(ticket.c.state, literal("sent")).label("state")
-    moved = gone.returning(*(said.get(name, m.c[name]) for name in kept), state).cte("moved")
-    done = select(*(moved.c[name] for name in kept), moved.c.state, func.clock_timestamp())
-    into = insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))
-    return into.add_cte(closed, freed(t))
+    return finished(t, gone, ticket, ticket.c.attempt, archive=archive).add_cte(closed, freed(t))
+
+
+def settle_handed(t: Tables) -> Update:
+    """Record that the tasks' broker has the tasks: their rows stay until the tasks have run, and wait for that without
+    being begun; and free the slot. The destination has answered, so its breaker closes.
+
+    A task that did not begin to run is handed over again and again: each time it waits twice as long, so that a long
+    queue is not filled with copies. Parameters: ticket (JSON rows of id, attempt and within: seconds); token, target
+    (the destination), sender (whose slot is free now).
+    """
+    m = t.messages
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer, within=Float)
+    # Earlier outages of the broker say nothing about the task.
+    before = case((m.c.last_error_code == literal(NOT_STARTED), m.c.outages), else_=0)
+    times = func.power(2, func.least(before, DOUBLINGS))
+    return (
+        update(m)
+        .where(*begun_once(t, ticket), bound_for(t), commit_soon())
+        .values(
+            begun=false(),
+            attempts=ticket.c.attempt,
+            handed_at=func.clock_timestamp(),
+            outages=before,
+            locked_until=func.clock_timestamp() + ticket.c.within * times * SECOND,
+        )
+        .returning(cast(m.c.id, Text).label("id"))
+        .add_cte(recovered(t).cte("recovered"), freed(t))
+    )
 
 
 def settle_failed(t: Tables) -> Update:

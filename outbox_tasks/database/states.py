@@ -21,6 +21,8 @@ def rules(m: FromClause, now: ColumnElement[Any]) -> tuple[tuple[ColumnElement[b
     waits = m.c.locked_until > now
     return (
         (is_dead(m), "dead"),
+        (and_(m.c.handed_at.is_not(None), waits, m.c.begun), "running"),
+        (and_(m.c.handed_at.is_not(None), waits), "handed over"),
         (and_(m.c.lease.is_not(None), waits, or_(m.c.begun, m.c.attempts == 0)), "leased"),
         (m.c.attempts > 0, "retrying"),
         (waits, "scheduled"),

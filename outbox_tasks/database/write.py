@@ -50,14 +50,15 @@ ROW: dict[str, Any] = {
 RANKS = [(name, rank) for name, rank in PRIORITIES.items() if rank]
 
 
-def publish(t: Tables) -> Insert:
-    """Insert messages. Parameter: row (JSON rows as in `ROW`).
+def publish(t: Tables, when: ColumnElement[bool] | None = None) -> Insert:
+    """Insert messages, `when` this is true. Parameter: row (JSON rows as in `ROW`).
 
     It is one text parameter, because applications use various drivers, and all of them can pass a text.
     """
     row = json_rows("row", **ROW)
     values = _inserted(dict(row.c.items()))
-    return insert(t.messages).from_select(list(values), select(*values.values()).select_from(row))
+    rows = select(*values.values()).select_from(row)
+    return insert(t.messages).from_select(list(values), rows if when is None else rows.where(when))
 
 
 def publish_one(t: Tables) -> Insert:

@@ -31,7 +31,7 @@ KEYS = 1_000
 MINUTES = 4
 """Rates are taken over this minute and so many before it."""
 
-STATES = ("pending", "leased", "retrying", "scheduled", "dead")
+STATES = ("pending", "leased", "handed over", "running", "retrying", "scheduled", "dead")
 """The states of the view outbox_all that are not of the archive."""
 
 FAILED = ("retry", "release", "outage", "dead")

@@ -49,6 +49,8 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
     """What happens next to a message whose `ticket.attempt`-th send had this outcome."""
     if outcome.result is Result.SENT:
         return Verdict(ticket, Step.SENT)
+    if outcome.result is Result.HANDED:
+        return Verdict(ticket, Step.HANDED, outcome.within)
     if outcome.result is Result.BEHIND:
         return Verdict(ticket, Step.BEHIND)
     configured = settings.destinations.get(destination)

@@ -266,6 +266,7 @@ class Settings(OperationSettings, BaseSettings):
         for name, destination in self.destinations.items():
             _check_backoff(f"destinations.{name}.", self.limits_of(name))
             destination.check_claim_check()
+            destination.check_confirm()
         for pattern, route in self.routes.items():
             for name in route.to:
                 if name not in self.destinations:

@@ -133,6 +133,12 @@ class Destination(BaseModel):
     """Overrides the general `backoff_base`."""
     backoff_cap: Seconds | None = None
     """Overrides the general `backoff_cap`."""
+    confirm: Literal["sent", "run"] = "sent"
+    """run: a task is done when it has run, not when the broker has it. Only for celery://."""
+    confirm_within: Span = 3600.0
+    """A task that no worker has begun this long after the broker took it is sent again."""
+    run_lease: Seconds = 30.0
+    """A running task whose worker has been silent this long is sent again."""
     transport_options: dict[str, Any] = Field(default_factory=dict, repr=False)
     """kombu's transport options, such as `global_keyprefix`, where the destination goes through kombu."""
 
@@ -157,6 +163,12 @@ class Destination(BaseModel):
     def unusable(self, rule: str) -> ConfigurationError:
         """The error that the URL breaks a rule. It does not show the URL, which may hold credentials."""
         return ConfigurationError(setting=f"destinations.{self.name}.url", value=HIDDEN, rule=rule)
+
+    def check_confirm(self) -> None:
+        """Raises `ConfigurationError` if it can't say whether a task has run."""
+        if self.confirm == "run" and self.scheme != "celery":
+            rule = f"only a celery:// destination knows when a task has run, and this is {self.scheme}://"
+            raise ConfigurationError(setting=f"destinations.{self.name}.confirm", value=self.confirm, rule=rule)
 
     @property
     def largest(self) -> int:

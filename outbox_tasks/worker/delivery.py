@@ -108,6 +108,8 @@ def conclude(task: Task, resources: Resources, bundle: Bundle, verdict: Verdict)
     match verdict.step:
         case Step.SENT:
             return "sent"
+        case Step.HANDED:
+            return "handed over"
         case Step.DISCARDED:
             return f"discarded: {verdict.code}"
         case Step.STALE | Step.BEHIND:

@@ -90,7 +90,9 @@ SET last_error_code=%(last_error_code)s::VARCHAR,
   history=CAST(outbox_noted(outbox_messages.history, jsonb_strip_nulls(jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, clock_timestamp(), %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, %(jsonb_build_object_4)s::VARCHAR, %(jsonb_build_object_5)s::VARCHAR))) AS JSONB),
   status=%(status)s::VARCHAR,
   lease=NULL,
-  dead_at=clock_timestamp()
+  begun=false,
+  dead_at=clock_timestamp(),
+  handed_at=NULL
 FROM picked
 WHERE outbox_messages.id = ANY (ARRAY[picked.id])
 RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.destination, outbox_messages.event_type, outbox_messages.attempts, outbox_messages.status, false AS alone, outbox_messages.key, outbox_messages.priority, outbox_messages.last_error_code AS code, outbox_messages.last_error AS error;

@@ -9,10 +9,12 @@ JOIN lane ON true
 JOIN LATERAL (
   SELECT CASE
       WHEN (outbox_messages.status = 'dead') THEN %(param_2)s::VARCHAR
-      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_1)s::INTEGER)) THEN %(param_3)s::VARCHAR
-      WHEN (outbox_messages.attempts > %(attempts_2)s::INTEGER) THEN %(param_4)s::VARCHAR
-      WHEN (outbox_messages.locked_until > now()) THEN %(param_5)s::VARCHAR
-      ELSE %(param_6)s::VARCHAR END AS state, CASE
+      WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN %(param_3)s::VARCHAR
+      WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN %(param_4)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_1)s::INTEGER)) THEN %(param_5)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_2)s::INTEGER) THEN %(param_6)s::VARCHAR
+      WHEN (outbox_messages.locked_until > now()) THEN %(param_7)s::VARCHAR
+      ELSE %(param_8)s::VARCHAR END AS state, CASE
       WHEN (outbox_messages.status = 'dead') THEN NULL
       WHEN (outbox_messages.attempts = %(attempts_3)s::INTEGER AND outbox_messages.last_error_code = %(last_error_code_1)s::VARCHAR) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
       WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since
@@ -26,17 +28,19 @@ JOIN LATERAL (
   LIMIT %(bound)s::INTEGER
 ) AS in_due ON true GROUP BY asked.destination, in_due.state, lane.lane
 UNION ALL
-SELECT asked.destination, %(param_7)s::VARCHAR AS part, lane.lane AS lane, in_later.state, count(*) AS counted, CASE
+SELECT asked.destination, %(param_9)s::VARCHAR AS part, lane.lane AS lane, in_later.state, count(*) AS counted, CASE
     WHEN (min(in_later.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_later.since)), 1e10), -1e10) END AS oldest
 FROM asked
 JOIN lane ON true
 JOIN LATERAL (
   SELECT CASE
-      WHEN (outbox_messages.status = 'dead') THEN %(param_8)s::VARCHAR
-      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_4)s::INTEGER)) THEN %(param_9)s::VARCHAR
-      WHEN (outbox_messages.attempts > %(attempts_5)s::INTEGER) THEN %(param_10)s::VARCHAR
-      WHEN (outbox_messages.locked_until > now()) THEN %(param_11)s::VARCHAR
-      ELSE %(param_12)s::VARCHAR END AS state, CASE
+      WHEN (outbox_messages.status = 'dead') THEN %(param_10)s::VARCHAR
+      WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN %(param_11)s::VARCHAR
+      WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN %(param_12)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_4)s::INTEGER)) THEN %(param_13)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_5)s::INTEGER) THEN %(param_14)s::VARCHAR
+      WHEN (outbox_messages.locked_until > now()) THEN %(param_15)s::VARCHAR
+      ELSE %(param_16)s::VARCHAR END AS state, CASE
       WHEN (outbox_messages.status = 'dead') THEN NULL
       WHEN (outbox_messages.attempts = %(attempts_6)s::INTEGER AND outbox_messages.last_error_code = %(last_error_code_2)s::VARCHAR) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
       WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since
@@ -50,16 +54,18 @@ JOIN LATERAL (
   LIMIT %(bound)s::INTEGER
 ) AS in_later ON true GROUP BY asked.destination, in_later.state, lane.lane
 UNION ALL
-SELECT asked.destination, %(param_13)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_keyed.state, count(*) AS counted, CASE
+SELECT asked.destination, %(param_17)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_keyed.state, count(*) AS counted, CASE
     WHEN (min(in_keyed.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_keyed.since)), 1e10), -1e10) END AS oldest
 FROM asked
 JOIN LATERAL (
   SELECT CASE
-      WHEN (outbox_messages.status = 'dead') THEN %(param_14)s::VARCHAR
-      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_7)s::INTEGER)) THEN %(param_15)s::VARCHAR
-      WHEN (outbox_messages.attempts > %(attempts_8)s::INTEGER) THEN %(param_16)s::VARCHAR
-      WHEN (outbox_messages.locked_until > now()) THEN %(param_17)s::VARCHAR
-      ELSE %(param_18)s::VARCHAR END AS state, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS since
+      WHEN (outbox_messages.status = 'dead') THEN %(param_18)s::VARCHAR
+      WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN %(param_19)s::VARCHAR
+      WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN %(param_20)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_7)s::INTEGER)) THEN %(param_21)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_8)s::INTEGER) THEN %(param_22)s::VARCHAR
+      WHEN (outbox_messages.locked_until > now()) THEN %(param_23)s::VARCHAR
+      ELSE %(param_24)s::VARCHAR END AS state, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS since
   FROM outbox_messages
   WHERE outbox_messages.destination = asked.destination
     AND outbox_messages.key IS NOT NULL
@@ -67,16 +73,18 @@ JOIN LATERAL (
   LIMIT %(bound)s::INTEGER
 ) AS in_keyed ON true GROUP BY asked.destination, in_keyed.state
 UNION ALL
-SELECT asked.destination, %(param_19)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_dead.state, count(*) AS counted, CASE
+SELECT asked.destination, %(param_25)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_dead.state, count(*) AS counted, CASE
     WHEN (min(in_dead.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_dead.since)), 1e10), -1e10) END AS oldest
 FROM asked
 JOIN LATERAL (
   SELECT CASE
-      WHEN (outbox_messages.status = 'dead') THEN %(param_20)s::VARCHAR
-      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_9)s::INTEGER)) THEN %(param_21)s::VARCHAR
-      WHEN (outbox_messages.attempts > %(attempts_10)s::INTEGER) THEN %(param_22)s::VARCHAR
-      WHEN (outbox_messages.locked_until > now()) THEN %(param_23)s::VARCHAR
-      ELSE %(param_24)s::VARCHAR END AS state, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS since
+      WHEN (outbox_messages.status = 'dead') THEN %(param_26)s::VARCHAR
+      WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN %(param_27)s::VARCHAR
+      WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN %(param_28)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_9)s::INTEGER)) THEN %(param_29)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_10)s::INTEGER) THEN %(param_30)s::VARCHAR
+      WHEN (outbox_messages.locked_until > now()) THEN %(param_31)s::VARCHAR
+      ELSE %(param_32)s::VARCHAR END AS state, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS since
   FROM outbox_messages
   WHERE outbox_messages.destination = asked.destination
     AND outbox_messages.status = 'dead'
@@ -96,26 +104,34 @@ JOIN LATERAL (
 -- last_error_code_1 = 'lease_expired'
 -- last_error_code_2 = 'lease_expired'
 -- param_1 = 'due'
--- param_10 = 'retrying'
--- param_11 = 'scheduled'
--- param_12 = 'pending'
--- param_13 = 'keyed'
--- param_14 = 'dead'
--- param_15 = 'leased'
--- param_16 = 'retrying'
--- param_17 = 'scheduled'
--- param_18 = 'pending'
--- param_19 = 'dead'
+-- param_10 = 'dead'
+-- param_11 = 'running'
+-- param_12 = 'handed over'
+-- param_13 = 'leased'
+-- param_14 = 'retrying'
+-- param_15 = 'scheduled'
+-- param_16 = 'pending'
+-- param_17 = 'keyed'
+-- param_18 = 'dead'
+-- param_19 = 'running'
 -- param_2 = 'dead'
--- param_20 = 'dead'
+-- param_20 = 'handed over'
 -- param_21 = 'leased'
 -- param_22 = 'retrying'
 -- param_23 = 'scheduled'
 -- param_24 = 'pending'
--- param_3 = 'leased'
--- param_4 = 'retrying'
--- param_5 = 'scheduled'
--- param_6 = 'pending'
--- param_7 = 'later'
--- param_8 = 'dead'
--- param_9 = 'leased'
+-- param_25 = 'dead'
+-- param_26 = 'dead'
+-- param_27 = 'running'
+-- param_28 = 'handed over'
+-- param_29 = 'leased'
+-- param_3 = 'running'
+-- param_30 = 'retrying'
+-- param_31 = 'scheduled'
+-- param_32 = 'pending'
+-- param_4 = 'handed over'
+-- param_5 = 'leased'
+-- param_6 = 'retrying'
+-- param_7 = 'scheduled'
+-- param_8 = 'pending'
+-- param_9 = 'later'

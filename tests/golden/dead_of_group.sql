@@ -3,6 +3,8 @@ WITH seen AS MATERIALIZED (
   FROM (
     SELECT outbox_messages.id AS id, outbox_messages.seq AS seq, outbox_messages.destination AS destination, outbox_messages.key AS key, outbox_messages.event_type AS event_type, outbox_messages.attempts AS attempts, outbox_messages.last_error_code AS last_error_code, outbox_messages.last_error AS last_error, outbox_messages.created_at AS created_at, outbox_messages.locked_by AS locked_by, CASE
         WHEN (outbox_messages.status = 'dead') THEN 'dead'
+        WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN 'running'
+        WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN 'handed over'
         WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_1)s::INTEGER)) THEN 'leased'
         WHEN (outbox_messages.attempts > %(attempts_2)s::INTEGER) THEN 'retrying'
         WHEN (outbox_messages.locked_until > now()) THEN 'scheduled'

@@ -1,5 +1,7 @@
 SELECT outbox_messages.seq, outbox_messages.id, outbox_messages.event_type, outbox_messages.aggregate_type, outbox_messages.aggregate_id, outbox_messages.destination, outbox_messages.key, outbox_messages.payload, outbox_messages.content_type, outbox_messages.headers, outbox_messages.attempts, outbox_messages.last_error_code, outbox_messages.last_error, outbox_messages.created_at, outbox_messages.locked_by, outbox_messages.history, outbox_messages.locked_until, outbox_messages.lease, outbox_messages.begun, outbox_messages.dead_at, outbox_messages.outages, outbox_messages.deliver_at, outbox_messages.latest, outbox_messages.priority, CASE
     WHEN (outbox_messages.status = 'dead') THEN 'dead'
+    WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN 'running'
+    WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN 'handed over'
     WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_1)s::INTEGER)) THEN 'leased'
     WHEN (outbox_messages.attempts > %(attempts_2)s::INTEGER) THEN 'retrying'
     WHEN (outbox_messages.locked_until > now()) THEN 'scheduled'

@@ -4,7 +4,7 @@ WITH found AS (
   WHERE outbox_messages.status = 'pending'
     AND outbox_messages.lease IS NOT NULL
     AND outbox_messages.locked_until > now()
-    AND (outbox_messages.begun = false AND (%(gone)s::VARCHAR IS NULL OR outbox_messages.locked_by = %(gone)s::VARCHAR) AND (NOT %(crashed)s OR outbox_messages.locked_until - %(hold)s * interval '1 second' < (
+    AND (outbox_messages.begun = false AND outbox_messages.handed_at IS NULL AND (%(gone)s::VARCHAR IS NULL OR outbox_messages.locked_by = %(gone)s::VARCHAR) AND (NOT %(crashed)s OR outbox_messages.locked_until - %(hold)s * interval '1 second' < (
     SELECT stats_reset
     FROM pg_stat_bgwriter
   )) OR outbox_messages.begun AND outbox_messages.locked_by = %(gone)s::VARCHAR)

@@ -1,5 +1,7 @@
 SELECT CAST(outbox_messages.id AS TEXT) AS id, CASE
     WHEN (outbox_messages.status = 'dead') THEN 'dead'
+    WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN 'running'
+    WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN 'handed over'
     WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_1)s::INTEGER)) THEN 'leased'
     WHEN (outbox_messages.attempts > %(attempts_2)s::INTEGER) THEN 'retrying'
     WHEN (outbox_messages.locked_until > now()) THEN 'scheduled'

@@ -32,6 +32,8 @@ from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
 
 ALL = list(range(1, VERSION + 1))
 
+HANDED = {"attempts": 1, "lease": UUID(int=1), "handed_at": seconds_from_now(-9)}
+
 
 @pytest.fixture
 def store(settings: MakeSettings) -> Iterator[Store]:
@@ -429,6 +431,9 @@ class TestOutboxAll:
             ("retrying", {"locked_until": seconds_from_now(60), "attempts": 2}),
             ("retrying", {"attempts": 1}),
             ("dead", {"status": "dead", "dead_at": seconds_from_now(0)}),
+            ("handed over", {**HANDED, "locked_until": seconds_from_now(60)}),
+            ("running", {**HANDED, "locked_until": seconds_from_now(60), "begun": True}),
+            ("retrying", {**HANDED, "locked_until": seconds_from_now(-1), "begun": True}),
         ],
     )
     def test_shows_a_hot_row_in_its_state(self, rows: Rows, state: str, columns: dict[str, Any]) -> None:

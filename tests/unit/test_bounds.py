@@ -17,7 +17,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 
 INT32 = 2**31 - 1
-AGES = {"max_age", "inbox_retention", "archive_retention", "stale_after", "alert_repeat"}
+AGES = {"max_age", "confirm_within", "inbox_retention", "archive_retention", "stale_after", "alert_repeat"}
 """These are compared with dates. A process waits for all other times."""
 
 

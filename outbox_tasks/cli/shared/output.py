@@ -20,7 +20,8 @@ JSON = f"{__name__}.json"
 """Where the context keeps whether --json was given."""
 
 STATE_STYLES = {
-    "pending": "", "scheduled": "cyan", "leased": "blue", "retrying": "yellow", "dead": "red", "sent": "green",
+    "pending": "", "scheduled": "cyan", "leased": "blue", "handed over": "blue", "running": "blue",
+    "retrying": "yellow", "dead": "red", "sent": "green",
     "discarded": "dim",
 }  # fmt: skip
 

@@ -16,7 +16,7 @@ from outbox_tasks.operating.messages import find_statements
 
 COUNTED = find_statements.COUNTED
 
-WAITING = ("pending", "scheduled", "leased", "retrying")
+WAITING = ("pending", "scheduled", "leased", "handed over", "running", "retrying")
 DEAD = "dead"
 ARCHIVED = ("sent", "discarded")
 STATES = (*WAITING, DEAD, *ARCHIVED)

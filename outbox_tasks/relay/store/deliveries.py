@@ -22,6 +22,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
 
 DONE = (Step.SENT, Step.DISCARDED)
+HANDED = (Step.HANDED,)
 FAILED = (Step.RETRY, Step.RELEASE, Step.OUTAGE, Step.DEAD, Step.BEHIND)
 
 
@@ -36,6 +37,7 @@ class Deliveries(Database):
         self._release = begin.release(self.tables)
         self._give_back = begin.give_back(self.tables)
         self._settle_done = settled(self.tables, archive=archive)
+        self._settle_handed = Compiled(partial(settle.settle_handed, self.tables), itemgetter(0))
         self._settle_failed = Compiled(partial(settle.settle_failed, self.tables), itemgetter(0))
         self._sent_in_vain = settle.sent_in_vain(self.tables, archive=archive)
 
@@ -77,11 +79,15 @@ class Deliveries(Database):
         `unhurried`: see `begin`."""
         fence = {"token": UUID(lease), "target": destination, "sender": sender}
         done = [_done(verdict) for verdict in verdicts if verdict.step in DONE]
+        handed = [_handed(verdict) for verdict in verdicts if verdict.step in HANDED]
         failed = [_failed(verdict, self.settings.queue_lease) for verdict in verdicts if verdict.step in FAILED]
         settled: set[str] = set()
         if done:
             parameters = {"ticket": json.dumps(done), **fence}
             settled.update(self.run(self._settle_done, parameters, self._limit(unhurried)))
+        if handed:
+            parameters = {"ticket": json.dumps(handed), **fence}
+            settled.update(self.run(self._settle_handed, parameters, self._limit(unhurried)))
         if failed:
             parameters = {"ticket": json.dumps(failed), "patience": self.settings.breaker_failures, **fence}
             settled.update(self.run(self._settle_failed, parameters, self._limit(unhurried)))
@@ -131,6 +137,11 @@ def _done(verdict: Verdict) -> dict[str, Any]:
     if verdict.step is Step.DISCARDED:
         row |= {"state": "discarded", "code": storable(verdict.code), "error": storable(verdict.error)}
     return row
+
+
+def _handed(verdict: Verdict) -> dict[str, Any]:
+    """What `settle_handed` writes for a verdict."""
+    return {"id": verdict.ticket.id, "attempt": verdict.ticket.attempt, "within": verdict.wait}
 
 
 def _failed(verdict: Verdict, queue_lease: float) -> dict[str, Any]:

@@ -1,0 +1,217 @@
+"""The statements of a task's run: a worker of the application begins it, says that it still runs, and ends it.
+
+A row that was handed over stays until its task has run. All copies of a handed-over task are equal: the first to begin
+gets the run, with a token of its own, and the others find that they can't begin. What a run says later is compared with
+its token, so a run that was given up changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    Float,
+    LargeBinary,
+    Text,
+    Uuid,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    false,
+    func,
+    literal_column,
+    null,
+    select,
+    true,
+    union_all,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from outbox_tasks.database.pieces import SECOND, brief, commit_soon, finished, json_rows, noted, probe, seconds
+from outbox_tasks.database.schema import DEAD, Tables, function
+from outbox_tasks.database.states import state_of
+from outbox_tasks.database.write import publish
+from outbox_tasks.model import TASK_HEADER
+
+
+def begin_run(t: Tables) -> ReturningUpdate[Any]:
+    """The compare-and-set before a task's body: the first copy to ask gets the run.
+
+    The row is handed over; or the relay is just sending it, and its worker was quicker than the relay's settle. A copy
+    of other content, from before a retry or an edit, does not begin. Parameters: id, content (as `content_of`), token
+    (the run's), holder, hold (seconds that the run has to say that it still runs).
+    """
+    m = t.messages
+    return (
+        update(m)
+        .where(
+            probe(m.c.id, bindparam("id", type_=Uuid)),
+            m.c.begun == m.c.handed_at.is_(None),  # only one of the two: no waiting, running or dead row
+            content_of(t) == bindparam("content", type_=Text),
+            commit_soon(),
+        )
+        .values(
+            lease=bindparam("token", type_=Uuid),
+            begun=true(),
+            handed_at=func.coalesce(m.c.handed_at, func.clock_timestamp()),
+            locked_by=bindparam("holder", type_=Text),
+            locked_until=func.clock_timestamp() + seconds("hold"),
+            outages=0,
+        )
+        .returning(m.c.attempts, m.c.destination, m.c.key)
+    )
+
+
+def content_of(t: Tables) -> ColumnElement[str]:
+    """A digest of what a copy of the task says: see `model.content`."""
+    m = t.messages
+    envelope = func.coalesce(m.c.headers[literal_column(f"'{TASK_HEADER}'", Text)].astext, literal_column("''"))
+    said = m.c.payload.op("||", return_type=LargeBinary)(func.convert_to(envelope, literal_column("'UTF8'")))
+    return func.left(func.encode(func.sha256(said), literal_column("'hex'")), literal_column("16"))
+
+
+def renew_runs(t: Tables) -> ReturningUpdate[Any]:
+    """Say that runs still run. Returns the ids of those that were not given up. Parameter: run (JSON rows of id, token
+    and hold: seconds until it must be said again)."""
+    m = t.messages
+    run = json_rows("run", id=Uuid, token=Uuid, hold=Float)
+    return (
+        update(m)
+        .where(*_ours(t, run), commit_soon())
+        .values(locked_until=func.clock_timestamp() + run.c.hold * SECOND)
+        .returning(cast(m.c.id, Text).label("id"))
+    )
+
+
+def lose_runs(t: Tables) -> ReturningUpdate[Any]:
+    """End the leases of runs whose workers are gone: the next claim finds them. Returns their ids. Parameter: run (JSON
+    rows of id and token)."""
+    m = t.messages
+    run = json_rows("run", id=Uuid, token=Uuid)
+    return (
+        update(m)
+        .where(*_ours(t, run), commit_soon())
+        .values(locked_until=func.clock_timestamp())
+        .returning(cast(m.c.id, Text).label("id"))
+    )
+
+
+def end_run(t: Tables, *, archive: bool, soon: bool = True) -> Select[Any]:
+    """A task has run, or is discarded: its row goes to the archive, and what follows it is written. Returns its id.
+
+    Parameters: run (JSON rows of id and token and, if it was discarded, state, code and error); row (JSON rows as in
+    `write.ROW`: what follows, or `[]`). Both are texts, because the statement also runs in an application's
+    transaction, by any driver. Then it is not `soon`: how that transaction commits is the application's choice.
+    """
+    run = json_rows("run", id=Uuid, token=Uuid, state=Text, code=Text, error=Text)
+    gone = delete(t.messages).where(*_ours(t, run), *([commit_soon()] if soon else []))
+    return _followed(t, finished(t, gone, run, t.messages.c.attempts, archive=archive).cte("ended"))
+
+
+def fail_run(t: Tables) -> Select[Any]:
+    """A task has failed for good: its row is a dead letter, and what follows its failure is written. Returns its id.
+
+    Parameters: run (JSON rows of id, token, code, error and traceback); row as for `end_run`.
+    """
+    m = t.messages
+    run = json_rows("run", id=Uuid, token=Uuid, code=Text, error=Text, traceback=Text)
+    failed = (
+        update(m)
+        .where(*_ours(t, run), commit_soon())
+        .values(
+            status=DEAD,
+            dead_at=func.clock_timestamp(),
+            locked_until=func.clock_timestamp(),
+            **_LEFT,
+            **_said(t, run, "dead", traceback=run.c.traceback),
+        )
+        .returning(cast(m.c.id, Text).label("id"))
+    )
+    return _followed(t, failed.cte("ended"))
+
+
+def retry_run(t: Tables) -> ReturningUpdate[Any]:
+    """A task asks to be run again: its row is due after a wait, and says what the next copy says. Celery's own limit
+    counts these, so the attempt does not. Returns its id.
+
+    Parameter: run (JSON rows of id, token, wait: seconds, data: the payload in base64, headers, content_type, code and
+    error).
+    """
+    m = t.messages
+    copy = {"wait": Float, "data": Text, "headers": JSONB, "content_type": Text}
+    run = json_rows("run", id=Uuid, token=Uuid, **copy, code=Text, error=Text)
+    due = func.clock_timestamp() + run.c.wait * SECOND
+    return (
+        update(m)
+        .where(*_ours(t, run), commit_soon())
+        .values(
+            attempts=m.c.attempts - 1,
+            locked_until=due,
+            deliver_at=due,  # max_age counts from here
+            payload=func.decode(run.c.data, literal_column("'base64'")),
+            headers=run.c.headers,
+            content_type=run.c.content_type,
+            **_LEFT,
+            **_said(t, run, "retried"),
+        )
+        .returning(cast(m.c.id, Text).label("id"))
+    )
+
+
+def requeue_run(t: Tables) -> ReturningUpdate[Any]:
+    """A worker has put its copy back into the broker: the row is handed over again. Returns its id. Parameter: run
+    (JSON rows of id, token and within: seconds)."""
+    m = t.messages
+    run = json_rows("run", id=Uuid, token=Uuid, within=Float)
+    return (
+        update(m)
+        .where(*_ours(t, run), commit_soon())
+        .values(
+            begun=false(),
+            handed_at=func.clock_timestamp(),
+            locked_until=func.clock_timestamp() + run.c.within * SECOND,
+        )
+        .returning(cast(m.c.id, Text).label("id"))
+    )
+
+
+def whereabouts(t: Tables) -> CompoundSelect[Any]:
+    """Why a copy can't begin: the state of its row. No row: it is not of this outbox, or was forgotten. Parameter:
+    id."""
+    m, a, id = t.messages, t.archive, bindparam("id", type_=Uuid)
+    return union_all(
+        select(state_of(m).label("state"), m.c.locked_by).where(m.c.id == id),
+        select(a.c.state, a.c.locked_by).where(a.c.id == id),
+    )
+
+
+def identity(schema: str | None) -> Select[Any]:
+    """Which outbox this is."""
+    return select(cast(function(schema, "outbox_identity")(), Text))
+
+
+_LEFT: dict[str, Any] = {"lease": null(), "begun": false(), "handed_at": null()}
+"""The columns of a row whose run is over."""
+
+
+def _ours(t: Tables, run: FromClause) -> list[ColumnElement[bool]]:
+    """The fence: the row is still this run's."""
+    m = t.messages
+    return [probe(m.c.id, run.c.id), m.c.lease == run.c.token, m.c.begun == true()]
+
+
+def _said(t: Tables, run: FromClause, what: str, **facts: ColumnElement[Any]) -> dict[str, Any]:
+    m = t.messages
+    entry = {"attempt": m.c.attempts, "code": run.c.code, "error": brief(run.c.error), "by": m.c.locked_by, **facts}
+    return {"last_error_code": run.c.code, "last_error": run.c.error, "history": noted(m, what, **entry)}
+
+
+def _followed(t: Tables, ended: CTE) -> Select[Any]:
+    """Write what follows, if the run was still ours."""
+    following = publish(t, exists(select(ended.c.id)))
+    return select(ended.c.id).add_cte(following.cte("following"))

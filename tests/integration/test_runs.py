@@ -1,0 +1,230 @@
+"""The runs of handed-over tasks against PostgreSQL: which copy begins, who may end it, and what is left on the row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, text
+
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.model import Step, Ticket, Verdict, content
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.runs import Begun, Run, Runs
+from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
+from tests.integration.conftest import Lease, after, bundle_of
+
+LATER = seconds_from_now(3600)
+HANDED: dict[str, Any] = {"attempts": 1, "lease": uuid4(), "handed_at": seconds_from_now(-5), "locked_until": LATER}
+SAME = content(b"{}", {})
+
+
+@pytest.fixture
+def runs(store: Store) -> Iterator[Runs]:
+    made = Runs(store.engine, store.settings)
+    yield made
+    made.close()
+
+
+def run_of(id: str) -> Run:
+    return Run(id, str(uuid4()))
+
+
+def begun(runs: Runs, id: str, hold: float = 60) -> Run:
+    run = run_of(id)
+    assert runs.begin(run, SAME, hold, "worker") is not None
+    return run
+
+
+class TestHandOver:
+    def test_the_row_stays_and_waits_for_its_run(self, store: Store, rows: Rows, lease: Lease) -> None:
+        bundle = lease()
+        [ticket] = after(store.begin(bundle))
+        assert store.settle(bundle.lease, "orders", [Verdict(ticket, Step.HANDED, 100)]) == {ticket.id}
+        row = rows.one(ticket.id)
+        assert (row.begun, row.attempts, str(row.lease)) == (False, 1, bundle.lease)
+        assert 95 < (row.locked_until - row.handed_at).total_seconds() <= 100
+        assert rows.state(ticket.id) == "handed over"
+        assert store.claim({"orders": 10}, str(uuid4())) == []
+
+    def test_a_recall_leaves_it_alone(self, store: Store, rows: Rows) -> None:
+        [id] = rows.insert(payload=b"{}", locked_by="gone", **HANDED)
+        assert (store.recall(), store.recall("gone")) == (0, 0)
+        assert rows.state(id) == "handed over"
+
+    def test_it_waits_twice_as_long_after_each_time_that_nobody_began(
+        self, store: Store, rows: Rows, lease: Lease
+    ) -> None:
+        [id] = rows.insert(**HANDED | {"locked_until": seconds_from_now(-1)})
+        waits = []
+        for _ in range(9):
+            bundle = lease(0)
+            [ticket] = after(store.begin(bundle))
+            store.settle(bundle.lease, "orders", [Verdict(ticket, Step.HANDED, 100)])
+            row = rows.one(id)
+            assert (row.last_error_code, row.attempts) == ("not_started", 1)
+            waits.append(round((row.locked_until - row.handed_at).total_seconds() / 100))
+            rows.change([id], locked_until=seconds_from_now(-1))
+        assert waits == [2, 4, 8, 16, 32, 64, 64, 64, 64]
+
+    def test_an_outage_of_the_broker_does_not_make_it_wait_longer(self, store: Store, rows: Rows, lease: Lease) -> None:
+        bundle = lease(outages=4, last_error_code="connection")
+        [ticket] = after(store.begin(bundle))
+        store.settle(bundle.lease, "orders", [Verdict(ticket, Step.HANDED, 100)])
+        row = rows.one(ticket.id)
+        assert row.outages == 0
+        assert (row.locked_until - row.handed_at).total_seconds() < 101
+
+
+class TestBegin:
+    def test_the_first_copy_gets_the_run(self, runs: Runs, rows: Rows) -> None:
+        [id] = rows.insert(payload=b"{}", key="k", **HANDED)
+        assert runs.begin(run_of(id), SAME, 60) == Begun(1, "orders", "k")
+        assert runs.begin(run_of(id), SAME, 60) is None
+        assert rows.state(id) == "running"
+        assert runs.whereabouts(id) == ("running", rows.one(id).locked_by)
+
+    def test_before_the_relay_has_settled(self, store: Store, runs: Runs, rows: Rows, lease: Lease) -> None:
+        bundle = lease(payload=b"{}")
+        [ticket] = after(store.begin(bundle))
+        run = begun(runs, ticket.id)
+        assert store.settle(bundle.lease, "orders", [Verdict(ticket, Step.HANDED, 100)]) == set()
+        assert rows.state(ticket.id) == "running"
+        assert runs.done(run)
+
+    @pytest.mark.parametrize(
+        "columns",
+        [{}, {"lease": uuid4(), "locked_until": LATER}, {"status": "dead"}, {"attempts": 1, "locked_until": LATER}],
+        ids=["pending", "claimed", "dead", "waits for a retry"],
+    )
+    def test_nothing_else_begins(self, runs: Runs, rows: Rows, columns: dict[str, Any]) -> None:
+        [id] = rows.insert(payload=b"{}", **columns)
+        before = rows.one(id)
+        assert runs.begin(run_of(id), SAME, 60) is None
+        assert rows.one(id) == before
+
+    def test_a_copy_that_says_something_else_does_not(self, runs: Runs, rows: Rows) -> None:
+        envelope = {"celery-message": '{"retries": 1}'}
+        [id] = rows.insert(payload=b"{}", headers=envelope, **HANDED)
+        assert runs.begin(run_of(id), SAME, 60) is None
+        assert runs.begin(run_of(id), content(b"{}", envelope), 60) is not None
+
+    def test_past_its_time_it_may_until_the_claim_takes_it(self, runs: Runs, store: Store, rows: Rows) -> None:
+        ids = rows.insert(2, payload=b"{}", **HANDED | {"locked_until": seconds_from_now(-1)})
+        begun(runs, ids[0])
+        [claimed] = store.claim({"orders": 10}, str(uuid4()))
+        assert (claimed.id, claimed.cause, claimed.attempts, claimed.alone) == (ids[1], "not_started", 0, False)
+        assert runs.begin(run_of(ids[1]), SAME, 60) is None
+
+    def test_a_row_that_is_not_there_is_said_to_be_unknown(self, runs: Runs) -> None:
+        assert runs.begin(run_of(str(uuid4())), SAME, 60) is None
+        assert runs.whereabouts(str(uuid4())) is None
+
+
+class TestRun:
+    def test_is_renewed_with_its_own_token_only(self, runs: Runs, rows: Rows) -> None:
+        ids = rows.insert(2, payload=b"{}", **HANDED)
+        mine, lost = (begun(runs, id, 1) for id in ids)
+        other = Run(lost.id, str(uuid4()))
+        assert runs.renew({mine: 100, other: 100}) == {mine.id}
+        assert runs.lose([other]) == set()
+
+    def test_of_a_lost_worker_is_sent_again_and_its_attempt_counts(self, runs: Runs, store: Store, rows: Rows) -> None:
+        [id] = rows.insert(payload=b"{}", **HANDED)
+        run = begun(runs, id)
+        assert runs.lose([run]) == {id}
+        [claimed] = store.claim({"orders": 10}, str(uuid4()))
+        assert (claimed.cause, claimed.attempts, claimed.alone) == ("worker_lost", 1, False)
+        row = rows.one(id)
+        assert (row.last_error_code, row.handed_at, row.begun) == ("worker_lost", None, False)
+        assert "worker" in row.last_error
+        assert not runs.done(run)
+        assert runs.renew({run: 60}) == set()
+
+    def test_that_keeps_losing_its_worker_dies(self, runs: Runs, store: Store, rows: Rows) -> None:
+        [id] = rows.insert(payload=b"{}", **HANDED | {"attempts": store.settings.destinations["orders"].max_attempts})
+        runs.lose([begun(runs, id)])
+        [claimed] = store.claim({"orders": 10}, str(uuid4()))
+        assert (claimed.status, claimed.code) == ("dead", "worker_lost")
+
+    def test_at_its_last_attempt_it_may_wait_in_the_broker_for_long(self, store: Store, rows: Rows) -> None:
+        most = store.settings.destinations["orders"].max_attempts
+        rows.insert(**HANDED | {"attempts": most, "locked_until": seconds_from_now(-1)})
+        [claimed] = store.claim({"orders": 10}, str(uuid4()))
+        assert (claimed.status, claimed.attempts) == ("pending", most - 1)
+
+
+class TestEnd:
+    def test_done_moves_the_row_and_writes_what_follows(self, runs: Runs, rows: Rows) -> None:
+        [id] = rows.insert(payload=b"{}", **HANDED)
+        run = begun(runs, id)
+        following = {"id": str(uuid4()), "event_type": "next", "destination": "orders", "text": "{}",
+                     "content_type": "application/json"}  # fmt: skip
+        assert runs.done(run, [following])
+        assert not runs.done(run, [following | {"id": str(uuid4())}])
+        [row], [next_one] = rows.archived(), rows.hot()
+        assert (row.state, row.attempts, row.locked_by, row.last_error_code) == ("sent", 1, "worker", None)
+        assert str(next_one.id) == following["id"]
+        assert runs.whereabouts(id) == ("sent", "worker")
+
+    def test_a_task_that_asked_not_to_be_recorded_is_discarded(self, runs: Runs, rows: Rows) -> None:
+        [id] = rows.insert(payload=b"{}", **HANDED)
+        assert runs.discard(begun(runs, id), "revoked", "by a person\0")
+        [row] = rows.archived()
+        assert (row.state, row.last_error_code, row.last_error) == ("discarded", "revoked", "by a person\\0")
+
+    def test_failed_for_good_is_a_dead_letter(self, runs: Runs, rows: Rows) -> None:
+        [id] = rows.insert(payload=b"{}", **HANDED)
+        assert runs.dead(begun(runs, id), "ValueError", "no such order", "Traceback …")
+        row = rows.one(id)
+        assert (row.status, row.lease, row.begun, row.handed_at) == ("dead", None, False, None)
+        assert (row.last_error_code, row.last_error) == ("ValueError", "no such order")
+        assert row.history[-1]["traceback"] == "Traceback …"
+
+    def test_its_own_retry_is_due_later_and_says_what_the_new_copy_says(
+        self, runs: Runs, store: Store, rows: Rows
+    ) -> None:
+        [id] = rows.insert(payload=b"{}", **HANDED)
+        run = begun(runs, id)
+        envelope = {"celery-message": "retries 1"}
+        copy = {"text": "[1]", "headers": envelope, "content_type": "application/json"}
+        assert runs.retry(run, copy, 100, "OSError", "busy")
+        row = rows.one(id)
+        assert (row.payload, row.headers, row.attempts, row.lease, row.handed_at) == (b"[1]", envelope, 0, None, None)
+        assert row.last_error_code == "OSError"
+        assert rows.state(id) == "scheduled"
+        rows.change([id], locked_until=seconds_from_now(-1))
+        lease = str(uuid4())
+        bundle = bundle_of(store.claim({"orders": 10}, lease), lease)
+        [ticket] = after(store.begin(bundle))
+        store.settle(lease, "orders", [Verdict(Ticket(ticket.id, ticket.attempt, ""), Step.HANDED, 100)])
+        assert runs.begin(run_of(id), SAME, 60) is None, "a copy from before the retry"
+        assert runs.begin(run_of(id), content(b"[1]", envelope), 60) == Begun(1, "orders", None)
+
+    def test_a_copy_that_was_put_back_may_begin_again(self, runs: Runs, rows: Rows) -> None:
+        [id] = rows.insert(payload=b"{}", **HANDED)
+        run = begun(runs, id)
+        assert runs.requeue(run, 100)
+        assert not runs.done(run)
+        assert rows.state(id) == "handed over"
+        assert runs.done(begun(runs, id))
+
+    def test_a_lease_that_ran_out_does_not_end_a_run_that_nobody_took(self, runs: Runs, rows: Rows) -> None:
+        [id] = rows.insert(payload=b"{}", **HANDED)
+        run = begun(runs, id, 0.05)
+        eventually(lambda: rows.state(id) == "retrying")
+        assert runs.done(run)
+
+
+def test_each_outbox_has_an_identity_that_stays(
+    new_store: MakeStore, rows: Rows, runs: Runs, connection: Connection, schema: str
+) -> None:
+    found = runs.identity()
+    assert found == runs.identity()
+    other = f"{schema}_other"
+    with connection.begin() as transaction:
+        upgrade(connection, other)
+        assert str(connection.scalar(text(f"SELECT {other}.outbox_identity()"))) != found
+        transaction.rollback()
