@@ -240,6 +240,20 @@ class ArchiveNotVerified(OutboxError):
     storage."""
 
 
+class ArchiveUnreadable(OutboxError):
+    """The exported file {place} could not be read: {reason}. Nothing was replayed from it. Check that it is a file of
+    `outbox-tasks export`, and whole."""
+
+
+class DayDropped(OutboxError):
+    """{day} of the archive was dropped while its messages were being replayed. If it was exported, replay the rest from
+    its file, with --file."""
+
+
+class ReplayRefused(OutboxError):
+    """The replay was refused: {reason}."""
+
+
 class DayNotOver(OutboxError):
     """{day} can't be exported: rows may still be added to it. A day (UTC) can be exported an hour after its end."""
 

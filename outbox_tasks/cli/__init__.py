@@ -39,6 +39,7 @@ SECTIONS = {
         "show": "Show everything about one message, its history and its payload.",
         "errors": "Show the errors of the dead letters, in groups.",
         "redrive": "Send dead letters again.",
+        "replay": "Send messages of the archive again.",
         "discard": "Give messages up.",
         "edit": "Mend the payload of a dead letter, in $EDITOR or from a file.",
     },

@@ -53,14 +53,15 @@ def opened(t: Tables) -> ReturningInsert[Any]:
     )
 
 
-def counted(t: Tables, changed: FromClause) -> CTE:
-    """Add the number of rows of `changed` to an entry. Parameter: entry (its seq)."""
+def counted(t: Tables, changed: FromClause, facts: ColumnElement[Any] | None = None) -> CTE:
+    """Add the number of rows of `changed` to an entry, and these facts. Parameter: entry (its seq)."""
     a = t.audit
     count = select(func.count()).select_from(changed).scalar_subquery()
+    more = {} if facts is None else {"facts": a.c.facts.op("||")(facts)}
     return (
         update(a)
         .where(a.c.seq == bindparam("entry", type_=BigInteger))
-        .values(count=a.c.count + count)
+        .values(count=a.c.count + count, **more)
         .returning(a.c.seq)
         .cte("audited")
     )
@@ -90,6 +91,11 @@ def recorded(t: Tables, action: str, target: ColumnElement[Any], cause: FromClau
 def entries(t: Tables) -> Select[Any]:
     """The latest acts, the last one first. Parameter: size."""
     return _shown(t).order_by(t.audit.c.seq.desc()).limit(bindparam("size", type_=Integer))
+
+
+def entry(t: Tables) -> Select[Any]:
+    """One act. Parameter: entry (its seq)."""
+    return _shown(t).where(t.audit.c.seq == bindparam("entry", type_=BigInteger))
 
 
 def about(t: Tables) -> Select[Any]:

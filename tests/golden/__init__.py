@@ -30,6 +30,7 @@ from outbox_tasks.database import (
 )
 from outbox_tasks.database.schema import tables
 from outbox_tasks.operating import audit, counts, pauses
+from outbox_tasks.operating.archive import replay_statements
 from outbox_tasks.operating.archive import statements as archive
 from outbox_tasks.operating.doctor import statements as doctor
 from outbox_tasks.operating.messages import act_statements, find_statements
@@ -170,12 +171,18 @@ def current() -> dict[str, str]:
         "next_dead_of_group": act_statements.next_dead(t, "group"),
         "next_dead_counted": act_statements.next_dead(t, "group", counted=True),
         "next_waiting": act_statements.next_waiting(t),
+        "replay": replay_statements.replay(t),
+        "replay_kinds": replay_statements.kinds(past),
+        "replay_chosen": replay_statements.chosen(past),
+        "replay_named": replay_statements.named(t),
+        "replay_originals": replay_statements.originals(past),
         "redrive": act_statements.redrive(t),
         "discard": act_statements.discard(t, archive=True),
         "discard_delete": act_statements.discard(t, archive=False),
         "edit": act_statements.edit(t),
         "audit_opened": audit.opened(t),
         "audit_closed": audit.closed(t),
+        "audit_entry": audit.entry(t),
         "audit_entries": audit.entries(t),
         "audit_about": audit.about(t),
         "audit_former": audit.former(t),

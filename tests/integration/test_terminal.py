@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import insert
@@ -60,6 +61,9 @@ def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     paused = {"paused_at": now, "paused_by": EVIL, "paused_why": EVIL}
     queues = {"queues": ["outbox.claim", EVIL], "pool": EVIL, "concurrency": 1}
     with rows.engine.begin() as connection:
+        connection.execute(
+            insert(t.archive).values(id=uuid4(), seq=1, attempts=1, created_at=now, state="sent", **hostile)
+        )
         connection.execute(insert(t.destinations).values(name=EVIL, **states))
         connection.execute(insert(t.destinations).values(name="orders", **paused))
         connection.execute(
@@ -97,6 +101,7 @@ def commands(dead: str) -> list[list[str]]:
         ["list"], ["show", dead], ["errors"], ["keys"], ["status"], ["alerts"], ["audit"], ["health", "--worker", "x"],
         ["doctor", "--only", "keys_blocked", "--only", "dead_letters", "--only", "breaker_open", "--only", "stale"],
         ["redrive", dead, "--dry-run"], ["redrive", "--all", "--dry-run"], ["discard", "--all", "--dry-run"],
+        ["replay", "--all", "--dry-run"],
         ["list", "--destination", f"{EVIL}?"], ["resume", EVIL], ["pause", EVIL], ["drain"],
     ]  # fmt: skip
 

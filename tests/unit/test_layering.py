@@ -27,7 +27,9 @@ def test_only_the_database_the_migrations_and_the_sessions_execute_sql() -> None
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in ("execute", "exec_driver_sql", "scalar", "scalars")
     }
-    assert {name for name in found if not name.startswith(("local/", "destinations/", "testing/"))} == {
+    # The last sorts the rows of files in a temporary SQLite database.
+    elsewhere = ("local/", "destinations/", "testing/", "operating/archive/replay_files.py")
+    assert {name for name in found if not name.startswith(elsewhere)} == {
         "database/connection.py",
         "migrations/__init__.py",
         "writing/transactions.py",

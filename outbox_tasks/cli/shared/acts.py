@@ -83,7 +83,7 @@ def act_on_ids(store: Store, action: Action, states: tuple[str, ...], ids: list[
             echo_json({"dry_run": True, "messages": [{"id": id, "state": found.get(str(id))} for id in ids]})
         return
     if not options.yes:
-        click.confirm(f"{action.capitalize()} {_messages(len(ids))}?", abort=True)
+        click.confirm(f"{action.capitalize()} {messages(len(ids))}?", abort=True)
     target = str(ids[0]) if len(ids) == 1 else None
     facts = {} if target else {"named": len(ids)}
     operator = Operator(store, options.who, options.why)
@@ -113,7 +113,7 @@ def act_on_filter(
         return
     if not options.yes:
         first = f"the first {options.limit:,} of " if options.limit and options.limit < plan.count else ""
-        click.confirm(f"{action.capitalize()} {first}{_messages(plan.count, plan.more)}?", abort=True)
+        click.confirm(f"{action.capitalize()} {first}{messages(plan.count, plan.more)}?", abort=True)
     chosen = islice(operator.chosen(wanted, plan.until), options.limit)
     facts = {**wanted.facts, **({"limit": options.limit} if options.limit else {})}
     total = options.limit if plan.more else min(plan.count, options.limit or plan.count)
@@ -132,7 +132,8 @@ def act_on_filter(
     _report(store, action, done, options)
 
 
-def _messages(count: int, more: bool = False) -> str:
+def messages(count: int, more: bool = False) -> str:
+    """A number of messages in words; `more`: there are more."""
     return many(count, "message", f"{count:,}+" if more else None)
 
 
@@ -141,13 +142,13 @@ def _show(plan: Plan, action: Action, store: Store) -> None:
         say(f"There is nothing to {action}.")
         return
     screen = console()
-    screen.print(_kinds(plan.kinds, screen.width))
+    screen.print(kinds_table(plan.kinds, screen.width))
     if action == "redrive":
         for name in sorted({kind.destination for kind in plan.kinds} - store.settings.destinations.keys()):
             say(f"{name!r} is not configured here: its messages would be dead again in an hour.", err=True)
 
 
-def _kinds(found: Sequence[Kind], width: int) -> Table:
+def kinds_table(found: Sequence[Kind], width: int) -> Table:
     """How many of each destination, event type, state and error, with an example of each."""
     from rich.text import Text
 
@@ -167,7 +168,7 @@ def _report(store: Store, action: Action, done: Done, options: ActOptions) -> No
         missed = [{"id": id, "state": states.get(str(id))} for id in done.missed]
         echo_json({DONE[action]: done.count, "stopped": done.stopped, "missed": missed, "audit": done.entry})
     else:
-        say(f"{_messages(done.count)} {DONE[action]}{', then it was stopped' if done.stopped else ''}.")
+        say(f"{messages(done.count)} {DONE[action]}{', then it was stopped' if done.stopped else ''}.")
         for id in done.missed:
             state = states.get(str(id))
             say(f"{id} was not: it is {state}." if state else f"{id} was not: there is no such message.", err=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import DateTime, cast, literal
 from sqlalchemy.sql import Executable
 
+from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.archive import statements
 from outbox_tasks.operating.archive.export import Day
 from outbox_tasks.relay.store import Store
@@ -52,15 +53,25 @@ def ended_days(store: Store, older_than: timedelta) -> EndedDays:
     """The days (UTC) that are wholly older, by the database's clock."""
     found = store.rows(statements.partitions(store.tables), {})
     before = (found[0].now.astimezone(UTC) - max(older_than, MARGIN)).date()
-    days, rest = [], []
+    ended = [day for _, day in _days(store, found) if day.day < before]
+    return EndedDays(before, sorted(ended, key=lambda one: (not one.whole, one.day)))
+
+
+def attached_days(database: Database) -> list[Day]:
+    """All days of the archive, the oldest first. Rows that a day has in the default partition come second."""
+    days = _days(database, database.rows(statements.partitions(database.tables), {}))
+    return sorted((day for attached, day in days if attached), key=lambda one: (one.day, not one.whole))
+
+
+def _days(database: Database, found: Iterable[Any]) -> Iterator[tuple[bool, Day]]:
+    """The days of partitions, and whether these are attached. `found`: rows of `statements.partitions`."""
     for row in found:
-        table = statements.partition(store.tables, row.name)
+        table = statements.partition(database.tables, row.name)
         if row.name == statements.DEFAULT:
-            default = Day(before, table, row.pages, whole=False)
-            rest = [default._replace(day=day) for day in _days_of(store, default) if day < before]
-        elif (day := day_of(row.name, row.since, row.until)) and day < before:
-            days.append(Day(day, table, row.pages))
-    return EndedDays(before, sorted(days, key=lambda one: one.day) + rest)
+            default = Day(row.now.date(), table, row.pages, whole=False)
+            yield from ((True, default._replace(day=day)) for day in _days_of(database, default))
+        elif day := day_of(row.name, row.since, row.until):
+            yield row.attached, Day(day, table, row.pages)
 
 
 def prepare(store: Store) -> int:
@@ -142,9 +153,9 @@ def day_of(name: str, since: datetime | None, until: datetime | None) -> date | 
     return start.date() if (start.hour, start.minute, start.second, start.microsecond) == (0, 0, 0, 0) else None
 
 
-def _days_of(store: Store, table: Day) -> list[date]:
+def _days_of(database: Database, table: Day) -> list[date]:
     """The days whose rows are in a table, the oldest first."""
     statement, found = statements.days(table.table), set()
     for span in table.spans():
-        found |= {row.day.date() for row in store.rows(statement, {**span, "since": EARLIEST, "until": LATEST})}
+        found |= {row.day.date() for row in database.rows(statement, {**span, "since": EARLIEST, "until": LATEST})}
     return sorted(found)

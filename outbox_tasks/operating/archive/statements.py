@@ -120,7 +120,7 @@ def _between() -> list[ColumnElement[bool]]:
     return [place >= first, place < last]
 
 
-def _within(p: Table) -> list[ColumnElement[bool]]:
+def within(p: Table) -> list[ColumnElement[bool]]:
     """Parameters: as for `_between`; since, until."""
     return [
         *_between(),
@@ -130,16 +130,16 @@ def _within(p: Table) -> list[ColumnElement[bool]]:
 
 
 def days(p: Table) -> Executable:
-    """The days (UTC) that have rows in a range of pages. Parameters: as for `_within`."""
+    """The days (UTC) that have rows in a range of pages. Parameters: as for `within`."""
     day = func.date_trunc("day", func.timezone("UTC", p.c.finished_at)).label("day")
-    return select(day).where(*_within(p)).distinct()
+    return select(day).where(*within(p)).distinct()
 
 
 def lots(p: Table) -> Executable:
     """Divides a range of pages into lots: the first and the last place of each. A lot has at most `LOT` bytes of
-    payload and one row more. Reads no payload. Parameters: as for `_within`."""
+    payload and one row more. Reads no payload. Parameters: as for `within`."""
     so_far = func.sum(func.octet_length(p.c.payload), type_=BigInteger).over(order_by=place)
-    row = select(place.label("place"), (so_far // literal_column(str(LOT), BigInteger)).label("lot")).where(*_within(p))
+    row = select(place.label("place"), (so_far // literal_column(str(LOT), BigInteger)).label("lot")).where(*within(p))
     placed = row.subquery("placed")
     ends = {"first": func.min(placed.c.place), "last": func.max(placed.c.place)}
     found = select(*(cast(end, Text).label(name) for name, end in ends.items()))
@@ -148,15 +148,15 @@ def lots(p: Table) -> Executable:
 
 def rows(p: Table) -> Executable:
     """The rows of a lot, as they are written to files. Parameters: first and last (both included), since, until."""
-    *rest, _, since, until = _within(p)
+    *rest, _, since, until = within(p)
     last = place <= cast(bindparam("last", type_=Text), Tid)
-    return select(*(_shown(p, name).label(name) for name in COLUMNS)).where(*rest, last, since, until)
+    return select(*(as_written(p, name).label(name) for name in COLUMNS)).where(*rest, last, since, until)
 
 
 def measured(p: Table) -> Executable:
     """The number of rows in a range of pages, and the sum of their digests: see `archive.files.measured`.
-    Parameters: as for `_within`."""
-    shown = select(*(_shown(p, name).label(name) for name in COLUMNS)).where(*_within(p)).subquery("shown")
+    Parameters: as for `within`."""
+    shown = select(*(as_written(p, name).label(name) for name in COLUMNS)).where(*within(p)).subquery("shown")
     texts = (cast(shown.c[name], Text) for name in COLUMNS if name != "payload")
     # Each with its length before it, so that no two rows look alike.
     framed = reduce(add, (func.coalesce(cast(func.length(text), Text) + COLON + text, NONE) for text in texts))
@@ -166,7 +166,7 @@ def measured(p: Table) -> Executable:
     return select(func.count().label("rows"), total.label("total")).select_from(shown)
 
 
-def _shown(p: Table, name: str) -> ColumnElement[Any]:
+def as_written(p: Table, name: str) -> ColumnElement[Any]:
     """A column as it is written to files: text, integer or bytes."""
     if COLUMNS[name] == "time":
         bounded = func.least(func.greatest(p.c[name], FIRST), LAST)
@@ -175,8 +175,8 @@ def _shown(p: Table, name: str) -> ColumnElement[Any]:
 
 
 def remove(p: Table) -> Delete:
-    """Delete the rows of a day in a range of pages. Parameters: as for `_within`."""
-    return delete(p).where(*_within(p))
+    """Delete the rows of a day in a range of pages. Parameters: as for `within`."""
+    return delete(p).where(*within(p))
 
 
 def move(t: Tables, p: Table) -> Executable:

@@ -151,7 +151,8 @@ class Lookup:
         rows = self._database.rows(find_statements.everything(self._tables), {"id": id})
         if not rows:
             return None
-        message = dict(rows[0]._mapping)
+        # A replay writes a message again under the same id: the one that waits, or else the last one.
+        message = dict(max(rows, key=lambda row: (row.finished_at is None, row.finished_at))._mapping)
         message["ahead"] = None
         if message["key"] is not None and message["state"] in WAITING:
             place = {name: message[name] for name in ("destination", "key", "seq")}
@@ -176,7 +177,9 @@ class Lookup:
 
     def states(self, ids: list[UUID]) -> dict[str, str]:
         """The states of these messages, by id."""
-        return {row.id: row.state for row in self._database.rows(find_statements.states(self._tables), {"ids": ids})}
+        found = self._database.rows(find_statements.states(self._tables), {"ids": ids})
+        # If a message was replayed, its copy that waits comes first, and counts.
+        return {row.id: row.state for row in reversed(found)}
 
     def groups(self, destination: str | None = None) -> tuple[list[dict[str, Any]], bool]:
         """The error groups of the dead letters, the largest first; and whether these are all."""

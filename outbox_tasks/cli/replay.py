@@ -1,0 +1,136 @@
+"""`outbox-tasks replay`: send messages of the archive again."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import click
+
+from outbox_tasks.cli.shared.acts import kinds_table, messages, progress, stoppable
+from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options
+from outbox_tasks.cli.shared.output import console, echo_json, say
+from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.operating.archive import replay_files
+from outbox_tasks.operating.archive.replay import Replay, Replayer
+from outbox_tasks.operating.messages.acts import Done, Plan
+from outbox_tasks.operating.messages.find import ARCHIVED, Filter
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg] # generic only in newer releases of click
+    """A time as in ISO 8601; without a zone: UTC."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a time: write 2026-11-22, or 2026-11-22T15:30 (in UTC)", param, ctx)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@click.command()
+@click.argument("ids", nargs=-1, type=click.UUID)
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    metavar="URL",
+    help="Of these exported files, not of the archive; may have *, and may be given again.",
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(ARCHIVED),
+    help="Only this state; may be given again. Without it: sent.",
+)
+@filter_options
+@click.option("--since", type=Moment(), metavar="TIME", help="Sent from then on: 2026-11-22, 2026-11-22T15:30 (UTC).")
+@click.option("--until", type=Moment(), metavar="TIME", help="Sent until then.")
+@click.option("--all", "everything", is_flag=True, help="All of them.")
+@click.option("--to", metavar="NAME", help="To this destination, not to that of each message.")
+@click.option("--new-ids", is_flag=True, help="Consumers take them as new messages, not as repetitions.")
+@click.option("--limit", type=click.IntRange(1), help="At most this many.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="This many a second.")
+@click.option("--resume", "entry", type=int, metavar="NO", help="Go on with a replay that was stopped: its audit no.")
+@act_options
+def replay(
+    ids: tuple[UUID, ...], entry: int | None, rate: float | None, options: ActOptions, **given: Any
+) -> None:  # fmt: skip
+    """Send messages of the archive again: these IDS, or all that match the filters.
+
+    Copies are written behind all that waits, in their old order. They have the headers `replayed` and `replayed-id`.
+    A copy keeps its id, so that consumers drop what they have; with --new-ids they take all of it again. Ctrl-C stops
+    after the current batch, and --resume goes on there. Exit code 1 if it was stopped.
+    """
+    chosen = any(value for value in (ids, *given.values()))
+    if entry is not None and chosen:
+        raise click.UsageError("--resume takes its filters from the audit: give only --rate with it")
+    with open_store() as store:
+        wanted = _wanted(ids, **given) if entry is None else Replay(Filter())
+        replayer = Replayer(store, options.who, options.why, wanted, entry)
+        plan = replayer.planned()
+        total = plan.count if replayer.left is None else min(plan.count, replayer.left)
+        if not options.as_json:
+            _show(plan)
+        if options.dry_run or not total:
+            if options.as_json:
+                kinds = [{name: value for name, value in asdict(kind).items() if name != "code"} for kind in plan.kinds]
+                echo_json({"dry_run": options.dry_run, "count": plan.count, "kinds": kinds})
+            return
+        if not options.yes:
+            first = f"the first {total:,} of " if total < plan.count else ""
+            to = f" to {replayer.wanted.to}" if replayer.wanted.to else ""
+            click.confirm(f"Replay {first}{messages(plan.count)}{to}?", abort=True)
+        with stoppable() as stop, progress(total, replace(options, rate=rate)) as moved:
+            done = replayer.replay(rate, stop, moved)
+    _report(done, bool(ids), options)
+
+
+def _wanted(
+    ids: tuple[UUID, ...],
+    files: tuple[str, ...],
+    states: tuple[str, ...],
+    error: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    everything: bool,
+    to: str | None,
+    new_ids: bool,
+    limit: int | None,
+    **filters: Any,
+) -> Replay:
+    filtered = any(value is not None for value in (error, since, until, *filters.values())) or bool(files or states)
+    if ids and (everything or filtered or limit):
+        raise click.UsageError("give IDS, or filters, not both")
+    if not (ids or everything or filtered):
+        raise click.UsageError("say which messages to replay: IDS, filters such as --since, or --all")
+    wanted = as_filter(states or ("sent",), error, **filters)
+    named = tuple(one for url in files for one in replay_files.found(url))
+    return Replay(wanted, since, until, tuple(dict.fromkeys(ids)), named, to, new_ids, limit)
+
+
+def _show(plan: Plan) -> None:
+    if plan.count:
+        screen = console()
+        screen.print(kinds_table(plan.kinds, screen.width))
+    else:
+        say("There is nothing to replay.")
+
+
+def _report(done: Done, named: bool, options: ActOptions) -> None:
+    if options.as_json:
+        shown = {"replayed": done.count, "waiting": len(done.missed), "stopped": done.stopped, "audit": done.entry}
+        echo_json(shown)
+    else:
+        say(f"{messages(done.count)} replayed{', then it was stopped' if done.stopped else ''}.")
+        if done.missed:
+            say(f"{messages(len(done.missed))} of the same id wait already: not replayed.", err=True)
+        if done.stopped and not named:
+            say(f"To go on: outbox-tasks replay --resume {done.entry}", err=True)
+    if done.stopped:
+        raise SystemExit(1)

@@ -1,0 +1,170 @@
+"""Replays messages: writes copies of archived ones, which the relay then sends like any other message.
+
+Each lot of copies is one statement. It also counts them in the audit, and notes there how far the replay got. So a
+replay that was stopped, or killed, goes on behind the last lot.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from math import ceil
+from threading import Event
+from typing import Any, Self
+from uuid import UUID
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.errors import ReplayRefused
+from outbox_tasks.operating import audit
+from outbox_tasks.operating.archive import replay_files, replay_statements
+from outbox_tasks.operating.archive.replay_copy import Copier
+from outbox_tasks.operating.archive.replay_sources import Days, Named, Place, Source, Span
+from outbox_tasks.operating.messages.acts import BATCH, STEPS, Done, Kind, Operator, Plan
+from outbox_tasks.operating.messages.find import Filter
+
+EVER = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is to be replayed, and how."""
+
+    filter: Filter
+    since: datetime | None = None
+    """Only messages that were sent from then on."""
+    until: datetime | None = None
+    """Only messages that were sent until then."""
+    ids: tuple[UUID, ...] = ()
+    """Only these; the filters don't apply."""
+    files: tuple[str, ...] = ()
+    """Exported files, in place of the archive."""
+    to: str | None = None
+    """Another destination than that of each message."""
+    new_ids: bool = False
+    limit: int | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """For the audit: all that `resumed` needs."""
+        own = {
+            **{name: time.isoformat() for name in ("since", "until") if (time := getattr(self, name))},
+            **{name: value for name in ("to", "new_ids", "limit") if (value := getattr(self, name))},
+            "files": [replay_files.shown(url) for url in self.files],
+            "named": len(self.ids),
+        }
+        chosen = {} if self.ids else self.filter.facts
+        return {**chosen, **{name: value for name, value in own.items() if value}}
+
+    @classmethod
+    def resumed(cls, facts: dict[str, Any], seconds: float) -> Self:
+        """What an entry of the audit recorded, so many seconds ago."""
+        own = {name: facts[name] for name in ("to", "new_ids", "limit") if name in facts}
+        since, until = (datetime.fromisoformat(facts[name]) if name in facts else None for name in ("since", "until"))
+        ages = {name: facts[name] + seconds for name in ("older_than", "newer_than") if name in facts}
+        exact = {name: facts[name] for name in ("destination", "event_type", "key", "code") if name in facts}
+        wanted = Filter(states=tuple(facts["states"]), **exact, **ages)
+        return cls(wanted, since, until, files=tuple(facts.get("files", ())), **own)
+
+
+class Replayer(Operator):
+    """A person who replays messages. Raises `ReplayRefused`, or what the files raise, before anything is written."""
+
+    def __init__(self, database: Database, who: str, why: str | None, wanted: Replay, entry: int | None = None) -> None:
+        """`entry`: go on with this replay of the audit, in place of `wanted`."""
+        super().__init__(database, who, why)
+        self._entry, self._after, self._passed = entry, Place(), 0
+        self._began = now = self._now()[0]
+        if entry is not None:
+            wanted = self._resumed(entry, now)
+        # Without a bound it could meet its own copies in the archive.
+        self.wanted = wanted = replace(wanted, until=min(wanted.until or now, now))
+        self._check_destination(wanted.to)
+        self._source = self._opened(Span(wanted.since or EVER, wanted.until or now))
+
+    def _resumed(self, entry: int, now: datetime) -> Replay:
+        found = self._database.rows(audit.entry(self._tables), {"entry": entry})
+        if not found or found[0].action != "replay" or "named" in found[0].facts:
+            raise ReplayRefused(reason=f"no. {entry} of `outbox-tasks audit` is no replay that can go on")
+        facts, self._began = found[0].facts, found[0].at
+        if place := facts.get("place"):
+            self._passed, self._after = place["passed"], Place(place["part"], place["seq"], place["id"])
+        return Replay.resumed(facts, (now - found[0].at).total_seconds())
+
+    def _opened(self, span: Span) -> Source:
+        wanted = self.wanted
+        if wanted.files:
+            return replay_files.read(wanted.files, wanted.filter, span)
+        if not wanted.ids:
+            return Days(self._database, wanted.filter, span)
+        source = Named(self._database, wanted.ids)
+        if source.missing:
+            some = ", ".join(map(str, source.missing[:3]))
+            raise ReplayRefused(reason=f"{len(source.missing)} of the messages are not in the archive: {some}")
+        return source
+
+    def planned(self) -> Plan:
+        """Counts what would be replayed, at most up to the limit."""
+        kinds: dict[tuple[str, str, str], Kind] = {}
+        for row in self._source.kinds(self._after):
+            self._check_destination(self.wanted.to or row.destination, takes_tasks=row.task)
+            kind = Kind(row.destination, row.event_type, row.state, None, row.id)
+            kinds.setdefault((kind.destination, kind.event_type, kind.state), kind).count += row.count
+        found = sorted(kinds.values(), key=lambda kind: -kind.count)
+        return Plan(self._began, sum(kind.count for kind in found), kinds=found)
+
+    @property
+    def left(self) -> int | None:
+        """How many are left of the limit."""
+        return None if self.wanted.limit is None else max(0, self.wanted.limit - self._passed)
+
+    def _check_destination(self, name: str | None, *, takes_tasks: bool = False) -> None:
+        known = self._settings.destinations
+        if name is not None and name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise ReplayRefused(
+                reason=f"{name!r} is not a configured destination (known: {listed}); choose one by --to"
+            )
+        if name is not None and takes_tasks and known[name].scheme != "celery":
+            raise ReplayRefused(
+                reason=f"some of the messages are stored tasks, and {name!r} is no celery:// destination"
+            )
+
+    def replay(
+        self,
+        rate: float | None = None,
+        stop: Event | None = None,
+        progress: Callable[[int], object] = lambda count: None,
+    ) -> Done:
+        """Write the copies, lot by lot, `rate` of them a second, until `stop` is set. `missed`: the messages whose
+        copies wait already, and were not written again."""
+        stop = stop or Event()
+        if self._entry is None:
+            target = str(self.wanted.ids[0]) if len(self.wanted.ids) == 1 else None
+            self._entry = self._open_entry("replay", target, self.wanted.facts)
+        done = Done(self._entry)
+        copier = Copier(self.wanted.to, self.wanted.new_ids, self._entry, self._began)
+        size = BATCH if rate is None else min(BATCH, max(1, ceil(rate / STEPS)))
+        began, asked, left = time.monotonic(), 0, self.left
+        for place, lot in self._source.lots(self._after, size):
+            lot = lot if left is None else lot[: left - asked]
+            if not lot:
+                break
+            wait = began + asked / rate - time.monotonic() if rate else 0.0
+            if stop.wait(wait) if wait > 0 else stop.is_set():
+                done.stopped = True
+                break
+            asked += len(lot)
+            before = done.count
+            self._write([copier.copy(original) for original in lot], place, asked, done)
+            progress(done.count - before)
+        return done
+
+    def _write(self, copies: list[dict[str, Any]], place: Place, asked: int, done: Done) -> None:
+        reached = {"place": {**place._asdict(), "passed": self._passed + asked}}
+        parameters = {"row": json.dumps(copies), "place": reached, "entry": done.entry, **self._person}
+        written = {row.id for row in self._database.rows(replay_statements.replay(self._tables), parameters)}
+        done.count += len(written)
+        done.missed += [UUID(copy["of"]) for copy in copies if copy["id"] not in written]

@@ -1,0 +1,332 @@
+"""Archived messages are sent again: which, as what, in which order, and what remains of it when it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner, Result
+from sqlalchemy import Engine, Text, cast, func, literal, text
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.cli import outbox as command
+from outbox_tasks.errors import ReplayRefused
+from outbox_tasks.model import sibling
+from outbox_tasks.operating.archive import replay_sources
+from outbox_tasks.operating.archive.replay import Replay, Replayer
+from outbox_tasks.operating.messages.find import Filter, Lookup
+from outbox_tasks.operating.retention import export_days
+from outbox_tasks.relay.store import Store
+from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
+from tests.conftest import MakeSettings, MakeStore, Rows, eventually
+from tests.integration.archived import Archived
+from tests.integration.test_redrive import acts
+
+SENT = Filter(states=("sent",))
+
+
+@pytest.fixture
+def archived(rows: Rows, engine: Engine, schema: str) -> Archived:
+    return Archived(engine, schema)
+
+
+@pytest.fixture
+def store(new_store: MakeStore) -> Store:
+    return new_store(destinations={"orders": {"url": "a://b"}, "copies": {"url": "a://b"}})
+
+
+@pytest.fixture
+def run(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Runs `outbox-tasks` at the test's outbox."""
+    monkeypatch.chdir(tmp_path)
+    mine = store.settings
+    monkeypatch.setenv("OUTBOX_DATABASE_URL", str(mine.database_url))
+    monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(mine.database_schema))
+    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({n: {"url": "a://b"} for n in mine.destinations}))
+    return lambda *arguments, typed=None: CliRunner().invoke(command, ["replay", *arguments], input=typed)
+
+
+def told(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def replay(store: Store, wanted: Replay | None = None, entry: int | None = None, **how: Any) -> Any:
+    return Replayer(store, "ann", "they lost it", wanted or Replay(SENT), entry).replay(**how)
+
+
+class TestACopy:
+    def test_is_the_same_message_due_now_and_marked(self, store: Store, rows: Rows, archived: Archived) -> None:
+        archived.fill(archived.ago(1), key="k", headers={"tenant": "t1"}, aggregate_id="7", seq=literal(5))
+        [original] = rows.archived()
+        done = replay(store, Replay(SENT, ids=(original.id,)))
+        assert (done.count, done.missed, done.stopped) == (1, [], False)
+        [copy] = rows.hot()
+        for name in ("id", "event_type", "destination", "key", "payload", "content_type", "created_at", "aggregate_id"):
+            assert getattr(copy, name) == getattr(original, name), name
+        assert (copy.attempts, copy.priority, copy.latest) == (0, -1, False)
+        assert copy.deliver_at > original.finished_at  # max_age counts from here
+        mark = {"replayed": copy.headers["replayed"], "replayed-id": str(original.id)}
+        assert copy.headers == {"tenant": "t1", **mark}
+        assert datetime.now(UTC) - datetime.fromisoformat(mark["replayed"]) < timedelta(minutes=5)
+        [note] = copy.history
+        [act] = acts(rows)
+        assert (note["what"], note["by"], note["why"], note["entry"]) == ("replayed", "ann", "they lost it", act.seq)
+        assert (act.who, act.why, act.action, act.target, act.count) == (
+            "ann", "they lost it", "replay", str(original.id), 1,
+        )  # fmt: skip
+        lookup = Lookup(store)
+        one = lookup.one(original.id)
+        assert one is not None
+        assert (one["state"], lookup.states([original.id])) == ("pending", {str(original.id): "pending"})
+        assert len(store.claim({"orders": 10}, str(uuid4()))) == 1
+
+    def test_to_another_destination_has_the_id_that_the_event_would_have_there(
+        self, store: Store, rows: Rows, archived: Archived
+    ) -> None:
+        event = uuid4()
+        archived.fill(archived.ago(1), id=event)
+        archived.fill(archived.ago(1), headers={"eventid": str(event)}, id=sibling(event, "orders"))
+        assert replay(store, Replay(SENT, to="copies")).count == 1  # both are the same event
+        [copy] = rows.hot()
+        assert (copy.destination, copy.id) == ("copies", sibling(event, "copies"))
+        assert copy.headers["eventid"] == str(event)
+
+    def test_can_have_a_new_id(self, store: Store, rows: Rows, archived: Archived) -> None:
+        event = uuid4()
+        archived.fill(archived.ago(1), headers={"eventid": str(event)})
+        [original] = rows.archived()
+        for _ in range(2):
+            replay(store, Replay(SENT, new_ids=True))
+        copies = rows.hot()
+        assert len({original.id, *(copy.id for copy in copies)}) == 3
+        assert len({str(event), *(copy.headers["eventid"] for copy in copies)}) == 3
+        assert {copy.headers["replayed-id"] for copy in copies} == {str(original.id)}
+
+    def test_is_not_written_while_one_of_its_id_waits(self, store: Store, rows: Rows, archived: Archived) -> None:
+        archived.fill(archived.ago(1), 3)
+        ids = {row.id for row in rows.archived()}
+        assert replay(store, Replay(SENT, limit=1)).count == 1
+        done = replay(store)
+        assert (done.count, len(done.missed), {row.id for row in rows.hot()}) == (2, 1, ids)
+
+    @pytest.mark.parametrize("new_ids", [False, True])
+    def test_of_a_stored_task_tells_the_worker(
+        self, settings: MakeSettings, new_store: MakeStore, rows: Rows, engine: Engine, new_ids: bool
+    ) -> None:
+        store = new_store(destinations={"tasks": {"url": "celery://"}, "orders": {"url": "a://b"}})
+        app = Celery("shop", set_as_current=False)
+        with Session(engine) as session, session.begin():
+            result = Outbox(store.settings, celery=app).apply_async(
+                session, "shop.mail", (42,), headers={"tenant": "t"}
+            )
+        [stored] = rows.hot()
+        a, m = rows.tables.archive, rows.tables.messages
+        names = ", ".join(c.name for c in a.c if c.name in m.c)
+        with engine.begin() as connection:  # as if it had been sent
+            moved = (
+                f"WITH gone AS (DELETE FROM {m} RETURNING *) INSERT INTO {a} ({names}, state) SELECT {names}, 'sent'"
+            )
+            connection.execute(text(f"{moved} FROM gone"))
+        replay(store, Replay(SENT, new_ids=new_ids))
+        [copy] = rows.hot()
+        task, former = (TaskMessage.loads(row.headers[ENVELOPE]) for row in (copy, stored))
+        assert (task.headers["replayed-id"], task.headers["tenant"]) == (str(stored.id), "t")
+        assert (copy.payload, task.routing_key, task.headers["task"]) == (
+            stored.payload,
+            former.routing_key,
+            "shop.mail",
+        )
+        id = str(copy.id) if new_ids else result.id
+        assert {task.headers["id"], task.headers["root_id"], task.properties["correlation_id"], copy.aggregate_id} == {
+            id
+        }
+        with pytest.raises(ReplayRefused, match="stored tasks, and 'orders' is no celery://"):
+            Replayer(store, "ann", None, Replay(SENT, to="orders")).planned()
+
+
+class TestWhich:
+    def test_filters_and_times(self, store: Store, rows: Rows, archived: Archived) -> None:
+        day, other = archived.ago(2), archived.ago(1)
+        archived.fill(day, 2, event_type="order.paid", key="k")
+        archived.fill(day, 3, destination="copies", last_error_code="timeout")
+        archived.fill(day, 4, state="discarded")
+        archived.fill(other, 5, partition=False)
+        noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
+        hours = timedelta(hours=1)
+        for wanted, count in (
+            (Replay(SENT), 10),
+            (Replay(Filter(states=("sent", "discarded"))), 14),
+            (Replay(Filter(states=("sent",), event_type="order.p*")), 2),
+            (Replay(Filter(states=("sent",), key="k")), 2),
+            (Replay(Filter(states=("sent",), destination="copies", code="timeout")), 3),
+            (Replay(Filter(states=("sent",), older_than=86_400.0 * 1.6)), 5),
+            (Replay(SENT, since=noon + hours), 5),
+            (Replay(SENT, until=noon), 5),
+            (Replay(SENT, since=noon + hours, until=noon + 2 * hours), 0),
+        ):
+            plan = Replayer(store, "ann", None, wanted).planned()
+            assert plan.count == count, wanted
+            assert sum(kind.count for kind in plan.kinds) == count
+            assert replay(store, wanted).count == count, wanted
+            with rows.engine.begin() as connection:
+                connection.execute(text(f"DELETE FROM {rows.tables.messages}"))
+
+    def test_refuses_what_is_not_there(self, store: Store, rows: Rows, archived: Archived) -> None:
+        archived.fill(archived.ago(1), destination="gone")
+        with pytest.raises(ReplayRefused, match=r"'gone' is not a configured .*copies, orders"):
+            Replayer(store, "ann", None, Replay(SENT)).planned()
+        with pytest.raises(ReplayRefused, match="'elsewhere' is not"):
+            Replayer(store, "ann", None, Replay(SENT, to="elsewhere"))
+        with pytest.raises(ReplayRefused, match="1 of the messages are not in the archive"):
+            Replayer(store, "ann", None, Replay(SENT, ids=(uuid4(),)))
+        with pytest.raises(ReplayRefused, match=r"no\. 99 of"):
+            replay(store, None, 99)
+        assert (rows.hot(), acts(rows)) == ([], [])
+
+
+class TestOrder:
+    def test_is_that_of_the_writes_within_a_day(
+        self, store: Store, rows: Rows, archived: Archived, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A settle may put a later message before an earlier one. Here they lie in the reverse order."""
+        monkeypatch.setattr(replay_sources, "LOT", 40)
+        for days in (1, 2):
+            seq = literal(1000 * -days) - literal(0) - func.row_number().over()
+            archived.fill(archived.ago(days), 20, key="k", seq=seq, payload=func.convert_to(cast(seq, Text), "UTF8"))
+        replay(store)
+        numbers = [int(row.payload) for row in rows.hot()]
+        assert numbers == [*range(-2020, -2000), *range(-1020, -1000)]
+
+
+class TestStopped:
+    def test_goes_on_where_it_was_stopped(self, store: Store, rows: Rows, archived: Archived) -> None:
+        for days in (1, 2):
+            archived.fill(archived.ago(days), 30, seq=func.row_number().over())
+        plan = Replayer(store, "ann", None, Replay(SENT)).planned()
+        assert plan.count == 60
+
+        class Stopping:
+            looks = 0
+
+            def is_set(self) -> bool:
+                self.looks += 1
+                return self.looks > 4
+
+            def wait(self, seconds: float) -> bool:
+                return self.is_set()
+
+        done = replay(store, Replay(SENT, limit=50), stop=Stopping(), rate=100)
+        assert (done.count, done.stopped) == (40, True)
+        with rows.engine.begin() as connection:  # they are sent: only the place can keep them from being sent again
+            connection.execute(text(f"DELETE FROM {rows.tables.messages}"))
+        rest = Replayer(store, "bob", None, Replay(SENT), done.entry)
+        assert (rest.planned().count, rest.left) == (20, 10)
+        assert rest.replay().count == 10
+        [act] = acts(rows)
+        assert (act.who, act.count, act.facts["place"]["passed"]) == ("ann", 50, 50)
+        assert Replayer(store, "bob", None, Replay(SENT), done.entry).replay().count == 0
+
+    def test_if_killed_too(self, run: Any, store: Store, rows: Rows, archived: Archived) -> None:
+        archived.fill(archived.ago(1), 200, seq=func.row_number().over())
+        arguments = ["-m", "outbox_tasks", "replay", "--all", "--yes", "--rate", "40"]
+        with subprocess.Popen([sys.executable, *arguments], env=os.environ, stdout=subprocess.DEVNULL) as process:
+            eventually(rows.hot)
+            process.kill()
+        [act] = acts(rows)
+        assert 0 < act.count == len(rows.hot()) < 200
+        with rows.engine.begin() as connection:
+            connection.execute(text(f"DELETE FROM {rows.tables.messages}"))
+        assert told(run("--resume", str(act.seq), "--yes", "--json"))["replayed"] == 200 - act.count
+
+    def test_ctrl_c_says_how_far_it_got(self, run: Any, rows: Rows, archived: Archived) -> None:
+        archived.fill(archived.ago(1), 500)
+        arguments = ["-m", "outbox_tasks", "replay", "--all", "--yes", "--rate", "50"]
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        with subprocess.Popen([sys.executable, *arguments], env=os.environ, text=True, **both) as process:  # type: ignore[call-overload]
+            eventually(rows.hot)
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=60)
+        [act] = acts(rows)
+        assert 0 < act.count < 500
+        assert f"{act.count} message" in out
+        assert f"To go on: outbox-tasks replay --resume {act.seq}" in out
+        assert process.returncode == 1
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+class TestFiles:
+    def test_are_replayed_by_the_same_filters_and_in_order(
+        self, new_store: MakeStore, run: Any, rows: Rows, archived: Archived, tmp_path: Path, format: str
+    ) -> None:
+        (place := tmp_path / "storage").mkdir()
+        for days in (2, 3):
+            seq = literal(1000) - func.row_number().over()
+            archived.fill(archived.ago(days), 10, key="k", seq=seq, payload=b"\0\xff" + bytes([days]))
+            archived.fill(archived.ago(days), 2, event_type="order.paid", headers={"tenant": "Zoë"})
+        exporter = new_store(archive_format=format, archive_export=f"file://{place}")
+        export_days(exporter, f"file://{place}")
+        wanted = {row.id for row in rows.archived() if row.event_type == "order.created"}
+        with rows.engine.begin() as connection:
+            connection.execute(text(f"TRUNCATE {rows.tables.archive}"))
+        pattern = f"{place}/outbox_archive/day=*/part-*"
+        shown = told(run("--file", pattern, "--type", "order.cr*", "--dry-run", "--json"))
+        assert shown["count"] == 20
+        assert [kind["count"] for kind in shown["kinds"]] == [20]
+        done = told(run("--file", pattern, "--type", "order.cr*", "--limit", "15", "--yes", "--json"))
+        assert done == {"replayed": 15, "waiting": 0, "stopped": False, "audit": done["audit"]}
+        [act] = acts(rows)
+        assert len(act.facts["files"]) == 2
+        copies = rows.hot()
+        assert {copy.id for copy in copies} < wanted
+        assert [copy.payload[-1] for copy in copies] == [3] * 10 + [2] * 5
+        assert {copy.payload[:2] for copy in copies} == {b"\0\xff"}
+        headers = told(run("--file", pattern, "--type", "order.paid", "--to", "copies", "--yes", "--json"))
+        assert headers["replayed"] == 4
+        assert {row.headers.get("tenant") for row in rows.hot() if row.destination == "copies"} == {"Zoë"}
+
+    def test_a_damaged_one_is_refused_before_anything_is_replayed(
+        self, new_store: MakeStore, run: Any, rows: Rows, archived: Archived, tmp_path: Path, format: str
+    ) -> None:
+        (place := tmp_path / "storage").mkdir()
+        archived.fill(archived.ago(2), 10)
+        export_days(new_store(archive_format=format), f"file://{place}")
+        [file] = place.glob("outbox_archive/day=*/part-*")
+        file.write_bytes(file.read_bytes()[:-20])
+        for name in (str(file), str(place / "missing.jsonl.gz"), f"{place}/*.parquet"):
+            result = run("--file", name, "--yes")
+            assert (result.exit_code, rows.hot(), acts(rows)) == (1, [], [])
+
+
+class TestTheCommand:
+    def test_shows_what_it_would_do_and_asks(self, run: Any, rows: Rows, archived: Archived) -> None:
+        archived.fill(archived.ago(1), 3)
+        archived.fill(archived.ago(1), 1, event_type="order.paid")
+        shown = run("--all", "--dry-run")
+        assert "3  sent   orders  order.created" in shown.stdout
+        assert "1  sent   orders  order.paid" in shown.stdout
+        assert run("--since", "2020-01-01", "--to", "copies", typed="n\n").exit_code == 1
+        assert (rows.hot(), acts(rows)) == ([], [])
+        done = run("--since", "2020-01-01", "--to", "copies", "--limit", "2", typed="y\n")
+        assert "Replay the first 2 of 4 messages to copies? [y/N]: y\n2 messages replayed." in done.stdout
+        assert run("--until", "2020-01-01").stdout == "There is nothing to replay.\n"
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            (), (str(UUID(int=1)), "--all"), ("--since", "noon"), ("--all", "--json"), ("--resume", "1", "--all"),
+            ("--rate", "0", "--all"), ("--state", "dead"),
+        ],
+    )  # fmt: skip
+    def test_bad_usage(self, run: Any, arguments: tuple[str, ...]) -> None:
+        assert run(*arguments).exit_code == 2
