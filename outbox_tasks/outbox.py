@@ -133,33 +133,36 @@ class Outbox:
         task: Task | Signature | str,
         args: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
+        *,
+        confirm: bool = False,
         **options: Any,
     ) -> AsyncResult:
         """`task.apply_async(args, kwargs, **options)`, sent if and only if the session's transaction commits.
 
         `task` is a task, a signature (also a chain or group) or the name of a task. The result has the id that the
         task will have. With `countdown` or `eta` the task waits in the table; a task that expires there is discarded.
+        With `confirm`, its row stays until the task has run, whatever the destination's setting of that name says.
         Raises `NotInTransaction`, or a `MessageRefused` before anything is written.
         """
         if isinstance(task, chord):
             refuse_chords(task.app, "celery.chord")
-        with self.capture(session):
+        with self.capture(session, confirm=confirm):
             if isinstance(task, str):
                 app = self.celery or current_app
                 return app.send_task(task, args, kwargs, **options)
             return task.apply_async(args, kwargs, **options)
 
     @contextmanager
-    def capture(self, session: AnySession) -> Iterator[None]:
+    def capture(self, session: AnySession, *, confirm: bool = False) -> Iterator[None]:
         """Inside, every Celery task that this thread or coroutine calls is stored in the session's transaction.
 
         This works for all apps and all ways to call: `delay`, `apply_async`, `send_task`, chains, groups. The calls
         return and raise the same as ever. A retry of the running task is not stored, because its exception rolls the
-        transaction back.
+        transaction back. `confirm`: as for `apply_async`.
         Raises `NotInTransaction`.
         """
         transaction(session, "celery.task")
-        with capturing(partial(self._store, session)):
+        with capturing(partial(self._store, session), confirm=confirm):
             yield
 
     def direct(self) -> AbstractContextManager[None]:

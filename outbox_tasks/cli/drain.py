@@ -52,7 +52,7 @@ def _run(seconds: float | None, *, as_json: bool) -> int:
 
         def settled(bundle: Bundle, verdicts: Sequence[Verdict], _: float) -> None:
             nonlocal sent
-            sent += sum(verdict.step is Step.SENT for verdict in verdicts)
+            sent += sum(verdict.step in (Step.SENT, Step.HANDED) for verdict in verdicts)
             counters.count(bundle.destination, (verdict.step.value for verdict in verdicts))
             progress.update(task, description=one_line(f"sent {sent:,}, now {bundle.destination}"))
 

@@ -2,27 +2,32 @@
 
 A task stored by `outbox.delay` and the like goes to its queue byte for byte as Celery would have sent it, with the
 trace context as one more header. Of the options, only `broker` matters to it. Any other message becomes a task.
+
+A supervised task also says which row it belongs to. It is handed over, not sent: the row stays until the task has run.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from kombu import Producer
 
 from outbox_tasks.broker.broker import batch
 from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.database.connection import Database
+from outbox_tasks.database.runs import identity
 from outbox_tasks.destinations import options
-from outbox_tasks.errors import PermanentError
+from outbox_tasks.errors import DatabaseUnavailable, PermanentError, TransientError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.redaction import without_secrets
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
+from outbox_tasks.wire.celery_message import ENVELOPE, RUN, TaskMessage, accepted, run_header
 from outbox_tasks.wire.cloudevents import (
     UNEXPRESSED,
     attributes,
@@ -35,14 +40,21 @@ from outbox_tasks.wire.cloudevents import (
 
 OPTIONS: options.Options = dict.fromkeys(("task", "queue", "broker", "accept"), options.TEXT)
 
-KEPT = {"compression"}
+KEPT = {"compression", RUN}
 """Workers act upon these headers, so a message's own may not have their names. Celery sets the others itself."""
 
 Send = Callable[[Producer], object]
 
 
+class Ready(NamedTuple):
+    """A task to send."""
+
+    send: Send
+    supervised: bool
+
+
 class CeleryTaskPublisher:
-    """Sends tasks. Sent means that the broker has taken the message."""
+    """Sends tasks. Sent, or handed over, means that the broker has taken the message."""
 
     green = True
 
@@ -54,6 +66,8 @@ class CeleryTaskPublisher:
             (not parts.netloc and not parts.path, "it must be celery:// with options only, as in celery://?queue=shop"),
             (broker, "it needs a broker: set broker_url"),
         )
+        self._destination, self._settings = destination, settings
+        self._outbox: str | None = None
         self._source = settings.source
         self._accepted = accepted(destination)
         self._task = found.get("task")
@@ -71,16 +85,17 @@ class CeleryTaskPublisher:
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """All in one batch where the broker's transport has batches."""
-        sends, outcomes = encoded(messages, self._prepared)
-        rest = Outcome.sent()
+        tasks, outcomes = encoded(messages, self._prepared)
+        done = {True: Outcome.handed(self._destination.confirm_within), False: Outcome.sent()}
         try:
-            with self._app.producer_or_acquire() as producer, batch(producer, max(1, len(sends))):
-                for place, send in sends.items():
-                    if refused := self._refused(send, producer):
+            with self._app.producer_or_acquire() as producer, batch(producer, max(1, len(tasks))):
+                for place, task in tasks.items():
+                    if refused := self._refused(task.send, producer):
                         outcomes[place] = refused
         except self._app.trouble as error:
-            rest = Outcome.outage(_code(error), str(error))
-        return [outcomes.get(place, rest) for place in range(len(messages))]
+            done = dict.fromkeys(done, Outcome.outage(_code(error), str(error)))
+        arrived = {place: done[task.supervised] for place, task in tasks.items()}
+        return [outcomes.get(place) or arrived[place] for place in range(len(messages))]
 
     def _refused(self, send: Send, producer: Producer) -> Outcome | None:
         """Send one. If kombu can't express it, only this message fails. Trouble with the broker is raised."""
@@ -96,10 +111,52 @@ class CeleryTaskPublisher:
         """Close the connections."""
         self._app.close()
 
-    def _prepared(self, message: LeasedMessage) -> Send | Outcome:
-        return _stored(message, self._accepted) if ENVELOPE in checked_headers(message) else self._made(message)
+    def _prepared(self, message: LeasedMessage) -> Ready | Outcome:
+        return self._stored(message) if ENVELOPE in checked_headers(message) else self._made(message)
 
-    def _made(self, message: LeasedMessage) -> Send:
+    def _run(self, message: LeasedMessage, *, confirm: bool) -> dict[str, Any]:
+        """The header of a supervised task; none for others."""
+        if not confirm:
+            return {}
+        if self._outbox is None:
+            self._outbox = identity_of(self._settings)
+        return {RUN: run_header(message, self._outbox, self._destination.run_lease)}
+
+    def _stored(self, message: LeasedMessage) -> Ready | Outcome:
+        """A task as Celery made it when it was called."""
+        try:
+            task = TaskMessage.loads(message.headers[ENVELOPE], self._accepted)
+            declare = task.entities()
+            properties = dict(task.properties)
+            expiration = float(properties.pop("expiration")) / 1000 if properties.get("expiration") else None
+            if task.expires is not None and task.expires.tzinfo is None:
+                raise ValueError("expires has no time zone")
+        except UNEXPRESSED as error:
+            reason = f"the header {ENVELOPE} is not that of a stored task: {error!r}"
+            raise PermanentError(reason, code="bad_task") from error
+        if task.expires is not None:
+            expiration = (task.expires - datetime.now(UTC)).total_seconds()
+            if expiration <= 0:
+                return Outcome.discarded("expired", f"it was to be run before {task.expires.isoformat()}")
+        task.headers.pop(RUN, None)  # a retry repeats the headers of the run before
+        run = self._run(message, confirm=task.confirm or self._destination.supervised)
+        send: Send = lambda producer: producer.publish(  # noqa: E731
+            message.payload,
+            exchange=task.exchange,
+            routing_key=task.routing_key,
+            content_type=task.content_type,
+            content_encoding=task.content_encoding,
+            headers=task.headers | trace_headers(message) | run,
+            priority=task.priority,
+            mandatory=task.mandatory,
+            expiration=expiration,
+            declare=declare,
+            retry=False,
+            **properties,
+        )
+        return Ready(send, bool(run))
+
+    def _made(self, message: LeasedMessage) -> Ready:
         """A task of our own making, with the message as its argument."""
         headers = {f"ce_{name}": value for name, value in attributes(message, self._source).items()}
         headers |= own_headers(message) | trace_headers(message)
@@ -111,7 +168,10 @@ class CeleryTaskPublisher:
         task = self._app.amqp.create_task_message(message.id, name, (argument,), {}, ignore_result=False)
         # A message's own headers must not pass for Celery's: they could name another task.
         task.headers.update({name: value for name, value in headers.items() if name not in task.headers.keys() | KEPT})
-        return partial(self._app.amqp.send_task_message, name=name, message=task, queue=self._queue, retry=False)
+        run = self._run(message, confirm=self._destination.supervised)
+        task.headers.update(run)
+        send = partial(self._app.amqp.send_task_message, name=name, message=task, queue=self._queue, retry=False)
+        return Ready(send, bool(run))
 
 
 REFUSALS = {"AuthenticationError", "AccessRefused", "NoPermissionError"}
@@ -126,33 +186,12 @@ def _code(error: BaseException | None) -> str:
     return "connection"
 
 
-def _stored(message: LeasedMessage, types: Collection[str]) -> Send | Outcome:
-    """A task as Celery made it when it was called."""
+def identity_of(settings: Settings) -> str:
+    """Which outbox this is. A worker refuses the tasks of another one."""
+    database = Database.connect(settings)
     try:
-        task = TaskMessage.loads(message.headers[ENVELOPE], types)
-        declare = task.entities()
-        properties = dict(task.properties)
-        expiration = float(properties.pop("expiration")) / 1000 if properties.get("expiration") else None
-        if task.expires is not None and task.expires.tzinfo is None:
-            raise ValueError("expires has no time zone")
-    except UNEXPRESSED as error:
-        reason = f"the header {ENVELOPE} is not that of a stored task: {error!r}"
-        raise PermanentError(reason, code="bad_task") from error
-    if task.expires is not None:
-        expiration = (task.expires - datetime.now(UTC)).total_seconds()
-        if expiration <= 0:
-            return Outcome.discarded("expired", f"it was to be run before {task.expires.isoformat()}")
-    return lambda producer: producer.publish(
-        message.payload,
-        exchange=task.exchange,
-        routing_key=task.routing_key,
-        content_type=task.content_type,
-        content_encoding=task.content_encoding,
-        headers=task.headers | trace_headers(message),
-        priority=task.priority,
-        mandatory=task.mandatory,
-        expiration=expiration,
-        declare=declare,
-        retry=False,
-        **properties,
-    )
+        return str(database.rows(identity(settings.database_schema), {})[0][0])
+    except DatabaseUnavailable as error:
+        raise TransientError(str(error), code="database") from error
+    finally:
+        database.close()

@@ -91,7 +91,7 @@ def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview
     found = destinations(store, bound, estimate=estimate)
     for name, outcomes in rates(store).items():
         if name in found:
-            found[name].sent = outcomes.get("sent", 0.0)
+            found[name].sent = outcomes.get("sent", 0.0) + outcomes.get("handed", 0.0)
             found[name].failed = sum(outcomes.get(outcome, 0.0) for outcome in FAILED)
     return Overview(found, Heartbeats.read(store), int(store.rows(slots.publishers(store.tables), {})[0][0]))
 

@@ -39,7 +39,7 @@ class Drained:
 
     @property
     def sent(self) -> int:
-        return self.steps[Step.SENT]
+        return self.steps[Step.SENT] + self.steps[Step.HANDED]
 
     @property
     def dead(self) -> int:

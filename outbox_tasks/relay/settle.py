@@ -14,7 +14,7 @@ from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
 from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.deliveries import DONE
+from outbox_tasks.relay.store.deliveries import DONE, FAILED, HANDED
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,8 @@ def settle(
     by_celery: bool = True,
 ) -> list[Verdict]:
     """Record the outcomes of a bundle. Returns a verdict for each of its messages, in its order. A message that was not
-    begun, or is no longer ours, is STALE. `opened` gets the code and error of an outage that opens the breaker.
+    begun, or is no longer ours, is STALE. A task that was handed over stays HANDED: a quick worker may have begun it
+    already. `opened` gets the code and error of an outage that opens the breaker.
     `by_celery`: Celery may retry messages after a short wait.
 
     Raises `DatabaseUnavailable` if the database stays away. Then the leases run out, and each message is delivered
@@ -46,23 +47,25 @@ def settle(
     """
     judged = [judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes]
     done = [verdict for verdict in judged if verdict.step in DONE]
-    failed = [verdict for verdict in judged if verdict.step not in DONE]
+    handed = [verdict for verdict in judged if verdict.step in HANDED]
+    failed = [verdict for verdict in judged if verdict.step in FAILED]
     if not by_celery or sum(verdict.step is Step.RETRY for verdict in failed) > NATIVE_RETRIES:
         failed = [_released(verdict) for verdict in failed]
-    verdicts = {verdict.ticket.id: verdict for verdict in (*done, *failed)}
+    verdicts = {verdict.ticket.id: verdict for verdict in (*done, *handed, *failed)}
     # What the soft time limit leaves after the slowest send.
     deadline = time.monotonic() + store.settings.sending_time_of(bundle.destination) + store.settings.statement_timeout
-    if not done:  # settling a sent message closes the breaker
+    if not done and not handed:  # settling these closes the breaker
         _tell_the_breaker(store, bundle, failed, deadline, opened)
-    # Two statements in two transactions, each with its own retries.
+    # One statement and one transaction each, with its own retries.
     settled: set[str] = set()
-    for some in filter(None, (done, failed)):
+    for some in filter(None, (done, handed, failed)):
         record = partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender)
         settled |= _patiently(record, deadline, bundle, len(some), partial(record, unhurried=True))
-    if vain := [v.ticket for v in verdicts.values() if v.ticket.id not in settled and v.step is not Step.BEHIND]:
+    unsettled = [verdict for verdict in verdicts.values() if verdict.ticket.id not in settled]
+    if vain := [verdict.ticket for verdict in unsettled if verdict.step not in (Step.BEHIND, Step.HANDED)]:
         _patiently(partial(store.sent_in_vain, vain), deadline, bundle, len(vain))
     result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
-    return [v if v.ticket.id in settled else replace(v, step=Step.STALE) for v in result]
+    return [v if v.ticket.id in settled or v.step is Step.HANDED else replace(v, step=Step.STALE) for v in result]
 
 
 def _released(verdict: Verdict) -> Verdict:

@@ -152,6 +152,11 @@ class Destination(BaseModel):
         return self.scheme == "celery" and not self.option("broker")
 
     @property
+    def supervised(self) -> bool:
+        """Whether all its tasks are supervised; if not, single ones may be."""
+        return self.confirm == "run"
+
+    @property
     def options(self) -> list[tuple[str, str]]:
         """The options of the URL, as they are written."""
         return options_of(self.url)
@@ -166,7 +171,7 @@ class Destination(BaseModel):
 
     def check_confirm(self) -> None:
         """Raises `ConfigurationError` if it can't say whether a task has run."""
-        if self.confirm == "run" and self.scheme != "celery":
+        if self.supervised and self.scheme != "celery":
             rule = f"only a celery:// destination knows when a task has run, and this is {self.scheme}://"
             raise ConfigurationError(setting=f"destinations.{self.name}.confirm", value=self.confirm, rule=rule)
 

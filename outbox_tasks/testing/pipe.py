@@ -179,7 +179,7 @@ class Pipe(Listener):
         result = []
         for message in messages:
             outcome = chosen.get(message.id) or Outcome.sent()
-            if outcome.result is Result.SENT:
+            if outcome.result in (Result.SENT, Result.HANDED):  # no worker is here to run a supervised task
                 outcome = self._consumed(destination, SeenMessage.delivered(message))
             result.append(outcome)
         self.reach("after_send", event_types)

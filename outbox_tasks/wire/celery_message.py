@@ -17,11 +17,14 @@ from kombu.exceptions import SerializerNotInstalled
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import dumps, loads
 
-from outbox_tasks.model import TASK_HEADER
+from outbox_tasks.model import TASK_HEADER, LeasedMessage, content
 from outbox_tasks.settings.destination import Destination
 
 ENVELOPE = TASK_HEADER
 """The header that has it."""
+
+RUN = "outbox"
+"""The header of a supervised task: which row its run belongs to. Workers ask that row before they run the task."""
 
 COMPRESSIONS = {"application/x-gzip", "application/x-bz2", "application/x-lzma", "application/x-brotli",
                 "application/zstd"}  # fmt: skip
@@ -52,10 +55,15 @@ class TaskMessage:
     """The queues and exchanges that Celery would have declared before sending."""
     expires: datetime | None
     """The task must not run from then on. A TTL counts from the send, so it is computed then."""
+    confirm: bool = False
+    """Its row stays until it has run."""
 
     def dumps(self) -> str:
         """Raises `TypeError` or `ValueError` for what no broker's JSON could carry."""
-        return str(dumps({field.name: getattr(self, field.name) for field in fields(self)}))
+        said = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not self.confirm:  # older relays don't know it
+            del said["confirm"]
+        return str(dumps(said))
 
     @classmethod
     def loads(cls, text: str, accepted: Collection[str] | None = None) -> TaskMessage:
@@ -88,8 +96,15 @@ class TaskMessage:
 KINDS: dict[str, Any] = {
     "content_type": str, "content_encoding": str, "headers": dict, "properties": dict, "exchange": str | None,
     "routing_key": str | None, "priority": int | None, "mandatory": bool | None, "declare": list,
-    "expires": datetime | None,
+    "expires": datetime | None, "confirm": bool,
 }  # fmt: skip
+
+
+def run_header(message: LeasedMessage, outbox: str, lease: float) -> dict[str, Any]:
+    """What the header `RUN` says: the row, its outbox, a digest of this copy, and after how many seconds of silence a
+    run is lost."""
+    said = content(message.payload, message.headers)
+    return {"id": message.id, "of": outbox, "content": said, "lease": lease}
 
 
 def accepted(destination: Destination) -> set[str]:

@@ -27,7 +27,9 @@ from outbox_tasks.worker.dead_processes import end_leases_of_dead_processes
 
 log = logging.getLogger(__name__)
 
-SIGNALS = {Step.SENT: signals.task_success, Step.DISCARDED: signals.task_success, Step.DEAD: signals.task_failure}
+SIGNALS = {
+    **dict.fromkeys((Step.SENT, Step.HANDED, Step.DISCARDED), signals.task_success), Step.DEAD: signals.task_failure
+}  # fmt: skip
 """Celery's signal for each step; `task_retry` for the others."""
 
 verdict_in_hand: ContextVar[Verdict | None] = ContextVar("verdict_in_hand", default=None)
@@ -128,6 +130,8 @@ def outcome_events(bundle: Bundle, result: str, runtime: float) -> Iterable[tupl
         step, code = others.get(n, (Step.SENT, ""))
         if step is Step.SENT:
             yield ticket, "task-succeeded", {"result": "'sent'", "runtime": runtime}
+        elif step is Step.HANDED:
+            yield ticket, "task-succeeded", {"result": "'handed over'", "runtime": runtime}
         elif step is Step.DISCARDED:
             yield ticket, "task-succeeded", {"result": f"'discarded: {code}'", "runtime": runtime}
         elif step in (Step.RETRY, Step.RELEASE, Step.OUTAGE):

@@ -28,6 +28,9 @@ from outbox_tasks.writing.unsent import refuse_to_wait, subscribing_later
 _store: ContextVar[Store | None] = ContextVar("outbox_capture", default=None)
 """Where the calls of this context go; None: `_store_of_app` decides."""
 
+_confirm: ContextVar[bool] = ContextVar("outbox_confirm", default=False)
+"""Whether the tasks of this context are supervised, wherever their destination leaves that to the call."""
+
 _store_of_app: WeakKeyDictionary[Celery, Callable[[], Store | None]] = WeakKeyDictionary()
 """For each app that is captured as a whole: where a call goes now; None: to the broker."""
 
@@ -37,14 +40,15 @@ def _to_broker(message: Message) -> object:
 
 
 @contextmanager
-def capturing(store: Store) -> Iterator[None]:
-    """Store all tasks that are sent in this context, of any app."""
+def capturing(store: Store, *, confirm: bool = False) -> Iterator[None]:
+    """Store all tasks that are sent in this context, of any app. `confirm`: they are supervised."""
     _wrap()
-    token = _store.set(store)
+    token, confirmed = _store.set(store), _confirm.set(confirm)
     try:
         yield
     finally:
         _store.reset(token)
+        _confirm.reset(confirmed)
 
 
 @contextmanager
@@ -80,7 +84,7 @@ def _wrap() -> None:
         if _is_of_the_worker(call.get("task_id"), call.get("parent_id")):
             return send_task(self, *args, **options)
         _refuse_unstorable(self, call)
-        with recording(self, call["name"], store) as view:
+        with recording(self, call["name"], store, confirm=_confirm.get()) as view:
             return send_task(view, *args, **options)
 
     @wraps(then)

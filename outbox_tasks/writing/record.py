@@ -52,13 +52,13 @@ class AppView(Celery):  # type: ignore[misc]
 
 
 @contextmanager
-def recording(app: Celery, name: str, store: Store) -> Iterator[Celery]:
-    """Gives a view of `app`. What it sends of the task `name` goes to `store`."""
+def recording(app: Celery, name: str, store: Store, *, confirm: bool = False) -> Iterator[Celery]:
+    """Gives a view of `app`. What it sends of the task `name` goes to `store`. `confirm`: it is supervised."""
     # An app makes these when they are first used. They must belong to the app itself, not to the view.
     _ = app.conf.task_serializer, app.amqp, app.AsyncResult, app.thread_oid
     view: Celery = object.__new__(_view_of(type(app)))  # type: ignore[arg-type]
     view.__dict__.update(app.__dict__)
-    token = _producer.set(_Recorder(name, store))
+    token = _producer.set(_Recorder(name, store, confirm=confirm))
     try:
         yield view
     finally:
@@ -73,10 +73,11 @@ def _view_of(kind: type[Celery]) -> type[Celery]:
 class _Recorder(Producer):
     """A producer for one call: prepares the message as any other would, and stores it."""
 
-    def __init__(self, name: str, store: Store) -> None:
+    def __init__(self, name: str, store: Store, *, confirm: bool) -> None:
         super().__init__(None)  # type: ignore[no-untyped-call]
         self._name = name
         self._store = store
+        self._confirm = confirm
         self._times: tuple[datetime | None, datetime | None] | None = None
 
     @property
@@ -116,7 +117,7 @@ class _Recorder(Producer):
         eta, expires = self._times
         envelope = TaskMessage(
             content_type, content_encoding, headers, properties, exchange, routing_key, priority, mandatory,
-            describe(declare), expires,
+            describe(declare), expires, self._confirm,
         )  # fmt: skip
         try:
             text = envelope.dumps()

@@ -71,7 +71,7 @@ def by(found: Samples, name: str, label: str, **labels: str) -> dict[str, float]
 def test_messages_are_counted_by_destination_and_state(busy: Store, measure: Measure) -> None:
     found = measure()
     assert by(found, "outbox_rows", "state", destination="orders") == {
-        "pending": 3, "scheduled": 2, "leased": 0, "retrying": 0, "dead": 0,
+        "pending": 3, "scheduled": 2, "leased": 0, "handed over": 0, "running": 0, "retrying": 0, "dead": 0,
     }  # fmt: skip
     assert by(found, "outbox_rows", "destination", state="dead") == {"orders": 0, "mails": 5}
     assert by(found, "outbox_due", "destination")["orders"] == 3

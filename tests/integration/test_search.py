@@ -43,6 +43,9 @@ def one_of_each(store: Store, rows: Rows, lease: Lease) -> dict[str, str]:
     Operator(store, "ann").act("discard", [UUID(ids["discarded"])])
     [ids["pending"]] = rows.insert()
     [ids["scheduled"]] = rows.insert(locked_until=seconds_from_now(3600))
+    handed = {"attempts": 1, "lease": uuid4(), "handed_at": seconds_from_now(0), "locked_until": seconds_from_now(60)}
+    [ids["handed over"]] = rows.insert(**handed)
+    [ids["running"]] = rows.insert(**handed, begun=True)
     return ids
 
 

@@ -20,6 +20,7 @@ from outbox_tasks.worker.tasks import register
 
 EVENT = {
     Step.SENT: "task-succeeded",
+    Step.HANDED: "task-succeeded",
     Step.DISCARDED: "task-succeeded",
     Step.RETRY: "task-retried",
     Step.RELEASE: "task-retried",
@@ -35,7 +36,7 @@ outcomes = st.lists(st.tuples(st.sampled_from(Step), codes), min_size=1, max_siz
 
 def made(drawn: list[tuple[Step, str]]) -> tuple[Bundle, list[Verdict]]:
     tickets = tuple(Ticket(f"id-{n}", n % 4, "order.created") for n in range(len(drawn)))
-    plain = (Step.SENT, Step.STALE, Step.BEHIND)
+    plain = (Step.SENT, Step.HANDED, Step.STALE, Step.BEHIND)
     verdicts = [
         Verdict(ticket, step, code=None if step in plain else code)
         for ticket, (step, code) in zip(tickets, drawn, strict=True)
@@ -55,6 +56,8 @@ def test_each_message_has_the_event_of_its_outcome(drawn: list[tuple[Step, str]]
     for v in verdicts:
         if v.step is Step.SENT:
             assert told[v.ticket.id] == {"result": "'sent'", "runtime": 1.5}
+        elif v.step is Step.HANDED:
+            assert told[v.ticket.id] == {"result": "'handed over'", "runtime": 1.5}
         elif v.step is Step.DISCARDED:
             assert told[v.ticket.id]["result"] == f"'discarded: {v.code}'"
         elif v.step not in (Step.STALE, Step.BEHIND):

@@ -86,7 +86,7 @@ def count_outcomes() -> Samples:
     settle(
         verdict(Step.SENT), verdict(Step.SENT, age=10.0), verdict(Step.RETRY, "timeout"),
         verdict(Step.DEAD, "http_404"), verdict(Step.DISCARDED, "expired"), verdict(Step.BEHIND),
-        verdict(Step.OUTAGE, "timeout"),
+        verdict(Step.OUTAGE, "timeout"), verdict(Step.HANDED),
         verdict(Step.STALE, attempt=0), verdict(Step.STALE), verdict(Step.RELEASE, "http_500"),
     )  # fmt: skip
     settle(*[verdict(Step.SENT)] * 5)
@@ -97,17 +97,18 @@ def test_outcomes_codes_attempts_and_times_are_counted_by_destination(fresh: Fre
     found = fresh(count_outcomes)
     outcomes = {labels["outcome"]: value for labels, value in found["outbox_messages_total"]}
     assert outcomes == {
-        "sent": 7, "retry": 1, "release": 1, "outage": 1, "dead": 1, "discarded": 1, "behind": 1, "stale": 1, "lost": 1,
+        "sent": 7, "handed": 1, "retry": 1, "release": 1, "outage": 1, "dead": 1, "discarded": 1, "behind": 1,
+        "stale": 1, "lost": 1,
     }  # fmt: skip
     codes = {labels["code"]: value for labels, value in found["outbox_errors_total"]}
     assert codes == {"timeout": 2, "http_404": 1, "expired": 1, "http_500": 1}
-    assert found["outbox_attempts_total"] == [({"destination": "orders"}, 13)]  # not those behind, nor the one not ours
-    assert found["outbox_bundle_messages_sum"] == [({"destination": "orders"}, 15)]
+    assert found["outbox_attempts_total"] == [({"destination": "orders"}, 14)]  # not those behind, nor the one not ours
+    assert found["outbox_bundle_messages_sum"] == [({"destination": "orders"}, 16)]
     assert found["outbox_send_seconds_count"] == [({"destination": "orders"}, 2)]
     assert found["outbox_worker_processes"] == [({}, 1)]
     buckets = {labels["le"]: value for labels, value in found["outbox_latency_seconds_bucket"]}
-    assert (buckets["0.1"], buckets["0.25"], buckets["10.0"], buckets["30.0"], buckets["+Inf"]) == (0, 6, 6, 7, 7)
-    assert found["outbox_latency_seconds_sum"][0][1] == pytest.approx(6 * 0.12 + 10.02)
+    assert (buckets["0.1"], buckets["0.25"], buckets["10.0"], buckets["30.0"], buckets["+Inf"]) == (0, 7, 7, 8, 8)
+    assert found["outbox_latency_seconds_sum"][0][1] == pytest.approx(7 * 0.12 + 10.02)
 
 
 def count_nothing() -> Samples:
@@ -143,7 +144,7 @@ def test_claims_leases_that_ran_out_breakers_and_blocked_keys_are_counted(fresh:
     assert (totals["outbox_claimed_messages_total"], totals["outbox_claimed_bundles_total"]) == (30, 4)
     assert totals["outbox_claims_held_back_total"] == 1
     assert {labels["cause"]: value for labels, value in found["outbox_claimed_again_total"]} == {
-        "unsettled": 1, "lease_expired": 3,
+        "unsettled": 1, "lease_expired": 3, "not_started": 0, "worker_lost": 0,
     }  # fmt: skip
     dead = {labels["destination"]: value for labels, value in found["outbox_messages_total"] if value}
     assert dead == {"orders": 2, "": 3}

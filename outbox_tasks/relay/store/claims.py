@@ -42,7 +42,8 @@ class Claimed(NamedTuple):
     superseded: bool = False
     """It has failed, and a newer message of its key replaces it."""
     cause: str | None = None
-    """Why its last lease ended: `unsettled`, it may arrive twice; or `lease_expired`, before it was begun."""
+    """Why its last lease ended: `unsettled`, it may arrive twice; `lease_expired`, before it was begun; of a supervised
+    task `not_started` or `worker_lost`."""
     size: int = 0
     """Bytes of its payload."""
 
@@ -135,7 +136,8 @@ class Claims(Database):
                 "size": size,
                 "ceiling": configured[name].max_attempts,
                 "oldest": configured[name].max_age,
-                "longest": self.settings.bundle_size_of(name),
+                # The next task of a key waits until the one before has run.
+                "longest": 1 if configured[name].supervised else self.settings.bundle_size_of(name),
                 "blocks": self.settings.dead_blocks(name),
                 "past": self._past.get(name),
                 "beyond": self.since,

@@ -27,8 +27,10 @@ CODES = 40
 """Error codes of a destination that a process distinguishes. Later ones are `other`: a destination can answer with any
 number of codes."""
 
-CAUSES = ("unsettled", "lease_expired")
+CAUSES = ("unsettled", "lease_expired", "not_started", "worker_lost")
 """Why a lease ran out: see `Claimed.cause`."""
+
+ARRIVED = (Step.SENT, Step.HANDED)
 
 LOST = "lost"
 """The outcome of a message that was begun, and whose lease was lost before the settle."""
@@ -96,11 +98,14 @@ class WorkerMetrics:
         self._count_process()
         self.send_seconds.labels(to).observe(seconds)
         self.sizes.labels(to).observe(len(verdicts))
-        sent = [verdict.ticket.age + seconds for verdict in verdicts if verdict.step is Step.SENT]
-        if sent:
-            self.latency.labels(to).observe_all(sent)
-            self.messages.labels(to, Step.SENT.value).inc(len(sent))
-        begun = len(sent)
+        ages = [verdict.ticket.age + seconds for verdict in verdicts if verdict.step in ARRIVED]
+        handed = sum(verdict.step is Step.HANDED for verdict in verdicts)
+        if ages:
+            self.latency.labels(to).observe_all(ages)
+        for step, count in ((Step.SENT, len(ages) - handed), (Step.HANDED, handed)):
+            if count:
+                self.messages.labels(to, step.value).inc(count)
+        begun = len(ages)
         if begun < len(verdicts):
             begun += self._count_not_sent(bundle, verdicts)
         if begun:
@@ -114,7 +119,7 @@ class WorkerMetrics:
                 verdict,
             )
             for ticket, verdict in zip(bundle.tickets, verdicts, strict=True)
-            if verdict.step is not Step.SENT
+            if verdict.step not in ARRIVED
         ]
         for outcome, count in Count(outcome for outcome, _ in others).items():
             self.messages.labels(bundle.destination, outcome).inc(count)

@@ -1,0 +1,228 @@
+"""Supervised tasks as the relay handles them, with a real database and a real broker: what it says in the task, what
+stays on the row, and who waits for whom."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID, uuid4
+
+import pytest
+import redis
+from celery import Celery
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.model import Step
+from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.runs import Run, Runs
+from outbox_tasks.settings import Settings
+from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
+
+QUEUE = "shop"
+
+
+class Tasks:
+    """The tasks in the application's queue, and the row of each as a worker would ask it."""
+
+    def __init__(self, url: str, runs: Runs) -> None:
+        self._client = redis.Redis.from_url(url)
+        self.runs = runs
+
+    def all(self) -> list[dict[str, Any]]:
+        return [json.loads(each) for each in reversed(self._client.lrange(QUEUE, 0, -1))]  # type: ignore[arg-type]
+
+    def headers(self) -> list[dict[str, Any]]:
+        return [task["headers"]["outbox"] for task in self.all()]
+
+    def begin(self, header: dict[str, Any]) -> Run | None:
+        run = Run(header["id"], str(uuid4()))
+        return run if self.runs.begin(run, header["content"], header["lease"]) else None
+
+
+def supervised(broker: str, **values: Any) -> dict[str, Any]:
+    url = f"celery://?task=shop.on_event&queue={QUEUE}&broker={quote(broker, safe='')}"
+    return {"orders": {"url": url, "confirm": "run", **values}}
+
+
+@pytest.fixture
+def confirming(new_store: MakeStore, broker_url: str) -> Store:
+    with redis.Redis.from_url(broker_url) as client:
+        client.flushdb()
+    return new_store(destinations=supervised(broker_url), broker_url=broker_url)
+
+
+@pytest.fixture
+def tasks(confirming: Store, broker_url: str) -> Iterator[Tasks]:
+    runs = Runs(confirming.engine, confirming.settings)
+    yield Tasks(broker_url, runs)
+    runs.close()
+
+
+@pytest.fixture
+def send(confirming: Store) -> Iterator[Callable[[], dict[str, int]]]:
+    """Sends what is due; returns how many messages took which step."""
+    publishers = Publishers(confirming.settings)
+    yield lambda: {step.value: count for step, count in drain(confirming, publishers).steps.items()}
+    publishers.close()
+
+
+Send = Callable[[], dict[str, int]]
+
+
+class TestHandOver:
+    def test_the_task_says_which_row_it_is(self, tasks: Tasks, rows: Rows, send: Send) -> None:
+        [id] = rows.insert(payload=b'{"n": 1}', headers={"outbox": "mine", "tenant": "t"})
+        assert send() == {"handed": 1}
+        assert rows.state(id) == "handed over"
+        [task] = tasks.all()
+        assert task["headers"]["tenant"] == "t"
+        [header] = tasks.headers()
+        assert header == {"id": id, "of": tasks.runs.identity(), "lease": 30, "content": header["content"]}
+        run = tasks.begin(header)
+        assert run is not None
+        assert tasks.begin(header) is None
+        assert tasks.runs.done(run)
+        assert [row.state for row in rows.archived()] == ["sent"]
+
+    def test_a_task_that_asked_for_it_is_supervised_wherever_it_goes(
+        self, settings: MakeSettings, new_store: MakeStore, rows: Rows, engine: Engine, broker_url: str, tasks: Tasks
+    ) -> None:
+        own = settings(destinations=supervised(broker_url, confirm="sent"), broker_url=broker_url, nudge=False)
+        app = Celery("shop", broker=broker_url, set_as_current=False)
+
+        @app.task(name="shop.pay", queue=QUEUE)
+        def pay() -> None: ...
+
+        outbox = Outbox(own, celery=app)
+        with Session(engine) as session, session.begin():
+            outbox.apply_async(session, pay, confirm=True)
+            with outbox.capture(session, confirm=True):
+                pay.delay()
+            outbox.delay(session, pay)
+        store = new_store(**own.model_dump(include={"destinations", "broker_url"}))
+        publishers = Publishers(own)
+        steps = drain(store, publishers).steps
+        publishers.close()
+        assert steps == {Step.HANDED: 2, Step.SENT: 1}
+        assert ["outbox" in task["headers"] for task in tasks.all()] == [True, True, False]
+        assert all(tasks.begin(task["headers"]["outbox"]) for task in tasks.all()[:2])
+        app.close()
+
+    def test_a_retry_of_a_run_is_handed_over_as_the_new_copy_says(self, tasks: Tasks, rows: Rows, send: Send) -> None:
+        rows.insert(payload=b'{"n": 1}')
+        send()
+        [old] = tasks.headers()
+        run = tasks.begin(old)
+        assert run is not None
+        copy = {"text": '{"n": 2}', "headers": {}, "content_type": "application/json"}
+        assert tasks.runs.retry(run, copy, 0, "OSError", "busy")
+        assert send() == {"handed": 1}
+        _, new = tasks.headers()
+        assert tasks.begin(old) is None
+        assert tasks.begin(new) is not None
+        assert json.loads(base64.b64decode(tasks.all()[-1]["body"]))[0] == [{"n": 2}]
+
+    def test_a_worker_that_is_quicker_than_the_settle_is_no_trouble(
+        self, confirming: Store, tasks: Tasks, rows: Rows, send: Send, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        [id] = rows.insert(payload=b"{}")
+        settle = confirming.settle
+
+        def late(*arguments: Any, **keywords: Any) -> set[str]:
+            run = tasks.begin(tasks.headers()[0])
+            assert run is not None
+            assert tasks.runs.done(run)
+            return settle(*arguments, **keywords)
+
+        monkeypatch.setattr(confirming, "settle", late)
+        assert send() == {"handed": 1}
+        [row] = rows.archived()
+        assert (str(row.id), row.state, row.last_error_code) == (id, "sent", None)
+
+
+class TestOrder:
+    def test_the_next_task_of_a_key_waits_until_the_one_before_has_run(
+        self, tasks: Tasks, rows: Rows, send: Send
+    ) -> None:
+        ids = rows.insert(3, payload=b"{}", key="k")
+        other = rows.insert(2, payload=b"{}")
+        assert send() == {"handed": 3}
+        for n, id in enumerate(ids):
+            header = tasks.headers()[-1] if n else next(h for h in tasks.headers() if h["id"] == id)
+            assert header["id"] == id
+            run = tasks.begin(header)
+            assert run is not None
+            assert send() == {}, "while it runs"
+            assert tasks.runs.done(run)
+            assert send() == ({"handed": 1} if n < 2 else {})
+        assert {row.id for row in rows.hot()} == {UUID(id) for id in other}
+
+    def test_a_task_that_asked_for_it_holds_up_its_key_too(
+        self, new_store: MakeStore, rows: Rows, broker_url: str, tasks: Tasks
+    ) -> None:
+        envelope = {
+            "content_type": "application/json", "content_encoding": "utf-8", "headers": {"task": "t", "id": "i"},
+            "properties": {}, "exchange": "", "routing_key": QUEUE, "priority": 0, "mandatory": False, "declare": [],
+            "expires": None, "confirm": True,
+        }  # fmt: skip
+        rows.insert(3, payload=b"{}", key="k", headers={"celery-message": json.dumps(envelope)})
+        store = new_store(destinations=supervised(broker_url, confirm="sent"))
+        publishers = Publishers(store.settings)
+        steps = drain(store, publishers).steps
+        publishers.close()
+        assert steps[Step.HANDED] == len(tasks.all()) == 1
+
+
+class TestActs:
+    def test_a_handed_over_task_can_be_discarded_and_its_copies_never_run(
+        self, confirming: Store, tasks: Tasks, rows: Rows, send: Send
+    ) -> None:
+        [id] = rows.insert(payload=b"{}")
+        send()
+        assert Operator(confirming, "ann").act("discard", [UUID(id)], states=("handed over",)).count == 1
+        assert tasks.begin(tasks.headers()[0]) is None
+        assert tasks.runs.whereabouts(id) == ("discarded", rows.archived()[0].locked_by)
+
+    def test_it_can_be_cancelled_and_a_running_one_cannot(
+        self, settings: MakeSettings, engine: Engine, broker_url: str, tasks: Tasks, rows: Rows, send: Send
+    ) -> None:
+        ids = rows.insert(2, payload=b"{}")
+        send()
+        running = next(header for header in tasks.headers() if header["id"] == ids[0])
+        assert tasks.begin(running) is not None
+        outbox = Outbox(settings(destinations=supervised(broker_url)))
+        with Session(engine) as session, session.begin():
+            assert [outbox.cancel(session, UUID(id)) for id in ids] == [False, True]
+        assert [rows.state(id) for id in ids] == ["running", "discarded"]
+
+    def test_a_task_that_failed_runs_again_with_edited_arguments_only(
+        self, confirming: Store, tasks: Tasks, rows: Rows, send: Send
+    ) -> None:
+        [id] = rows.insert(payload=b'{"n": 1}')
+        send()
+        rows.change([id], locked_until=seconds_from_now(-1))
+        assert send() == {"handed": 1}
+        first, copy = tasks.headers()
+        run = tasks.begin(first)
+        assert run is not None
+        assert tasks.runs.dead(run, "ValueError", "no", None)
+        rows.change([id], payload=b'{"n": 2}')
+        Operator(confirming, "ann").act("redrive", [UUID(id)])
+        assert send() == {"handed": 1}
+        assert tasks.begin(copy) is None
+        assert tasks.begin(tasks.headers()[-1]) is not None
+
+
+@pytest.mark.parametrize("scheme", ["redis+stream://localhost/0/orders", "https://example.org/"])
+def test_only_a_celery_destination_can_be_supervised(scheme: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"destinations\.orders\.confirm.*only a celery:// destination"):
+        Settings(destinations={"orders": {"url": scheme, "confirm": "run"}})
