@@ -100,6 +100,7 @@ def test_a_committed_message_is_leased_and_its_task_is_in_the_queue(
     assert 0 < (row.locked_until - row.created_at).total_seconds() <= LEASE + 1
     [verdict] = deliver(store, Publishers(store.settings), bundle)
     assert verdict.step is Step.SENT
+    assert verdict.ticket.age >= 0  # it was due at once: the end of its lease is not its due time
     assert stream.ids() == [str(id)]
     assert [(row.attempts, row.last_error_code) for row in rows.archived()] == [(1, None)]
 
