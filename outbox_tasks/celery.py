@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import Any
 
 import click
@@ -19,6 +20,9 @@ from outbox_tasks.telemetry.connect import connect
 from outbox_tasks.worker.gather import LIMIT
 from outbox_tasks.worker.schedule import beat_schedule
 from outbox_tasks.worker.tasks import register
+
+SWITCH = 0.0005
+"""Seconds after which a thread of a worker lets another one run, if that can."""
 
 
 def configuration(settings: Settings) -> dict[str, Any]:
@@ -71,20 +75,23 @@ def make_app(settings: Settings | None = None) -> PinnedCelery:
     connect(register(made, settings))
     logs.set_up(made)
 
-    def freeze(sender: Any = None, **_: Any) -> None:
-        # Only in workers of this app. An application decides itself what its workers freeze.
+    def tune(sender: Any = None, **_: Any) -> None:
+        # Only in workers of this app. An application decides itself about its interpreter.
         if sender.app is made:
-            signals.worker_ready.connect(_freeze, weak=False)
-            signals.worker_process_init.connect(_freeze, weak=False)
+            signals.worker_ready.connect(_tune, weak=False)
+            signals.worker_process_init.connect(_tune, weak=False)
 
-    signals.worker_init.connect(freeze, weak=False)
+    signals.worker_init.connect(tune, weak=False)
     return made
 
 
-def _freeze(**_: Any) -> None:
+def _tune(**_: Any) -> None:
     # What a worker has imported stays for good. Collecting it again and again took a fifth of its time.
     gc.collect()
     gc.freeze()
+    # A send waits several times, and a thread with a report to write may run meanwhile. By default that thread keeps
+    # the interpreter for 5 ms each time, although the send could go on.
+    sys.setswitchinterval(SWITCH)
 
 
 def __getattr__(name: str) -> PinnedCelery:

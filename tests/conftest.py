@@ -53,12 +53,16 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """Wait until the condition is true; returns its value. The limit is long, for machines that are overloaded."""
+    """Wait until the condition is true; returns its value. The limit is long, for machines that are overloaded. Who
+    looks all the time takes the time from whom it waits for: a look that takes long is followed by a longer wait."""
     deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"it did not become true within {seconds:g} s"
-        time.sleep(0.01)
-    return value
+    while True:
+        began = time.monotonic()
+        if value := condition():
+            return value
+        ended = time.monotonic()
+        assert ended < deadline, f"it did not become true within {seconds:g} s"
+        time.sleep(min(max(0.01, 4 * (ended - began)), 0.2))
 
 
 def seconds_from_now(seconds: float) -> ColumnElement[Any]:
@@ -114,6 +118,10 @@ class Rows:
     def hot(self) -> list[Row[Any]]:
         """The rows of outbox_messages, in the order of insertion."""
         return self._read(select(self.tables.messages).order_by("seq"))
+
+    def pending(self) -> bool:
+        """Whether any is left to be sent."""
+        return bool(self._read(select(literal(1)).where(self.tables.messages.c.status == "pending").limit(1)))
 
     def archived(self) -> list[Row[Any]]:
         """The rows of outbox_archive, in the order of insertion."""

@@ -18,7 +18,7 @@ from kombu.exceptions import ChannelError
 from kombu.pools import ProducerPool
 from kombu.serialization import prepare_accept_content
 
-from outbox_tasks.broker.celery_internals import redis_length
+from outbox_tasks.broker.celery_internals import keep_redis_client, redis_length
 from outbox_tasks.broker.names import BUNDLE_TASK, CANARY, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, QUEUES
 from outbox_tasks.broker.pinned import PATIENCE, joined, transport_options, trouble
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
@@ -36,6 +36,9 @@ REDIS, DEFAULTS = ("redis", "rediss", "valkey", "valkeys"), {"redis": ("6379", "
 AT_ONCE = 1.0
 """Seconds. If a call failed sooner, its connection may have been closed before: a new one is worth a try."""
 
+LOOK_EVERY = 0.5
+"""Seconds between two looks whether a Redis has lost its data: a nudge may come at any time, and should not wait."""
+
 
 class Broker:
     """The relay's side of a Celery app's broker. Every method that talks to it raises `BrokerUnreachable`.
@@ -52,6 +55,8 @@ class Broker:
         self._slow = 0
         """How many calls in a row failed slowly."""
         self._spared = 0.0
+        self._claim_waits = True
+        self._looked = -LOOK_EVERY
 
     def check(self) -> None:
         """Raises `ConfigurationError` if the app's settings for messages and broker rule out the relay's messages."""
@@ -82,6 +87,7 @@ class Broker:
             wait = getattr(self.app.conf, "broker_pool_acquire_timeout", None)  # Celery has it since 5.7
             with self._producers.acquire(block=True, timeout=wait) as producer:
                 try:
+                    keep_redis_client(producer.channel)
                     yield producer
                 except self._trouble:
                     # Its other sockets may be dead too, and each would take as long.
@@ -101,11 +107,18 @@ class Broker:
         return BrokerUnreachable(url=redacted(url), reason=without_secrets(reason, url))
 
     def wake_claim(self) -> bool:
-        """Send a claim task, unless one waits already: that one will see what we have committed."""
+        """Send a claim task, unless one waits already: that one will see what we have committed.
+
+        If the last one was taken at once, this one is sent without a look first: a round trip earlier. So each process
+        may send one that is not needed.
+        """
         with self.producer() as producer:
-            if queue_length(producer, CLAIM_QUEUE):
-                return False
+            if self._claim_waits:
+                self._claim_waits = queue_length(producer, CLAIM_QUEUE) > 0
+                if self._claim_waits:
+                    return False
             self._enqueue(producer, CLAIM_QUEUE, CLAIM_TASK, str(uuid4()))
+            self._claim_waits = queue_length(producer, CLAIM_QUEUE) > 0
         return True
 
     def waiting(self) -> int:
@@ -114,9 +127,13 @@ class Broker:
             return queue_length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
 
     def has_forgotten(self) -> bool:
-        """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. Only the first call
+        """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. Only the first look
         after that returns True. It is always False for other brokers, and for a Redis where we may not write our
-        key."""
+        key. It does not look again for a moment."""
+        now = time.monotonic()
+        if now < self._looked + LOOK_EVERY:
+            return False
+        self._looked = now
         with self.producer() as producer:
             client = getattr(producer.channel, "client", None)
             try:

@@ -81,6 +81,26 @@ def choose_redis_steps(consumer: Any, choose: Callable[[], list[int] | None], ti
     channel._brpop_start = take_chosen
 
 
+def keep_redis_client(channel: Any) -> None:
+    """Let `Channel.conn_or_acquire` of the Redis transport use one client again and again. `Channel._create_client`
+    would make one for each command, which takes longer than the command."""
+    if "_create_client" in vars(channel) or not hasattr(channel, "_create_client"):
+        return
+    create = channel._create_client
+    kept: dict[Any, Any] = {}
+
+    def create_or_reuse(asynchronous: bool = False) -> Any:
+        if asynchronous:
+            return create(asynchronous)
+        pool = channel.pool  # another one, once its connections were lost
+        if pool not in kept:
+            kept.clear()
+            kept[pool] = create()
+        return kept[pool]
+
+    channel._create_client = create_or_reuse
+
+
 def redis_length(channel: Any, queue: str) -> int | None:
     """The length of a queue by `Channel._size` of the Redis transport: one round trip, where the public way takes two.
     None on other transports."""

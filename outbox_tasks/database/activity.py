@@ -11,7 +11,6 @@ from sqlalchemy import (
     BigInteger,
     Delete,
     Float,
-    Insert,
     Integer,
     Select,
     Text,
@@ -27,6 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql import ColumnElement
+from sqlalchemy.sql.dml import ReturningInsert
 
 from outbox_tasks.database.pieces import SECOND, commit_soon, json_rows
 from outbox_tasks.database.schema import Tables
@@ -35,8 +35,11 @@ LATE = 30.0
 """A worker without a heartbeat for so many seconds counts as lost."""
 
 
-def tally(t: Tables) -> Insert:
-    """Add to the counts. Parameter: counted (JSON rows of ago: how many seconds ago, destination, outcome, count)."""
+def tally(t: Tables) -> ReturningInsert[Any]:
+    """Add to the counts. Returns the destinations.
+
+    Parameter: counted (JSON rows of ago: how many seconds ago, destination, outcome, count).
+    """
     said = json_rows("counted", ago=Float, destination=Text, outcome=Text, count=BigInteger)
     at = select(_minute(func.now() - said.c.ago * SECOND).label("minute"), said).where(commit_soon()).subquery("at")
     columns = (at.c.minute, at.c.destination, at.c.outcome)
@@ -46,7 +49,7 @@ def tally(t: Tables) -> Insert:
     return add.on_conflict_do_update(
         index_elements=[t.tallies.c.minute, t.tallies.c.destination, t.tallies.c.outcome],
         set_={"count": t.tallies.c["count"] + add.excluded["count"]},
-    )
+    ).returning(t.tallies.c.destination)
 
 
 def tallied(t: Tables) -> Select[Any]:
@@ -63,9 +66,9 @@ def tallied(t: Tables) -> Select[Any]:
     )
 
 
-def beat(t: Tables) -> Insert:
-    """Write heartbeats: who is alive, or what has just run. Parameter: seen (JSON rows of name, kind, ago: how many
-    seconds ago, facts).
+def beat(t: Tables) -> ReturningInsert[Any]:
+    """Write heartbeats: who is alive, or what has just run. Returns the names that were written. Parameter: seen (JSON
+    rows of name, kind, ago: how many seconds ago, facts).
 
     A worker may find that another one wrote a fresh heartbeat under its name. It counts that as `met`: once after a
     restart, but again and again if two workers have the same name.
@@ -89,7 +92,7 @@ def beat(t: Tables) -> Insert:
             "facts": new.facts.op("||")(met),
         },
         where=h.c.seen_at <= new.seen_at,  # several processes report what has run: the newest report counts
-    )
+    ).returning(h.c.name)
 
 
 def heartbeats(t: Tables) -> Select[Any]:

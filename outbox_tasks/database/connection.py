@@ -136,6 +136,7 @@ class Database:
             pool_size=2,
             max_overflow=8,
             pool_timeout=5,
+            pool_use_lifo=True,  # a server process that has just run this statement runs it faster
             use_native_hstore=False,  # saves a query for each connection
             hide_parameters=True,  # no error may quote the contents of a row
             connect_args={

@@ -31,7 +31,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql import ColumnElement, Delete, Insert, Select, Update
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from outbox_tasks.database.pieces import SECOND, json_rows, seconds
+from outbox_tasks.database.pieces import SECOND, commit_soon, json_rows, seconds
 from outbox_tasks.database.schema import Tables
 from outbox_tasks.settings import SLOW
 
@@ -43,7 +43,8 @@ def seen(t: Tables) -> Select[Any]:
     """Note that this process sends, and count the other processes that do. Parameter: holders (the names of this
     process, one for each of its threads)."""
     p, me = t.publishers, bindparam("holders", type_=ARRAY(Text))
-    add = insert(p).from_select(["holder", "seen_at"], select(func.unnest(me), func.clock_timestamp()))
+    names = select(func.unnest(me), func.clock_timestamp()).where(commit_soon())
+    add = insert(p).from_select(["holder", "seen_at"], names)
     here = add.on_conflict_do_update(index_elements=[p.c.holder], set_={"seen_at": add.excluded.seen_at})
     return publishers(t).where(p.c.holder != func.all_(me)).add_cte(here.cte("here"))
 

@@ -79,6 +79,7 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
         unroutable = store.bury_unroutable(BURY_EVERY)
         tally.buried += unroutable
         tally.dead += len(unroutable)
+    store.traffic.count_again()
     seconds = time.monotonic() - began
     facts = {"claimed": tally.claimed, "bundles": tally.bundles, "dead": tally.dead, "seconds": round(seconds, 4)}
     # An idle relay claims again and again: nobody needs to read that.

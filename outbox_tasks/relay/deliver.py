@@ -73,4 +73,5 @@ def deliver(
         if verdict.step is Step.DEAD:
             listener.dead(bundle, verdict)
     listener.settled(bundle, verdicts, time.monotonic() - began)
+    store.traffic.count_again(publishing=True)
     return verdicts

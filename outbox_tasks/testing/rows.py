@@ -54,6 +54,9 @@ class _NoSlots(Traffic):
     def rooms(self, *, publishing: bool = False) -> Mapping[str, int | None]:
         return dict.fromkeys(self.settings.destinations)
 
+    def count_again(self, *, publishing: bool = False) -> None:
+        pass
+
 
 def _without_limits(settings: Settings) -> Settings:
     """A drain sends one bundle after the other, as fast as it can."""

@@ -33,6 +33,9 @@ PAUSE = 0.02
 WAKE_EVERY = 1.0
 """Seconds after which a task that is sent directly is followed by a nudge: beat may be gone, and others be due."""
 
+CALM = 0.05
+"""Seconds after such a task before that nudge: a claim meanwhile could slow it."""
+
 BROKEN_PAUSE = 1.0
 """The same while the broker does not answer."""
 
@@ -115,7 +118,7 @@ class Nudge:
             if len(direct) < len(dispatches) or any(call.dispatch is None or call.dispatch.nudge for call in ready):
                 owed = now
             elif direct and owed is None:
-                owed = woken + WAKE_EVERY
+                owed = max(woken + WAKE_EVERY, now + CALM)
             if owed is not None and time.monotonic() >= max(owed, rests_until):
                 owed, woken = None, time.monotonic()
                 rests_until = time.monotonic() + (PAUSE if self._do(self._wake) else BROKEN_PAUSE)

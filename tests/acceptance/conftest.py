@@ -16,7 +16,7 @@ from outbox_tasks import Outbox
 from outbox_tasks.migrations import upgrade
 from tests.acceptance.nodes import Relay, Server, Worker
 from tests.acceptance.publishers import SCHEME, distribution
-from tests.conftest import Stream, eventually, own_schema, own_stream
+from tests.conftest import Rows, Stream, eventually, own_schema, own_stream
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +99,6 @@ def cluster(relay: Relay, workers: Sequence[Worker]) -> CeleryWorkerCluster:
     return CeleryWorkerCluster(*workers)
 
 
-def settled(rows: Any, within: float = 60.0) -> None:
+def settled(rows: Rows, within: float = 60.0) -> None:
     """Wait until all messages are sent or dead."""
-    eventually(lambda: all(row.status == "dead" for row in rows.hot()), within)
+    eventually(lambda: not rows.pending(), within)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -15,8 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 import redis
+from rich.console import Console
 from sqlalchemy import Engine, text
 
+from outbox_tasks.local.demo_report import Figures, KilledWorker, Report
 from tests.conftest import GIVEN, eventually
 
 KEYS = (
@@ -51,7 +54,7 @@ class Running:
         while (code := self.process.poll()) is None:
             assert time.monotonic() < deadline, f"it did not end within {seconds:g} s: {self.errors}"
             self.remember()
-            time.sleep(0.1)
+            time.sleep(0.25)
         return code
 
     @property
@@ -91,9 +94,35 @@ def keys(url: str) -> dict[int, int]:
     return {int(name[2:]): facts["keys"] for name, facts in found.items()}  # type: ignore[union-attr]
 
 
-def test_every_committed_order_arrives_and_none_that_was_rolled_back(tmp_path: Path) -> None:
-    given = {name: url for name, url in GIVEN.items() if name in ("OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL")}
-    with running(tmp_path, "--json", "--orders", str(ORDERS), **given) as demo:
+@pytest.fixture
+def somebody_elses(redis_url: str) -> Iterator[None]:
+    """A key on the Redis server, which the demo may not touch."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.set("somebody_elses", "key")
+        yield
+        client.delete("somebody_elses")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    """Where the demo and its children make their temporary directories."""
+    path = tmp_path / "temporary"
+    path.mkdir()
+    return path
+
+
+@pytest.mark.usefixtures("somebody_elses")
+def test_every_committed_order_arrives_and_none_that_was_rolled_back(
+    tmp_path: Path, temporary: Path, engine: Engine, postgres_url: str, redis_url: str
+) -> None:
+    """On given servers it keeps to a corner of its own, and clears it."""
+    schemas_before, keys_before = schemas(engine), keys(redis_url)
+    given = {"OUTBOX_DATABASE_URL": postgres_url, "OUTBOX_BROKER_URL": redis_url, "TMPDIR": str(temporary)}
+    # Settings that are not meant for the demo, and a broker that Celery would prefer.
+    others = {"OUTBOX_BUNDLE_SIZE": "7", "OUTBOX_DATABASE_SCHEMA": "nowhere", "CELERY_BROKER_URL": "redis://nowhere"}
+    with running(tmp_path, "--json", "--orders", str(ORDERS), **given, **others) as demo:
+        eventually(lambda: schemas(engine) - schemas_before, 60)
+        eventually(lambda: keys(redis_url).keys() - keys_before.keys(), 60)
         code = demo.wait()
         figures = json.loads(demo.output)
         assert code == 0, demo.errors
@@ -107,43 +136,28 @@ def test_every_committed_order_arrives_and_none_that_was_rolled_back(tmp_path: P
         assert "kill -9 of publish" in demo.errors
         assert len(demo.family) > 5
         assert demo.left() == []
-
-
-def test_on_given_servers_it_keeps_to_a_corner_of_its_own_and_clears_it(
-    tmp_path: Path, engine: Engine, postgres_url: str, redis_url: str
-) -> None:
-    with redis.Redis.from_url(redis_url) as client:
-        client.set("somebody_elses", "key", ex=300)
-    schemas_before, keys_before = schemas(engine), keys(redis_url)
-    given = {"OUTBOX_DATABASE_URL": postgres_url, "OUTBOX_BROKER_URL": redis_url}
-    # Settings that are not meant for the demo, and a broker that Celery would prefer.
-    others = {"OUTBOX_BUNDLE_SIZE": "7", "OUTBOX_DATABASE_SCHEMA": "nowhere", "CELERY_BROKER_URL": "redis://nowhere"}
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    with running(tmp_path, "--orders", str(ORDERS), **given, **others, TMPDIR=str(temporary)) as demo:
-        eventually(lambda: schemas(engine) - schemas_before, 60)
-        eventually(lambda: keys(redis_url).keys() - keys_before.keys(), 60)
-        assert demo.wait() == 0, demo.errors
-        assert "Nothing was lost" in demo.output
     assert list(temporary.iterdir()) == [], "of a worker that is killed, too"
     assert schemas(engine) == schemas_before
     assert keys(redis_url) == keys_before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_when_it_is_stopped_in_the_middle_it_clears_up_too(
-    tmp_path: Path, engine: Engine, postgres_url: str, redis_url: str, number: signal.Signals
-) -> None:
-    schemas_before, keys_before = schemas(engine), keys(redis_url)
-    given = {"OUTBOX_DATABASE_URL": postgres_url, "OUTBOX_BROKER_URL": redis_url}
-    with running(tmp_path, "--json", **given) as demo:
+def test_when_it_is_stopped_in_the_middle_it_and_its_servers_go(tmp_path: Path, temporary: Path) -> None:
+    given = {name: url for name, url in GIVEN.items() if name in ("OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL")}
+    with running(tmp_path, "--json", **given, TMPDIR=str(temporary)) as demo:
         eventually(lambda: demo.remember() and "Taking 5,000 orders" in demo.errors, 120)
-        demo.process.send_signal(number)
+        demo.process.send_signal(signal.SIGTERM)
         assert demo.wait(90) == 1
         assert demo.output == ""
         assert demo.left() == []
-    assert schemas(engine) == schemas_before
-    assert keys(redis_url) == keys_before
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(("lost", "verdict"), [(0, "✓ Nothing was lost"), (3, "✗ Committed, yet missing")])
+def test_people_read_the_verdict(lost: int, verdict: str) -> None:
+    figures = Figures(**{**dict.fromkeys(KEYS, 0), "lost": lost})
+    said = io.StringIO()
+    Report(figures, KilledWorker("publish1", 3), 9, 0, undeliverable_is_dead=True).show(Console(file=said, width=100))
+    assert verdict in said.getvalue()
 
 
 def test_a_broker_that_it_cannot_use_is_refused(tmp_path: Path, postgres_url: str) -> None:

@@ -12,13 +12,13 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery
-from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+from pytest_celery import CeleryTestSetup
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from tests.acceptance.conftest import cluster, settled
-from tests.acceptance.nodes import Relay, Worker
+from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 
 WORKERS = {
@@ -39,6 +39,7 @@ def destinations(destinations: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=WORKERS)
 def celery_worker_cluster(relay: Relay, broker_url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """At the end the workers must stop cleanly."""
     # Its broker is in no setting of ours; and Celery lets no worker of root take pickles, but for C_FORCE_ROOT.
     env = ["env", f"SHOP_BROKER_URL={broker_url}", "C_FORCE_ROOT=1"]
     celery = [*env, sys.executable, "-m", "celery", "-A", "tests.acceptance.installed_app"]
@@ -49,6 +50,11 @@ def celery_worker_cluster(relay: Relay, broker_url: str, request: pytest.Fixture
     beat = relay.beat([*celery, "beat", "-l", "DEBUG"], broker_url=None)
     try:
         yield cluster(relay, started)
+        for worker in started:
+            worker.container.kill(signal.SIGTERM)
+        for worker in started:
+            assert worker.container.child.wait(60) == 0
+            assert "Traceback" not in worker.logs()
     finally:
         for node in (*started, beat):
             node.teardown()
@@ -143,15 +149,6 @@ def test_a_dead_letter_causes_an_alert(celery_setup: CeleryTestSetup, publish: A
     code = f"refused_{uuid4().hex[:8]}"
     publish("told", {"refuse": code})
     eventually(lambda: f'"name": "dead_letter told {code}"' in said(celery_setup))
-
-
-def test_the_workers_stop_cleanly(celery_setup: CeleryTestSetup, celery_worker_cluster: CeleryWorkerCluster) -> None:
-    worker: Worker
-    for worker in celery_worker_cluster:
-        worker.container.kill(signal.SIGTERM)
-    for worker in celery_worker_cluster:
-        assert worker.container.child.wait(60) == 0
-        assert "Traceback" not in worker.logs()
 
 
 def calls(setup: CeleryTestSetup, name: str) -> list[dict[str, Any]]:

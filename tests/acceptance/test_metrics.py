@@ -77,9 +77,17 @@ def publishing(relay: Relay, temporary: Path) -> Measured:
 
 
 @pytest.fixture(scope="module")
-def celery_worker_cluster(relay: Relay, claiming: Measured, publishing: Measured) -> CeleryWorkerCluster:
+def celery_worker_cluster(
+    relay: Relay, claiming: Measured, publishing: Measured, temporary: Path
+) -> Iterator[CeleryWorkerCluster]:
+    """When the workers have ended, their directories are gone."""
     relay.beat()
-    return cluster(relay, [claiming.worker, publishing.worker])
+    workers = [claiming.worker, publishing.worker]
+    yield cluster(relay, workers)
+    assert len(list(temporary.glob("outbox-metrics-*"))) == 2
+    for worker in workers:
+        worker.container.child.stop()
+    assert not list(temporary.glob("*outbox-metrics-*"))
 
 
 def test_every_documented_metric_is_counted_and_survives_a_killed_process(
@@ -120,12 +128,3 @@ def test_a_message_whose_worker_was_killed_as_it_was_sent_is_counted_with_the_ca
         outbox.publish(session, "a", {"die": True}, to="told")
     unsettled = {"destination": "told", "cause": "unsettled"}
     eventually(lambda: claiming.value("outbox_claimed_again_total", **unsettled), 60)
-
-
-def test_when_workers_end_their_directories_are_gone(
-    celery_setup: CeleryTestSetup, publishing: Measured, claiming: Measured, temporary: Path
-) -> None:
-    assert len(list(temporary.glob("outbox-metrics-*"))) == 2
-    for measured in (publishing, claiming):
-        measured.worker.container.child.stop()
-    assert not list(temporary.glob("*outbox-metrics-*"))

@@ -24,7 +24,7 @@ from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-START_TIMEOUT = 20.0
+START_TIMEOUT = STOP_TIMEOUT = 60.0
 CTRL_C = signal.SIGINT
 PYTHON = (sys.executable, "-m")
 
@@ -46,7 +46,8 @@ class Project:
 
     def start(self, name: str, *argv: str, ready: str = "", stop_signal: signal.Signals = CTRL_C, **env: str) -> Child:
         """Start a process, and wait until it says that it is ready."""
-        child = Child.start(name, argv, env={**self.env, **env}, cwd=self.directory, stop_signal=stop_signal)
+        options: dict[str, Any] = {"cwd": self.directory, "stop_signal": stop_signal, "stop_timeout": STOP_TIMEOUT}
+        child = Child.start(name, argv, env={**self.env, **env}, **options)
         self._children.append(child)
         if ready:
             child.wait_for(ready, START_TIMEOUT)
@@ -76,12 +77,12 @@ class Project:
         return client
 
     def stop(self) -> list[str]:
-        """Stop all, the last started first; returns what those said last that did not end cleanly."""
+        """Stop all at once; returns what those said last that did not end cleanly."""
         for client in self._clients:
             client.close()
-        unclean = [
-            f"{child.name}: {code}\n{child.tail()}" for child in reversed(self._children) if (code := child.stop())
-        ]
+        for child in self._children:
+            child.ask_to_stop()
+        unclean = [f"{child.name}: {code}\n{child.tail()}" for child in self._children if (code := child.stop())]
         self._children.clear()
         return unclean
 

@@ -164,12 +164,7 @@ def queued(redis: EmbeddedValkey) -> int:
 
 def drained(rows: Rows, seconds: float = 60.0) -> None:
     """Wait until nothing is left to be sent."""
-    eventually(lambda: is_drained(rows), seconds)
-
-
-def is_drained(rows: Rows) -> bool:
-    """Whether nothing is left to be sent."""
-    return not any(row.status == "pending" for row in rows.hot())
+    eventually(lambda: not rows.pending(), seconds)
 
 
 def check(rows: Rows, stream: Stream, committed: list[str]) -> int:

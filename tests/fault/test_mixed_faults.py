@@ -33,7 +33,7 @@ from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from tests.acceptance.nodes import Beat, Relay, Worker
 from tests.conftest import Stream, eventually
-from tests.fault.conftest import SHORT, OwnDatabase, check, is_drained
+from tests.fault.conftest import SHORT, OwnDatabase, check
 from tests.fault.test_order import by_key, out_of_order
 from tests.proxy import Proxy
 
@@ -236,7 +236,7 @@ class Faults:
 def nothing_is_left(faults: Faults, database: OwnDatabase) -> bool:
     faults.supervise()
     with suppress(DBAPIError):  # the server may still recover from the last fault
-        return is_drained(database.rows)
+        return not database.rows.pending()
     return False
 
 

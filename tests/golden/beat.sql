@@ -7,7 +7,8 @@ UPDATE
 SET kind = excluded.kind,
   seen_at = excluded.seen_at,
   facts = (excluded.facts || CASE WHEN ((outbox_heartbeats.facts ->> %(facts_1)s::TEXT) != (excluded.facts ->> %(facts_2)s::TEXT) AND outbox_heartbeats.seen_at > now() - %(param_2)s * interval '1 second') THEN jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, coalesce(CAST((outbox_heartbeats.facts ->> %(facts_3)s::TEXT) AS INTEGER), %(coalesce_1)s::INTEGER) + %(coalesce_2)s::INTEGER) ELSE '{}'::jsonb END)
-WHERE outbox_heartbeats.seen_at <= excluded.seen_at;
+WHERE outbox_heartbeats.seen_at <= excluded.seen_at
+RETURNING outbox_heartbeats.name;
 -- coalesce_1 = 0
 -- coalesce_2 = 1
 -- facts_1 = 'started'

@@ -7,7 +7,8 @@ FROM (
 ) AS at GROUP BY at.minute, at.destination, at.outcome
 ORDER BY at.minute, at.destination, at.outcome ON CONFLICT (minute, destination, outcome) DO
 UPDATE
-SET count = (outbox_tallies.count + excluded.count);
+SET count = (outbox_tallies.count + excluded.count)
+RETURNING outbox_tallies.destination;
 -- param_1 = 'off'
 -- set_config_2 = 'synchronous_commit'
 -- set_config_3 = 'off'

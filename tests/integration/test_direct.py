@@ -6,6 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,7 +17,10 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
+from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import BUNDLE_TASK
+from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Bundle, Step, Ticket
@@ -100,6 +104,7 @@ def test_a_committed_message_is_leased_and_its_task_is_in_the_queue(
     assert 0 < (row.locked_until - row.created_at).total_seconds() <= LEASE + 1
     [verdict] = deliver(store, Publishers(store.settings), bundle)
     assert verdict.step is Step.SENT
+    assert verdict.ticket.age >= 0  # it was due at once: the end of its lease is not its due time
     assert stream.ids() == [str(id)]
     assert [(row.attempts, row.last_error_code) for row in rows.archived()] == [(1, None)]
 
@@ -195,6 +200,43 @@ def test_the_claim_is_woken_now_and_then_for_what_else_is_due(outbox: Outbox, en
     eventually(queue.nudged)
     queue.client.delete(CLAIM_QUEUE)
     eventually(lambda: publish(outbox, engine) and queue.nudged())
+
+
+def test_a_claim_is_woken_unless_one_waits(direct: Callable[..., Settings], queue: Queue) -> None:
+    settings = direct()
+    app = PinnedCelery("writer", broker=str(settings.broker_url), settings=settings)
+    broker = Broker(app, settings)
+    assert [broker.wake_claim() for _ in range(3)] == [True, False, False]
+    assert queue.client.llen(CLAIM_QUEUE) == 1
+    queue.client.delete(CLAIM_QUEUE)
+    assert broker.wake_claim()
+    assert not Broker(app, settings).wake_claim()
+
+
+def test_a_process_keeps_one_client_of_redis_until_its_connections_are_lost(
+    direct: Callable[..., Settings], own_redis: EmbeddedValkey
+) -> None:
+    settings = direct()
+    broker = Broker(PinnedCelery("writer", broker=str(settings.broker_url), settings=settings), settings)
+
+    def clients() -> set[int]:
+        found = []
+        for _ in range(2):
+            with broker.producer() as producer, producer.channel.conn_or_acquire() as client:
+                found.append(client)
+        return set(map(id, found))
+
+    assert len(clients()) == 1
+    own_redis.restart()
+    eventually(lambda: _reached(broker))
+    assert broker.wake_claim()
+    assert len(clients()) == 1
+
+
+def _reached(broker: Broker) -> bool:
+    with suppress(BrokerUnreachable):
+        return broker.waiting() == 0
+    return False
 
 
 def test_single_messages_are_not_bundled_for_a_destination_that_takes_no_bundles(

@@ -15,6 +15,7 @@ from sqlalchemy import func, select, update
 from outbox_tasks.database import slots
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket
 from outbox_tasks.relay.claim import claim
+from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import NATIVE_RETRIES, settle
 from outbox_tasks.relay.store import Store
@@ -105,6 +106,19 @@ class TestSlots:
             thread.join()
         assert destination.most == 2
         assert held(rows) == []
+
+    def test_no_message_waits_until_the_processes_are_counted(
+        self, new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = new_store(destinations=TWO, bundle_size=1)
+        rows.insert(2)
+        first, second = claimed(store)
+        deliver(store, {"orders": Destination()}, first)
+        monkeypatch.setattr("outbox_tasks.relay.store.traffic.COUNT_EVERY", 0.0)
+        processes(rows, 2)
+        assert store.traffic.rooms(publishing=True)["orders"] == 1  # as when it was alone
+        deliver(store, {"orders": Destination()}, second)
+        assert store.traffic.rooms(publishing=True)["orders"] == 2
 
     @pytest.mark.parametrize(
         ("values", "limited"),

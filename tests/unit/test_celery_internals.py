@@ -67,6 +67,12 @@ def test_redis_asks_with_brpop_start_for_the_priority_steps_of_the_channel() -> 
     assert len(redis.Channel.priority_steps) > 1
 
 
+def test_redis_makes_a_client_for_each_command_with_create_client_and_a_pool_for_all() -> None:
+    assert calls(redis.Channel.conn_or_acquire.__wrapped__, "_create_client")  # type: ignore[attr-defined]
+    assert list(signature(redis.Channel._create_client).parameters) == ["self", "asynchronous"]
+    assert calls(redis.Channel._create_client, "pool")
+
+
 def test_redis_knows_the_length_of_a_queue_by_size_of_the_channel() -> None:
     assert list(signature(redis.Channel._size).parameters) == ["self", "queue"]
     assert hasattr(redis.Channel, "client")

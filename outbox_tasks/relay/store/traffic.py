@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
@@ -16,13 +18,15 @@ from sqlalchemy import Engine
 from outbox_tasks.database import breaker, slots
 from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.connection import Database
+from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import Bundle
 from outbox_tasks.relay.store import processes
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
 
-COUNTED_FOR = 2.0
-"""Seconds before the processes that send are counted again."""
+COUNT_EVERY, COUNTED_FOR = 2.0, 15.0
+"""Seconds after which the processes that send are counted again: when no message waits for that, and at the latest.
+A process that sends is seen at least that often; see `slots.SEEN`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class Traffic(Database):
         self.flooding: set[str] = set()
         """The destinations that had more due than the last claim of this process took."""
         self._rooms: dict[bool, tuple[float, dict[str, int | None]]] = {}
+        self._publishers: Compiled[int] = Compiled(partial(slots.publishers, self.tables), itemgetter(0))
+        self._seen: Compiled[int] = Compiled(partial(slots.seen, self.tables), itemgetter(0))
         self._admit = Compiled(partial(breaker.admit, self.tables), Admitted._make)
         self._tripped = breaker.tripped(self.tables)
         self._recovered = breaker.recovered(self.tables)
@@ -74,22 +80,29 @@ class Traffic(Database):
 
         A destination without a `concurrency` of its own leaves some of the processes to the others.
         """
-        until, rooms = self._rooms.get(publishing, (0.0, {}))
+        self._count(COUNTED_FOR, publishing)
+        return self._rooms[publishing][1]
+
+    def count_again(self, *, publishing: bool = False) -> None:
+        """Count the processes that send, from time to time. Call it when no message waits for that."""
+        with suppress(OutboxError):  # the next one who needs the count finds out
+            self._count(COUNT_EVERY, publishing)
+
+    def _count(self, old: float, publishing: bool) -> None:
         now = time.monotonic()
-        if now >= until:
-            count = self._count_publishers(publishing)
-            rooms = {name: self.settings.most_sends(name, count) for name in self.settings.destinations}
-            limited = [{"destination": name, "room": room} for name, room in rooms.items() if room is not None]
-            if limited and publishing:
-                self.do(slots.make_slots(self.tables), {"wanted": json.dumps(limited)})
-            self._rooms[publishing] = now + COUNTED_FOR, rooms
-        return rooms
+        if publishing in self._rooms and now < self._rooms[publishing][0] + old:
+            return
+        count = self._count_publishers(publishing)
+        rooms = {name: self.settings.most_sends(name, count) for name in self.settings.destinations}
+        limited = [{"destination": name, "room": room} for name, room in rooms.items() if room is not None]
+        if limited and publishing:
+            self.do(slots.make_slots(self.tables), {"wanted": json.dumps(limited)})
+        self._rooms[publishing] = now, rooms
 
     def _count_publishers(self, publishing: bool) -> int:
         if not publishing:
-            return int(self.rows(slots.publishers(self.tables), {})[0][0])
-        others = self.rows(slots.seen(self.tables), {"holders": processes.names(self.threads)})[0][0]
-        return int(others) + self.threads
+            return self.run(self._publishers, {})[0]
+        return self.run(self._seen, {"holders": processes.names(self.threads)})[0] + self.threads
 
     def admit(self, wanted: Mapping[str, int], lease: str) -> dict[str, Share]:
         """How many of the messages that are wanted of each destination may be leased now. A probe is granted to this
