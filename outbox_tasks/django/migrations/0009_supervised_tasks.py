@@ -6,5 +6,5 @@ from outbox_tasks.django.migrations import to_version
 
 
 class Migration(migrations.Migration):  # type: ignore[misc]
-    dependencies: ClassVar[list[Any]] = [("outbox_tasks", "0007_mended")]
-    operations: ClassVar[list[Any]] = [to_version(8)]
+    dependencies: ClassVar[list[Any]] = [("outbox_tasks", "0008_cheaper_writes")]
+    operations: ClassVar[list[Any]] = [to_version(9)]
