@@ -81,6 +81,16 @@ class NoTransaction(OutboxError):
     `with session.begin():` or, in Django, `with transaction.atomic():`."""
 
 
+class NotSupervised(OutboxError):
+    """Nothing was completed: no supervised task runs here. Call complete in the task itself, in its own thread; its
+    destination needs confirm = "run" (or its call confirm=True), and its workers need outbox.supervise(app)."""
+
+
+class RunLost(OutboxError):
+    """Task {task} ({id}) was not completed: its lease ran out while it ran, and the task runs again or has run again.
+    Let this error roll the transaction back. See docs/supervised-tasks.md."""
+
+
 class InvalidMessageId(OutboxError):
     """The inbox of {consumer!r} refused the message id {value!r}: it must be a UUID, or text of 1 to {longest}
     characters, without NUL. Pass the id that came with the message, or a hash of it if it is longer."""

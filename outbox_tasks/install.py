@@ -15,6 +15,7 @@ from celery.app.amqp import AMQP, Queues
 from kombu.utils.imports import symbol_by_name
 
 from outbox_tasks.broker.names import QUEUES
+from outbox_tasks.running import supervise
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.connect import connect
 from outbox_tasks.telemetry.logs import quieten_claims
@@ -39,6 +40,7 @@ def install(app: Celery, settings: Settings) -> Resources:
     resources = register(app, settings)
     connect(resources)
     quieten_claims()
+    supervise(app, settings)
     _add_queues(app)
     _add_schedule(app, settings)
     return resources

@@ -186,6 +186,32 @@ class Outbox:
         if capture is not None:
             capture_app(app, lambda: self._store_of(capture))
 
+    def supervise(self, app: Celery) -> None:
+        """Let the workers of `app` run supervised tasks: those of destinations with `confirm = "run"`, and those called
+        with `confirm=True`. `install` does it too. The app's other tasks run as ever.
+        """
+        from outbox_tasks.running import supervise  # an application that only writes does not need it
+
+        supervise(app, self.settings)
+
+    @overload
+    def complete(self, session: AnyAsync, result: Any = None) -> Awaitable[None]: ...
+    @overload
+    def complete(self, session: SyncSession, result: Any = None) -> None: ...
+    def complete(self, session: SyncSession | AnyAsync, result: Any = None) -> Awaitable[None] | None:
+        """Say in the session's transaction that the running supervised task is done. If that commits, the task never
+        runs again; if not, this has no effect.
+
+        What follows the task (links, the next one of its chain) gets `result`, and is written in the same transaction.
+        A second call in the same run has no effect. Await this with an `AsyncSession` or `AsyncConnection`.
+        Raises `NotSupervised`, `NotInTransaction`, or `RunLost`: another worker has the task by now, so let this error
+        roll the transaction back.
+        """
+        from outbox_tasks.running.complete import complete
+
+        ended: Awaitable[None] | None = complete(session, result)
+        return ended
+
     def _store_of(self, capture: Capturing) -> Any:
         session = current(capture)
         return None if session is None else partial(self._store, session)

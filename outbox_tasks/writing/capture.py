@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, wraps
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from celery import Celery, current_task
@@ -35,6 +35,16 @@ _store_of_app: WeakKeyDictionary[Celery, Callable[[], Store | None]] = WeakKeyDi
 """For each app that is captured as a whole: where a call goes now; None: to the broker."""
 
 
+class Supervised(Protocol):
+    """A supervised task that runs in this context: see the room `running`."""
+
+    def store_for(self, task_id: str | None, parent_id: str | None) -> Store | None:
+        """Where a message goes that the worker sends; None: to the broker."""
+
+
+supervised: ContextVar[Supervised | None] = ContextVar("outbox_supervised", default=None)
+
+
 def _to_broker(message: Message) -> object:
     raise AssertionError  # stands for the broker; never called
 
@@ -42,7 +52,7 @@ def _to_broker(message: Message) -> object:
 @contextmanager
 def capturing(store: Store, *, confirm: bool = False) -> Iterator[None]:
     """Store all tasks that are sent in this context, of any app. `confirm`: they are supervised."""
-    _wrap()
+    wrap()
     token, confirmed = _store.set(store), _confirm.set(confirm)
     try:
         yield
@@ -63,12 +73,12 @@ def direct() -> Iterator[None]:
 
 def capture_app(app: Celery, choose: Callable[[], Store | None]) -> None:
     """Ask `choose` for each task that `app` sends outside of `capturing` and `direct`."""
-    _wrap()
+    wrap()
     _store_of_app[app] = choose
 
 
 @cache
-def _wrap() -> None:
+def wrap() -> None:
     """Wrap `Celery.send_task` and the results' methods that wait, once. Nothing less catches every call: a `producer`
     given to `Task.apply_async` gets lost on some ways, such as in a chain."""
     send_task, then, get = Celery.send_task, AsyncResult.then, AsyncResult.get
@@ -77,14 +87,19 @@ def _wrap() -> None:
     @wraps(send_task)
     def send_or_store(self: Celery, *args: Any, **options: Any) -> Any:
         store = None if isinstance(self, AppView) else _chosen(self)
-        if store is None:
+        run = None if isinstance(self, AppView) else supervised.get()
+        if store is None and run is None:
             return send_task(self, *args, **options)
         call = signature.bind(self, *args, **options).arguments
         call.update(call.pop("options", {}))
-        if _is_of_the_worker(call.get("task_id"), call.get("parent_id")):
+        task_id, parent_id = call.get("task_id"), call.get("parent_id")
+        confirm = _confirm.get()
+        if _is_of_the_worker(task_id, parent_id):
+            store, confirm = None if run is None else run.store_for(task_id, parent_id), True
+        if store is None:
             return send_task(self, *args, **options)
         _refuse_unstorable(self, call)
-        with recording(self, call["name"], store, confirm=_confirm.get()) as view:
+        with recording(self, call["name"], store, confirm=confirm) as view:
             return send_task(view, *args, **options)
 
     @wraps(then)
@@ -117,12 +132,11 @@ def _is_of_the_worker(task_id: str | None, parent_id: str | None) -> bool:
     """Whether the worker sends this, not the application: a retry of the running task, whose exception rolls the
     transaction back, or what follows a task that has ended."""
     follows = getattr(amqp, "_callback_publish_retry", None)
-    if follows is not None and follows.get():
+    if follows is not None and follows.get():  # Celery has this mark since 5.7
         return True
     running = current_task.request.id if current_task else None
-    # Celery has this mark since 5.7. Before, a task that follows another names its parent; no call of an application
-    # does.
-    return running is not None and running in ((task_id, parent_id) if follows is None else (task_id,))
+    # A task that follows another names its parent. No call of an application does.
+    return running is not None and running in (task_id, parent_id)
 
 
 def _refuse_unstorable(app: Celery, call: Mapping[str, Any]) -> None:

@@ -82,8 +82,8 @@ class _Recorder(Producer):
 
     @property
     def connection(self) -> Any:
-        """Celery wraps the errors of a connection; there will be none."""
-        return SimpleNamespace(_reraise_as_library_errors=nullcontext)
+        """Celery wraps the errors of a connection, or tries again after them; there will be none."""
+        return SimpleNamespace(_reraise_as_library_errors=nullcontext, recoverable_connection_errors=())
 
     def publish(self, body: Any, **options: Any) -> None:  # type: ignore[override]
         """Celery calls this with the message, and then with a `task-sent` event if these are switched on."""

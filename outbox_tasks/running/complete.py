@@ -1,0 +1,55 @@
+"""`Outbox.complete`: a supervised task ends in its own transaction. Its effect and its end are committed together."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache, partial
+from typing import Any
+
+from outbox_tasks.database import runs, write
+from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
+from outbox_tasks.errors import NotSupervised, RunLost, SchemaMissing, WriterRights
+from outbox_tasks.running.run import SupervisedRun, current
+from outbox_tasks.writing.direct import lease
+from outbox_tasks.writing.transactions import is_awaited, sqlstate, transaction, unwrapped
+
+_end = lru_cache(partial(runs.end_run, soon=False))
+_like = lru_cache(write.publish)
+
+
+def complete(session: Any, result: Any) -> Any:
+    """See `Outbox.complete`."""
+    run = current()
+    if run is None:
+        raise NotSupervised
+    session = unwrapped(session)
+    if is_awaited(session):
+        return session.run_sync(partial(_complete, run, result))
+    return _complete(run, result, session)
+
+
+def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
+    settings = run.settings
+    opened = transaction(session, "outbox.complete")
+    t = tables(settings.database_schema)
+    following = run.rows_after(result)
+    dispatch = None
+    if following and run.nudge is not None and opened.ends_with_the_session(_like(t)):
+        dispatch = lease(settings, run.nudge.grants, following)
+    parameters = {"run": json.dumps([run.run._asdict()]), "row": json.dumps(following)}
+    try:
+        ended = opened.run(_end(t, archive=settings.archive == "move"), parameters, _like(t))
+    except Exception as error:  # each driver and framework has errors of its own
+        state = sqlstate(error)
+        if state in LOST_TABLE:
+            raise SchemaMissing(where=where(settings.database_schema)) from error
+        if state == NO_RIGHTS:
+            raise WriterRights(reason=str(getattr(error, "orig", None) or error).partition("\n")[0]) from error
+        raise
+    if ended:
+        run.completes(opened.opened())
+        opened.wake(run.is_completed)
+        if following and run.nudge is not None:
+            opened.wake(run.nudge if dispatch is None else partial(run.nudge, dispatch=dispatch))
+    elif not run.has_completed:
+        raise RunLost(task=run.request.task, id=run.request.id)

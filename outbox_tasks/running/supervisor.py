@@ -1,0 +1,193 @@
+"""Begins and ends the runs of an app's supervised tasks, in the processes that run them."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain, repeat
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from celery import Celery, states
+from celery.exceptions import Ignore, MaxRetriesExceededError
+
+from outbox_tasks.errors import DatabaseUnavailable, OutboxError, SchemaMissing
+from outbox_tasks.per_process import PerProcess
+from outbox_tasks.redaction import without_secrets
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.runs import Run, Runs
+from outbox_tasks.running.run import Copy, SupervisedRun
+from outbox_tasks.settings import Settings
+from outbox_tasks.wire.celery_message import RUN
+from outbox_tasks.writing.capture import direct, supervised
+from outbox_tasks.writing.direct import lease
+from outbox_tasks.writing.nudge import broker_nudge
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+WAITS = (0.1, 0.3, 0.6, 1.0)
+"""Seconds between tries while the database is away; the last one repeats."""
+
+BEGIN_PATIENCE, END_PATIENCE = 3.0, 15.0
+"""Seconds to try for. A task that could not begin goes back to the broker; one that could not end must run again."""
+
+PUT_OFF = 10.0
+"""Seconds after which a task that could not begin is tried again."""
+
+AWAY = (DatabaseUnavailable, SchemaMissing)
+"""Also: no rights, and an older schema. Both can be mended while the worker runs."""
+
+
+class Supervisor:
+    """One for an app."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self.app = app
+        self.settings = settings
+        self.nudge = broker_nudge(settings, app)
+        self._runs = PerProcess(self._connect, lambda parents: parents[0].engine.dispose(close=False))
+
+    def _connect(self) -> tuple[Runs, str]:
+        runs = Runs.connect(self.settings)
+        try:
+            return runs, runs.identity()
+        except BaseException:
+            runs.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        if (opened := self._runs.take()) is not None:
+            opened[0].close()
+
+    def check(self) -> None:
+        """Log an error if this worker can't run supervised tasks. It runs its other tasks all the same."""
+        runs = Runs.connect(self.settings)
+        nobody = Run(str(uuid4()), str(uuid4()))
+        try:
+            Store(runs.engine, self.settings).check_version()
+            for use in (runs.lose, runs.renew):  # finds no row, but needs the rights
+                use({nobody: 1.0})
+            runs.done(nobody)
+        except OutboxError as error:
+            log.error("this worker can't run supervised tasks, and puts them off: %s", error)
+        finally:
+            runs.close()
+
+    def begin(self, task: Any, copy: Copy) -> None:
+        """Begin the run of a copy; `Ignore`, if it is not to run here and now."""
+        run = copy.run
+        try:
+            begun = _patiently(partial(self._begin, run, copy), BEGIN_PATIENCE)
+        except AWAY as error:
+            self._put_off(task, error)
+            raise Ignore from None
+        supervised.set(SupervisedRun(self.settings, self.nudge, run, task, begun))
+
+    def _begin(self, run: Run, copy: Copy, again: bool) -> str | None:
+        """Returns the destination, if it is known. Nothing runs unless the database says so."""
+        runs, identity = self._runs.get()
+        if copy.of != identity:
+            text = "task %s is not run: it is of another outbox (%s) than the one of this worker (%s)"
+            log.error(text, copy.id, copy.of, identity)
+            raise Ignore
+        begun = runs.begin(run, copy.content, copy.lease)
+        if begun is not None:
+            return begun.destination
+        where = runs.whereabouts(copy.id)
+        if again and where is not None and runs.renew({run: copy.lease}):
+            return None  # the first try has begun it, and its answer was lost
+        state, by = where or ("forgotten", None)
+        log.info("a copy of task %s is not run: the task is %s%s", copy.id, state, f" ({by})" if by else "")
+        raise Ignore
+
+    def _put_off(self, task: Any, error: Exception) -> None:
+        """Send a copy to the queue that this one came from."""
+        request = task.request
+        log.error("task %s waits for %g s, because it can't begin: %s", request.id, PUT_OFF, error)
+        headers = {**(request.headers or {}), RUN: vars(request)[RUN]}
+        try:
+            with direct():
+                task.signature_from_request(request, countdown=PUT_OFF, headers=headers).apply_async()
+        except Exception:
+            log.exception("task %s could not be put off; the relay sends it again when its time is over", request.id)
+
+    def end(self, run: SupervisedRun, state: str | None, retval: Any) -> None:
+        """Record how a run ended, and write what follows it."""
+        following = run.rows if state != states.RETRY else []
+        dispatch = lease(self.settings, self.nudge.grants, following) if self.nudge and following else None
+        try:
+            ours = _patiently(partial(self._end, run, state, retval), END_PATIENCE)
+        except AWAY as error:
+            text = "the end of task %s (%s) could not be recorded, so it will run again: %s"
+            log.error(text, run.request.id, state, error)
+            return
+        if not ours and run.completed:
+            if state != states.SUCCESS:
+                log.warning("task %s ended as %s after it was completed, which counts", run.request.id, state)
+        elif not ours:
+            text = "task %s ended as %s, but its lease had run out: the task runs again, or has run again"
+            log.warning(text, run.request.id, state)
+        elif following and self.nudge is not None:
+            self.nudge(dispatch=dispatch)
+
+    def _end(self, run: SupervisedRun, state: str | None, retval: Any, again: bool) -> bool:
+        runs, _ = self._runs.get()
+        if run.unwritable is not None:
+            return runs.dead(run.run, *_described(run.unwritable))
+        if state == states.SUCCESS or (state == states.IGNORED and run.replaced):
+            ended = runs.done(run.run, run.rows)
+        elif state == states.FAILURE:
+            ended = runs.dead(run.run, *_described(retval), run.rows)
+        elif state == states.RETRY:
+            ended = _retry(runs, run, retval)
+        elif state == states.IGNORED:
+            ended = runs.discard(run.run, "ignored", str(retval) or "the task raised Ignore")
+        elif state == states.REJECTED and not retval.requeue:
+            ended = runs.discard(run.run, "rejected", str(retval.reason or "the task raised Reject"))
+        elif state == states.REJECTED:
+            ended = runs.requeue(run.run, self._within(run) if run.task.acks_late else 0.0)
+        else:
+            ended = bool(runs.lose([run.run]))  # the process is ending
+        return ended or (again and runs.whereabouts(run.run.id) is None)
+
+    def _within(self, run: SupervisedRun) -> float:
+        """Seconds within which a copy that is back in the broker must begin."""
+        return self.settings.destinations[run.destination].confirm_within if run.destination else 0.0
+
+
+def _retry(runs: Runs, run: SupervisedRun, retval: Any) -> bool:
+    code, error, trace = _described(retval.exc or retval)
+    copy = run.retry
+    if copy is None:
+        return runs.dead(run.run, code, f"it raised Retry, but sent no copy of itself: {error}", trace)
+    due = copy.get("deliver_at")
+    wait = (datetime.fromisoformat(due) - datetime.now(UTC)).total_seconds() if due else 0.0
+    return runs.retry(run.run, copy, max(0.0, wait), code, error)
+
+
+def _described(error: BaseException) -> tuple[str, str, str]:
+    """The type, the text and the traceback of an exception, for the row."""
+    trace = without_secrets("".join(traceback.format_exception(error)))
+    if isinstance(error, MaxRetriesExceededError) and error.__context__ is not None:
+        error = error.__context__
+    return type(error).__name__, without_secrets(str(error) or repr(error)), trace
+
+
+def _patiently(act: Callable[[bool], R], seconds: float) -> R:
+    """Try again while the database is away. `act` is told whether it is called again."""
+    deadline = time.monotonic() + seconds
+    for tried, wait in enumerate(chain(WAITS, repeat(WAITS[-1]))):
+        try:
+            return act(tried > 0)
+        except AWAY:
+            if time.monotonic() + wait > deadline:
+                raise
+            time.sleep(wait)
+    raise AssertionError  # the waits have no end

@@ -1,0 +1,219 @@
+"""A worker's main process says on the rows that its runs still run, and notes those that ended without a word.
+
+A thread writes: a task can't hold it up, whatever it does in a process of the pool. In the pools threads, solo and
+gevent the tasks share this process with it; there a task that never lets go of the interpreter ends its own lease.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+from uuid import uuid4
+from weakref import ref
+
+from billiard.exceptions import WorkerLostError
+from celery import signals
+from celery.exceptions import TimeLimitExceeded
+from celery.worker import state
+
+from outbox_tasks.database import activity
+from outbox_tasks.errors import OutboxError
+from outbox_tasks.redaction import logger
+from outbox_tasks.relay.store.runs import Runs
+from outbox_tasks.running.run import Copy
+from outbox_tasks.running.supervisor import AWAY, Supervisor
+from outbox_tasks.wire.celery_message import RUN
+
+log = logger(__name__)
+
+EVERY = 10.0
+"""Seconds between two heartbeats, and between two renewals at most."""
+
+SHARE = 3
+"""A lease is renewed so many times before it would run out."""
+
+AGAIN = 1.0
+"""Seconds until the next try while the database is away."""
+
+
+class _Received:
+    """A copy of a supervised task that this worker has taken from the broker."""
+
+    def __init__(self, request: Any, copy: Copy) -> None:
+        self.request = ref(request)
+        self.task_id: str = request.id
+        self.run = copy.run
+        self.lease = copy.lease
+        self.active = False
+        """It was running at the last look."""
+        self.held = False
+        """The last renewal found its row."""
+
+
+class Watch:
+    """Knows which copies a worker has received. Its thread starts with the worker."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+        self._app = supervisor.app
+        self._pid = 0
+        self._received: dict[str, _Received] = {}
+        """By token."""
+        self._acts: deque[Callable[[Runs], object]] = deque()
+        """What the thread is to write."""
+        self._every = EVERY
+        self._wanted, self._ended = threading.Event(), False
+        self._thread: threading.Thread | None = None
+        self._heartbeat: dict[str, Any] = {}
+
+    def listen(self) -> None:
+        """Called in the main process, as its worker starts."""
+        self._pid = os.getpid()
+        for signal, receiver in (
+            (signals.task_received, self._on_received),
+            (signals.task_failure, self._on_failure),
+            (signals.task_revoked, self._on_revoked),
+            (signals.worker_ready, self._on_ready),
+            (signals.worker_shutdown, self._on_shutdown),
+        ):
+            signal.connect(receiver, weak=False)
+
+    def _on_received(self, sender: Any = None, request: Any = None, **_: Any) -> None:
+        copy = Copy.read(request.request_dict)
+        if copy is None or sender.app is not self._app:
+            return
+        copy = copy._replace(token=str(uuid4()))  # what it came with is of another run
+        request.request_dict[RUN] = copy._asdict()
+        self._received[copy.token] = _Received(request, copy)
+        if copy.lease / SHARE < self._every:
+            self._every = copy.lease / SHARE
+            self._wanted.set()
+
+    def _on_failure(self, task_id: str | None = None, exception: Any = None, **_: Any) -> None:
+        """Celery's main process reports what a process of the pool can't: that it is gone."""
+        if os.getpid() != self._pid or not isinstance(exception, WorkerLostError | TimeLimitExceeded):
+            return
+        for each in [each for each in list(self._received.values()) if each.task_id == task_id]:
+            if isinstance(exception, TimeLimitExceeded):
+                error = f"it ran for longer than its hard time limit: {exception}"
+                self._do(partial(Runs.dead, run=each.run, code="TimeLimitExceeded", error=error, traceback=None))
+            else:
+                self._do(partial(Runs.lose, lost=[each.run]))
+
+    def _on_revoked(self, sender: Any = None, request: Any = None, expired: bool = False, **_: Any) -> None:
+        copy = Copy.read(vars(request))
+        if copy is None or os.getpid() != self._pid or sender.app is not self._app:
+            return
+        self._do(partial(_discard, copy=copy, code="expired" if expired else "revoked"))
+
+    def _do(self, act: Callable[[Runs], object]) -> None:
+        self._acts.append(act)
+        self._wanted.set()
+
+    def _on_ready(self, sender: Any = None, **_: Any) -> None:
+        if sender.app is not self._app or self._thread is not None:
+            return
+        facts = {
+            "queues": sorted(sender.app.amqp.queues.consume_from),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "pool": type(sender.pool).__module__.rpartition(".")[2],
+            "concurrency": sender.pool.num_processes,
+            "version": version("outbox-tasks"),
+            "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        }
+        self._heartbeat = {"name": f"{sender.hostname} (tasks)", "kind": "tasks", "ago": 0.0, "facts": facts}
+        self._thread = threading.Thread(target=self._run, name="outbox-runs", daemon=True)
+        self._thread.start()
+
+    def _on_shutdown(self, sender: Any = None, **_: Any) -> None:
+        """The pool has ended, and with it all runs."""
+        if self._thread is not None and os.getpid() == self._pid:
+            self._ended = True
+            self._wanted.set()
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        runs = Runs.connect(self._supervisor.settings)
+        beat, stopped = activity.beat(runs.tables), activity.stopped(runs.tables)
+        beaten, wait = -EVERY, 0.0
+        while not self._ended:
+            self._wanted.wait(wait)
+            self._wanted.clear()
+            try:
+                self._write(runs)
+                if time.monotonic() - beaten >= EVERY:
+                    beaten = time.monotonic()
+                    facts = {**self._heartbeat["facts"], "clock": round(time.time(), 3)}
+                    runs.do(beat, {"seen": json.dumps([{**self._heartbeat, "facts": facts}])})
+                wait = self._every
+            except OutboxError as error:
+                log.warning("the leases of running tasks were not renewed: %s", error)
+                wait = AGAIN
+            except Exception:
+                log.exception("the leases of running tasks were not renewed")
+                wait = AGAIN
+            finally:
+                # Keep no connection open meanwhile: a process that the pool forks must not share it.
+                runs.close()
+        name = {"name": self._heartbeat["name"], "started": self._heartbeat["facts"]["started"]}
+        try:
+            runs.lose([each.run for each in self._received.values() if each.active])
+            runs.do(stopped, name)
+        except OutboxError as error:
+            log.debug("the worker's end was not recorded: %s", error)
+        finally:
+            runs.close()
+
+    def _write(self, runs: Runs) -> None:
+        while self._acts:
+            try:
+                self._acts[0](runs)
+            except AWAY:
+                raise
+            except Exception:
+                log.exception("the end of a run was not recorded")
+            self._acts.popleft()
+        running, gone = [], []
+        for token, each in list(self._received.items()):
+            request = each.request()
+            if request is not None and request in state.active_requests:
+                each.active = True
+                running.append(each)
+            elif each.active or request is None:
+                del self._received[token]
+                if each.active:
+                    gone.append(each.run)
+        if gone:
+            # Nothing changes for a run that has said how it ended.
+            runs.lose(gone)
+        if running:
+            ours = runs.renew({each.run: each.lease for each in running})
+            for each in running:
+                if each.held and each.run.id not in ours:
+                    self._look(runs, each)
+                each.held = each.run.id in ours
+
+    def _look(self, runs: Runs, each: _Received) -> None:
+        """A task runs on, and its row is no longer this run's. Perhaps the task has completed itself."""
+        found = runs.whereabouts(each.run.id)
+        if found is not None and found[0] not in ("sent", "discarded", "dead"):
+            text = "the lease of task %s ran out while it ran: it is %s now, and may run elsewhere too"
+            log.error(text, each.task_id, found[0])
+
+
+def _discard(runs: Runs, copy: Copy, code: str) -> None:
+    """Archive a task that was revoked or has expired, whether or not it has begun."""
+    run = copy.run
+    error = "it was to be run before now" if code == "expired" else "it was revoked"
+    if not runs.discard(run, code, error) and runs.begin(run, copy.content, copy.lease) is not None:
+        runs.discard(run, code, error)

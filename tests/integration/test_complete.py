@@ -1,0 +1,138 @@
+"""`outbox.complete`: a supervised task ends in its own transaction."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.errors import NotInTransaction, NotSupervised, RunLost
+from tests.conftest import Rows
+from tests.integration.running import Call, Worker, app, call, outbox, worker
+from tests.integration.sessions import KINDS, Driver, driver
+
+__all__ = ["app", "call", "outbox", "worker"]
+
+
+def completing(driven: Driver, result: Any = None) -> None:
+    """Complete, awaited where the session is asynchronous."""
+    ended = driven.outbox.complete(driven.session, result)
+    if ended is not None:
+        driven._run(wait(ended))  # type: ignore[attr-defined]
+
+
+async def wait(ended: Any) -> None:
+    assert inspect.isawaitable(ended)
+    await ended
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_end_is_committed_with_the_transaction(
+    kind: str, app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine
+) -> None:
+    seen: list[int] = []
+
+    def act(task: Any, n: int) -> None:
+        with driver(kind, outbox, engine) as driven:
+            driven.begin()
+            completing(driven, "half")
+            seen.append(len(rows.hot()))
+            driven.rollback()
+        if n == 1:
+            raise ValueError("rolled back")
+        with driver(kind, outbox, engine) as driven:
+            driven.begin()
+            completing(driven, "whole")
+            completing(driven, "whole")  # a second time, to no effect
+            driven.commit()
+            seen.append(len(rows.hot()))
+            driven.close()
+            if driven.reusable:
+                driven.begin()
+                completing(driven, "late")
+                driven.commit()
+
+    app.act = act
+    failed, done = call(1), call(2, link=app.tasks["next"].s())
+    worker.run(failed)
+    assert rows.one(failed).status == "dead"
+    worker.run(done)
+    assert rows.state(done) == "sent"
+    [_, linked] = rows.hot()
+    assert json.loads(linked.payload)[0] == ["whole"]
+    assert seen == [2, 2, 2]
+
+
+def test_a_completed_task_that_fails_afterwards_stays_done(
+    app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine, caplog: Any
+) -> None:
+    def act(task: Any) -> None:
+        with Session(engine) as session, session.begin():
+            outbox.complete(session)
+        raise ValueError("too late")
+
+    app.act = act
+    id = call(link_error=app.tasks["next"].si())
+    worker.run(id)
+    assert [str(row.id) for row in rows.archived()] == [id]
+    assert rows.hot() == []
+    assert "ended as FAILURE after it was completed" in caplog.text
+
+
+def test_a_rolled_back_completion_leaves_the_end_to_the_task(
+    app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine
+) -> None:
+    def act(task: Any) -> str:
+        with Session(engine) as session, session.begin() as transaction:
+            outbox.complete(session, "not this")
+            transaction.rollback()
+        with Session(engine) as session, session.begin():
+            savepoint = session.begin_nested()
+            outbox.complete(session, "nor this")
+            savepoint.rollback()
+        return "this"
+
+    app.act = act
+    id = call(link=app.tasks["next"].s())
+    worker.run(id)
+    assert rows.state(id) == "sent"
+    assert [json.loads(row.payload)[0] for row in rows.hot()] == [["this"]]
+
+
+def test_a_run_that_was_given_up_can_not_complete(
+    app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine
+) -> None:
+    def act(task: Any) -> None:
+        rows.change(lease=None)
+        with Session(engine) as session, session.begin():
+            session.execute(text("CREATE TEMP TABLE effect (n int)"))
+            outbox.complete(session)
+
+    app.act = act
+    id = call()
+    raised = worker.run(id)
+    assert isinstance(raised.exception, RunLost)
+    assert "its lease ran out while it ran" in str(raised.exception)
+    assert rows.one(id).status == "pending"
+
+
+def test_outside_a_supervised_task_or_a_transaction_it_is_refused(
+    app: Celery, outbox: Outbox, worker: Worker, call: Call, engine: Engine, rows: Rows
+) -> None:
+    with Session(engine) as session, session.begin(), pytest.raises(NotSupervised, match=r"confirm = \"run\""):
+        outbox.complete(session)
+
+    def act(task: Any) -> None:
+        with Session(engine) as session, pytest.raises(NotInTransaction):
+            outbox.complete(session)
+
+    app.act = act
+    id = call()
+    worker.run(id)
+    assert rows.state(id) == "sent"
