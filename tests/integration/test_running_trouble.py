@@ -1,0 +1,151 @@
+"""Supervised tasks while their database is away, lacks rights or is older: nothing runs unfenced, nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import threading
+from base64 import b64decode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis
+from celery import Celery
+from sqlalchemy import Engine, text
+
+from outbox_tasks import Outbox
+from outbox_tasks.running import supervisor
+from tests.conftest import Rows, eventually
+from tests.integration.running import Call, Worker, app, call, outbox, worker
+
+__all__ = ["app", "call", "outbox", "worker"]
+
+
+@pytest.fixture
+def queue(app: Celery, redis_url: str, worker: Worker) -> Iterator[Callable[[], list[Any]]]:
+    """The messages that a task has sent to a queue of a real broker."""
+    name = f"outbox_test_{uuid4().hex[:8]}"
+    app.conf.broker_url = redis_url
+    app.conf.task_default_queue = name
+    with redis.Redis.from_url(redis_url) as client:
+        yield lambda: [json.loads(raw) for raw in client.lrange(name, 0, -1)]  # type: ignore[union-attr]
+        client.delete(name)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "BEGIN_PATIENCE", 0.3)
+
+
+def execute(engine: Engine, statement: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(statement))
+
+
+@contextmanager
+def away(engine: Engine, schema: str) -> Iterator[None]:
+    """The hot table is not there."""
+    execute(engine, f"ALTER TABLE {schema}.outbox_messages RENAME TO elsewhere")
+    try:
+        yield
+    finally:
+        execute(engine, f"ALTER TABLE {schema}.elsewhere RENAME TO outbox_messages")
+
+
+def test_a_task_that_can_not_begin_goes_back_into_its_queue_and_does_not_run(
+    app: Celery, worker: Worker, call: Call, queue: Any, rows: Rows, engine: Engine, schema: str, caplog: Any
+) -> None:
+    id = call(1, countdown=0)
+    copy = worker.copy(id)
+    with away(engine, schema):
+        worker.trace(copy)
+    assert app.seen == []
+    assert "because it can't begin" in caplog.text
+    [sent] = queue()
+    assert sent["headers"]["id"] == copy["id"]
+    assert sent["headers"]["eta"] is not None
+    assert sent["headers"]["retries"] == 0
+    args, kwargs, embed = json.loads(b64decode(sent["body"]))
+    worker.trace({**copy, **sent["headers"], **embed, "args": args, "kwargs": kwargs})
+    assert app.seen == [("act", (1,))]
+    assert rows.state(id) == "sent"
+
+
+def test_if_the_broker_is_away_too_the_row_keeps_the_task(
+    app: Celery, worker: Worker, call: Call, rows: Rows, engine: Engine, schema: str, caplog: Any
+) -> None:
+    id = call(1)
+    copy = worker.copy(id)
+    with away(engine, schema):
+        worker.trace(copy)
+    assert app.seen == []
+    assert "could not be put off" in caplog.text
+    assert rows.state(id) == "handed over"
+
+
+def test_an_end_that_can_not_be_recorded_is_tried_again(
+    app: Celery, worker: Worker, call: Call, rows: Rows, engine: Engine, schema: str
+) -> None:
+    id = call()
+    gone, back = threading.Event(), threading.Event()
+
+    def be_away() -> None:
+        with away(engine, schema):
+            gone.set()
+            back.wait(0.5)
+
+    def act(task: Any) -> None:
+        threading.Thread(target=be_away).start()
+        gone.wait(10)
+
+    app.act = act
+    worker.run(id)
+    eventually(lambda: rows.state(id) == "sent")
+
+
+def test_an_end_that_is_never_recorded_leaves_the_row_to_its_lease(
+    app: Celery, worker: Worker, call: Call, rows: Rows, engine: Engine, schema: str, caplog: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(supervisor, "END_PATIENCE", 0.3)
+    id = call()
+    gone = away(engine, schema)
+    app.act = lambda task: gone.__enter__()
+    worker.run(id)
+    gone.__exit__(None, None, None)
+    assert "could not be recorded, so it will run again" in caplog.text
+    assert rows.state(id) == "running"
+
+
+def test_a_worker_says_at_its_start_what_it_lacks(
+    outbox: Outbox, worker: Worker, engine: Engine, schema: str, caplog: Any
+) -> None:
+    worker.supervisor.check()
+    assert caplog.text == ""
+    role = f"outbox_test_{uuid4().hex[:12]}"
+    execute(engine, f"CREATE ROLE {role} LOGIN PASSWORD 'poor'")
+    try:
+        execute(engine, f"GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON {schema}.outbox_messages, "
+                        f"{schema}.outbox_versions TO {role}")  # fmt: skip
+        url = engine.url.set(username=role, password="poor").render_as_string(hide_password=False)
+        poor = supervisor.Supervisor(Celery(set_as_current=False), outbox.settings.replace(database_url=url))
+        poor.check()
+        assert "puts them off: " in caplog.text
+        assert "permission denied for table outbox_messages" in caplog.text
+    finally:
+        execute(engine, f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_tables_of_an_older_release_are_named_at_the_start_and_run_nothing(
+    app: Celery, worker: Worker, call: Call, queue: Any, rows: Rows, engine: Engine, schema: str, caplog: Any
+) -> None:
+    id = call(1)
+    copy = worker.copy(id)
+    execute(engine, f"DELETE FROM {schema}.outbox_versions WHERE version = 8")
+    execute(engine, f"ALTER TABLE {schema}.outbox_messages DROP COLUMN handed_at CASCADE")
+    worker.supervisor.check()
+    assert "The outbox tables have version 7" in caplog.text
+    worker.trace(copy)
+    assert app.seen == []
+    assert len(queue()) == 1
