@@ -180,6 +180,7 @@ class Outbox:
         from outbox_tasks.install import install  # an application that only writes does not need it
 
         install(app, self.settings)
+        app.outbox_of_app = self
         if self.celery is None:
             self.celery = app
             self._writer.nudge = broker_nudge(self.settings, app)
@@ -217,7 +218,11 @@ class Outbox:
         return None if session is None else partial(self._store, session)
 
     def _store(self, session: AnySession, message: Message) -> object:
+        self.write_task(session, message)
+        return transaction(session, message.event_type).opened()
+
+    def write_task(self, session: AnySession, message: Message) -> UUID:
+        """Write a recorded task; returns the id of its message. Applications call `apply_async`."""
         destination = self.settings.task_destination(message.event_type)
         refuse_unaccepted(message, self.settings.destinations[destination])
-        self._writer.write(session, [replace(message, to=destination)])
-        return transaction(session, message.event_type).opened()
+        return self._writer.write(session, [replace(message, to=destination)])[0]

@@ -204,10 +204,16 @@ def idle() -> TextClause:
 
 
 def finished(
-    t: Tables, gone: Delete, said: FromClause, attempts: ColumnElement[int], *, archive: bool
+    t: Tables,
+    gone: Delete,
+    said: FromClause,
+    attempts: ColumnElement[int],
+    *,
+    archive: bool,
+    history: ColumnElement[Any] | None = None,
 ) -> ReturningInsert[Any] | ReturningDelete[Any]:
     """Move the rows that `gone` deletes to the archive; returns their ids. `said` has of each: state (null: sent), code
-    and error."""
+    and error. `history`: if it changes."""
     m, a = t.messages, t.archive
     if not archive:
         return gone.returning(cast(m.c.id, Text).label("id"))
@@ -217,6 +223,8 @@ def finished(
         "last_error": func.coalesce(said.c.error, m.c.last_error).label("last_error"),
         "attempts": attempts.label("attempts"),
     }
+    if history is not None:
+        changed["history"] = history.label("history")
     state = func.coalesce(said.c.state, literal("sent")).label("state")
     moved = gone.returning(*(changed.get(name, m.c[name]) for name in kept), state).cte("moved")
     done = select(*(moved.c[name] for name in kept), moved.c.state, func.clock_timestamp())

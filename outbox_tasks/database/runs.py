@@ -16,6 +16,7 @@ from sqlalchemy import (
     Text,
     Uuid,
     bindparam,
+    case,
     cast,
     delete,
     exists,
@@ -104,22 +105,26 @@ def lose_runs(t: Tables) -> ReturningUpdate[Any]:
 def end_run(t: Tables, *, archive: bool, soon: bool = True) -> Select[Any]:
     """A task has run, or is discarded: its row goes to the archive, and what follows it is written. Returns its id.
 
-    Parameters: run (JSON rows of id and token and, if it was discarded, state, code and error); row (JSON rows as in
-    `write.ROW`: what follows, or `[]`). Both are texts, because the statement also runs in an application's
-    transaction, by any driver. Then it is not `soon`: how that transaction commits is the application's choice.
+    Parameters: run (JSON rows of id and token; if it was discarded, state, code and error; if the archive is to keep
+    what the task returned, value (as JSON) and ran (seconds)); row (JSON rows as in `write.ROW`: what follows, or
+    `[]`). Both are texts, because the statement also runs in an application's transaction, by any driver. Then it is
+    not `soon`: how that transaction commits is the application's choice.
     """
-    run = json_rows("run", id=Uuid, token=Uuid, state=Text, code=Text, error=Text)
-    gone = delete(t.messages).where(*_ours(t, run), *([commit_soon()] if soon else []))
-    return _followed(t, finished(t, gone, run, t.messages.c.attempts, archive=archive).cte("ended"))
+    m = t.messages
+    run = json_rows("run", id=Uuid, token=Uuid, state=Text, code=Text, error=Text, value=Text, ran=Float)
+    returned = noted(m, literal_column("'returned'"), by=m.c.locked_by, value=run.c.value, ran=run.c.ran)
+    history = case((run.c.ran.is_not(None), returned), else_=m.c.history)
+    gone = delete(m).where(*_ours(t, run), *([commit_soon()] if soon else []))
+    return _followed(t, finished(t, gone, run, m.c.attempts, archive=archive, history=history).cte("ended"))
 
 
 def fail_run(t: Tables) -> Select[Any]:
     """A task has failed for good: its row is a dead letter, and what follows its failure is written. Returns its id.
 
-    Parameters: run (JSON rows of id, token, code, error and traceback); row as for `end_run`.
+    Parameters: run (JSON rows of id, token, code, error, traceback and ran: seconds); row as for `end_run`.
     """
     m = t.messages
-    run = json_rows("run", id=Uuid, token=Uuid, code=Text, error=Text, traceback=Text)
+    run = json_rows("run", id=Uuid, token=Uuid, code=Text, error=Text, traceback=Text, ran=Float)
     failed = (
         update(m)
         .where(*_ours(t, run), commit_soon())
@@ -128,7 +133,7 @@ def fail_run(t: Tables) -> Select[Any]:
             dead_at=func.clock_timestamp(),
             locked_until=func.clock_timestamp(),
             **_LEFT,
-            **_said(t, run, "dead", traceback=run.c.traceback),
+            **_said(t, run, "dead", traceback=run.c.traceback, ran=run.c.ran),
         )
         .returning(cast(m.c.id, Text).label("id"))
     )

@@ -36,7 +36,7 @@ def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
     dispatch = None
     if following and run.nudge is not None and opened.ends_with_the_session(_like(t)):
         dispatch = lease(settings, run.nudge.grants, following)
-    parameters = {"run": json.dumps([run.run._asdict()]), "row": json.dumps(following)}
+    parameters = {"run": json.dumps([{**run.run._asdict(), **run.returned(result)}]), "row": json.dumps(following)}
     try:
         ended = opened.run(_end(t, archive=settings.archive == "move"), parameters, _like(t))
     except Exception as error:  # each driver and framework has errors of its own

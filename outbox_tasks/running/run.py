@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -71,6 +73,9 @@ class SupervisedRun:
         """Another task takes its place: see `Task.replace`."""
         self.unwritable: Exception | None = None
         """Why something that follows it can't be written."""
+        self.keeps_value = False
+        """The archive is to keep what the task returns."""
+        self._began = time.monotonic()
         self.completed = False
         """A transaction that completed it was committed."""
         self._completing: ref[Any] | None = None
@@ -94,6 +99,15 @@ class SupervisedRun:
             self.unwritable = error
             raise
         self.following += [(message.aggregate_id, row) for row in made]
+
+    @property
+    def ran(self) -> float:
+        """For how many seconds it has run."""
+        return round(time.monotonic() - self._began, 6)
+
+    def returned(self, value: Any) -> dict[str, Any]:
+        """What its end says, beside its id and token."""
+        return {"value": json.dumps(value), "ran": self.ran} if self.keeps_value else {}
 
     @property
     def retry(self) -> Row | None:

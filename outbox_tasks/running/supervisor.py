@@ -142,9 +142,9 @@ class Supervisor:
         if run.unwritable is not None:
             return runs.dead(run.run, *_described(run.unwritable))
         if state == states.SUCCESS or (state == states.IGNORED and run.replaced):
-            ended = runs.done(run.run, run.rows)
+            ended = runs.done(run.run, run.rows, run.returned(retval))
         elif state == states.FAILURE:
-            ended = runs.dead(run.run, *_described(retval), run.rows)
+            ended = runs.dead(run.run, *_described(retval), run.rows, run.ran)
         elif state == states.RETRY:
             ended = _retry(runs, run, retval)
         elif state == states.IGNORED:

@@ -258,6 +258,15 @@ def execute(connection: Connection, statement: Executable, parameters: dict[str,
         return result.rowcount
 
 
+def read(connection: DjangoConnection, statement: Executable, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a statement, by column, as Django's connection sees them: also what its transaction has written."""
+    check_dialect(connection.vendor)
+    with connection.cursor() as cursor:
+        cursor.execute(*_for_driver(statement, DJANGO, parameters))
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
 def _for_driver(statement: Executable, dialect: Dialect, parameters: dict[str, Any]) -> tuple[str, Any]:
     """A statement and its parameters as a driver takes them. To let SQLAlchemy execute the statement itself would take
     twice the time. Its parameters must be values that every driver can pass: text, bytes, float and bool."""

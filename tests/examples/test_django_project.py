@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 from celery import Celery
@@ -64,3 +66,16 @@ def test_an_event_that_is_delivered_twice_takes_effect_once(
         again.send_task("shop.tasks.write_confirmation", [{"order_id": id}], task_id=str(message))
     eventually(lambda: f"mail has taken message {message} before" in worker.tail())
     assert len(site.get(f"/orders/{id}/").json()["mails"]) == 1
+
+
+def test_a_django_task_runs_on_the_celery_worker_and_its_result_can_be_read(site: httpx.Client) -> None:
+    order = place(site, "edith@example.org", 1).json()["id"]
+
+    def result_of(stars: int) -> dict[str, Any]:
+        id = site.post(f"/orders/{order}/stars/", json={"stars": stars}).json()["result"]
+        eventually(lambda: site.get(f"/results/{id}/").json()["status"] in ("SUCCESSFUL", "FAILED"))
+        found: dict[str, Any] = site.get(f"/results/{id}/").json()
+        return found
+
+    assert result_of(5) == {"status": "SUCCESSFUL", "workers": 1, "value": {"order": order, "stars": 5}}
+    assert result_of(6) == {"status": "FAILED", "workers": 1, "error": "builtins.ValueError"}

@@ -1,6 +1,6 @@
 WITH ended AS (
   DELETE FROM outbox_messages
-  USING json_to_recordset(CAST(%(run)s::VARCHAR AS JSON)) AS run(id UUID, token UUID, state TEXT, code TEXT, error TEXT)
+  USING json_to_recordset(CAST(%(run)s::VARCHAR AS JSON)) AS run(id UUID, token UUID, state TEXT, code TEXT, error TEXT, value TEXT, ran FLOAT)
   WHERE outbox_messages.id = ANY (ARRAY[run.id])
     AND outbox_messages.lease = run.token
     AND outbox_messages.begun = true

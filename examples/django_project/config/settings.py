@@ -8,7 +8,7 @@ DEBUG = True
 ALLOWED_HOSTS = ["localhost", "127.0.0.1"]
 ROOT_URLCONF = "config.urls"
 WSGI_APPLICATION = "config.wsgi.application"
-INSTALLED_APPS = ["shop"]
+INSTALLED_APPS = ["outbox_tasks.django", "shop"]
 MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -25,6 +25,9 @@ DATABASES = {
         "PORT": url.port or "",
     }
 }
+
+# Django's own tasks go through the outbox too, and run on the Celery workers.
+TASKS = {"default": {"BACKEND": "outbox_tasks.django.TasksBackend"}}
 
 CELERY_BROKER_URL = os.environ["OUTBOX_BROKER_URL"]
 CELERY_TASK_IGNORE_RESULT = True

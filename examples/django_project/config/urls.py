@@ -5,4 +5,6 @@ from shop import views
 urlpatterns = [
     path("orders/", views.place_order),
     path("orders/<int:pk>/", views.show_order),
+    path("orders/<int:pk>/stars/", views.rate_order),
+    path("results/<uuid:id>/", views.show_result),
 ]

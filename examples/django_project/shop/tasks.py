@@ -1,5 +1,6 @@
 from celery import shared_task
 from django.db import connection
+from django_tasks import task  # from Django 6 on: from django.tasks import task
 from outbox_tasks import Inbox
 
 from shop.models import Mail, Order
@@ -17,3 +18,11 @@ def write_confirmation(event: dict[str, int]) -> None:
     """Called with each event order.placed. Runs in a transaction, once for each event."""
     order = Order.objects.select_related("customer").get(pk=event["order_id"])
     Mail.objects.create(order=order, content=f"To {order.customer.email}: thank you for order {order.pk}")
+
+
+@task
+def rate(order_id: int, stars: int) -> dict[str, int]:
+    """Called by rate.enqueue. What it returns can be read by the result's id."""
+    if not 1 <= stars <= 5:
+        raise ValueError(f"{stars} stars")
+    return {"order": Order.objects.get(pk=order_id).pk, "stars": stars}

@@ -1,4 +1,5 @@
 import json
+from uuid import UUID
 
 from django.db import connection, transaction
 from django.db.models import F
@@ -8,7 +9,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from config.celery import outbox
 from shop.models import Customer, Order
-from shop.tasks import book_order
+from shop.tasks import book_order, rate
 
 
 class NoCredit(Exception):
@@ -42,3 +43,21 @@ def show_order(request: HttpRequest, pk: int) -> JsonResponse:
     order = get_object_or_404(Order, pk=pk)
     mails = [mail.content for mail in order.mails.all()]
     return JsonResponse({"cents": order.cents, "booked": order.booked, "mails": mails})
+
+
+@require_POST
+def rate_order(request: HttpRequest, pk: int) -> JsonResponse:
+    with transaction.atomic():
+        result = rate.enqueue(pk, stars=json.loads(request.body)["stars"])
+    return JsonResponse({"result": result.id}, status=202)
+
+
+@require_GET
+def show_result(request: HttpRequest, id: UUID) -> JsonResponse:
+    result = rate.get_result(str(id))
+    shown: dict[str, object] = {"status": result.status, "workers": len(result.worker_ids)}
+    if result.status == "SUCCESSFUL":
+        shown["value"] = result.return_value
+    if result.errors:
+        shown["error"] = result.errors[-1].exception_class_path
+    return JsonResponse(shown)

@@ -151,8 +151,7 @@ class Lookup:
         rows = self._database.rows(find_statements.everything(self._tables), {"id": id})
         if not rows:
             return None
-        # A replay writes a message again under the same id: the one that waits, or else the last one.
-        message = dict(max(rows, key=lambda row: (row.finished_at is None, row.finished_at))._mapping)
+        message = latest([dict(row._mapping) for row in rows])
         message["ahead"] = None
         if message["key"] is not None and message["state"] in WAITING:
             place = {name: message[name] for name in ("destination", "key", "seq")}
@@ -205,6 +204,11 @@ class Lookup:
         """The payload before the edit of this audit entry; None: it is no edit."""
         rows = self._database.rows(audit.former(self._tables), {"entry": entry})
         return bytes(rows[0].payload) if rows else None
+
+
+def latest(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the rows of one id: the one that waits, or else the last one. A replay writes a message again."""
+    return max(rows, key=lambda row: (row["finished_at"] is None, row["finished_at"]))
 
 
 def _bounds(older_than: float | None) -> dict[str, UUID]:

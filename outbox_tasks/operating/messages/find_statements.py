@@ -151,7 +151,8 @@ def everything(t: Tables) -> CompoundSelect[Any]:
     """Everything about one message, with its payload. Parameter: id."""
     m, a, id = t.messages, t.archive, bindparam("id", type_=Uuid)
     both = [c.name for c in a.c if c.name in m.c]
-    own = ("locked_until", "lease", "begun", "dead_at", "outages", "deliver_at", "latest", "priority")
+    own = ("locked_until", "lease", "begun", "dead_at", "outages", "deliver_at", "latest", "priority",
+           "handed_at")  # fmt: skip
     hot = select(*(m.c[name] for name in (*both, *own)), state_of(m).label("state"))
     done = select(*(a.c[name] for name in both), *(cast(null(), m.c[name].type).label(name) for name in own), a.c.state)
     group = case((is_dead(m), error_group(m))).label("group")

@@ -89,18 +89,26 @@ class Runs(Database):
         """Runs whose workers are gone: the next claim sends them again. Returns the ids of those that were theirs."""
         return set(self.run(self._lose, {"run": json.dumps([run._asdict() for run in lost])}))
 
-    def done(self, run: Run, following: Sequence[Row] = ()) -> bool:
-        """The task has run. `following`: messages to write in the same transaction."""
-        return self._ended(self._end, run, following)
+    def done(self, run: Run, following: Sequence[Row] = (), returned: Mapping[str, Any] | None = None) -> bool:
+        """The task has run. `following`: messages to write in the same transaction. `returned`: see `end_run`."""
+        return self._ended(self._end, run, following, **(returned or {}))
 
     def discard(self, run: Run, code: str, error: str) -> bool:
         """Nobody wants the task any more, or it asked not to be recorded."""
         return self._ended(self._end, run, (), state="discarded", **_error(code, error))
 
-    def dead(self, run: Run, code: str, error: str, traceback: str | None, following: Sequence[Row] = ()) -> bool:
-        """The task has failed for good. `code`: the name of the exception's type."""
+    def dead(
+        self,
+        run: Run,
+        code: str,
+        error: str,
+        traceback: str | None,
+        following: Sequence[Row] = (),
+        ran: float | None = None,
+    ) -> bool:
+        """The task has failed for good, after so many seconds. `code`: the name of the exception's type."""
         trace = storable(traceback[-MAX_TRACEBACK:]) if traceback else None
-        return self._ended(self._fail, run, following, **_error(code, error), traceback=trace)
+        return self._ended(self._fail, run, following, **_error(code, error), traceback=trace, ran=ran)
 
     def retry(self, run: Run, copy: Row, wait: float, code: str, error: str) -> bool:
         """The task asks to be run again after `wait` seconds, as `copy` says."""
@@ -112,7 +120,7 @@ class Runs(Database):
         """The worker has put its copy back into the broker; a worker must begin it `within` so many seconds."""
         return bool(self.run(self._requeue, {"run": _rows(run, {"within": within})}))
 
-    def _ended(self, statement: Compiled[str], run: Run, following: Sequence[Row], **said: str | None) -> bool:
+    def _ended(self, statement: Compiled[str], run: Run, following: Sequence[Row], **said: Any) -> bool:
         return bool(self.run(statement, {"run": _rows(run, said), "row": json.dumps(list(following))}))
 
 

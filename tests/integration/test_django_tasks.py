@@ -1,0 +1,298 @@
+"""Django's tasks: written in Django's transaction, and their results, as their rows say them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from celery import Celery
+from sqlalchemy import Engine, text
+
+from outbox_tasks import Outbox
+from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
+from tests.conftest import MakeSettings, Rows, seconds_from_now
+from tests.integration.sessions import configure_django
+
+BACKEND = {"BACKEND": "outbox_tasks.django.TasksBackend", "QUEUES": ["default", "mails"]}
+PATH = "tests.integration.django_shop"
+TRACE = f'Traceback (most recent call last):\n  File "x.py", line 1\n{PATH}.OutOfStock: no tea\n'
+
+
+@pytest.fixture
+def api(engine: Engine) -> Iterator[Any]:
+    configure_django(engine.url.render_as_string(hide_password=False))
+    from django.test.utils import override_settings
+
+    with override_settings(TASKS={"default": BACKEND, "other": BACKEND}, INSTALLED_APPS=["outbox_tasks.django"]):
+        from outbox_tasks.django import api
+
+        yield api
+        from django.db import connections
+
+        connections.close_all()
+
+
+@pytest.fixture
+def backend(api: Any, settings: MakeSettings, rows: Rows) -> Any:
+    made = api.task_backends["default"]
+    made.outbox = Outbox(
+        settings(destinations={"tasks": {"url": "celery://"}}, nudge=False),
+        celery=Celery("shop", set_as_current=False),
+    )
+    return made
+
+
+@pytest.fixture
+def shop(backend: Any) -> Any:
+    from tests.integration import django_shop
+
+    return django_shop
+
+
+@pytest.fixture
+def atomic(api: Any) -> Any:
+    from django.db import transaction
+
+    return transaction.atomic
+
+
+def finish(rows: Rows, id: str, state: str, **columns: Any) -> None:
+    """Move the row to the archive, as the end of a run does."""
+    rows.change([id], **columns)
+    a, m = rows.tables.archive, rows.tables.messages
+    names = ", ".join(c.name for c in a.c if c.name in m.c)
+    with rows.engine.begin() as connection:
+        gone = f"WITH gone AS (DELETE FROM {m} WHERE id = '{id}' RETURNING *)"
+        connection.execute(text(f"{gone} INSERT INTO {a} ({names}, state) SELECT {names}, '{state}' FROM gone"))
+
+
+class TestEnqueue:
+    def test_writes_a_supervised_task_in_the_open_transaction(self, shop: Any, rows: Rows, atomic: Any) -> None:
+        from django.db.transaction import set_rollback
+
+        with atomic():
+            shop.add.enqueue(1, b=2)
+            set_rollback(True)
+        assert rows.hot() == []
+        with atomic():
+            result = shop.add.enqueue(1, b=2)
+            assert rows.hot() == []
+            assert shop.add.get_result(result.id) == result.task.get_backend().get_result(result.id)
+        [row] = rows.hot()
+        envelope = TaskMessage.loads(row.headers[ENVELOPE])
+        assert (str(row.id), row.event_type, row.destination) == (result.id, f"{PATH}.add", "tasks")
+        assert (envelope.headers["task"], envelope.headers["shadow"]) == (
+            "outbox_tasks.django.run_task", f"{PATH}.add",
+        )  # fmt: skip
+        assert (envelope.confirm, envelope.routing_key, row.priority) == (True, "celery", 0)
+        found = shop.add.get_result(result.id)
+        assert (found.status, found.args, found.kwargs) == ("READY", [1], {"b": 2})
+        assert (found.enqueued_at, found.started_at, found.attempts) == (row.created_at, None, 0)
+        assert abs(result.enqueued_at - found.enqueued_at) < timedelta(minutes=1)
+
+    def test_outside_of_a_transaction_commits_at_once(self, shop: Any, rows: Rows) -> None:
+        result = shop.add.enqueue(1, 2)
+        assert [str(row.id) for row in rows.hot()] == [result.id]
+
+    def test_time_queue_and_priority(self, shop: Any, rows: Rows) -> None:
+        due = datetime.now(UTC) + timedelta(days=1)
+        ids = [
+            shop.add.using(run_after=due, queue_name="mails", priority=-1).enqueue(1, 2).id,
+            shop.attempt.enqueue().id,
+        ]
+        late, urgent = (rows.one(id) for id in ids)
+        assert (late.locked_until, late.priority, urgent.priority) == (due, -1, 1)
+        assert TaskMessage.loads(late.headers[ENVELOPE]).routing_key == "mails"
+        task = shop.add.get_result(ids[0]).task
+        assert (task.run_after, task.queue_name, task.priority) == (due, "mails", -1)
+
+    def test_async(self, shop: Any, rows: Rows) -> None:
+        from asgiref.sync import async_to_sync
+
+        async def work() -> Any:
+            result = await shop.double.aenqueue(21)
+            return await shop.double.aget_result(result.id)
+
+        assert async_to_sync(work)().status == "READY"
+
+    def test_tells_the_signal(self, api: Any, shop: Any) -> None:
+        told: list[Any] = []
+
+        def hear(sender: Any, task_result: Any, **_: Any) -> None:
+            told.append((sender, task_result.id))
+
+        api.task_enqueued.connect(hear)
+        try:
+            result = shop.add.enqueue(1, 2)
+        finally:
+            api.task_enqueued.disconnect(hear)
+        assert told == [(type(result.task.get_backend()), result.id)]
+
+    def test_what_is_no_json_is_refused(self, shop: Any, rows: Rows, atomic: Any) -> None:
+        with atomic():
+            for bad in ({1, 2}, object()):
+                with pytest.raises(TypeError, match="Unsupported type"):
+                    shop.add.enqueue(bad, 1)
+        with pytest.raises(Exception, match="not valid for backend"):
+            shop.add.using(queue_name="unknown")
+        assert rows.hot() == []
+
+
+class TestResult:
+    def test_of_a_running_task(self, shop: Any, rows: Rows) -> None:
+        id = shop.add.enqueue(1, 2).id
+        lost = {"at": "2026-11-20T10:00:09+00:00", "what": "failed", "attempt": 1, "code": "worker_lost", "by": "w1"}
+        relayed = {"at": "2026-11-20T10:00:00+00:00", "what": "failed", "attempt": 1, "code": "connection", "by": "r1"}
+        holds = {"lease": uuid4(), "begun": True, "locked_until": seconds_from_now(60), "locked_by": "w2"}
+        rows.change([id], **holds, handed_at=seconds_from_now(-3), attempts=2, history=[relayed, lost])
+        found = shop.add.get_result(id)
+        assert (found.status, found.worker_ids, found.attempts, found.is_finished) == (
+            "RUNNING",
+            ["w1", "w2"],
+            2,
+            False,
+        )
+        [error] = found.errors
+        assert error.exception_class.__name__ == "WorkerLostError"
+        assert found.started_at is not None
+        with pytest.raises(ValueError, match="not finished"):
+            _ = found.return_value
+
+    def test_of_a_task_that_has_run(self, shop: Any, rows: Rows) -> None:
+        result = shop.add.enqueue(1, 2)
+        entry = {
+            "at": "2026-11-20T10:00:09+00:00",
+            "what": "returned",
+            "ran": 4.0,
+            "by": "w1",
+            "value": '{"sum": [null]}',
+        }
+        finish(rows, result.id, "sent", history=[entry], attempts=1, locked_by="w1")
+        result.refresh()
+        assert (result.status, result.return_value, result.worker_ids) == ("SUCCESSFUL", {"sum": [None]}, ["w1"])
+        assert result.started_at == result.last_attempted_at == datetime(2026, 11, 20, 10, 0, 5, tzinfo=UTC)
+        assert result.finished_at is not None
+        assert result.errors == []
+
+    @pytest.mark.parametrize(
+        ("code", "trace", "kind"),
+        [
+            ("OutOfStock", TRACE, "OutOfStock"),
+            ("ValueError", "Traceback:\nValueError\n", "ValueError"),
+            ("KeyError", "OtherError: 1\nKeyError: 'x'\n", "KeyError"),
+            ("Lost", "no such line", "DeadLetter"),
+        ],
+    )
+    def test_of_a_task_that_failed(self, shop: Any, rows: Rows, code: str, trace: str, kind: str) -> None:
+        id = shop.fail.enqueue("tea").id
+        entry = {"at": "2026-11-20T10:00:09+00:00", "what": "dead", "attempt": 1, "code": code, "ran": 1.5, "by": "w1"}
+        dead = {"status": "dead", "dead_at": seconds_from_now(-1), "last_error_code": code, "last_error": "no tea"}
+        rows.change([id], **dead, attempts=1, history=[{**entry, "traceback": trace}])
+        found = shop.fail.get_result(id)
+        [error] = found.errors
+        assert (found.status, error.exception_class.__name__, error.traceback) == ("FAILED", kind, trace)
+        assert (found.worker_ids, found.finished_at) == (["w1"], rows.one(id).dead_at)
+        assert found.started_at is not None
+
+    def test_of_a_task_that_never_ran(self, shop: Any, rows: Rows) -> None:
+        expired, refused = shop.add.enqueue(1, 2).id, shop.add.enqueue(1, 2).id
+        finish(rows, expired, "discarded", last_error_code="expired", last_error="too late")
+        rows.change([refused], status="dead", dead_at=seconds_from_now(-1), last_error_code="bad_task")
+        for id, kind in ((expired, "TaskRevokedError"), (refused, "DeadLetter")):
+            found = shop.add.get_result(id)
+            [error] = found.errors
+            assert (found.status, error.exception_class.__name__, found.attempts) == ("FAILED", kind, 0)
+
+    def test_of_others_does_not_exist(self, api: Any, backend: Any, shop: Any, rows: Rows) -> None:
+        [event] = rows.insert(1)
+        [bad] = rows.insert(1, headers={ENVELOPE: "{"})
+        other = api.task_backends["other"]
+        other.outbox = backend.outbox
+        theirs = shop.add.using(backend="other").enqueue(1, 2).id
+        assert other.get_result(theirs).backend == "other"
+        for id in ("x", str(uuid4()), event, bad, theirs):
+            with pytest.raises(api.TaskResultDoesNotExist):
+                backend.get_result(id)
+        with pytest.raises(Exception, match="does not match"):
+            shop.fail.get_result(shop.add.enqueue(1, 2).id)
+
+
+class TestRun:
+    @pytest.fixture
+    def run(self, backend: Any, rows: Rows) -> Any:
+        """Runs a stored task here, as the Celery task does."""
+        from outbox_tasks.django.results import Call
+        from outbox_tasks.django.run import run
+
+        def work(result: Any) -> Any:
+            holds = {"lease": uuid4(), "begun": True, "locked_until": seconds_from_now(60), "locked_by": "w1"}
+            rows.change([result.id], **holds, handed_at=seconds_from_now(-3), attempts=1)
+            row = rows.one(result.id)
+            request = SimpleNamespace(id=str(uuid4()), hostname="w1", outbox={"id": str(row.id)})
+            return run(request, Call.of(row._mapping))
+
+        return work
+
+    def test_calls_the_function(self, api: Any, shop: Any, run: Any) -> None:
+        told: list[Any] = []
+
+        def hear(sender: Any, task_result: Any, **_: Any) -> None:
+            told.append((task_result.id, str(task_result.status)))
+
+        for signal in (api.task_started, api.task_finished):
+            signal.connect(hear)
+        try:
+            result = shop.add.enqueue(1, b=2)
+            assert run(result) == 3
+            assert told == [(result.id, "RUNNING"), (result.id, "SUCCESSFUL")]
+            assert run(shop.double.enqueue(21)) == 42
+            contextual = shop.attempt.enqueue()
+            assert run(contextual) == [1, contextual.id]
+            told.clear()
+            with pytest.raises(shop.OutOfStock, match="no tea"):
+                run(failing := shop.fail.enqueue("tea"))
+            assert told == [(failing.id, "RUNNING"), (failing.id, "FAILED")]
+            with pytest.raises(TypeError, match="Unsupported type"):
+                run(shop.unprintable.enqueue())
+        finally:
+            for signal in (api.task_started, api.task_finished):
+                signal.disconnect(hear)
+
+    @pytest.mark.parametrize(
+        ("path", "error"),
+        [
+            (f"{PATH}.plain", TypeError),
+            (f"{PATH}.gone", ImportError),
+            ("os.system", TypeError),
+            ("nowhere.x", ImportError),
+        ],
+    )
+    def test_a_name_that_is_no_task_is_not_called(self, backend: Any, path: str, error: type[Exception]) -> None:
+        from outbox_tasks.django.results import Call
+        from outbox_tasks.django.run import run
+
+        with pytest.raises(error):
+            run(SimpleNamespace(id="1"), Call(path, ["true"], {}, "default", "default", 0, None))
+
+
+def test_the_checks_say_what_is_missing(backend: Any, settings: MakeSettings) -> None:
+    from django.test.utils import override_settings
+
+    def found() -> list[str]:
+        return [message.id for message in backend.check()]
+
+    assert found() == []
+    with override_settings(INSTALLED_APPS=[]):
+        assert found() == ["outbox_tasks.E001"]
+    backend.outbox = Outbox(settings(archive="delete", destinations={"tasks": {"url": "celery://"}}))
+    assert found() == ["outbox_tasks.W001"]
+    backend.outbox = Outbox(settings(destinations={"orders": {"url": "a://b"}}))
+    assert found() == ["outbox_tasks.E002"]
+
+
+def test_a_result_has_the_id_of_its_row(shop: Any, rows: Rows) -> None:
+    assert UUID(shop.add.enqueue(1, 2).id) == rows.hot()[0].id
