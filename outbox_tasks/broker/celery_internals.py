@@ -107,6 +107,12 @@ def redis_length(channel: Any, queue: str) -> int | None:
     return int(channel._size(queue)) if hasattr(channel, "client") else None
 
 
+def redis_unacked(channel: Any) -> int | None:
+    """How many messages consumers have taken and not acknowledged, by the hash `Channel.unacked_key` of the Redis
+    transport. None on other transports."""
+    return int(channel.client.hlen(channel.unacked_key)) if hasattr(channel, "client") else None
+
+
 def quiet_tracer(task: Any) -> Function:
     """`build_tracer` makes what runs a task: signals, retries and failures. This one logs no line for a success."""
     from celery.app import trace

@@ -189,7 +189,7 @@ def tables(schema: str | None = None) -> Tables:
     Index(
         "outbox_messages_handed",
         messages.c.destination,
-        messages.c.handed_at,
+        messages.c.locked_until,
         postgresql_where=messages.c.handed_at.is_not(None) & ~messages.c.begun,
     )
     archive = Table(

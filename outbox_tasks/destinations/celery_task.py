@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from kombu import Producer
 
 from outbox_tasks.broker.broker import batch
-from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.broker.task_broker import app_of, canary, plant_canary
 from outbox_tasks.database.connection import Database
 from outbox_tasks.database.runs import identity
 from outbox_tasks.destinations import options
@@ -68,16 +68,12 @@ class CeleryTaskPublisher:
         )
         self._destination, self._settings = destination, settings
         self._outbox: str | None = None
+        self._planted = False
         self._source = settings.source
         self._accepted = accepted(destination)
         self._task = found.get("task")
-        self._queue = found.get("queue", "celery")
-        # Half of the time limit: connecting counts too.
-        self._app = PinnedCelery(
-            "outbox_tasks.destination", broker=broker, settings=settings, timeout=settings.send_timeout / 2
-        )
-        # The relay decides about retries, and notes them on the row.
-        self._app.conf.broker_transport_options.update(destination.transport_options, retry_on_timeout=False)
+        self._queue = destination.queue
+        self._app = app_of(destination, settings)
         try:
             self._app.connection_for_write().transport  # noqa: B018 - loads the client, connects to nothing
         except (KeyError, ValueError, ImportError) as error:
@@ -89,6 +85,7 @@ class CeleryTaskPublisher:
         done = {True: Outcome.handed(self._destination.confirm_within), False: Outcome.sent()}
         try:
             with self._app.producer_or_acquire() as producer, batch(producer, max(1, len(tasks))):
+                self._plant_canary(producer)
                 for place, task in tasks.items():
                     if refused := self._refused(task.send, producer):
                         outcomes[place] = refused
@@ -96,6 +93,12 @@ class CeleryTaskPublisher:
             done = dict.fromkeys(done, Outcome.outage(_code(error), str(error)))
         arrived = {place: done[task.supervised] for place, task in tasks.items()}
         return [outcomes.get(place) or arrived[place] for place in range(len(messages))]
+
+    def _plant_canary(self, producer: Producer) -> None:
+        """Before the first supervised task: the search for lost tasks must know our key from before."""
+        if self._outbox is not None and not self._planted:
+            plant_canary(producer, canary(self._outbox, self._destination.name))
+            self._planted = True
 
     def _refused(self, send: Send, producer: Producer) -> Outcome | None:
         """Send one. If kombu can't express it, only this message fails. Trouble with the broker is raised."""

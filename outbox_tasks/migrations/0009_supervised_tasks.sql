@@ -2,7 +2,7 @@
 ALTER TABLE :schema.outbox_messages ADD COLUMN handed_at timestamptz;
 
 -- Tasks that have not begun to run. The search for tasks that were lost in the broker reads it.
-CREATE INDEX outbox_messages_handed ON :schema.outbox_messages (destination, handed_at)
+CREATE INDEX outbox_messages_handed ON :schema.outbox_messages (destination, locked_until)
   WHERE handed_at IS NOT NULL AND NOT begun;
 
 -- Which outbox this is. A worker compares it with what a task says, so that it does not look in another one's tables.

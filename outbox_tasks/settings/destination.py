@@ -152,6 +152,11 @@ class Destination(BaseModel):
         return self.scheme == "celery" and not self.option("broker")
 
     @property
+    def queue(self) -> str:
+        """The queue of the tasks that a celery:// destination makes of messages."""
+        return self.option("queue") or "celery"
+
+    @property
     def supervised(self) -> bool:
         """Whether all its tasks are supervised; if not, single ones may be."""
         return self.confirm == "run"

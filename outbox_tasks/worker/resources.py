@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from celery import Celery, bootsteps
@@ -12,7 +12,9 @@ from celery import Celery, bootsteps
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import QUEUES
 from outbox_tasks.broker.pinned import joined
+from outbox_tasks.broker.task_broker import TaskBroker
 from outbox_tasks.per_process import PerProcess
+from outbox_tasks.relay.lost_tasks import LostTasks
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
@@ -38,6 +40,7 @@ class Resources:
         the database may have left."""
         self._store = PerProcess(self._open_store, lambda parents: parents.engine.dispose(close=False))
         self._publishers = PerProcess(lambda: Publishers(self.settings))
+        self._lost_tasks = PerProcess(self._open_lost_tasks)
 
     @cached_property
     def settings(self) -> Settings:
@@ -66,6 +69,14 @@ class Resources:
         """The publishers of this process."""
         return self._publishers.get()
 
+    @property
+    def lost_tasks(self) -> LostTasks:
+        """What looks for lost tasks in this process."""
+        return self._lost_tasks.get()
+
+    def _open_lost_tasks(self) -> LostTasks:
+        return LostTasks(self.store, partial(TaskBroker, settings=self.settings))
+
     def _open_store(self) -> Store:
         store = Store.connect(self.settings)
         store.check_version()
@@ -76,7 +87,7 @@ class Resources:
         """Close the connections of this process."""
         for end in self.before_close:
             end()
-        for opened in (self._publishers.take(), self._store.take()):
+        for opened in (self._publishers.take(), self._lost_tasks.take(), self._store.take()):
             if opened is not None:
                 opened.close()
 

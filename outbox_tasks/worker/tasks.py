@@ -78,6 +78,7 @@ def _add_claim(resources: Resources, common: dict[str, Any]) -> None:
             ran.send(sender=app, what="beat")
         try:
             _end_lost_leases(resources)
+            resources.lost_tasks.look()
             tally = claim.claim(resources.store, resources.broker.send, resources.broker.waiting)
         except (DatabaseUnavailable, BrokerUnreachable) as error:
             if isinstance(error, DatabaseUnavailable):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
+import redis
 
 from outbox_tasks.model import Bundle, LeasedMessage, Ticket
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claimed
-from tests.conftest import Rows
+from outbox_tasks.relay.store.runs import Runs
+from tests.conftest import MakeStore, Rows
+from tests.integration.supervised import Send, Tasks, supervised
 
 Lease = Callable[..., Bundle]
 
@@ -36,3 +41,25 @@ def lease(store: Store, rows: Rows) -> Lease:
         return bundle_of(by.claim({"orders": 10_000}, token), token)
 
     return make
+
+
+@pytest.fixture
+def confirming(new_store: MakeStore, broker_url: str) -> Store:
+    """A store whose destination's tasks are supervised; their broker is empty."""
+    with redis.Redis.from_url(broker_url) as client:
+        client.flushdb()
+    return new_store(destinations=supervised(broker_url), broker_url=broker_url)
+
+
+@pytest.fixture
+def tasks(confirming: Store, broker_url: str) -> Iterator[Tasks]:
+    runs = Runs(confirming.engine, confirming.settings)
+    yield Tasks(broker_url, runs)
+    runs.close()
+
+
+@pytest.fixture
+def send(confirming: Store) -> Iterator[Send]:
+    publishers = Publishers(confirming.settings)
+    yield lambda: {step.value: count for step, count in drain(confirming, publishers).steps.items()}
+    publishers.close()

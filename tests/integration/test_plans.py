@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,7 +15,7 @@ import pytest
 from sqlalchemy import Connection, func, insert, literal, select, text
 from sqlalchemy.sql import ClauseElement, Executable
 
-from outbox_tasks.database import begin, claim, claim_keys, due, settle
+from outbox_tasks.database import begin, claim, claim_keys, due, lost_tasks, settle
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
@@ -170,6 +171,22 @@ def test_looking_for_unknown_destinations_reads_next_to_nothing(store: Store) ->
     plan = explained(store, claim.bury_unroutable(store.tables), {"known": ["orders"], "grace": 3600.0})
     assert set(scans(plan)) <= {DUE, KEYS, BY_ID}
     assert pages(plan) < 50
+
+
+@pytest.mark.usefixtures("flood")
+def test_looking_for_lost_tasks_reads_only_those_that_are_handed_over(store: Store, rows: Rows) -> None:
+    rows.insert(10, handed_at=seconds_from_now(-9), locked_until=seconds_from_now(60))
+    t, soon = store.tables, {"soon": 10.0}
+    of_it = {"target": "orders", "queue": "celery", "made": "celery"}
+    asked = json.dumps([{"destination": "orders", "queue": "celery"}])
+    for statement, parameters in (
+        (lost_tasks.handed_over(t), {"asked": asked, **soon}),
+        (lost_tasks.end_waits(t), {**of_it, "before": datetime.now(UTC), "sure": 2.0}),
+        (lost_tasks.wait_on(t), {**of_it, **soon, "within": 60.0}),
+    ):
+        plan = explained(store, statement, parameters)
+        assert scans(plan).keys() <= {"outbox_messages_handed", BY_ID}
+        assert pages(plan) < 200
 
 
 def test_asking_whether_anything_is_due_reads_next_to_nothing(store: Store, rows: Rows) -> None:

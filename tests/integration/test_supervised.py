@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import quote
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
-import redis
 from celery import Celery
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -23,59 +20,9 @@ from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Run, Runs
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
-
-QUEUE = "shop"
-
-
-class Tasks:
-    """The tasks in the application's queue, and the row of each as a worker would ask it."""
-
-    def __init__(self, url: str, runs: Runs) -> None:
-        self._client = redis.Redis.from_url(url)
-        self.runs = runs
-
-    def all(self) -> list[dict[str, Any]]:
-        return [json.loads(each) for each in reversed(self._client.lrange(QUEUE, 0, -1))]  # type: ignore[arg-type]
-
-    def headers(self) -> list[dict[str, Any]]:
-        return [task["headers"]["outbox"] for task in self.all()]
-
-    def begin(self, header: dict[str, Any]) -> Run | None:
-        run = Run(header["id"], str(uuid4()))
-        return run if self.runs.begin(run, header["content"], header["lease"]) else None
-
-
-def supervised(broker: str, **values: Any) -> dict[str, Any]:
-    url = f"celery://?task=shop.on_event&queue={QUEUE}&broker={quote(broker, safe='')}"
-    return {"orders": {"url": url, "confirm": "run", **values}}
-
-
-@pytest.fixture
-def confirming(new_store: MakeStore, broker_url: str) -> Store:
-    with redis.Redis.from_url(broker_url) as client:
-        client.flushdb()
-    return new_store(destinations=supervised(broker_url), broker_url=broker_url)
-
-
-@pytest.fixture
-def tasks(confirming: Store, broker_url: str) -> Iterator[Tasks]:
-    runs = Runs(confirming.engine, confirming.settings)
-    yield Tasks(broker_url, runs)
-    runs.close()
-
-
-@pytest.fixture
-def send(confirming: Store) -> Iterator[Callable[[], dict[str, int]]]:
-    """Sends what is due; returns how many messages took which step."""
-    publishers = Publishers(confirming.settings)
-    yield lambda: {step.value: count for step, count in drain(confirming, publishers).steps.items()}
-    publishers.close()
-
-
-Send = Callable[[], dict[str, int]]
+from tests.integration.supervised import QUEUE, Send, Tasks, supervised
 
 
 class TestHandOver:

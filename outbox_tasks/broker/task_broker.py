@@ -1,0 +1,88 @@
+"""The tasks' broker of a `celery://` destination: how to send to it, and whether it still has what it was given."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from kombu import Producer
+
+from outbox_tasks.broker.broker import queue_length
+from outbox_tasks.broker.celery_internals import redis_unacked
+from outbox_tasks.broker.names import CANARY
+from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.redaction import redacted, without_secrets
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def app_of(destination: Destination, settings: Settings) -> PinnedCelery:
+    """The app that sends to a destination's broker."""
+    broker = destination.option("broker") or settings.broker_url or ""
+    # Half of the time limit: connecting counts too.
+    app = PinnedCelery("outbox_tasks.destination", broker=broker, settings=settings, timeout=settings.send_timeout / 2)
+    # The relay decides about retries, and notes them on the row.
+    app.conf.broker_transport_options.update(destination.transport_options, retry_on_timeout=False)
+    return app
+
+
+def canary(outbox: str, destination: str) -> str:
+    """The name of our key in the broker of a destination: several outboxes may share it."""
+    return f"{CANARY}.{outbox}.{destination}"
+
+
+def plant_canary(producer: Producer, key: str) -> frozenset[str] | None:
+    """What our key in a Redis holds: random tokens. If there is none, it gets one. After a flush, it is gone, or has
+    only other tokens. None for other brokers, and for a Redis where we may not write."""
+    client: Any = getattr(producer.channel, "client", None)
+    if client is None:
+        return None
+    # A set, because with `global_keyprefix` kombu prefixes the keys of only some commands.
+    try:
+        found = frozenset(map(_text, client.smembers(key)))
+        if not found:
+            client.sadd(key, str(uuid4()))
+    except producer.connection.channel_errors as error:
+        log.debug("could not find out whether the broker has lost its data: %s", error)
+        return None
+    return found
+
+
+def _text(token: bytes | str) -> str:
+    return token.decode() if isinstance(token, bytes) else token
+
+
+class TaskBroker:
+    """Asks the broker of one destination. Every method raises `BrokerUnreachable`."""
+
+    def __init__(self, destination: Destination, outbox: str, settings: Settings) -> None:
+        self._app = app_of(destination, settings)
+        self._key = canary(outbox, destination.name)
+
+    def canary(self) -> frozenset[str] | None:
+        """See `plant_canary`."""
+        return self._ask(lambda producer: plant_canary(producer, self._key))
+
+    def waiting(self, queue: str) -> tuple[int, int | None]:
+        """How many tasks wait in a queue, and how many of all queues workers hold without having acknowledged them;
+        None: nobody knows."""
+        return self._ask(lambda producer: (queue_length(producer, queue), redis_unacked(producer.channel)))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._app.close()
+
+    def _ask(self, question: Callable[[Producer], T]) -> T:
+        try:
+            with self._app.producer_or_acquire() as producer:
+                return question(producer)
+        except self._app.trouble as error:
+            url = self._app.pinned_broker
+            raise BrokerUnreachable(url=redacted(url), reason=without_secrets(str(error).rstrip("."), url)) from error

@@ -1,0 +1,123 @@
+"""The statements that look for handed-over tasks which their broker has lost, or which wait there for long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    DateTime,
+    Float,
+    Table,
+    Text,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal_column,
+    select,
+    true,
+    update,
+)
+from sqlalchemy.dialects.postgresql import JSON
+from sqlalchemy.sql import ColumnElement, Select, Update
+
+from outbox_tasks.database.pieces import SECOND, json_rows, probe, seconds
+from outbox_tasks.database.schema import Tables
+from outbox_tasks.database.settle import DOUBLINGS
+from outbox_tasks.model import TASK_HEADER
+
+LOOKED_AT = 1000
+"""Tasks of a destination that are looked at, those that end soonest first: their queues have to be read from them."""
+
+AT_ONCE = 10_000
+"""Rows that one statement changes."""
+
+LONGEST = 8.0
+"""A task in a queue that is long waits for up to so many times `confirm_within`."""
+
+
+def handed_over(t: Tables) -> Select[Any]:
+    """The queues of the tasks that are handed over and do not run yet: destination, queue (null: its name is not in the
+    row), count (of those looked at), ending (how many of them would be sent again within `soon` seconds), now (by the
+    database's clock, before anything else is looked at). Parameters: asked (JSON rows of destination, and queue: that
+    of tasks which were not stored as such), soon."""
+    m = t.messages
+    asked = json_rows("asked", destination=Text, queue=Text)
+    some = (
+        select(_queue(m).label("queue"), (m.c.locked_until < func.now() + seconds("soon")).label("ending"))
+        .where(*_waits(m), m.c.destination == asked.c.destination)
+        .order_by(m.c.locked_until)
+        .limit(LOOKED_AT)
+        .correlate(asked)
+        .lateral("some")
+    )
+    queue = func.coalesce(some.c.queue, asked.c.queue)
+    named = case((queue != literal_column("''"), queue)).label("queue")
+    return (
+        select(asked.c.destination, named, func.count().label("count"))
+        .add_columns(func.count().filter(some.c.ending).label("ending"), func.now().label("now"))
+        .select_from(asked.join(some, true()))
+        .group_by(asked.c.destination, named)
+    )
+
+
+def end_waits(t: Tables) -> Update:
+    """The broker has lost these tasks: they are due now. Changes `AT_ONCE` at most.
+
+    Parameters: target (the destination), queue (null: all), made (the queue of tasks that were not stored as such),
+    before (only those that were handed over before this time), sure (seconds earlier; twice as long after each time
+    that it was sent again, so that a mistake does not repeat itself quickly).
+    """
+    m, queue = t.messages, bindparam("queue", type_=Text)
+    sure = bindparam("sure", type_=Float) * func.power(2, func.least(m.c.outages, DOUBLINGS)) * SECOND
+    theirs = func.coalesce(_queue(m), bindparam("made", type_=Text)) == queue
+    rules = (
+        m.c.locked_until > func.now(),
+        m.c.handed_at < bindparam("before", type_=DateTime(True)) - sure,
+        case((cast(queue, Text).is_(None), true()), else_=theirs),
+    )
+    return _changed(t, rules, func.clock_timestamp())
+
+
+def wait_on(t: Tables) -> Update:
+    """The broker still has many tasks: those that would be sent again within `soon` seconds wait for `within` seconds
+    more, up to `LONGEST` times as long in all. Changes `AT_ONCE` at most. Parameters: target, queue, made, soon,
+    within."""
+    m = t.messages
+    longest = m.c.handed_at + bindparam("within", type_=Float) * LONGEST * SECOND
+    rules = (
+        m.c.locked_until < func.now() + seconds("soon"),
+        m.c.locked_until < longest,
+        func.coalesce(_queue(m), bindparam("made", type_=Text)) == bindparam("queue", type_=Text),
+    )
+    return _changed(t, rules, func.least(func.clock_timestamp() + seconds("within"), longest))
+
+
+def _changed(t: Tables, rules: tuple[ColumnElement[bool], ...], until: ColumnElement[Any]) -> Update:
+    m = t.messages
+    found = (
+        select(m.c.id)
+        .where(*_waits(m), m.c.destination == bindparam("target", type_=Text), *rules)
+        .order_by(m.c.locked_until)
+        .limit(AT_ONCE)
+        .with_for_update(skip_locked=True)
+        .cte("found")
+    )
+    return update(m).where(probe(m.c.id, found.c.id)).values(locked_until=until)
+
+
+def _waits(m: Table) -> tuple[ColumnElement[bool], ...]:
+    """As the index has it."""
+    return m.c.handed_at.is_not(None), ~m.c.begun
+
+
+def _queue(m: Table) -> ColumnElement[Any]:
+    """The queue of a stored task: the one that Celery would have declared, or that the default exchange leads to. An
+    empty text: another exchange decides. Null: it was not stored as a task."""
+    envelope = cast(m.c.headers[literal_column(f"'{TASK_HEADER}'", Text)].astext, JSON)
+
+    def said(path: str) -> ColumnElement[Any]:
+        return envelope.op("#>>")(literal_column(f"'{{{path}}}'"))
+
+    plain = case((said("exchange") == literal_column("''"), said("routing_key")))
+    return case((envelope.is_not(None), func.coalesce(said("declare,0,queue,name"), plain, literal_column("''"))))

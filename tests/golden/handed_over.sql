@@ -1,0 +1,15 @@
+SELECT asked.destination, CASE
+    WHEN (coalesce("some".queue, asked.queue) != '') THEN coalesce("some".queue, asked.queue) END AS queue, count(*) AS count, count(*) FILTER (WHERE "some".ending) AS ending, now() AS now
+FROM json_to_recordset(CAST(%(asked)s::VARCHAR AS JSON)) AS asked(destination TEXT, queue TEXT)
+JOIN LATERAL (
+  SELECT CASE
+      WHEN (CAST((outbox_messages.headers ->> 'celery-message') AS JSON) IS NOT NULL) THEN coalesce(CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{declare,0,queue,name}', CASE WHEN ((CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{exchange}') = '') THEN CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{routing_key}' END, '') END AS queue, outbox_messages.locked_until < now() + %(soon)s * interval '1 second' AS ending
+  FROM outbox_messages
+  WHERE outbox_messages.handed_at IS NOT NULL
+    AND NOT outbox_messages.begun
+    AND outbox_messages.destination = asked.destination
+  ORDER BY outbox_messages.locked_until
+  LIMIT %(param_1)s::INTEGER
+) AS "some" ON true GROUP BY asked.destination, CASE
+    WHEN (coalesce("some".queue, asked.queue) != '') THEN coalesce("some".queue, asked.queue) END;
+-- param_1 = 1000

@@ -1,0 +1,19 @@
+WITH found AS (
+  SELECT outbox_messages.id AS id
+  FROM outbox_messages
+  WHERE outbox_messages.handed_at IS NOT NULL
+    AND NOT outbox_messages.begun
+    AND outbox_messages.destination = %(target)s::VARCHAR
+    AND outbox_messages.locked_until < now() + %(soon)s * interval '1 second'
+    AND outbox_messages.locked_until < outbox_messages.handed_at + %(within)s * %(param_1)s * interval '1 second'
+    AND coalesce(CASE WHEN (CAST((outbox_messages.headers ->> 'celery-message') AS JSON) IS NOT NULL) THEN coalesce(CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{declare,0,queue,name}', CASE WHEN ((CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{exchange}') = '') THEN CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{routing_key}' END, '') END, %(made)s::VARCHAR) = %(queue)s::VARCHAR
+  ORDER BY outbox_messages.locked_until
+  LIMIT %(param_2)s::INTEGER
+  FOR UPDATE SKIP LOCKED
+)
+UPDATE outbox_messages
+SET locked_until=least(clock_timestamp() + %(within)s * interval '1 second', outbox_messages.handed_at + %(within)s * %(param_1)s * interval '1 second')
+FROM found
+WHERE outbox_messages.id = ANY (ARRAY[found.id]);
+-- param_1 = 8.0
+-- param_2 = 10000

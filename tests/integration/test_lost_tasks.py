@@ -1,0 +1,162 @@
+"""Tasks that were handed over and that the broker has lost, or that wait there for long: with a real Redis."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from outbox_tasks.broker.task_broker import TaskBroker
+from outbox_tasks.database import lost_tasks
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.lost_tasks import LostTasks
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.store import Store
+from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.integration.supervised import QUEUE, Send, Tasks, supervised
+
+
+class Looking(LostTasks):
+    """Looks whenever it is asked."""
+
+    def look(self) -> None:
+        self._next = 0.0
+        super().look()
+
+
+@pytest.fixture
+def lost(confirming: Store) -> Iterator[Looking]:
+    made = Looking(confirming, partial(TaskBroker, settings=confirming.settings))
+    yield made
+    made.close()
+
+
+def test_after_a_flush_all_are_sent_again_and_each_runs_once(
+    tasks: Tasks, rows: Rows, send: Send, lost: Looking
+) -> None:
+    ids = rows.insert(1000, payload=b"{}")
+    assert send() == {"handed": 1000}
+    lost.look()
+    before = tasks.headers()
+    ran = [header["id"] for header in before[:10] if tasks.begin(header)]
+    tasks.client.flushdb()
+    assert send() == {}
+    lost.look()
+    assert send() == {"handed": 990}
+    lost.look()
+    assert send() == {}
+    ran += [header["id"] for header in [*tasks.headers(), *before] if tasks.begin(header)]
+    assert Counter(ran) == Counter(ids)
+
+
+def test_a_publisher_that_makes_the_key_anew_does_not_hide_a_flush(
+    confirming: Store, tasks: Tasks, rows: Rows, send: Send, lost: Looking
+) -> None:
+    [first] = rows.insert(payload=b"{}")
+    send()
+    lost.look()
+    tasks.client.flushdb()
+    [second] = rows.insert(payload=b"{}")
+    newcomer = Publishers(confirming.settings)
+    drain(confirming, newcomer)
+    newcomer.close()
+    lost.look()
+    assert rows.state(first) == "retrying"
+    assert rows.state(second) == "handed over"
+
+
+def test_a_task_that_is_neither_in_the_queue_nor_with_a_worker_is_sent_again(
+    tasks: Tasks, rows: Rows, send: Send, lost: Looking
+) -> None:
+    ids = rows.insert(2, payload=b"{}")
+    send()
+    taken = tasks.take()
+    rows.change(ids, handed_at=seconds_from_now(-60))
+    lost.look()
+    lost.look()
+    assert {rows.state(id) for id in ids} == {"handed over"}, "the other one is in the queue"
+    assert tasks.begin(tasks.take() or {}) is not None
+    tasks.client.hset("unacked", "tag", "somebody has one")
+    lost.look()
+    lost.look()
+    assert sorted(rows.state(id) for id in ids) == ["handed over", "running"]
+    tasks.client.delete("unacked")
+    lost.look()
+    assert sorted(rows.state(id) for id in ids) == ["handed over", "running"], "one look is not enough"
+    lost.look()
+    assert taken is not None
+    assert rows.state(taken["id"]) == "retrying"
+    assert send() == {"handed": 1}
+    assert rows.one(taken["id"]).last_error_code == "not_started"
+    lost.look()
+    assert rows.state(taken["id"]) == "handed over"
+
+
+def test_while_the_queue_has_them_they_wait_on_but_not_for_ever(
+    tasks: Tasks, rows: Rows, send: Send, lost: Looking
+) -> None:
+    ids = rows.insert(3, payload=b"{}")
+    send()
+    rows.change(ids, locked_until=seconds_from_now(-1))
+    rows.change(ids[:1], handed_at=seconds_from_now(-9 * 3600))
+    lost.look()
+    assert [rows.state(id) for id in ids] == ["retrying", "handed over", "handed over"]
+    assert send() == {"handed": 1}
+    tasks.client.delete(QUEUE)
+    rows.change(ids, locked_until=seconds_from_now(-1))
+    lost.look()
+    assert {rows.state(id) for id in ids} == {"retrying"}
+
+
+def test_a_queue_that_takes_three_times_as_long_gets_few_copies(
+    new_store: MakeStore, broker_url: str, tasks: Tasks, rows: Rows
+) -> None:
+    store = new_store(destinations=supervised(broker_url, confirm_within=3))
+    publishers, lost = Publishers(store.settings), LostTasks(store, partial(TaskBroker, settings=store.settings))
+    ids = rows.insert(30, payload=b"{}")
+    ran: list[str] = []
+    sent, began = 0, time.monotonic()
+    while len(ran) < len(ids):
+        lost.look()
+        sent += drain(store, publishers).sent
+        if time.monotonic() > began + 0.3 * len(ran) and (header := tasks.take()) and (run := tasks.begin(header)):
+            assert tasks.runs.done(run)
+            ran.append(run.id)
+        time.sleep(0.05)
+    lost.close()
+    publishers.close()
+    assert time.monotonic() - began > 2.5 * 3
+    assert Counter(ran) == Counter(ids)
+    assert sent <= len(ids) * 5 / 4
+
+
+@pytest.mark.parametrize(
+    ("envelope", "queue"),
+    [
+        ({"declare": [{"queue": {"name": "mails"}}], "exchange": "x", "routing_key": "r"}, "mails"),
+        ({"declare": [], "exchange": "", "routing_key": "mails"}, "mails"),
+        ({"declare": [], "exchange": "x", "routing_key": "r"}, None),
+    ],
+)
+def test_the_queue_of_a_stored_task_is_in_its_row(
+    confirming: Store, rows: Rows, envelope: dict[str, Any], queue: str | None
+) -> None:
+    rows.insert(2, headers={"celery-message": json.dumps(envelope)}, handed_at=seconds_from_now(-9), begun=False)
+    parameters = {"asked": '[{"destination": "orders", "queue": "celery"}]', "soon": 1.0}
+    [found] = confirming.rows(lost_tasks.handed_over(confirming.tables), parameters)
+    assert found[:4] == ("orders", queue, 2, 2)
+
+
+def test_a_broker_that_is_away_is_no_trouble(new_store: MakeStore, rows: Rows) -> None:
+    store = new_store(destinations=supervised("redis://127.0.0.1:1/0"))
+    [id] = rows.insert(attempts=1, handed_at=seconds_from_now(-60), locked_until=seconds_from_now(60))
+    lost = Looking(store, partial(TaskBroker, settings=store.settings))
+    lost.look()
+    lost.look()
+    lost.close()
+    assert rows.state(id) == "handed over"
