@@ -273,7 +273,9 @@ def _runs(m: Table, ready: CTE) -> CTE:
         .lateral("placed")
     )
     together = and_(placed.c.fits, placed.c.bytes <= literal_column(str(BUNDLE_BYTES)))
-    run = select(placed.c.at, placed.c.place, *(ready.c[name] for name in SHARED)).select_from(ready.join(placed, true()))
+    run = select(placed.c.at, placed.c.place, *(ready.c[name] for name in SHARED)).select_from(
+        ready.join(placed, true())
+    )
     return run.where(or_(placed.c.place == literal_column("1"), together)).cte("run").prefix_with("MATERIALIZED")
 
 

@@ -135,7 +135,7 @@ class Claims(Database):
                 "size": size,
                 "ceiling": configured[name].max_attempts,
                 "oldest": configured[name].max_age,
-                "longest": self.settings.bundle_size_of(name),
+                "longest": self.settings.longest_run_of(name),
                 "blocks": self.settings.dead_blocks(name),
                 "past": self._past.get(name),
                 "beyond": self.since,
