@@ -1,13 +1,14 @@
 """What the order of each key costs: to drain, to claim and to write, beside messages without a key in the same run.
 
-- drain: a committed backlog without keys, then as many messages over 10,000 keys, some of which have far more than
-  others, then those without keys again; what has arrived is looked through, for what is missing or out of order;
-- hot: a tenth as many messages of one single key;
-- claim: 2,000 rows of backlogs over those 10,000 keys, through the store; what was claimed is gone before the next one;
+- drain: a committed backlog without keys, as many messages over 10,000 keys, some of which have far more than others,
+  over 100 keys, and a fifth as many of a single key. They take turns, and each rate is compared with that of the
+  messages without keys in the same round. What has arrived is looked through, for what is missing or out of order;
+- fair: how late a message of a quiet key arrives while the relay drains a backlog: of 10,000 busy keys, and of one;
+- claim: 2,000 rows through the store, from backlogs of 10,000 keys and of a million; new rows replace claimed ones;
 - write: a transaction of one INSERT, and one of many rows, with a key and without. "index alone": with a key, but the
   trigger is off.
 
-Two solo publish workers, as for `outbox-tasks bench`; the servers are embedded ones.
+Two solo publish workers, as for `outbox-tasks bench`; the servers are embedded ones, with 512 MB of `shared_buffers`.
 """
 
 from __future__ import annotations
@@ -22,15 +23,23 @@ from uuid import uuid4
 import click
 from sqlalchemy import Connection, text
 
-from bench.report import Figures, Say, bench
+from bench.report import Figures, Say, bench, spread
 from outbox_tasks.local.bench import Bench, running
+from outbox_tasks.local.processes import Child
 from outbox_tasks.relay.store import Store
 
-KEYS = 10_000
-NONE, HOT, SKEWED = "NULL", "'hot'", f"'order:' || floor({KEYS} * random() ^ 3)"
+NONE, HOT, SKEWED = "NULL", "'hot'", "'order:' || floor(10000 * random() ^ 3)"
 """The keys of a backlog, as SQL."""
+KINDS = {"without keys": NONE, "10,000 keys": SKEWED, "100 keys": "'order:' || floor(100 * random())", "one key": HOT}
+BUSY = {"10,000 busy keys": "'order:' || n % 10000", "one busy key": HOT}
+BACKLOGS = {
+    "10,000 due, 10,000 keys": (10_000, "'order:' || floor(10000 * random())"),
+    "100,000 due, 10,000 keys": (100_000, "'order:' || floor(10000 * random())"),
+    "1,000,000 due, 1,000,000 keys": (1_000_000, "'order:' || floor(1000000 * random())"),
+}
 
-BATCH, CLAIMS, ROUNDS, WARM = 2_000, 15, 2_000, 100
+BATCH, CLAIMS, SINGLE, WARM = 2_000, 15, 1_000, 100
+QUIET_RATE, QUIET_SECONDS = 10, 5
 READ = 10_000
 """Entries of the destination's stream to read at a time."""
 
@@ -38,6 +47,8 @@ BACKLOG = """INSERT INTO outbox_messages (event_type, destination, key, payload)
 SELECT 'order.created', 'bench', {key},
        convert_to('{{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}}', 'UTF8')
 FROM generate_series(1, :count) n"""
+QUIET = """INSERT INTO outbox_messages (event_type, destination, key, payload)
+VALUES ('order.created', 'bench', :key, '{}')"""
 
 UNTRIGGERED = "SET LOCAL session_replication_role = replica"
 """No trigger: the column's own default numbers the rows, which suffices for a single writer."""
@@ -56,20 +67,15 @@ class Keyed(Bench):
         with self.engine.begin() as connection:
             connection.execute(text("TRUNCATE outbox_messages, outbox_archive"))
 
-    def delivered(self, count: int, key: str) -> dict[str, Any]:
-        """The rate at which a committed backlog is delivered, and whether all of it has arrived in order."""
+    def delivered(self, workers: list[Child], count: int, key: str) -> dict[str, float]:
+        """The rate at which a committed backlog is delivered, and how much of it has not arrived in order."""
         self.empty()
-        with self.relay(bundle_size=100) as workers:
-            with self.engine.begin() as connection:
-                fill(connection, count, key)
-            self.nudge()
-            figures = self.measure(workers, count, lambda: self.stream.xlen("bench") >= count)
-            self.wait_for(self.is_settled, "everything is settled")
-        return {
-            "messages/s": figures["per_second"],
-            "CPU µs each": figures["cpu_us"],
-            "missing or out of order": self._wrong(count),
-        }
+        with self.engine.begin() as connection:
+            fill(connection, count, key)
+        self.nudge()
+        figures = self.measure(workers, count, lambda: self.stream.xlen("bench") >= count)
+        self.wait_for(self.is_settled, "everything is settled")
+        return {**figures, "wrong": self._wrong(count)}
 
     def _wrong(self, count: int) -> int:
         """How many messages are missing, or came behind a later one of their key."""
@@ -88,30 +94,54 @@ class Keyed(Bench):
     def _entries(self, start: str) -> Any:
         return self.stream.xrange("bench", min=start, count=READ)
 
-    def claim(self, backlog: int) -> dict[str, Any]:
+    def late(self, count: int, key: str) -> dict[str, Any]:
+        """Milliseconds from the commit of messages of quiet keys to the stream, while a backlog is drained."""
+        self.empty()
+        with self.engine.begin() as connection:
+            fill(connection, count, key)
+        self.nudge()
+        committed: dict[bytes, float] = {}
+        began = time.perf_counter()
+        for number in range(QUIET_RATE * QUIET_SECONDS):
+            time.sleep(max(0.0, began + number / QUIET_RATE - time.perf_counter()))
+            with self.engine.begin() as connection:
+                connection.execute(text(QUIET), {"key": f"quiet:{number}"})
+            committed[b"quiet:%d" % number] = time.time() * 1000
+            self.nudge()
+        left = count + len(committed) - self.stream.xlen("bench")
+        self.wait_for(self.is_settled, "everything is settled")
+        arrived: dict[bytes, int] = {}
+        start = "-"
+        while entries := self._entries(start):
+            arrived |= {fields[b"ce_partitionkey"]: int(entry.split(b"-")[0]) for entry, fields in entries}
+            start = "(" + entries[-1][0].decode()
+        taken = [max(0.0, arrived[quiet] + 1 - at) for quiet, at in committed.items()]
+        return {"p50 ms": round(median(taken)), "latest ms": round(max(taken)), "backlog at the end": max(0, left)}
+
+    def claim(self, backlog: int, key: str) -> dict[str, Any]:
         """Claims from a backlog of constant length: claimed rows are deleted, and new ones inserted."""
         self.empty()
         taken, claimed = [], []
         with self.engine.begin() as connection:
             connection.execute(text(UNTRIGGERED))
-            fill(connection, backlog, SKEWED)
+            fill(connection, backlog, key)
         store = Store.connect(self.settings)
         for turn in range(CLAIMS + 1):
             lease = str(uuid4())
             started = time.perf_counter()
             rows = store.claim({"bench": BATCH}, lease)
             if turn:  # the first one warms up
-                taken.append(time.perf_counter() - started)
+                taken.append((time.perf_counter() - started) * 1000)
                 claimed.append(len(rows))
             with self.engine.begin() as connection:
                 connection.execute(text(UNTRIGGERED))
                 connection.execute(text("DELETE FROM outbox_messages WHERE lease = :lease"), {"lease": lease})
-                fill(connection, len(rows), SKEWED)
+                fill(connection, len(rows), key)
         store.close()
         return {
-            "ms": round(median(taken) * 1000, 1),
-            "rows": round(median(claimed)),
-            "rows/s": round(sum(claimed) / sum(taken)),
+            "ms": round(median(taken), 1),
+            "rounds": [round(one, 1) for one in taken],
+            "rows": sum(claimed) // CLAIMS,
         }
 
     def single(self) -> dict[str, Any]:
@@ -120,7 +150,7 @@ class Keyed(Bench):
         taken: dict[str, list[float]] = {name: [] for name in WAYS}
         self.empty()
         with self.engine.connect() as connection:
-            for turn in range(ROUNDS + WARM):
+            for turn in range(SINGLE + WARM):
                 for name, statement in statements.items():
                     started = time.perf_counter()
                     connection.execute(text(statement), {"count": 1})
@@ -152,47 +182,59 @@ def fill(connection: Connection, count: int, key: str) -> None:
     connection.execute(text(BACKLOG.format(key=key)), {"count": count})
 
 
-def drained(run: Keyed, count: int, say: Say) -> Rows:
-    """Without keys before and after: the machine may have become faster or slower in between."""
-    say("drain without keys")
-    before = run.delivered(count, NONE)
-    say("drain with keys")
-    keyed = run.delivered(count, SKEWED)
-    say("drain without keys again")
-    after = run.delivered(count, NONE)
-    rates = [before["messages/s"], after["messages/s"]]
-    keyed["ratio"] = round(keyed["messages/s"] * 2 / sum(rates), 2)
-    return {"without keys": before, f"{KEYS:,} keys": keyed, "without keys again": after}
+def drained(run: Keyed, workers: list[Child], messages: int, rounds: int, say: Say) -> Rows:
+    """Each kind in each round. Raises if a message is missing, or out of order."""
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for turn in range(rounds):
+        for name, key in KINDS.items():
+            say(f"round {turn + 1} of {rounds}: drain, {name}")
+            found[name].append(run.delivered(workers, messages // 5 if key == HOT else messages, key))
+    if wrong := {name: each for name, each in found.items() if any(one["wrong"] for one in each)}:
+        raise click.ClickException(f"missing, or out of order: {wrong}")
+    without = [one["per_second"] for one in found["without keys"]]
+    return {
+        name: {
+            "messages/s": round(median(one["per_second"] for one in each)),
+            "rounds": [round(one["per_second"]) for one in each],
+            "CPU µs each": round(median(one["cpu_us"] for one in each)),
+            "÷ without keys": spread([one["per_second"] / base for one, base in zip(each, without, strict=True)])[
+                "median"
+            ],
+            "ratios": spread([one["per_second"] / base for one, base in zip(each, without, strict=True)])["rounds"],
+        }
+        for name, each in found.items()
+    }
+
+
+PARTS = ("drain", "fair", "claim", "write")
 
 
 @bench
-@click.option("--messages", default=200_000, show_default=True, help="Of the backlog that is drained.")
-@click.option("--only", multiple=True, type=click.Choice(["drain", "hot", "claim", "write"]), help="Not all of it.")
-def main(say: Say, messages: int, only: tuple[str, ...]) -> list[Figures]:
+@click.option("--messages", default=50_000, show_default=True, help="Of each backlog that is drained.")
+@click.option("--rounds", default=3, show_default=True, help="How often each kind of backlog is drained.")
+@click.option("--only", multiple=True, type=click.Choice(PARTS), help="Not all of it.")
+def main(say: Say, messages: int, rounds: int, only: tuple[str, ...]) -> list[Figures]:
     """What the order of each key costs."""
-    only = only or ("drain", "hot", "claim", "write")
-    drains: Rows = {}
-    tables = []
-    with running(Keyed) as run:
-        if "drain" in only:
-            drains |= drained(run, messages, say)
-        if "hot" in only:
-            say("one hot key")
-            drains["one hot key"] = run.delivered(messages // 10, HOT)
-        if drains:
-            tables.append(Figures("2 publish workers", drains))
+    only, tables = only or PARTS, []
+    with running(Keyed, shared_buffers="512MB") as run:
+        if {"drain", "fair"} & set(only):
+            with run.relay(bundle_size=100) as workers:
+                if "drain" in only:
+                    tables.append(Figures("2 publish workers", drained(run, workers, messages, rounds, say)))
+                if "fair" in only:
+                    lateness: Rows = {}
+                    for name, key in BUSY.items():
+                        say(f"quiet keys beside {name}")
+                        lateness[f"beside {name}"] = run.late(2 * messages, key)
+                    tables.append(Figures("commit → destination of quiet keys", lateness))
         if "claim" in only:
             claims: Rows = {}
-            for backlog in (messages // 20, messages // 2, messages * 5):
-                say(f"claims of {backlog:,}")
-                claims[f"{backlog:,} due"] = run.claim(backlog)
+            for name, (backlog, key) in BACKLOGS.items():
+                say(f"claims: {name}")
+                claims[name] = run.claim(min(backlog, 20 * messages), key)
             tables.append(Figures(f"claims of {BATCH:,}", claims))
         if "write" in only:
             say("writers")
-            writes = {"one row, µs": run.single(), f"{messages // 2:,} rows, s": run.bulk(messages // 2)}
+            writes = {"one row, µs": run.single(), f"{2 * messages:,} rows, s": run.bulk(2 * messages)}
             tables.append(Figures("a writer's transaction", writes))
-    if wrong := {
-        name: row["missing or out of order"] for name, row in drains.items() if row["missing or out of order"]
-    }:
-        raise click.ClickException(f"missing, or out of order: {wrong}")
     return tables

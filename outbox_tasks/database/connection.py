@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import psycopg
 from psycopg.types.datetime import TimestamptzLoader
@@ -118,6 +118,9 @@ class Database:
     application_name = "outbox_tasks"
     """The name of its connections in `pg_stat_activity`."""
 
+    session: ClassVar[Mapping[str, str]] = PIPE
+    """The settings of its connections, if they can have any: see `_options`."""
+
     def __init__(self, engine: Engine, settings: Settings) -> None:
         check_dialect(engine.dialect.name)
         self.engine = engine
@@ -148,7 +151,7 @@ class Database:
                 "keepalives_idle": 10,
                 "keepalives_interval": 5,
                 "keepalives_count": 2,
-                **_options(settings, {**PIPE, "statement_timeout": str(timeout)}),
+                **_options(settings, {**cls.session, "statement_timeout": str(timeout)}),
             },
         )
         event.listen(engine, "connect", _reads_any_time)

@@ -21,8 +21,8 @@ from outbox_tasks.settings import Settings
 
 log = logging.getLogger("outbox_tasks.claim")
 
-BATCH = 1000
-"""Rows leased by one statement, shared among the destinations."""
+BATCH, LEAST = 1000, 50
+"""Rows leased by one statement, shared among the destinations; but so many of each, or their bundles would be small."""
 
 LONGEST = 5.0
 """Seconds after which a run of the claim ends, and the next one takes over."""
@@ -99,7 +99,7 @@ def _wanted(store: Store, queued: int) -> dict[str, int]:
     room = settings.max_in_flight - queued
     # With less room the bundles would be small, and small bundles cost the workers too much.
     if room >= min(BATCH, max(1, settings.max_in_flight // 4)):
-        share = max(1, min(room, BATCH) // len(settings.destinations))
+        share = max(1, min(room, max(BATCH, LEAST * len(settings.destinations))) // len(settings.destinations))
         return dict.fromkeys(settings.destinations, share)
     if queued > 2 * settings.max_in_flight:  # the workers don't work
         return {}
@@ -199,6 +199,7 @@ def bundled(
             yield Bundle(row.destination, lease, (_ticket(row),), more=row.key is not None)
         else:
             together[row.destination, row.priority if row.key is None else 0].append(row)
+    spread = ceil(spread / max(1, len(together)))
     for (destination, priority), due in together.items():
         most = settings.bundle_size_of(destination)
         much = destination in flooding or len(due) > max(most, GATHERED)

@@ -23,6 +23,7 @@ from pydantic_settings import (
 from outbox_tasks.errors import ConfigurationError, NoDestinations, NoRoute, NoTaskDestination, UnknownDestination
 from outbox_tasks.settings.destination import (
     HIDDEN,
+    LARGEST_BUNDLE,
     BundleSize,
     Count,
     Destination,
@@ -36,6 +37,9 @@ from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, re
 
 CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "outbox.maintain"
 """The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
+
+RUN = 5
+"""How many bundles' worth of messages a run of one key may have, to a destination that takes them at once."""
 
 SLOW = 0.25
 """Seconds after which a send counts as slow. Nobody waits for the slot of a slow send: that would hold up others."""
@@ -182,6 +186,14 @@ class Settings(OperationSettings, BaseSettings):
     def bundle_size_of(self, destination: str) -> int:
         """Most messages in one bundle to `destination`."""
         return self.destinations[destination].bundle_size or self.bundle_size
+
+    def longest_run_of(self, destination: str) -> int:
+        """Most messages of one key in one bundle to `destination`. The next ones wait for these, so a Redis Stream,
+        which takes them all at once, is given more than a bundle usually has. Of supervised tasks there is one: the
+        next waits until it has run."""
+        size = 1 if self.destinations[destination].supervised else self.bundle_size_of(destination)
+        at_once = size > 1 and self.destinations[destination].scheme.endswith("+stream")
+        return min(LARGEST_BUNDLE, RUN * size) if at_once else size
 
     def most_sends(self, destination: str, processes: int) -> int | None:
         """How many sends to `destination` may run at once while so many processes publish; None: any number. It leaves

@@ -75,7 +75,9 @@ Span = Annotated[float, Field(ge=SHORTEST, le=CENTURY, allow_inf_nan=False)]
 """An age. So long ago, or so far ahead, is still a date."""
 SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY, allow_inf_nan=False), AfterValidator(_none_or_enough)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
-BundleSize = Annotated[int, Field(ge=1, le=1000)]
+LARGEST_BUNDLE = 1000
+"""Messages that a bundle may have."""
+BundleSize = Annotated[int, Field(ge=1, le=LARGEST_BUNDLE)]
 Processes = Annotated[int, Field(ge=1, le=10_000)]
 """Each is a row of `outbox_slots`."""
 Bytes = Annotated[int, Field(ge=1, le=256 * 1024 * 1024)]

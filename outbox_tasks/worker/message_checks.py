@@ -19,6 +19,7 @@ from kombu.exceptions import ContentDisallowed, DecodeError
 
 from outbox_tasks.broker.celery_internals import wrap_redis_read, wrap_task_handler
 from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, WAIT
+from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from outbox_tasks.worker.resources import ConsumerStep
 
 log = logging.getLogger(__name__)
@@ -29,9 +30,6 @@ MALFORMED = (
     ContentDisallowed, DecodeError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError,
 )  # fmt: skip
 """Exceptions of reading a malformed message."""
-
-MOST = 1000
-"""Messages that a bundle may have: the limit of `Settings.bundle_size`."""
 
 SHOWN = 200
 """Characters of the reason that go into the log."""
@@ -120,7 +118,7 @@ def _check(name: str, message: Any) -> None:
     elif name == BUNDLE_TASK:
         destination, lease, rows = arguments
         _need(keywords.keys() <= {"more"}, "its keywords")
-        _need(isinstance(rows, list) and 0 < len(rows) <= MOST, "its rows")
+        _need(isinstance(rows, list) and 0 < len(rows) <= LARGEST_BUNDLE, "its rows")
         _need_bundle(destination, lease, rows)
     else:
         _need(not arguments and not keywords, "its arguments")

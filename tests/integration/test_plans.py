@@ -140,6 +140,18 @@ def test_statements_prepared_while_the_table_was_empty_stay_cheap(
     assert (touched_now - touched) / 500 < 80
 
 
+def test_a_claim_is_planned_once(store: Store, rows: Rows) -> None:
+    """A plan takes longer than a claim that finds nothing."""
+    rows.insert(1, key="a")
+    for _ in range(8):  # psycopg prepares after 5
+        store.claim({"orders": 100}, str(uuid4()))
+    with store.engine.connect() as connection:
+        planned = "SELECT max(generic_plans), sum(custom_plans) FROM pg_prepared_statements"
+        used, anew = connection.execute(text(planned)).one()
+    assert used >= 2
+    assert anew == 0
+
+
 @pytest.mark.parametrize("analyzed", [True, False], ids=["analyzed", "not analyzed"])
 @pytest.mark.usefixtures("flood")
 def test_begin_and_settle_look_each_message_up_by_its_id(

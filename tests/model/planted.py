@@ -224,6 +224,14 @@ class FailureDoesNotStopTheRun(Protocol):
 
 
 @planted(properties.OVERTAKEN, KEYED)
+class EachRetriedByItself(Protocol):
+    """If the answer to a run gets lost, Celery retries each of its messages by itself."""
+
+    def behind_a_failure(self) -> str:
+        return FAILED
+
+
+@planted(properties.OVERTAKEN, KEYED)
 class GapIgnored(Protocol):
     """A worker sends the messages of a key that it could begin, though an earlier one was not begun."""
 

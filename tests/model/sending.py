@@ -98,6 +98,25 @@ class Sending(Base):
         yield Step("the destination refuses {} for good", about, refused, hand=self._with(hand, place, REFUSED))
         if self.variant.outages:
             yield Step("{} meets an outage", about, rows, hand=self._with(hand, place, OUTAGE))
+        if self.variant.keyed and len(hand) > 1 and place == 0:
+            yield from self._send_at_once(rows, hand)
+
+    def _send_at_once(self, rows: Rows, hand: Hand) -> Iterator[Step]:
+        """`RedisStreamPublisher`: it takes a run at once. If its answer gets lost, any number of them have arrived."""
+        about = tuple(held.message for held in hand)
+        lost = tuple(held._replace(stage=self.behind_a_failure() if n else FAILED) for n, held in enumerate(hand))
+        there = rows
+        for message in (None, *about):
+            if message is not None:
+                row = there[message]
+                there = change(there, message, row._replace(arrived=min(2, row.arrived + 1)))
+            yield Step("the answer to the run of {} gets lost", about, there, hand=lost)
+        sent = tuple(held._replace(stage=SENT) for held in hand)
+        yield Step("the run of {} is sent at once", about, there, hand=sent)
+
+    def behind_a_failure(self) -> str:
+        """`send._not_by_themselves`: like an outage, it goes back to the table."""
+        return OUTAGE
 
     def _with(self, hand: Hand, place: int, stage: str) -> Hand:
         """`send.send_in_order`: the first failure of a key stops those behind it."""

@@ -14,8 +14,8 @@ from outbox_tasks.broker.names import BUNDLE_TASK
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.relay.retry import MAX_CODE
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from outbox_tasks.worker.bundles import outcome_events, report
-from outbox_tasks.worker.message_checks import MOST
 from outbox_tasks.worker.tasks import register
 
 EVENT = {
@@ -102,8 +102,8 @@ def test_what_is_not_the_report_of_the_bundle_tells_nothing(result: str) -> None
 
 
 def test_the_longest_report_of_the_largest_bundle_is_not_cut() -> None:
-    bundle, verdicts = made([(Step.RELEASE, "\U0001f4ee" * MAX_CODE)] * MOST)
+    bundle, verdicts = made([(Step.RELEASE, "\U0001f4ee" * MAX_CODE)] * LARGEST_BUNDLE)
     app = Celery(set_as_current=False)
     register(app, Settings())
     result = saferepr(report(verdicts), app.tasks[BUNDLE_TASK].resultrepr_maxsize)
-    assert len(list(outcome_events(bundle, result, 1.5))) == MOST
+    assert len(list(outcome_events(bundle, result, 1.5))) == LARGEST_BUNDLE

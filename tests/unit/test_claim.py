@@ -95,13 +95,22 @@ def test_every_row_is_in_one_bundle_of_its_destination_and_in_order(rows: list[C
         assert taken == sorted(taken)
         assert 1 <= len(taken) <= SETTINGS.bundle_size_of(bundle.destination)
         assert len(taken) == 1 or not any(row.alone for row in taken)
+    groups = len({row.destination for row in rows if not row.alone})
     for destination in SETTINGS.destinations:
         together = [row for row in rows if row.destination == destination and not row.alone]
         order = [t.id for b in bundles if b.destination == destination for t in b.tickets if not by_id[t.id].alone]
         assert order == [row.id for row in together]
         made = [b for b in bundles if b.destination == destination and not by_id[b.tickets[0].id].alone]
-        size = min(SETTINGS.bundle_size_of(destination), ceil(len(together) / SPREAD)) or 1
+        size = min(SETTINGS.bundle_size_of(destination), ceil(len(together) / ceil(SPREAD / max(1, groups)))) or 1
         assert len(made) == ceil(len(together) / size)
+
+
+def test_with_many_destinations_each_has_one_bundle() -> None:
+    """Each bundle costs the same, however little it carries."""
+    names = [f"to-{n}" for n in range(2 * SPREAD)]
+    made = Settings(destinations={name: {"url": "a://b"} for name in names})
+    rows = [claimed(n, names[n % len(names)]) for n in range(10 * len(names))]
+    assert [bundle.destination for bundle in bundled(made, rows, "lease")] == names
 
 
 def test_of_many_bundles_with_keys_the_last_and_some_before_it_wake_the_claim() -> None:

@@ -267,6 +267,12 @@ class TestDestinationsAndRoutes:
         made = Settings(destinations={"a": {"url": "a://b", "bundle_size": 1}, "b": {"url": "a://b"}}, bundle_size=9)
         assert (made.bundle_size_of("a"), made.bundle_size_of("b")) == (1, 9)
 
+    def test_a_run_of_one_key_is_longer_than_a_bundle_where_it_is_taken_at_once(self) -> None:
+        stream = {"url": "rediss+stream://b"}
+        destinations = {"a": {"url": "a://b"}, "b": stream, "c": stream | {"bundle_size": 1}}
+        made = Settings(destinations={**destinations, "d": stream | {"bundle_size": 900}}, bundle_size=9)
+        assert [made.longest_run_of(name) for name in "abcd"] == [9, 45, 1, 1000]
+
 
 class TestCredentials:
     URL = f"redis+stream://user:{SECRET}@localhost/0/s?password={SECRET}"

@@ -136,8 +136,7 @@ class Claims(Database):
                 "size": size,
                 "ceiling": configured[name].max_attempts,
                 "oldest": configured[name].max_age,
-                # The next task of a key waits until the one before has run.
-                "longest": 1 if configured[name].supervised else self.settings.bundle_size_of(name),
+                "longest": self.settings.longest_run_of(name),
                 "blocks": self.settings.dead_blocks(name),
                 "past": self._past.get(name),
                 "beyond": self.since,
