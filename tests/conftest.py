@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
+import hypothesis
 import pytest
 import redis
 from sqlalchemy import Connection, Engine, Row, create_engine, func, insert, literal, select, text, update
@@ -31,6 +32,9 @@ from outbox_tasks.settings import Settings
 
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
 """The settings of whoever runs the tests; no test may see them but through the fixtures."""
+
+hypothesis.settings.register_profile("outbox", hypothesis.settings.get_profile("default"), deadline=None)
+hypothesis.settings.load_profile("outbox")  # no deadline: a busy machine takes its time
 
 EMPTY = range(15, 0, -1)
 """Databases of the Redis server that may be ours."""
