@@ -33,7 +33,7 @@ from outbox_tasks.settings import Settings
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
 """The settings of whoever runs the tests; no test may see them but through the fixtures."""
 
-hypothesis.settings.register_profile("outbox", hypothesis.settings.get_profile("default"), deadline=None)
+hypothesis.settings.register_profile("outbox", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("outbox")  # no deadline: a busy machine takes its time
 
 EMPTY = range(15, 0, -1)
