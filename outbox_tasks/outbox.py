@@ -194,6 +194,7 @@ class Outbox:
         from outbox_tasks.running import supervise  # an application that only writes does not need it
 
         supervise(app, self.settings)
+        app.outbox_of_app = self
 
     @overload
     def complete(self, session: AnyAsync, result: Any = None) -> Awaitable[None]: ...

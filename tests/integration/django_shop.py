@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import django
@@ -29,6 +30,21 @@ async def double(number: int) -> int:
 @task(takes_context=True, priority=7)
 def attempt(context: Any) -> list[Any]:
     return [context.attempt, context.task_result.id]
+
+
+@task
+def echo(value: Any) -> Any:
+    return value
+
+
+ACT: list[Callable[[], None]] = []
+"""What `act` does next."""
+
+
+@task
+def act() -> str:
+    ACT.pop()()
+    return "not kept: it was completed before"
 
 
 @task

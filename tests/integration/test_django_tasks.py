@@ -15,6 +15,7 @@ from sqlalchemy import Engine, text
 from outbox_tasks import Outbox
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.conftest import MakeSettings, Rows, seconds_from_now
+from tests.integration.running import Worker
 from tests.integration.sessions import configure_django
 
 BACKEND = {"BACKEND": "outbox_tasks.django.TasksBackend", "QUEUES": ["default", "mails"]}
@@ -223,53 +224,87 @@ class TestResult:
 
 class TestRun:
     @pytest.fixture
-    def run(self, backend: Any, rows: Rows) -> Any:
-        """Runs a stored task here, as the Celery task does."""
-        from outbox_tasks.django.results import Call
-        from outbox_tasks.django.run import run
+    def worker(self, backend: Any, rows: Rows) -> Iterator[Worker]:
+        import outbox_tasks.django.tasks  # noqa: F401 - as Celery's autodiscover_tasks does
 
-        def work(result: Any) -> Any:
-            holds = {"lease": uuid4(), "begun": True, "locked_until": seconds_from_now(60), "locked_by": "w1"}
-            rows.change([result.id], **holds, handed_at=seconds_from_now(-3), attempts=1)
-            row = rows.one(result.id)
-            request = SimpleNamespace(id=str(uuid4()), hostname="w1", outbox={"id": str(row.id)})
-            return run(request, Call.of(row._mapping))
+        made = Worker(backend.outbox.celery, backend.outbox.settings, rows)
+        yield made
+        made.close()
 
-        return work
+    def test_what_a_task_returns_is_kept_on_its_row(self, shop: Any, worker: Worker, rows: Rows) -> None:
+        for task, args, value in (
+            (shop.add, (1, 2), 3),
+            (shop.double, (21,), 42),
+            (
+                shop.echo,
+                ({"a": None, "b": "\0\ud800", "c": [1.5, True]},),
+                {"a": None, "b": "\0\ud800", "c": [1.5, True]},
+            ),
+            (shop.echo, (None,), None),
+        ):
+            result = task.enqueue(*args)
+            assert worker.run(result.id) == value
+            result.refresh()
+            assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", value, 1)
+            assert result.enqueued_at < result.started_at <= result.finished_at
+        assert rows.hot() == []
 
-    def test_calls_the_function(self, api: Any, shop: Any, run: Any) -> None:
+    def test_a_task_sees_its_context(self, shop: Any, worker: Worker, rows: Rows) -> None:
+        result = shop.attempt.enqueue()
+        lost = {"at": "2026-11-20T10:00:09+00:00", "what": "failed", "attempt": 1, "code": "worker_lost", "by": "w1"}
+        rows.change([result.id], history=[lost])
+        assert worker.run(result.id) == [2, result.id]
+        result.refresh()
+        assert (result.attempts, len(result.errors)) == (2, 1)
+
+    def test_what_a_task_raises_is_kept_too(self, shop: Any, worker: Worker) -> None:
+        for task, args, kind in (
+            (shop.fail, ("tea",), shop.OutOfStock),
+            (shop.unprintable, (), TypeError),
+        ):
+            result = task.enqueue(*args)
+            worker.run(result.id)
+            result.refresh()
+            [error] = result.errors
+            assert (result.status, error.exception_class, result.attempts) == ("FAILED", kind, 1)
+            assert "Traceback" in error.traceback
+            assert result.started_at <= result.finished_at
+
+    def test_a_task_may_complete_in_its_own_transaction(self, backend: Any, shop: Any, worker: Worker) -> None:
+        from django.db import connection, transaction
+
+        def act() -> None:
+            with transaction.atomic():
+                backend.outbox.complete(connection, {"done": None})
+
+        shop.ACT.append(act)
+        result = shop.act.enqueue()
+        worker.run(result.id)
+        result.refresh()
+        assert (result.status, result.return_value) == ("SUCCESSFUL", {"done": None})
+
+    def test_tells_the_signals_and_survives_their_receivers(self, api: Any, shop: Any, worker: Worker) -> None:
         told: list[Any] = []
 
         def hear(sender: Any, task_result: Any, **_: Any) -> None:
-            told.append((task_result.id, str(task_result.status)))
+            told.append((sender.__name__, task_result.id, str(task_result.status), task_result.attempts))
+            raise RuntimeError
 
         for signal in (api.task_started, api.task_finished):
             signal.connect(hear)
         try:
-            result = shop.add.enqueue(1, b=2)
-            assert run(result) == 3
-            assert told == [(result.id, "RUNNING"), (result.id, "SUCCESSFUL")]
-            assert run(shop.double.enqueue(21)) == 42
-            contextual = shop.attempt.enqueue()
-            assert run(contextual) == [1, contextual.id]
-            told.clear()
-            with pytest.raises(shop.OutOfStock, match="no tea"):
-                run(failing := shop.fail.enqueue("tea"))
-            assert told == [(failing.id, "RUNNING"), (failing.id, "FAILED")]
-            with pytest.raises(TypeError, match="Unsupported type"):
-                run(shop.unprintable.enqueue())
+            done, failed = shop.add.enqueue(1, b=2).id, shop.fail.enqueue("tea").id
+            assert worker.run(done) == 3
+            worker.run(failed)
         finally:
             for signal in (api.task_started, api.task_finished):
                 signal.disconnect(hear)
+        states = [(done, "RUNNING"), (done, "SUCCESSFUL"), (failed, "RUNNING"), (failed, "FAILED")]
+        assert told == [("TasksBackend", id, state, 1) for id, state in states]
 
     @pytest.mark.parametrize(
         ("path", "error"),
-        [
-            (f"{PATH}.plain", TypeError),
-            (f"{PATH}.gone", ImportError),
-            ("os.system", TypeError),
-            ("nowhere.x", ImportError),
-        ],
+        [(f"{PATH}.plain", TypeError), (f"{PATH}.gone", ImportError), ("os.system", TypeError), ("no.x", ImportError)],
     )
     def test_a_name_that_is_no_task_is_not_called(self, backend: Any, path: str, error: type[Exception]) -> None:
         from outbox_tasks.django.results import Call
