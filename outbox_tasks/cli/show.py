@@ -30,6 +30,12 @@ from outbox_tasks.errors import UnknownMessage
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.text import printable
 
+UNTIL = {
+    "scheduled": "due", "retrying": "due", "leased": "leased until", "handed over": "begins before",
+    "running": "leased until",
+}  # fmt: skip
+"""What the time in `locked_until` means."""
+
 KEPT = 30
 """Entries of a history that are shown: the first one, and the last ones."""
 
@@ -80,6 +86,8 @@ def _message(one: dict[str, Any]) -> RenderableType:
     parts += [Text("\nHistory", "bold"), timeline]
     if len(one["history"] or ()) >= KEPT:
         parts.append(Text(f"Of a long history, the first entry and the last {KEPT - 1} are kept.", "dim"))
+    if traces := [entry["traceback"] for entry in one["history"] or () if entry.get("traceback")]:
+        parts += [Text("\nTraceback", "bold"), Text(printable(str(traces[-1])))]
     size = f"{len(one['payload']):,} bytes"
     parts += [Text(f"\nPayload, {printable(one['content_type'])}, {size}", "bold"), Text(shown_payload(one["payload"]))]
     return Group(*parts)
@@ -100,11 +108,11 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "held up by", Text(f"{ahead['count']:,} of its key before it; {first}", "yellow")
     if one["priority"]:
         yield "priority", {1: "high", -1: "low"}[one["priority"]]
-    for name in ("created_at", "deliver_at", "dead_at", "finished_at"):
-        if one[name] is not None:
+    for name in ("created_at", "deliver_at", "handed_at", "dead_at", "finished_at"):
+        if one.get(name) is not None:
             yield name.replace("_", " "), _moment(one[name])
-    if one["state"] in ("scheduled", "retrying", "leased") and one["locked_until"] is not None:
-        yield {"leased": "leased until"}.get(one["state"], "due"), _moment(one["locked_until"])
+    if one["state"] in UNTIL and one["locked_until"] is not None:
+        yield UNTIL[one["state"]], _moment(one["locked_until"])
     if one["lease"] is not None:
         yield "lease", f"{one['lease']}, {'begun' if one['begun'] else 'not begun'}, held by {one['locked_by']}"
     elif one["locked_by"]:

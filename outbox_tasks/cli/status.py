@@ -76,7 +76,7 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
         "destinations": destinations,
         "workers": [
             {"name": worker.name, "seen_at": worker.seen_at, "age": worker.age, **worker.facts}
-            for worker in seen.heartbeats.workers
+            for worker in (*seen.heartbeats.workers, *seen.heartbeats.supervising)
         ],
         "publishers": seen.publish_processes,
         **{kind: last and {"seen_at": last.seen_at, "age": last.age, **last.facts} for kind, last in ran.items()},

@@ -21,7 +21,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.sql import ColumnElement, Select, Update
 
-from outbox_tasks.database.pieces import SECOND, json_rows, probe, seconds
+from outbox_tasks.database.pieces import SECOND, elapsed, json_rows, probe, seconds
 from outbox_tasks.database.schema import Tables
 from outbox_tasks.database.settle import DOUBLINGS
 from outbox_tasks.model import TASK_HEADER
@@ -38,13 +38,15 @@ LONGEST = 8.0
 
 def handed_over(t: Tables) -> Select[Any]:
     """The queues of the tasks that are handed over and do not run yet: destination, queue (null: its name is not in the
-    row), count (of those looked at), ending (how many of them would be sent again within `soon` seconds), now (by the
-    database's clock, before anything else is looked at). Parameters: asked (JSON rows of destination, and queue: that
+    row), count (of those looked at), ending (how many of them would be sent again within `soon` seconds), again (how
+    many were), oldest (for how many seconds the first has waited), now (by the database's clock, before anything else
+    is looked at). Parameters: asked (JSON rows of destination, and queue: that
     of tasks which were not stored as such), soon."""
     m = t.messages
     asked = json_rows("asked", destination=Text, queue=Text)
     some = (
         select(_queue(m).label("queue"), (m.c.locked_until < func.now() + seconds("soon")).label("ending"))
+        .add_columns(m.c.outages, m.c.handed_at)
         .where(*_waits(m), m.c.destination == asked.c.destination)
         .order_by(m.c.locked_until)
         .limit(LOOKED_AT)
@@ -56,6 +58,8 @@ def handed_over(t: Tables) -> Select[Any]:
     return (
         select(asked.c.destination, named, func.count().label("count"))
         .add_columns(func.count().filter(some.c.ending).label("ending"), func.now().label("now"))
+        .add_columns(func.count().filter(some.c.outages > literal_column("0")).label("again"))
+        .add_columns(elapsed(func.min(some.c.handed_at), func.now()).label("oldest"))
         .select_from(asked.join(some, true()))
         .group_by(asked.c.destination, named)
     )

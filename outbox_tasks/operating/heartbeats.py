@@ -19,7 +19,8 @@ class Heartbeat:
 
     name: str
     kind: str
-    """`worker`, or what ran: `claim`, `publish`, `beat` or `maintain`."""
+    """`worker`; `tasks`, a worker of the application that runs supervised tasks; or what ran: `claim`, `publish`,
+    `beat` or `maintain`."""
     seen_at: datetime
     age: float
     """Seconds since then, by the database's clock."""
@@ -31,7 +32,7 @@ class Heartbeat:
 
     @property
     def queues(self) -> list[str]:
-        """The relay's queues that this worker consumes."""
+        """The queues that this worker consumes: of the relay's, or of the application's if it runs supervised tasks."""
         return self.facts.get("queues") or []
 
     @property
@@ -47,7 +48,9 @@ class Heartbeats:
     def __init__(self, rows: Iterable[Heartbeat] = ()) -> None:
         rows = list(rows)
         self.workers = [row for row in rows if row.kind == "worker"]
-        self.last = {row.kind: row for row in rows if row.kind != "worker"}
+        self.supervising = [row for row in rows if row.kind == "tasks"]
+        """The workers of the application that run supervised tasks."""
+        self.last = {row.kind: row for row in rows if row.kind not in ("worker", "tasks")}
         """When `claim`, `publish`, `beat` and `maintain` ran last."""
 
     @classmethod

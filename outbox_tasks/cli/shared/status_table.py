@@ -58,7 +58,9 @@ def _headline(found: Found) -> RenderableType:
 
 def _destinations(found: Found) -> Table:
     table = _plain_table("destination", "state")
-    for title in ("due", "leased", "retry", "later", "dead", "oldest", "sent\n/min", "failed\n/min"):
+    supervised = any(one["states"]["handed over"] or one["states"]["running"] for one in found["destinations"])
+    tasks = ("handed", "runs") if supervised else ()
+    for title in ("due", "leased", *tasks, "retry", "later", "dead", "oldest", "sent\n/min", "failed\n/min"):
         table.add_column(title, justify="right", no_wrap=True)
     for one in found["destinations"]:
         states, rough = one["states"], one["estimated"]
@@ -68,6 +70,7 @@ def _destinations(found: Found) -> Table:
             Text(SHOWN[one["state"]] if one["configured"] else "unknown", style=STYLES[one["state"]]),
             _count(one["due"], estimated="pending" in rough),
             _count(states["leased"], estimated="leased" in rough),
+            *(_count(states[state], estimated=state in rough) for state in ("handed over", "running") if supervised),
             _count(states["retrying"], estimated="retrying" in rough, style="yellow"),
             _count(states["scheduled"], estimated="scheduled" in rough),
             _count(states["dead"], estimated="dead" in rough, style="red"),

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from outbox_tasks.operating.doctor import broker, database, destinations, messages, tables, transactions, workers
+from outbox_tasks.operating.doctor import (
+    broker,
+    database,
+    destinations,
+    messages,
+    supervised,
+    tables,
+    transactions,
+    workers,
+)
 from outbox_tasks.operating.doctor.site import Check
 
 DATABASE, TABLES, TRANSACTIONS = "Database", "Tables", "Transactions of others"
 BROKER, WORKERS, MESSAGES, DESTINATIONS = "Broker", "Workers", "Messages", "Destinations"
+TASKS = "Supervised tasks"
 
 SETTINGS, CHECK_FAILED = "settings", "check_failed"
 """Codes of findings that no check yields: the settings are refused; a check failed."""
@@ -67,12 +77,14 @@ AFTERWARDS = (
     Check(MESSAGES, messages.keys, {"keys_blocked"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.pauses, {"paused", "breaker_open"}, needs=("tables",)),
     Check(MESSAGES, messages.queue, {"queue_stuck", "queue_slow"}, needs=("tables", "broker")),
+    Check(TASKS, supervised.brokers, {"tasks_with_the_relay"}),
+    Check(TASKS, supervised.waiting, {"tasks_unsupervised", "tasks_wait"}, needs=("tables", "indexes")),
 )
 """These need the answers of several groups."""
 
 CHECKS = (*OF_THE_DATABASE, *OF_THE_BROKER, *OF_THE_DESTINATIONS, *AFTERWARDS)
 
-SUBJECTS = (DATABASE, TABLES, TRANSACTIONS, BROKER, WORKERS, MESSAGES, DESTINATIONS)
+SUBJECTS = (DATABASE, TABLES, TRANSACTIONS, BROKER, WORKERS, MESSAGES, TASKS, DESTINATIONS)
 """In the order in which people read them."""
 
 CODES = frozenset({CHECK_FAILED, SETTINGS}.union(*(check.codes for check in CHECKS)))

@@ -1,0 +1,53 @@
+"""What the doctor finds of supervised tasks."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from tests.conftest import MakeSettings, Rows, seconds_from_now
+from tests.integration.doctoring import found
+from tests.integration.test_doctor_messages import beats
+
+CODES = ("tasks_unsupervised", "tasks_wait", "tasks_with_the_relay")
+SHOP = {"shop": {"url": "celery://?queue=shop&broker=redis://localhost:1/0", "confirm": "run"}}
+
+
+def hand_over(rows: Rows, ago: float, count: int = 1, **values: object) -> None:
+    """Tasks were handed over so many seconds ago, and have not begun."""
+    times = {"handed_at": seconds_from_now(-ago), "locked_until": seconds_from_now(3600)}
+    rows.insert(count, **{"destination": "shop", "lease": uuid4(), "attempts": 1, **times, **values})
+
+
+def test_a_queue_that_no_supervising_worker_serves(settings: MakeSettings, rows: Rows) -> None:
+    shop = settings(destinations=SHOP)
+    assert found(shop, *CODES) == {}
+    hand_over(rows, 1, 3)
+    missing = found(shop, *CODES)["tasks_unsupervised"]
+    assert "3 tasks of shop wait in the queue shop" in missing.fact
+    assert "none was ever seen" in missing.fact
+    beats(rows, "tasks", name="other@host (tasks)", queues=["mails"])
+    assert "those alive serve mails" in found(shop, *CODES)["tasks_unsupervised"].fact
+    beats(rows, "tasks", name="shop@host (tasks)", queues=["shop"])
+    assert found(shop, *CODES) == {}
+    with rows.engine.begin() as connection:
+        connection.execute(rows.tables.heartbeats.update().values(seen_at=seconds_from_now(-120)))
+    assert "one was last seen 2 min ago" in found(shop, *CODES)["tasks_unsupervised"].fact
+
+
+def test_tasks_that_wait_for_long(settings: MakeSettings, rows: Rows) -> None:
+    shop = settings(destinations=SHOP)
+    beats(rows, "tasks", name="shop@host (tasks)", queues=["shop"])
+    hand_over(rows, 60)
+    hand_over(rows, 900, begun=True)  # it runs
+    assert found(shop, *CODES) == {}
+    hand_over(rows, 900, outages=1)
+    wait = found(shop, *CODES)["tasks_wait"]
+    assert "2 tasks of shop wait in the queue shop; the first has waited for 15 min" in wait.fact
+    assert "1 of them was sent again" in wait.fact
+
+
+def test_supervised_tasks_on_the_relays_broker(settings: MakeSettings, rows: Rows, broker_url: str) -> None:
+    own = {"shop": {"url": "celery://?queue=shop", "confirm": "run"}}
+    assert set(found(settings(destinations=own, broker_url=broker_url), *CODES)) == {"tasks_with_the_relay"}
+    sent = {"shop": {"url": "celery://?queue=shop"}}
+    assert found(settings(destinations=sent, broker_url=broker_url), *CODES) == {}
