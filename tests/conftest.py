@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 import redis
 from sqlalchemy import Connection, Engine, Row, create_engine, func, insert, literal, select, text, update
@@ -207,7 +208,11 @@ def postgres_url() -> Iterator[str]:
     if url := GIVEN.get("OUTBOX_DATABASE_URL"):
         yield url
     else:
-        with EmbeddedPostgres(settings={"max_prepared_transactions": "10"}) as server:
+        # Nobody kills it, so it need not wait for the disk. Thousands of connections prove their password.
+        with EmbeddedPostgres(settings={"max_prepared_transactions": "10", "fsync": "off"}) as server:
+            with psycopg.connect(server.url) as connection:
+                connection.execute("SET scram_iterations = 1")
+                connection.execute(f"ALTER ROLE outbox PASSWORD '{urlsplit(server.url).password}'".encode())
             yield server.url
 
 
