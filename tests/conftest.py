@@ -7,6 +7,7 @@ differs from the usual settings.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -51,18 +52,28 @@ EMPTY = range(15, 0, -1)
 KINDS = ("unit", "model", "contract", "integration", "acceptance", "fault", "examples")
 
 
+LONG = ("test_model", "test_every_publisher", "test_monitor", "test_typing")
+"""Modules that take so long that the other processes would wait for them at the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test is marked by the directory it is in."""
+    """A test is marked by the directory it is in. What takes long comes first."""
     for item in items:
         if item.path.parent.name in KINDS:
             item.add_marker(item.path.parent.name)
+    items.sort(key=lambda item: item.path.stem not in LONG)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: the garbage collector need not look at all of it again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Three processes at most, each with servers of its own: most of the tests wait more than they compute. Servers
+    """Four processes at most, each with servers of its own: most of the tests wait more than they compute. Servers
     that were given can't be divided: tests on them look at all that is there, to see that nothing is left behind."""
-    return 0 if GIVEN else min(3, 2 * (os.cpu_count() or 1))
+    return 0 if GIVEN else min(4, 2 * (os.cpu_count() or 1))
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
@@ -313,7 +324,7 @@ def make_tables(engine: Engine, postgres_url: str) -> MakeTables:
 
     def make(schema: str) -> None:
         with engine.begin() as connection:
-            if dumped is None:
+            if dumped is None or connection.scalar(select(func.to_regnamespace(schema))):
                 upgrade(connection, schema)
             else:
                 script = "SET LOCAL check_function_bodies = false;" + dumped.replace(model, schema)
