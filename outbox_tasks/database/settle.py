@@ -29,12 +29,13 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.sql import Update
+from sqlalchemy.sql import ColumnElement, Update
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 
 from outbox_tasks.database.breaker import recovered
 from outbox_tasks.database.pieces import (
     SECOND,
+    attempt_of,
     begun_once,
     bound_for,
     brief,
@@ -49,26 +50,29 @@ from outbox_tasks.database.slots import freed
 from outbox_tasks.model import FAILED_TOGETHER, UNSETTLED
 
 
-def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
+def settle_done(t: Tables, *, archive: bool, alike: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
     """Move messages that were sent or discarded from the hot table to the archive, and free the slot.
 
     The destination has answered, so its breaker closes. Parameters: ticket (JSON rows of id and attempt and, if it was
-    discarded, state, code and error); token, target (the destination), sender (whose slot is free now).
+    discarded, state, code and error), or ids and attempt if all are `alike`, and sent; token, target (the destination),
+    sender (whose slot is free now).
     """
     m, a = t.messages, t.archive
-    ticket = json_rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
+    said = {"state": Text, "code": Text, "error": Text}
+    ticket = None if alike else json_rows("ticket", id=Uuid, attempt=Integer, **said)
     gone = delete(m).where(*begun_once(t, ticket), bound_for(t), commit_soon())
     closed = recovered(t).cte("recovered")
     if not archive:
         return gone.returning(cast(m.c.id, Text).label("id")).add_cte(closed, freed(t))
     kept = [c.name for c in a.c if c.name in m.c]
-    said = {
-        "last_error_code": func.coalesce(ticket.c.code, m.c.last_error_code).label("last_error_code"),
-        "last_error": func.coalesce(ticket.c.error, m.c.last_error).label("last_error"),
-        "attempts": ticket.c.attempt.label("attempts"),
-    }
-    state = func.coalesce(ticket.c.state, literal("sent")).label("state")
-    moved = gone.returning(*(said.get(name, m.c[name]) for name in kept), state).cte("moved")
+    state: ColumnElement[str] = literal("sent")
+    changed = {"attempts": attempt_of(ticket)}
+    if ticket is not None:
+        state = func.coalesce(ticket.c.state, state)
+        changed["last_error_code"] = func.coalesce(ticket.c.code, m.c.last_error_code)
+        changed["last_error"] = func.coalesce(ticket.c.error, m.c.last_error)
+    columns = (changed[name].label(name) if name in changed else m.c[name] for name in kept)
+    moved = gone.returning(*columns, state.label("state")).cte("moved")
     done = select(*(moved.c[name] for name in kept), moved.c.state, func.clock_timestamp())
     into = insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))
     return into.add_cte(closed, freed(t))
