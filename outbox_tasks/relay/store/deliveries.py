@@ -42,8 +42,8 @@ class Deliveries(Database):
         self._sent_in_vain = settle.sent_in_vain(self.tables, archive=archive)
 
     def begin(self, bundle: Bundle, *, unhurried: bool = False) -> dict[str, LeasedMessage]:
-        """Take a slot, count an attempt of each message that is still ours, and fetch it. Returns them by id.
-        `unhurried`: this may take longer than a statement usually may."""
+        """Take a slot, count an attempt of each message that is still ours, and fetch it. Returns them by id, in the
+        bundle's order. `unhurried`: this may take longer than a statement usually may."""
         named = _named(bundle.tickets)
         parameters = {
             **named,
@@ -56,8 +56,9 @@ class Deliveries(Database):
             # Longer than any send may take; the row's lease allows for more than that.
             "keep": self.settings.soft_time_limit,
         }
-        begun = self.run(self._begin["ids" in named], parameters, self._limit(unhurried))
-        return {message.id: message for message in begun}
+        found = self.run(self._begin["ids" in named], parameters, self._limit(unhurried))
+        begun = {message.id: message for message in found}
+        return {ticket.id: begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun}
 
     def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
         """Give back leases that were not begun; the messages are due in `wait` seconds."""
@@ -120,7 +121,7 @@ def _both(
 def _named(tickets: Collection[Ticket]) -> dict[str, Any]:
     """The parameters that name some messages and their attempts: see `attempt_of`."""
     attempts = {ticket.attempt for ticket in tickets}
-    if len(attempts) > 1:
+    if len(attempts) != 1:
         return {"ticket": _compared(tickets)}
     ids = ",".join([ticket.id for ticket in tickets])
     return {"ids": f"{{{ids}}}", "attempt": attempts.pop()}
