@@ -11,6 +11,7 @@ from bench.report import NAMES
 
 QUICK = {
     "yardsticks": ["--rounds", "1", "--messages", "4000", "--seconds", "3"],
+    "latency": ["--rounds", "1", "--seconds", "1"],
     "idle": ["--seconds", "10"],
     "scale": ["--messages", "4000", "--publishers", "1,2", "--claimers", "1,2", "--clients", "20", "--seconds", "3"],
     "claim": ["--rows", "20000"],

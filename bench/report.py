@@ -19,7 +19,8 @@ from bench.machine import Watch, sentence
 from outbox_tasks import __version__
 
 NAMES = (
-    "yardsticks", "idle", "scale", "claim", "write", "order", "fairness", "operate", "retention", "destinations",
+    "yardsticks", "latency", "idle", "scale", "claim", "write", "order", "fairness", "operate", "retention",
+    "destinations",
 )  # fmt: skip
 """The benches, in the order of the page."""
 

@@ -7,7 +7,12 @@ differs from the usual settings.
 
 from __future__ import annotations
 
+import gc
 import os
+import re
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +21,7 @@ from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import hypothesis
+import psycopg
 import pytest
 import redis
 from sqlalchemy import Connection, Engine, Row, create_engine, func, insert, literal, select, text, update
@@ -24,6 +30,7 @@ from sqlalchemy.sql import ColumnElement
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.pieces import SECOND
 from outbox_tasks.database.schema import tables
+from outbox_tasks.local.binaries import PostgresInstall
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage
@@ -36,24 +43,41 @@ GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startsw
 hypothesis.settings.register_profile("outbox", hypothesis.settings(), deadline=None)
 hypothesis.settings.load_profile("outbox")  # no deadline: a busy machine takes its time
 
+# The tests start hundreds of Python processes, and each would compile what it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# A shell starts commands in the background deaf to Ctrl-C, and their children are deaf too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 EMPTY = range(15, 0, -1)
 """Databases of the Redis server that may be ours."""
 
 KINDS = ("unit", "model", "contract", "integration", "acceptance", "fault", "examples")
 
 
+LONG = ("test_model", "test_every_publisher", "test_monitor", "test_typing")
+"""Modules that take so long that the other processes would wait for them at the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test is marked by the directory it is in."""
+    """A test is marked by the directory it is in. What takes long comes first."""
     for item in items:
         if item.path.parent.name in KINDS:
             item.add_marker(item.path.parent.name)
+    items.sort(key=lambda item: item.path.stem not in LONG)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: the garbage collector need not look at all of it again and again."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Three processes at most, each with servers of its own: most of the tests wait more than they compute. Servers
+    """Four processes at most, each with servers of its own: most of the tests wait more than they compute. Servers
     that were given can't be divided: tests on them look at all that is there, to see that nothing is left behind."""
-    return 0 if GIVEN else min(3, 2 * (os.cpu_count() or 1))
+    return 0 if GIVEN else min(4, 2 * (os.cpu_count() or 1))
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
@@ -80,6 +104,9 @@ class MakeSettings(Protocol):
 
 class MakeStore(Protocol):
     def __call__(self, **values: Any) -> Store: ...
+
+
+MakeTables = Callable[[str], None]
 
 
 class MakeMessage(Protocol):
@@ -196,7 +223,11 @@ def postgres_url() -> Iterator[str]:
     if url := GIVEN.get("OUTBOX_DATABASE_URL"):
         yield url
     else:
-        with EmbeddedPostgres(settings={"max_prepared_transactions": "10"}) as server:
+        # Nobody kills it, so it need not wait for the disk. Thousands of connections prove their password.
+        with EmbeddedPostgres(settings={"max_prepared_transactions": "10", "fsync": "off"}) as server:
+            with psycopg.connect(server.url) as connection:
+                connection.execute("SET scram_iterations = 1")
+                connection.execute(f"ALTER ROLE outbox PASSWORD '{urlsplit(server.url).password}'".encode())
             yield server.url
 
 
@@ -281,11 +312,35 @@ def settings(postgres_url: str, redis_url: str, schema: str, stream: Stream) -> 
     return make
 
 
+@pytest.fixture(scope="session")
+def make_tables(engine: Engine, postgres_url: str) -> MakeTables:
+    """Makes migrated tables in a schema. More than a thousand tests want them, and what pg_dump says of them runs in a
+    third of the time of all the migrations. It may not know the release of a server that was given."""
+    dumped = None
+    if not GIVEN:
+        with own_schema(engine) as model:
+            with engine.begin() as connection:
+                upgrade(connection, model)
+            argv = [PostgresInstall(None).binary("pg_dump"), f"--schema={model}", "--inserts", postgres_url]
+            whole = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+            # Without the settings of the session that it begins with, and the commands of psql.
+            dumped = re.sub(r"^\\.*$", "", whole[whole.index("CREATE SCHEMA") :], flags=re.MULTILINE)
+
+    def make(schema: str) -> None:
+        with engine.begin() as connection:
+            if dumped is None or connection.scalar(select(func.to_regnamespace(schema))):
+                upgrade(connection, schema)
+            else:
+                script = "SET LOCAL check_function_bodies = false;" + dumped.replace(model, schema)
+                connection.exec_driver_sql(script, execution_options={"no_parameters": True})
+
+    return make
+
+
 @pytest.fixture
-def new_store(settings: MakeSettings, engine: Engine, schema: str) -> Iterator[MakeStore]:
+def new_store(settings: MakeSettings, make_tables: MakeTables, schema: str) -> Iterator[MakeStore]:
     """Makes stores, over tables that are migrated."""
-    with engine.begin() as connection:
-        upgrade(connection, schema)
+    make_tables(schema)
     made: list[Store] = []
 
     def make(**values: Any) -> Store:

@@ -43,16 +43,16 @@ from outbox_tasks.database.slots import taken
 from outbox_tasks.model import UNSETTLED
 
 
-def begin(t: Tables) -> Update:
+def begin(t: Tables, *, alike: bool) -> Update:
     """The compare-and-set before a send: count the attempt and return the message, if it is still ours.
 
     Nothing is begun for a destination that is left alone, or that has no free slot. If the last send was settled, and a
-    crash of the server has undone that, the row says so from now on. Parameters: ticket (JSON rows of id and attempt);
-    token, target (the destination), holder, hold (seconds that the send gets at least), room and sender as in
-    `slots.taken`.
+    crash of the server has undone that, the row says so from now on. Parameters: ticket (JSON rows of id and attempt),
+    or ids and attempt if all are `alike`; token, target (the destination), holder, hold (seconds that the send gets at
+    least), room and sender as in `slots.taken`.
     """
     m = t.messages
-    ticket = json_rows("ticket", id=Uuid, attempt=Integer)
+    ticket = None if alike else json_rows("ticket", id=Uuid, attempt=Integer)
     slot = taken(t)
     lost = noted(m, "begun again", attempt=m.c.attempts, code=UNSETTLED, by=m.c.locked_by)
     # In one subquery: it runs once, before any row is looked up.

@@ -10,15 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Dialect, Executable
-from sqlalchemy.dialects.postgresql.psycopg import dialect
+from sqlalchemy import BindParameter, Dialect, Executable
+from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, dialect
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import SQLCompiler
 
 T = TypeVar("T")
 
+
+class _Written(PGCompiler_psycopg):
+    """Writes the values that are part of a statement into its text. As parameters, they would be sent with each run."""
+
+    def visit_bindparam(self, bindparam: BindParameter[Any], *arguments: Any, **options: Any) -> str:
+        options["literal_binds"] = not bindparam.required
+        return str(super().visit_bindparam(bindparam, *arguments, **options))  # type: ignore[no-untyped-call]
+
+
 DIALECT = dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 """With parameters as PostgreSQL itself has them: the driver sends the text as it is."""
+DIALECT.statement_compiler = _Written
 
 
 class Compiled(Generic[T]):
@@ -43,16 +53,13 @@ class Compiled(Generic[T]):
         return self._compiled[0]
 
     def values(self, parameters: Mapping[str, Any]) -> list[Any]:
-        """The parameters in the order of the text, with those that are part of the statement."""
-        _, names, constants = self._compiled
-        values = {**constants, **parameters}
-        return [values[name] for name in names]
+        """The parameters in the order of the text."""
+        return [parameters[name] for name in self._compiled[1]]
 
     @cached_property
-    def _compiled(self) -> tuple[bytes, Sequence[str], Mapping[str, Any]]:
-        text, names, constants = as_text(self.statement, DIALECT)
-        assert names is not None
-        return text.encode(), names, constants
+    def _compiled(self) -> tuple[bytes, Sequence[str]]:
+        text, names, _ = as_text(self.statement, DIALECT)
+        return text.encode(), names or ()
 
 
 def as_text(statement: Executable, dialect: Dialect) -> tuple[str, Sequence[str] | None, Mapping[str, Any]]:

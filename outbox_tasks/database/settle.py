@@ -34,6 +34,7 @@ from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 from outbox_tasks.database.breaker import recovered
 from outbox_tasks.database.pieces import (
     SECOND,
+    attempt_of,
     begun_once,
     bound_for,
     brief,
@@ -52,17 +53,18 @@ DOUBLINGS = 6
 """How often the wait for a task to begin doubles, at most."""
 
 
-def settle_done(t: Tables, *, archive: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
+def settle_done(t: Tables, *, archive: bool, alike: bool) -> ReturningInsert[Any] | ReturningDelete[Any]:
     """Move messages that were sent or discarded from the hot table to the archive, and free the slot.
 
     The destination has answered, so its breaker closes. Parameters: ticket (JSON rows of id and attempt and, if it was
-    discarded, state, code and error); token, target (the destination), sender (whose slot is free now).
+    discarded, state, code and error), or ids and attempt if all are `alike`, and sent; token, target (the destination),
+    sender (whose slot is free now).
     """
-    m = t.messages
-    ticket = json_rows("ticket", id=Uuid, attempt=Integer, state=Text, code=Text, error=Text)
-    gone = delete(m).where(*begun_once(t, ticket), bound_for(t), commit_soon())
+    said = {"state": Text, "code": Text, "error": Text}
+    ticket = None if alike else json_rows("ticket", id=Uuid, attempt=Integer, **said)
+    gone = delete(t.messages).where(*begun_once(t, ticket), bound_for(t), commit_soon())
     closed = recovered(t).cte("recovered")
-    return finished(t, gone, ticket, ticket.c.attempt, archive=archive).add_cte(closed, freed(t))
+    return finished(t, gone, ticket, attempt_of(ticket), archive=archive).add_cte(closed, freed(t))
 
 
 def settle_handed(t: Tables) -> Update:

@@ -28,7 +28,7 @@ def begin_and_send(
     """Send the messages of a bundle that are still ours. Returns the outcome of each message that was begun, in order,
     with the ticket of this attempt. Calls `no_slot` if quick sends hold all slots. `unhurried`: see `Store.begin`."""
     begun = _begin(store, bundle, no_slot, unhurried)
-    messages = [begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun]
+    messages = list(begun.values())
     free = messages if len(messages) == len(bundle.tickets) else _safe_to_send(bundle, begun)
     outcomes: dict[str, Outcome] = {}
     if free:

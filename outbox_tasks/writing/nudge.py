@@ -27,8 +27,9 @@ from outbox_tasks.writing.direct import Dispatch, Grants, in_few_bundles
 
 log = logger(__name__)
 
-PAUSE = 0.02
-"""Seconds between two nudges at least: the commits in between share the second one."""
+PAUSE, BUSY_PAUSE = 0.005, 0.02
+"""Seconds between two nudges at least: the commits in between share the second one. The longer pause follows if a claim
+waits already, because the claim has much to do."""
 
 WAKE_EVERY = 1.0
 """Seconds after which a task that is sent directly is followed by a nudge: beat may be gone, and others be due."""
@@ -85,7 +86,8 @@ class Nudge:
         send: Callable[[Sequence[Dispatch]], object] = lambda dispatches: None,
         grants: Grants | None = None,
     ) -> None:
-        """Both functions may raise `BrokerUnreachable`. Without `grants` there are no dispatches."""
+        """`wake` returns False if a claim waits already. Both functions may raise `BrokerUnreachable`. Without `grants`
+        there are no dispatches."""
         self._wake, self._send = wake, send
         self.grants = grants
         self._broken = False
@@ -121,7 +123,14 @@ class Nudge:
                 owed = max(woken + WAKE_EVERY, now + CALM)
             if owed is not None and time.monotonic() >= max(owed, rests_until):
                 owed, woken = None, time.monotonic()
-                rests_until = time.monotonic() + (PAUSE if self._do(self._wake) else BROKEN_PAUSE)
+                rests_until = time.monotonic() + self._nudge()
+
+    def _nudge(self) -> float:
+        """Wake the claim. Returns the seconds until the next time."""
+        sent: list[object] = []
+        if not self._do(lambda: sent.append(self._wake())):
+            return BROKEN_PAUSE
+        return BUSY_PAUSE if sent == [False] else PAUSE
 
     def _do(self, work: Callable[[], object]) -> bool:
         """Whether it worked. While the broker does not answer, nothing is sent directly."""

@@ -1,6 +1,6 @@
 """Google Cloud Pub/Sub with credentials: TLS, keys of service accounts, and what there is instead of them.
 
-Each case is a process of its own, because what gRPC trusts is settled once for all of a process.
+What gRPC trusts is settled once for all of a process, so the cases are in processes of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,17 +32,21 @@ SCOPE = "https://www.googleapis.com/auth/pubsub"
 EMAIL = f"relay@{PROJECT}.iam.gserviceaccount.com"
 
 SENDING = """
-import json, sys, time
+import json, os, sys, time
 from tests.contract.messages import loaded, message
 
-publisher = loaded(sys.argv[1], send_timeout=float(sys.argv[2]))
-started = time.monotonic()
-outcomes = publisher.publish([message(0), message(1, headers={"n": 5}), message(2)])
-taken = time.monotonic() - started
-again = publisher.publish([message(3)])
-publisher.close()
-told = [[outcome.result, outcome.code, outcome.error] for outcome in [*outcomes, *again]]
-print(json.dumps({"told": told, "taken": taken}))
+url, timeout, accounts = sys.argv[1:]
+for options, default in json.loads(accounts):
+    if default:
+        os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = default
+    publisher = loaded(url + options, send_timeout=float(timeout))
+    started = time.monotonic()
+    outcomes = publisher.publish([message(0), message(1, headers={"n": 5}), message(2)])
+    taken = time.monotonic() - started
+    again = publisher.publish([message(3)])
+    publisher.close()
+    told = [[outcome.result, outcome.code, outcome.error] for outcome in [*outcomes, *again]]
+    print(json.dumps({"told": told, "taken": taken}))
 """
 
 
@@ -135,8 +139,17 @@ def run(server: Counterpart, files: Files, code: str, options: str, *argv: str, 
 
 def sent(server: Counterpart, files: Files, options: str = "", timeout: float = 5, **env: str) -> dict[str, Any]:
     """What becomes of messages that a process sends."""
-    found: dict[str, Any] = json.loads(run(server, files, SENDING, options, str(timeout), **env))
+    [found] = map(
+        json.loads, run(server, files, SENDING, "", str(timeout), json.dumps([(options, None)]), **env).splitlines()
+    )
     return found
+
+
+def sent_by(server: Counterpart, files: Files, names: Sequence[str], default: bool) -> dict[str, dict[str, Any]]:
+    """What becomes of messages that a process sends with each of these keys, which its URL or its environment names."""
+    accounts = [("", files[name]) if default else (f"&credentials={files[name]}", None) for name in names]
+    told = run(server, files, SENDING, "", "5", json.dumps(accounts)).splitlines()
+    return dict(zip(names, map(json.loads, told), strict=True))
 
 
 def codes(found: dict[str, Any]) -> list[tuple[str, str | None]]:
@@ -147,37 +160,25 @@ SENT = [("sent", None), ("dead", "bad_headers"), ("sent", None), ("sent", None)]
 UNAUTHORIZED = [("outage", "unauthorized"), ("dead", "bad_headers"), *[("outage", "unauthorized")] * 2]
 
 
-@pytest.mark.parametrize("default", [False, True], ids=["of the URL", "of the environment"])
-def test_the_key_of_a_service_account_signs(tls_server: Counterpart, files: Files, default: bool) -> None:
-    """Nobody else is asked: the key names a token server that does not exist."""
-    if default:
-        found = sent(tls_server, files, GOOGLE_APPLICATION_CREDENTIALS=files["right.json"])
-    else:
-        found = sent(tls_server, files, f"&credentials={files['right.json']}")
-    assert codes(found) == SENT, found
+NO_GOOD = {
+    "wrong.json": "invalid authentication credentials",
+    "hunter2.json": "No such file",
+    "garbage.json": "no usable credentials",
+    "list.json": "no usable credentials",
+    "broken.json": "no usable credentials",
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("wrong.json", "invalid authentication credentials"),
-        ("hunter2.json", "No such file"),
-        ("garbage.json", "no usable credentials"),
-        ("list.json", "no usable credentials"),
-        ("broken.json", "no usable credentials"),
-    ],
-)
 @pytest.mark.parametrize("default", [False, True], ids=["of the URL", "of the environment"])
-def test_a_key_that_is_no_good_is_an_outage(
-    tls_server: Counterpart, files: Files, default: bool, name: str, reason: str
+def test_the_key_of_a_service_account_signs_and_one_that_is_no_good_is_an_outage(
+    tls_server: Counterpart, files: Files, default: bool
 ) -> None:
-    if default:
-        found = sent(tls_server, files, GOOGLE_APPLICATION_CREDENTIALS=files[name])
-    else:
-        found = sent(tls_server, files, f"&credentials={files[name]}")
-    assert codes(found) == UNAUTHORIZED
-    if not default:
-        assert reason in found["told"][0][2]
+    """Nobody else is asked: the key names a token server that does not exist."""
+    found = sent_by(tls_server, files, ["right.json", *NO_GOOD], default)
+    assert codes(found["right.json"]) == SENT, found
+    for name, reason in NO_GOOD.items():
+        assert codes(found[name]) == UNAUTHORIZED, name
+        assert default or reason in found[name]["told"][0][2]
 
 
 def test_a_key_that_was_replaced_is_found(tls_server: Counterpart, files: Files) -> None:

@@ -22,15 +22,14 @@ SET attempts=(outbox_messages.attempts + %(attempts_1)s::INTEGER),
     ELSE outbox_messages.history END,
   locked_until=greatest(outbox_messages.locked_until, clock_timestamp() + %(hold)s * interval '1 second'),
   begun=true
-FROM json_to_recordset(CAST(%(ticket)s::VARCHAR AS JSON)) AS ticket(id UUID, attempt INTEGER)
 WHERE (
   SELECT %(room)s::INTEGER IS NULL OR (EXISTS (
     SELECT slot.slot
     FROM slot
   )) AS anon_1
 )
-  AND outbox_messages.id = ANY (ARRAY[ticket.id])
-  AND outbox_messages.attempts = ticket.attempt
+  AND outbox_messages.id = ANY (CAST(%(ids)s::VARCHAR AS UUID[]))
+  AND outbox_messages.attempts = %(attempt)s::INTEGER
   AND outbox_messages.lease = %(token)s::UUID
   AND outbox_messages.destination = %(target)s::VARCHAR
   AND outbox_messages.locked_until > clock_timestamp()

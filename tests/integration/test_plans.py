@@ -165,10 +165,11 @@ def test_begin_and_settle_look_each_message_up_by_its_id(
     rows_of = "[{}]".format(", ".join(f'{{"id": "{c.id}", "attempt": 0, "hold": 1}}' for c in claimed))
     parameters = {"ticket": rows_of, "token": lease, "holder": "me", "hold": 40.0, "target": "orders", "patience": 5}
     parameters |= {"sender": UUID(int=2), "room": None, "keep": 18.0}
+    parameters |= {"ids": f"{{{','.join(c.id for c in claimed)}}}", "attempt": 0}
     for statement in (
-        begin.begin(store.tables),
-        settle.settle_done(store.tables, archive=True),
-        settle.settle_done(store.tables, archive=False),
+        *(begin.begin(store.tables, alike=alike) for alike in (True, False)),
+        *(settle.settle_done(store.tables, archive=True, alike=alike) for alike in (True, False)),
+        *(settle.settle_done(store.tables, archive=False, alike=alike) for alike in (True, False)),
         settle.settle_failed(store.tables),
         begin.release(store.tables),
     ):

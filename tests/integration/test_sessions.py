@@ -22,7 +22,7 @@ from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import uuid7
 from outbox_tasks.settings import Settings
-from tests.conftest import MakeSettings, Rows
+from tests.conftest import MakeSettings, MakeTables, Rows, own_schema
 from tests.integration.sessions import KINDS, Base, Driver, Order, driver
 
 ENDS = ("commit", "rollback", "close")
@@ -47,6 +47,23 @@ COMMITTED: list[tuple[tuple[Any, ...], str]] = [
 step = st.deferred(lambda: st.just(PUBLISH) | savepoint)
 savepoint = st.builds(Savepoint, st.lists(step, max_size=4).map(tuple), st.sampled_from(["release", "undo"]))
 programs = st.tuples(st.lists(step, max_size=5).map(tuple), st.sampled_from(ENDS))
+
+
+@pytest.fixture(scope="module")
+def schema(engine: Engine, make_tables: MakeTables) -> Iterator[str]:
+    """One for all: there are hundreds of tests, each closes its sessions, and no relay is at work."""
+    with own_schema(engine) as name:
+        make_tables(name)
+        yield name
+
+
+@pytest.fixture
+def rows(engine: Engine, schema: str) -> Iterator[Rows]:
+    """Those of the test; gone afterwards."""
+    made = Rows(engine, schema)
+    yield made
+    with engine.begin() as connection:
+        connection.execute(made.tables.messages.delete())
 
 
 @pytest.fixture

@@ -289,6 +289,24 @@ class TestBegin:
         rows.change([lost], lease=UUID(int=7))
         assert set(store.begin(bundle)) == {ticket.id for ticket in bundle.tickets} - {lost}
 
+    @pytest.mark.parametrize("tried", [0, 2], ids=["at one attempt", "at two attempts"])
+    def test_begins_and_settles_each_message_at_its_own_attempt(
+        self, store: Store, rows: Rows, lease: Lease, tried: int
+    ) -> None:
+        [first], [second] = rows.insert(), rows.insert(attempts=tried)
+        bundle = lease(0)
+        late = replace(bundle, tickets=tuple(ticket._replace(attempt=1) for ticket in bundle.tickets))
+        crossed = replace(bundle, tickets=(bundle.tickets[0], bundle.tickets[1]._replace(attempt=1)))
+        assert store.begin(late) == {}
+        assert list(store.begin(crossed)) == [first]
+        begun = store.begin(replace(bundle, tickets=bundle.tickets[1:]))
+        assert [message.attempts for message in begun.values()] == [tried + 1]
+        sent = [Verdict(Ticket(first, 1, "e"), Step.SENT), Verdict(Ticket(second, tried + 1, "e"), Step.SENT)]
+        wrong = [Verdict(Ticket(first, 3, "e"), Step.SENT), Verdict(Ticket(second, tried + 3, "e"), Step.SENT)]
+        assert store.settle(bundle.lease, "orders", wrong) == set()
+        assert store.settle(bundle.lease, "orders", sent) == {first, second}
+        assert [(row.state, row.attempts) for row in rows.archived()] == [("sent", 1), ("sent", tried + 1)]
+
     def test_a_retry_begins_only_with_the_attempt_that_was_settled(
         self, store: Store, rows: Rows, lease: Lease
     ) -> None:

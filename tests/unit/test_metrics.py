@@ -37,11 +37,24 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+FRESH = get_context("forkserver")
+FRESH.set_forkserver_preload([__name__])  # so that not each test waits for its imports
+
+
+def called(function: Callable[[], Any], variables: dict[str, str]) -> Any:
+    """In the fork of a server that was started by another test, and has the variables of that one."""
+    os.environ.clear()
+    os.environ.update(variables)
+    tempfile.tempdir = None
+    return function()
+
+
 @pytest.fixture
 def fresh(directory: Path) -> Iterator[Fresh]:
-    """Calls a function of this module in a fresh interpreter; returns, or raises, what it does."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        yield lambda function: pool.submit(function).result()
+    """Calls a function of this module in a process that has imported this module alone; returns, or raises, what it
+    does."""
+    with ProcessPoolExecutor(1, mp_context=FRESH) as pool:
+        yield lambda function: pool.submit(called, function, dict(os.environ)).result()
 
 
 def listening() -> Any:

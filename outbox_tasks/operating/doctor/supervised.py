@@ -52,14 +52,10 @@ def waiting(site: Site) -> Results:
                 SUPERVISE,
             )
         elif row.oldest > site.settings.stale_after:
+            again = f", and {row.again:,} of them {'were' if row.again > 1 else 'was'} sent again" if row.again else ""
             yield warning(
                 "tasks_wait",
-                f"{tasks} wait in {where}; the first has waited for {span(row.oldest)}"
-                + (
-                    f", and {row.again:,} of them {'were' if row.again > 1 else 'was'} sent again."
-                    if row.again
-                    else "."
-                ),
+                f"{tasks} wait in {where}; the first has waited for {span(row.oldest)}{again}.",
                 f"More than stale_after ({site.settings.stale_after:g} s). The workers are busy, or have lost the "
                 "broker.",
                 f"Start more of the application's workers; see what they do: outbox-tasks list --destination "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Executable
 
 from outbox_tasks.database import begin, settle
 from outbox_tasks.database.compiled import Compiled
@@ -20,6 +20,8 @@ from outbox_tasks.relay.store import processes
 from outbox_tasks.relay.store.traffic import Traffic
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
+
+T = TypeVar("T")
 
 DONE = (Step.SENT, Step.DISCARDED)
 HANDED = (Step.HANDED,)
@@ -33,7 +35,7 @@ class Deliveries(Database):
         super().__init__(engine, settings)
         self.traffic = Traffic(engine, settings)
         archive = settings.archive == "move"
-        self._begin = Compiled(partial(begin.begin, self.tables), _leased, binary=True)
+        self._begin = _both(partial(begin.begin, self.tables), _leased, binary=True)
         self._release = begin.release(self.tables)
         self._give_back = begin.give_back(self.tables)
         self._settle_done = settled(self.tables, archive=archive)
@@ -42,10 +44,12 @@ class Deliveries(Database):
         self._sent_in_vain = settle.sent_in_vain(self.tables, archive=archive)
 
     def begin(self, bundle: Bundle, *, unhurried: bool = False) -> dict[str, LeasedMessage]:
-        """Take a slot, count an attempt of each message that is still ours, and fetch it. Returns them by id.
-        `unhurried`: this may take longer than a statement usually may."""
+        """Take a slot, count an attempt of each message that is still ours, and fetch it. Returns them by id, in the
+        bundle's order. `unhurried`: this may take longer than a statement usually may."""
+        named = _named(bundle.tickets)
         parameters = {
-            **_fence(bundle.lease, bundle.tickets),
+            **named,
+            "token": UUID(bundle.lease),
             "target": bundle.destination,
             "sender": bundle.sender,
             "room": self.traffic.rooms(publishing=True).get(bundle.destination),
@@ -54,7 +58,9 @@ class Deliveries(Database):
             # Longer than any send may take; the row's lease allows for more than that.
             "keep": self.settings.soft_time_limit,
         }
-        return {message.id: message for message in self.run(self._begin, parameters, self._limit(unhurried))}
+        found = self.run(self._begin["ids" in named], parameters, self._limit(unhurried))
+        begun = {message.id: message for message in found}
+        return {ticket.id: begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun}
 
     def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
         """Give back leases that were not begun; the messages are due in `wait` seconds."""
@@ -78,13 +84,18 @@ class Deliveries(Database):
         """Record what became of begun messages, and free the slot of `sender`. Returns the ids that were still ours.
         `unhurried`: see `begin`."""
         fence = {"token": UUID(lease), "target": destination, "sender": sender}
-        done = [_done(verdict) for verdict in verdicts if verdict.step in DONE]
+        done = [verdict for verdict in verdicts if verdict.step in DONE]
         handed = [_handed(verdict) for verdict in verdicts if verdict.step in HANDED]
         failed = [_failed(verdict, self.settings.queue_lease) for verdict in verdicts if verdict.step in FAILED]
         settled: set[str] = set()
         if done:
-            parameters = {"ticket": json.dumps(done), **fence}
-            settled.update(self.run(self._settle_done, parameters, self._limit(unhurried)))
+            only_sent = all(verdict.step is Step.SENT for verdict in done)
+            named = (
+                _named([verdict.ticket for verdict in done])
+                if only_sent
+                else {"ticket": json.dumps([*map(_done, done)])}
+            )
+            settled.update(self.run(self._settle_done["ids" in named], {**named, **fence}, self._limit(unhurried)))
         if handed:
             parameters = {"ticket": json.dumps(handed), **fence}
             settled.update(self.run(self._settle_handed, parameters, self._limit(unhurried)))
@@ -102,9 +113,24 @@ class Deliveries(Database):
         return max(self.settings.statement_timeout, self.settings.soft_time_limit * 2 / 3) if unhurried else None
 
 
-def settled(tables: Tables, *, archive: bool) -> Compiled[str]:
-    """`settle_done`, which returns the ids that were still ours."""
-    return Compiled(partial(settle.settle_done, tables, archive=archive), itemgetter(0))
+def settled(tables: Tables, *, archive: bool) -> dict[bool, Compiled[str]]:
+    """`settle_done`, which returns the ids that were still ours, for messages that are alike and for others."""
+    return _both(partial(settle.settle_done, tables, archive=archive), itemgetter(0))
+
+
+def _both(
+    build: Callable[..., Executable], make: Callable[[Sequence[Any]], T], **options: Any
+) -> dict[bool, Compiled[T]]:
+    return {alike: Compiled(partial(build, alike=alike), make, **options) for alike in (True, False)}
+
+
+def _named(tickets: Collection[Ticket]) -> dict[str, Any]:
+    """The parameters that name some messages and their attempts: see `attempt_of`."""
+    attempts = {ticket.attempt for ticket in tickets}
+    if len(attempts) != 1:
+        return {"ticket": _compared(tickets)}
+    ids = ",".join([ticket.id for ticket in tickets])
+    return {"ids": f"{{{ids}}}", "attempt": attempts.pop()}
 
 
 def _compared(tickets: Collection[Ticket]) -> str:
