@@ -20,6 +20,7 @@ from outbox_tasks import __version__
 
 NAMES = (
     "yardsticks", "idle", "scale", "claim", "write", "order", "fairness", "operate", "retention", "destinations",
+    "supervised",
 )  # fmt: skip
 """The benches, in the order of the page."""
 
