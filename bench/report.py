@@ -20,7 +20,7 @@ from outbox_tasks import __version__
 
 NAMES = (
     "yardsticks", "latency", "idle", "scale", "claim", "write", "order", "fairness", "operate", "retention",
-    "destinations",
+    "destinations", "supervised",
 )  # fmt: skip
 """The benches, in the order of the page."""
 

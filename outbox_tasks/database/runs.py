@@ -77,15 +77,15 @@ def content_of(t: Tables) -> ColumnElement[str]:
 
 
 def renew_runs(t: Tables) -> ReturningUpdate[Any]:
-    """Say that runs still run. Returns the ids of those that were not given up. Parameter: run (JSON rows of id, token
-    and hold: seconds until it must be said again)."""
+    """Say that runs still run. Returns the tokens of those that were not given up. Parameter: run (JSON rows of id,
+    token and hold: seconds until it must be said again)."""
     m = t.messages
     run = json_rows("run", id=Uuid, token=Uuid, hold=Float)
     return (
         update(m)
         .where(*_ours(t, run), commit_soon())
         .values(locked_until=func.clock_timestamp() + run.c.hold * SECOND)
-        .returning(cast(m.c.id, Text).label("id"))
+        .returning(cast(m.c.lease, Text).label("token"))
     )
 
 

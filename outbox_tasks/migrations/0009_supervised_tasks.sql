@@ -15,20 +15,6 @@ BEGIN
 END
 $$;
 
--- A replay marks the copies that it makes by two headers. A call with the id of such a message is a repetition all the same.
-DO $$
-DECLARE
-  definition text;
-BEGIN
-  FOR definition IN
-    SELECT pg_get_functiondef(p.oid) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-    WHERE n.nspname = :schema_literal AND p.proname = 'outbox_publish'
-  LOOP
-    EXECUTE replace(definition, $q$'eventid'];$q$, $q$'eventid', 'replayed', 'replayed-id'];$q$);
-  END LOOP;
-END
-$$;
-
 CREATE OR REPLACE VIEW :schema.outbox_all AS
 SELECT id, seq, destination, key, event_type,
        CASE WHEN status = 'dead' THEN 'dead'

@@ -22,6 +22,7 @@ from weakref import ref
 
 from billiard.exceptions import WorkerLostError
 from celery import signals
+from celery.concurrency import prefork
 from celery.exceptions import TimeLimitExceeded
 from celery.worker import state
 
@@ -42,7 +43,7 @@ SHARE = 3
 """A lease is renewed so many times before it would run out."""
 
 AGAIN = 1.0
-"""Seconds until the next try while the database is away."""
+"""Seconds until the next try while the database is away, and until a second look."""
 
 
 class _Received:
@@ -56,7 +57,9 @@ class _Received:
         self.active = False
         """It was running at the last look."""
         self.held = False
-        """The last renewal found its row."""
+        """A renewal has found its row."""
+        self.missed = False
+        """The last renewal has not."""
 
 
 class Watch:
@@ -70,7 +73,8 @@ class Watch:
         """By token."""
         self._acts: deque[Callable[[Runs], object]] = deque()
         """What the thread is to write."""
-        self._every = EVERY
+        self._every, self._soon = EVERY, False
+        self._consumer: Any = None
         self._wanted, self._ended = threading.Event(), False
         self._thread: threading.Thread | None = None
         self._heartbeat: dict[str, Any] = {}
@@ -122,6 +126,7 @@ class Watch:
     def _on_ready(self, sender: Any = None, **_: Any) -> None:
         if sender.app is not self._app or self._thread is not None:
             return
+        self._consumer = sender
         facts = {
             "queues": sorted(sender.app.amqp.queues.consume_from),
             "host": socket.gethostname(),
@@ -155,7 +160,7 @@ class Watch:
                     beaten = time.monotonic()
                     facts = {**self._heartbeat["facts"], "clock": round(time.time(), 3)}
                     runs.do(beat, {"seen": json.dumps([{**self._heartbeat, "facts": facts}])})
-                wait = self._every
+                wait = AGAIN if self._soon else self._every
             except OutboxError as error:
                 log.warning("the leases of running tasks were not renewed: %s", error)
                 wait = AGAIN
@@ -183,7 +188,7 @@ class Watch:
             except Exception:
                 log.exception("the end of a run was not recorded")
             self._acts.popleft()
-        running, gone = [], []
+        running, gone, self._soon = [], [], False
         for token, each in list(self._received.items()):
             request = each.request()
             if request is not None and request in state.active_requests:
@@ -199,16 +204,25 @@ class Watch:
         if running:
             ours = runs.renew({each.run: each.lease for each in running})
             for each in running:
-                if each.held and each.run.id not in ours:
+                mine = each.run.token in ours
+                if not mine and each.missed and each.held:
                     self._look(runs, each)
-                each.held = each.run.id in ours
+                each.missed, each.held = not mine, each.held or mine
+            self._soon = any(each.missed and each.held for each in running)
 
     def _look(self, runs: Runs, each: _Received) -> None:
-        """A task runs on, and its row is no longer this run's. Perhaps the task has completed itself."""
-        found = runs.whereabouts(each.run.id)
-        if found is not None and found[0] not in ("sent", "discarded", "dead"):
-            text = "the lease of task %s ran out while it ran: it is %s now, and may run elsewhere too"
-            log.error(text, each.task_id, found[0])
+        """A task runs on, and its row has not been this run's for two looks. If the task has completed itself, that is
+        right. Otherwise its worker could not say for too long that it runs, and another one has it."""
+        each.held = False
+        state, by = runs.whereabouts(each.run.id) or (None, None)
+        if state not in ("leased", "handed over", "running"):
+            return
+        request = each.request()
+        text = "the lease of task %s ran out while it ran; it is %s now (%s), so it is stopped here"
+        log.error(text, each.task_id, state, by)
+        if request is not None and isinstance(self._consumer.pool, prefork.TaskPool):
+            # In the main thread, which talks to the pool. Celery reports it as retried.
+            self._consumer.timer.call_after(0, request.cancel, (self._consumer.pool, "KILL"))
 
 
 def _discard(runs: Runs, copy: Copy, code: str) -> None:

@@ -14,7 +14,7 @@ from outbox_tasks import Outbox
 
 BROKER = os.environ.get("OUTBOX_BROKER_URL", "")
 
-app = Celery("shop", broker=BROKER)
+app = Celery("shop", broker=BROKER, backend=BROKER)
 app.conf.worker_lost_wait = 0.5
 outbox = Outbox(celery=app)
 outbox.supervise(app)

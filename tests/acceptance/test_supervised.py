@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
 import redis
-from celery import chain
+from celery import chain, chord
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from tests.acceptance.nodes import Relay, Worker
+from tests.acceptance.nodes import Relay, Worker, freeze
 from tests.conftest import Rows, eventually
 
 LEASE = 2.0
@@ -35,7 +36,7 @@ class Shop:
         from celery import Celery
 
         self.relay, self.engine, self.rows = relay, engine, rows
-        self.app = Celery("shop", broker=broker_url, set_as_current=False)
+        self.app = Celery("shop", broker=broker_url, backend=broker_url, set_as_current=False)
         self.outbox = Outbox(relay.settings, celery=self.app)
         self.client: Any = redis.Redis.from_url(broker_url, decode_responses=True)
         self.workers: dict[str, Worker] = {}
@@ -111,6 +112,37 @@ def test_a_task_may_run_for_longer_than_its_lease(shop: Shop, pool: str) -> None
     shop.client.set(f"go {name}", 1)
     eventually(lambda: shop.state(id) == "sent")
     assert shop.runs(name) == ["begins 0", "ends"]
+
+
+def test_the_header_of_a_chord_is_supervised_and_its_body_is_sent_by_celery(shop: Shop) -> None:
+    def step(name: str) -> Any:
+        return shop.app.signature("shop.run", (name,), queue="prefork", immutable=True)
+
+    with Session(shop.engine) as session, session.begin():
+        result = shop.outbox.apply_async(session, chord([step("header 1"), step("header 2")], step("body")))
+    eventually(lambda: shop.runs("body") == ["begins 0", "ends"])
+    header = [shop.id_of(each.id) for each in result.parent.results]
+    eventually(lambda: [shop.state(id) for id in header] == ["sent", "sent"])
+    assert result.id not in {row.aggregate_id for row in shop.rows.shown()}
+
+
+def test_a_worker_that_was_stopped_for_longer_than_its_lease_does_not_go_on(shop: Shop) -> None:
+    id = shop.call("frozen", "wait")
+    eventually(lambda: shop.runs("frozen"))
+    main = psutil.Process(shop.workers["prefork"].pid)
+    eventually(lambda: shop.state(id) == "running")
+    time.sleep(LEASE)  # it has been renewed
+    everybody = [main, *main.children()]
+    for process in everybody:
+        freeze(process)
+    eventually(lambda: shop.shown(id).last_error_code == "worker_lost")
+    for process in everybody:
+        process.resume()
+    eventually(lambda: "so it is stopped here" in shop.workers["prefork"].logs())
+    eventually(lambda: len(shop.runs("frozen")) == 2 and not set(everybody) <= {main, *main.children()})
+    shop.client.set("go frozen", 1)
+    eventually(lambda: shop.state(id) == "sent")
+    assert shop.runs("frozen") == ["begins 0", "begins 0", "ends"]
 
 
 @pytest.mark.parametrize("task", ["shop.run", "shop.late"])

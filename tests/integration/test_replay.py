@@ -120,19 +120,6 @@ class TestACopy:
         done = replay(store)
         assert (done.count, len(done.missed), {row.id for row in rows.hot()}) == (2, 1, ids)
 
-    def test_stays_the_message_of_a_writer_who_repeats_his_call(
-        self, store: Store, rows: Rows, archived: Archived, engine: Engine
-    ) -> None:
-        id, outbox = uuid4(), Outbox(store.settings)
-        archived.fill(archived.ago(1), id=id, payload=b"{}")
-        replay(store)
-        with engine.begin() as connection:
-            connection.execute(text(f"TRUNCATE {rows.tables.archive}"))
-        with Session(engine) as session, session.begin():
-            said = {"id": id, "to": "orders"}
-            outbox.publish(session, "order.created", {}, **said)  # type: ignore[arg-type]
-        assert len(rows.hot()) == 1
-
     @pytest.mark.parametrize("new_ids", [False, True])
     def test_of_a_stored_task_tells_the_worker(
         self, settings: MakeSettings, new_store: MakeStore, rows: Rows, engine: Engine, new_ids: bool

@@ -128,7 +128,7 @@ class TestRun:
         ids = rows.insert(2, payload=b"{}", **HANDED)
         mine, lost = (begun(runs, id, 1) for id in ids)
         other = Run(lost.id, str(uuid4()))
-        assert runs.renew({mine: 100, other: 100}) == {mine.id}
+        assert runs.renew({mine: 100, other: 100}) == {mine.token}
         assert runs.lose([other]) == set()
 
     def test_of_a_lost_worker_is_sent_again_and_its_attempt_counts(self, runs: Runs, store: Store, rows: Rows) -> None:

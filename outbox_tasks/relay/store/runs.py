@@ -81,7 +81,8 @@ class Runs(Database):
         return (found[0].state, found[0].locked_by) if found else None
 
     def renew(self, holds: Mapping[Run, float]) -> set[str]:
-        """Say that runs still run, each for so many seconds. Returns the ids of those that were not given up."""
+        """Say that runs still run, each for so many seconds. Returns the tokens of those that were not given up: a
+        worker may have an old run and a new one of the same row."""
         rows = [{**run._asdict(), "hold": hold} for run, hold in holds.items()]
         return set(self.run(self._renew, {"run": json.dumps(rows)}))
 

@@ -1,0 +1,140 @@
+"""Supervised tasks beside plain Celery's: what they cost, and what is left of them under faults.
+
+*Cost*: two solo workers, no task events, log level WARNING; tasks that do nothing wait in the queue of stopped workers,
+which then continue. CPU is that of the workers and the servers. *supervised*: the relay has handed the tasks over, and
+each row is in the archive in the end. *not supervised*: plain tasks of an app that supervises others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import click
+from celery import Celery
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from bench.report import Figures, Say, bench, spread
+from outbox_tasks.broker.broker import batch
+from outbox_tasks.local.bench import WORKERS, Bench, running
+from outbox_tasks.local.processes import Child
+from outbox_tasks.outbox import Outbox
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.store import Store
+
+PLAIN, UNSUPERVISED, SUPERVISED = "plain Celery", "not supervised, in an app with supervise", "supervised"
+
+
+class Cost(Bench):
+    """Tasks that do nothing, in turns."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        destinations = {"tasks": {"url": "celery://", "confirm": "run", "max_bytes": 1_000_000}}
+        self.settings = self.settings.replace(destinations=destinations, nudge=False)
+        self.environment |= {
+            "OUTBOX_DESTINATIONS": json.dumps(destinations),
+            "SHOP_BROKER_URL": str(self.settings.broker_url),
+        }
+        self.shop = Celery("shop", broker=self.settings.broker_url, set_as_current=False)
+
+    def plain(self, count: int, *, supervises: bool = False) -> dict[str, float]:
+        """Tasks that are sent by Celery."""
+        with self._stopped(supervises=supervises) as workers:
+            with self.shop.producer_or_acquire() as producer, batch(producer, 500):
+                for n in range(count):
+                    self.shop.send_task("shop.noop", (n,), producer=producer, ignore_result=True)
+            return self._continued(workers, count)
+
+    def supervised(self, count: int) -> dict[str, float]:
+        """Tasks that are stored and handed over."""
+        outbox = Outbox(self.settings, celery=self.shop)
+        with self._stopped(supervises=True) as workers:
+            with Session(self.engine) as session, session.begin(), outbox.capture(session):
+                for n in range(count):
+                    self.shop.send_task("shop.noop", (n,), ignore_result=True)
+            store, publishers = Store.connect(self.settings), Publishers(self.settings)
+            drain(store, publishers)
+            publishers.close()
+            store.close()
+            figures = self._continued(workers, count)
+        self.wait_for(self.is_settled, "all have run")
+        with self.engine.begin() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM outbox_archive")) == count
+            connection.execute(text("TRUNCATE outbox_archive"))
+        return figures
+
+    @contextmanager
+    def _stopped(self, *, supervises: bool) -> Iterator[list[Child]]:
+        """Workers that are ready, and stopped."""
+        self.environment["SHOP_SUPERVISES"] = "1" if supervises else ""
+        argv = [sys.executable, "-m", "celery", "-A", "bench.supervised_shop", "worker", "-P", "solo", "-l", "WARNING"]
+        with self._workers([[*argv, "-n", f"shop{n}@%h"] for n in range(WORKERS)]) as workers:
+            for worker in workers:
+                os.kill(worker.pid, signal.SIGSTOP)
+            try:
+                yield workers
+            finally:
+                for worker in workers:
+                    os.kill(worker.pid, signal.SIGCONT)
+
+    def _continued(self, workers: list[Child], count: int) -> dict[str, float]:
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGCONT)
+        return self.measure(workers, count, lambda: not self.broker.llen("celery") and not self.broker.hlen("unacked"))
+
+
+@bench
+@click.option("--rounds", default=5, show_default=True, help="Of the cost: how often each takes its turn.")
+@click.option("--messages", default=5_000, show_default=True, help="Of the cost: tasks of a turn.")
+def main(say: Say, rounds: int, messages: int) -> list[Figures]:
+    """Supervised tasks beside plain Celery's."""
+    ways = {
+        PLAIN: lambda run: run.plain(messages),
+        UNSUPERVISED: lambda run: run.plain(messages, supervises=True),
+        SUPERVISED: lambda run: run.supervised(messages),
+    }
+    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    with running(Cost) as run:
+        run.supervised(500)  # warm
+        for turn in range(rounds):
+            for name, way in ways.items():
+                say(f"round {turn + 1} of {rounds}: {name}")
+                found[name].append(way(run))
+    return [Figures("2 solo workers", _rates(found)), Figures("figure", _ratios(found))]
+
+
+def _rates(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {
+            "tasks/s": round(median(one["per_second"] for one in each)),
+            "rounds": [round(one["per_second"]) for one in each],
+            "CPU µs each": round(median(one["cpu_us"] for one in each)),
+            "CPU µs, rounds": [round(one["cpu_us"]) for one in each],
+        }
+        for name, each in found.items()
+    }
+
+
+def _ratios(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
+    def cpu(name: str) -> dict[str, Any]:
+        return spread([a["cpu_us"] / b["cpu_us"] for a, b in zip(found[name], found[PLAIN], strict=True)])
+
+    added = [
+        WORKERS * 1000 * (1 / a["per_second"] - 1 / b["per_second"])
+        for a, b in zip(found[SUPERVISED], found[PLAIN], strict=True)
+    ]
+    return {
+        "CPU, supervised ÷ plain": {**cpu(SUPERVISED), "aim": "≤ 1.5"},
+        "ms added to a task": {**spread(added), "aim": "≤ 1"},
+        "CPU, not supervised ÷ plain": {**cpu(UNSUPERVISED), "aim": "1"},
+    }
