@@ -57,5 +57,10 @@ key_blocked = Signal(name="key_blocked", providing_args={"destination", "key", "
 breaker_opened = Signal(name="breaker_opened", providing_args={"destination", "code", "error"})
 """A destination is out of reach, so the relay leaves it alone for a while. Sent again for each try that fails."""
 
+task_ran = Signal(name="task_ran", providing_args={"task", "destination", "state", "waited", "seconds"})
+"""A supervised task has run: its name, how it ended (Celery's state), for how many seconds it had waited since it was
+handed over, and for how many it ran. The application's worker sends it; the sender is the application's app. If the
+database was away as it began, destination and `waited` may be None."""
+
 stale = Signal(name="stale", providing_args={"destination", "oldest"})
 """The oldest message of a destination has been due for `oldest` seconds, more than `stale_after`."""

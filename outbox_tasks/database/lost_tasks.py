@@ -65,6 +65,18 @@ def handed_over(t: Tables) -> Select[Any]:
     )
 
 
+def by_task(t: Tables) -> Select[Any]:
+    """The tasks that are handed over and do not run yet: destination, task, count, and oldest (for how many seconds the
+    first has waited). Of so many that were handed over first in their destinations as one statement changes."""
+    m = t.messages
+    columns = (m.c.destination, m.c.event_type, m.c.handed_at)
+    some = select(*columns).where(*_waits(m)).order_by(m.c.destination, m.c.handed_at).limit(AT_ONCE).subquery("some")
+    oldest = elapsed(func.min(some.c.handed_at), func.now()).label("oldest")
+    return select(some.c.destination, some.c.event_type.label("task"), func.count().label("count"), oldest).group_by(
+        some.c.destination, some.c.event_type
+    )
+
+
 def end_waits(t: Tables) -> Update:
     """The broker has lost these tasks: they are due now. Changes `AT_ONCE` at most.
 

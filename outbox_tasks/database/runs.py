@@ -33,7 +33,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from outbox_tasks.database.pieces import SECOND, brief, commit_soon, finished, json_rows, noted, probe, seconds
+from outbox_tasks.database.pieces import SECOND, brief, commit_soon, elapsed, finished, json_rows, noted, probe, seconds
 from outbox_tasks.database.schema import DEAD, Tables, function
 from outbox_tasks.database.states import state_of
 from outbox_tasks.database.write import publish
@@ -64,7 +64,7 @@ def begin_run(t: Tables) -> ReturningUpdate[Any]:
             locked_until=func.clock_timestamp() + seconds("hold"),
             outages=0,
         )
-        .returning(m.c.attempts, m.c.destination, m.c.key)
+        .returning(m.c.attempts, m.c.destination, m.c.key, elapsed(m.c.handed_at, func.clock_timestamp()))
     )
 
 

@@ -15,7 +15,7 @@ from celery import current_task, signature
 from celery.utils.functional import maybe_list
 
 from outbox_tasks.model import Message
-from outbox_tasks.relay.store.runs import Run
+from outbox_tasks.relay.store.runs import Begun, Run
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire import tracing
 from outbox_tasks.wire.celery_message import RUN
@@ -60,13 +60,14 @@ class SupervisedRun:
     """A task that has begun to run. What Celery sends for it goes here instead of to the broker: its retry, and what
     follows it."""
 
-    def __init__(self, settings: Settings, nudge: Nudge | None, run: Run, task: Any, destination: str | None) -> None:
+    def __init__(self, settings: Settings, nudge: Nudge | None, run: Run, task: Any, begun: Begun | None) -> None:
         self.settings = settings
         self.nudge = nudge
         self.run = run
         self.task = task
         self.request = task.request
-        self.destination = destination
+        self.destination = begun and begun.destination
+        self.waited = begun and begun.waited
         self.following: list[tuple[str | None, Row]] = []
         """What follows it, as rows, each with its task id."""
         self.replaced = False

@@ -19,9 +19,10 @@ from outbox_tasks.errors import DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import without_secrets
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Run, Runs
+from outbox_tasks.relay.store.runs import Begun, Run, Runs
 from outbox_tasks.running.run import Copy, SupervisedRun
 from outbox_tasks.settings import Settings
+from outbox_tasks.signals import task_ran
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import direct, supervised
 from outbox_tasks.writing.direct import lease
@@ -90,8 +91,8 @@ class Supervisor:
             raise Ignore from None
         supervised.set(SupervisedRun(self.settings, self.nudge, run, task, begun))
 
-    def _begin(self, run: Run, copy: Copy, again: bool) -> str | None:
-        """Returns the destination, if it is known. Nothing runs unless the database says so."""
+    def _begin(self, run: Run, copy: Copy, again: bool) -> Begun | None:
+        """Returns what the row said, if that is known. Nothing runs unless the database says so."""
         runs, identity = self._runs.get()
         if copy.of != identity:
             text = "task %s is not run: it is of another outbox (%s) than the one of this worker (%s)"
@@ -99,7 +100,7 @@ class Supervisor:
             raise Ignore
         begun = runs.begin(run, copy.content, copy.lease)
         if begun is not None:
-            return begun.destination
+            return begun
         where = runs.whereabouts(copy.id)
         if again and where is not None and runs.renew({run: copy.lease}):
             return None  # the first try has begun it, and its answer was lost
@@ -122,6 +123,8 @@ class Supervisor:
         """Record how a run ended, and write what follows it."""
         following = run.rows if state != states.RETRY else []
         dispatch = lease(self.settings, self.nudge.grants, following) if self.nudge and following else None
+        facts = {"destination": run.destination, "state": state, "waited": run.waited, "seconds": run.ran}
+        task_ran.send(sender=self.app, task=run.task.name, **facts)
         try:
             ours = _patiently(partial(self._end, run, state, retval), END_PATIENCE)
         except AWAY as error:

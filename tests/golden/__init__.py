@@ -80,6 +80,7 @@ def current() -> dict[str, str]:
         "retry_run": runs.retry_run(t),
         "requeue_run": runs.requeue_run(t),
         "handed_over": lost_tasks.handed_over(t),
+        "handed_over_by_task": lost_tasks.by_task(t),
         "end_waits": lost_tasks.end_waits(t),
         "wait_on": lost_tasks.wait_on(t),
         "whereabouts": runs.whereabouts(t),

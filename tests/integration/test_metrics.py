@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from click.testing import CliRunner, Result
@@ -50,6 +50,9 @@ def busy(store: Store, rows: Rows) -> Store:
     rows.insert(4, destination="mails", status="dead", dead_at=seconds_from_now(-5))
     rows.insert(1, destination="mails", key="k", status="dead", dead_at=seconds_from_now(-5))
     rows.insert(1, destination="mails", key="k")
+    rows.insert(
+        1, destination="mails", handed_at=seconds_from_now(-5), lease=uuid4(), locked_until=seconds_from_now(60)
+    )
     pauses.pause(store, "mails", "me", None)
     now, t = datetime.now(UTC), rows.tables
     with rows.engine.begin() as connection:
@@ -86,6 +89,17 @@ def test_destinations_that_are_not_configured_are_counted_together(store: Store,
         rows.insert(2, destination=f"typo{n}", status="dead", dead_at=seconds_from_now(-5))
     found = measure()
     assert by(found, "outbox_rows", "destination", state="dead") == {"orders": 0, "mails": 0, "": 6}
+
+
+def test_tasks_that_wait_to_begin_are_counted_by_their_names(rows: Rows, measure: Measure) -> None:
+    times = {"lease": uuid4(), "handed_at": seconds_from_now(-30), "locked_until": seconds_from_now(60)}
+    rows.insert(2, event_type="shop.pay", destination="mails", **times)
+    rows.insert(1, event_type="shop.mail", destination="unknown", **times)
+    rows.insert(1, event_type="shop.pay", destination="mails", **times, begun=True)
+    found = measure()
+    assert by(found, "outbox_tasks_waiting", "task", destination="mails") == {"shop.pay": 2}
+    assert by(found, "outbox_tasks_waiting", "task", destination="") == {"shop.mail": 1}
+    assert by(found, "outbox_tasks_waiting_seconds", "task", destination="mails")["shop.pay"] >= 30
 
 
 def test_states_of_destinations_are_one_of_four(busy: Store, measure: Measure) -> None:

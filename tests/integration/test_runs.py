@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import ANY
 from uuid import uuid4
 
 import pytest
@@ -81,7 +82,7 @@ class TestHandOver:
 class TestBegin:
     def test_the_first_copy_gets_the_run(self, runs: Runs, rows: Rows) -> None:
         [id] = rows.insert(payload=b"{}", key="k", **HANDED)
-        assert runs.begin(run_of(id), SAME, 60) == Begun(1, "orders", "k")
+        assert runs.begin(run_of(id), SAME, 60) == Begun(1, "orders", "k", ANY)
         assert runs.begin(run_of(id), SAME, 60) is None
         assert rows.state(id) == "running"
         assert runs.whereabouts(id) == ("running", rows.one(id).locked_by)
@@ -201,7 +202,7 @@ class TestEnd:
         [ticket] = after(store.begin(bundle))
         store.settle(lease, "orders", [Verdict(Ticket(ticket.id, ticket.attempt, ""), Step.HANDED, 100)])
         assert runs.begin(run_of(id), SAME, 60) is None, "a copy from before the retry"
-        assert runs.begin(run_of(id), content(b"[1]", envelope), 60) == Begun(1, "orders", None)
+        assert runs.begin(run_of(id), content(b"[1]", envelope), 60) == Begun(1, "orders", None, ANY)
 
     def test_a_copy_that_was_put_back_may_begin_again(self, runs: Runs, rows: Rows) -> None:
         [id] = rows.insert(payload=b"{}", **HANDED)

@@ -147,6 +147,10 @@ def count_claims() -> Samples:
     for code in ("connection", "connection", None):
         signals.breaker_opened.send(sender=APP, destination="orders", code=code, error="x")
     signals.key_blocked.send(sender=APP, destination="orders", key="k", message_id="1", code="x")
+    for waited in (2.0, None):
+        signals.task_ran.send(
+            sender=APP, task="shop.pay", destination="orders", state="SUCCESS", waited=waited, seconds=0.5
+        )
     return samples(exposition()[0])
 
 
@@ -168,6 +172,8 @@ def test_claims_leases_that_ran_out_breakers_and_blocked_keys_are_counted(fresh:
         "connection": 2, "none": 1,
     }  # fmt: skip
     assert found["outbox_keys_blocked_total"] == [({"destination": "orders"}, 1)]
+    assert found["outbox_task_wait_seconds_sum"] == [({"task": "shop.pay"}, 2.0)]
+    assert found["outbox_task_seconds_count"] == [({"task": "shop.pay", "state": "SUCCESS"}, 2)]
 
 
 def count_odd_ones() -> Samples:

@@ -34,6 +34,8 @@ class Begun(NamedTuple):
     attempts: int
     destination: str
     key: str | None
+    waited: float
+    """Seconds since it was handed over."""
 
 
 MAX_TRACEBACK = 4000

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from outbox_tasks.database import activity
+from outbox_tasks.database import activity, lost_tasks
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.overview import Destinations, DestinationStatus, Overview
@@ -30,6 +30,7 @@ def families(store: Store) -> list[Metric]:
     seen, configured = overview.read(store), sorted(store.settings.destinations)
     return [
         *_messages(seen.destinations, configured),
+        *_handed_over(store),
         _states(seen.destinations, configured),
         *_processes(seen),
         _archive(store),
@@ -65,6 +66,21 @@ def _messages(destinations: Destinations, configured: Sequence[str]) -> list[Met
         oldest.add_metric([name], max((one.oldest or 0.0 for one in some), default=0.0))
         held_up.add_metric([name], sum(one.held_up for one in some))
     return [rows, due, oldest, held_up]
+
+
+def _handed_over(store: Store) -> list[Metric]:
+    labels = ["destination", "task"]
+    waiting = GaugeMetricFamily("outbox_tasks_waiting", "Handed-over tasks that have not begun.", labels=labels)
+    oldest = GaugeMetricFamily("outbox_tasks_waiting_seconds", "For how long the first of them has.", labels=labels)
+    found: dict[tuple[str, str], tuple[int, float]] = {}
+    for row in store.rows(lost_tasks.by_task(store.tables), {}):
+        name = row.destination if row.destination in store.settings.destinations else OTHERS
+        count, age = found.get((name, row.task), (0, 0.0))
+        found[name, row.task] = count + row.count, max(age, row.oldest)
+    for key, (count, age) in found.items():
+        waiting.add_metric(key, count)
+        oldest.add_metric(key, age)
+    return [waiting, oldest]
 
 
 def _by_name(destinations: Destinations, configured: Sequence[str]) -> dict[str, list[DestinationStatus]]:

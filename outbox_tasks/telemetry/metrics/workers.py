@@ -64,6 +64,15 @@ class WorkerMetrics:
             "outbox_latency_seconds", "From when a message was due until it was settled as sent.", to,
             buckets=SECONDS, registry=None,
         )  # fmt: skip
+        task = ["task"]
+        self.task_wait = histogram(
+            "outbox_task_wait_seconds", "From when a supervised task was handed over until it began to run.", task,
+            buckets=SECONDS,
+        )  # fmt: skip
+        self.task_run = histogram(
+            "outbox_task_seconds", "How long a supervised task ran, by Celery's state.", [*task, "state"],
+            buckets=SECONDS,
+        )  # fmt: skip
         self.processes = Gauge(
             "outbox_worker_processes", "Processes of the worker that have claimed or sent.",
             registry=None, multiprocess_mode="livesum",
@@ -89,6 +98,7 @@ class WorkerMetrics:
             signals.settled: self._count_settled,
             signals.breaker_opened: self._count_opened,
             signals.key_blocked: self._count_blocked,
+            signals.task_ran: self._count_task,
         }
         for signal, receiver in receivers.items():
             signal.connect(receiver, sender=app, weak=False)
@@ -159,6 +169,11 @@ class WorkerMetrics:
 
     def _count_blocked(self, destination: str, **_: Any) -> None:
         self.blocked.labels(destination).inc()
+
+    def _count_task(self, task: str, state: str, waited: float | None, seconds: float, **_: Any) -> None:
+        if waited is not None:
+            self.task_wait.labels(task).observe(waited)
+        self.task_run.labels(task, state or "none").observe(seconds)
 
     def _code_label(self, destination: str, code: str) -> str:
         known, code = self._codes.setdefault(destination, set()), code[:60]
