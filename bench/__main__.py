@@ -20,7 +20,7 @@ QUICK = {
     "fairness": ["--seconds", "5"],
     "operate": ["--archived", "20000", "--pending", "5000"],
     "retention": ["--rows", "20000", "--seconds", "4"],
-    "supervised": ["--rounds", "1", "--messages", "500"],
+    "supervised": ["--rounds", "1", "--messages", "500", "--tasks", "60"],
     "destinations": ["redis+stream", "--seconds", "0.5"],
 }
 """The options of a trial of all benches: its figures say nothing."""

@@ -3,6 +3,12 @@
 *Cost*: two solo workers, no task events, log level WARNING; tasks that do nothing wait in the queue of stopped workers,
 which then continue. CPU is that of the workers and the servers. *supervised*: the relay has handed the tasks over, and
 each row is in the archive in the end. *not supervised*: plain tasks of an app that supervises others.
+
+*Faults*: tasks of six shapes (quick, long, retrying, failing, a chain of three, killing its worker) on a prefork and a
+threads worker. Meanwhile, every three seconds in turn, their Redis is flushed, their Redis is killed, a child of the
+pool is killed, a worker is killed, or a worker is stopped for twice the lease. The visibility timeout is six seconds:
+deliveries repeat. Workers that die are started again. Supervised tasks complete in the transaction of their effect.
+*no trace*: no effect, and no dead letter. *at the same time*: two runs of one task overlapped.
 """
 
 from __future__ import annotations
@@ -23,9 +29,11 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from bench.report import Figures, Say, bench, spread
+from bench.supervised_faults import Faults
 from outbox_tasks.broker.broker import batch
 from outbox_tasks.local.bench import WORKERS, Bench, running
 from outbox_tasks.local.processes import Child
+from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
@@ -96,8 +104,30 @@ class Cost(Bench):
 @bench
 @click.option("--rounds", default=5, show_default=True, help="Of the cost: how often each takes its turn.")
 @click.option("--messages", default=5_000, show_default=True, help="Of the cost: tasks of a turn.")
-def main(say: Say, rounds: int, messages: int) -> list[Figures]:
+@click.option("--tasks", default=2_000, show_default=True, help="Of the faults.")
+@click.option("--only", type=click.Choice(["cost", "faults"]), help="Not both.")
+@click.option("--seed", default=1, show_default=True, help="Of the faults.")
+def main(say: Say, rounds: int, messages: int, tasks: int, only: str | None, seed: int) -> list[Figures]:
     """Supervised tasks beside plain Celery's."""
+    figures = [] if only == "faults" else _cost(say, rounds, messages)
+    return figures if only == "cost" else [*figures, _faults(say, tasks, seed)]
+
+
+def _faults(say: Say, tasks: int, seed: int) -> Figures:
+    figures = {}
+    for late in (False, True):
+        for supervises in (True, False):
+            name = f"{'supervised' if supervises else 'plain Celery'}{', acks_late' if late else ''}"
+            say(f"faults: {name}")
+            with running(Faults) as run, EmbeddedValkey() as broker:
+                figures[name] = run.run(broker, tasks, supervises=supervises, late=late, seed=seed)
+    columns = next(iter(figures.values()))
+    return Figures(
+        "found", {column: {name: each.get(column, 0) for name, each in figures.items()} for column in columns}
+    )
+
+
+def _cost(say: Say, rounds: int, messages: int) -> list[Figures]:
     ways = {
         PLAIN: lambda run: run.plain(messages),
         UNSUPERVISED: lambda run: run.plain(messages, supervises=True),
