@@ -166,7 +166,7 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
             begun=false(),
             handed_at=null(),
             attempts=case((not_started, m.c.attempts - 1), else_=m.c.attempts),
-            outages=case((not_started, m.c.outages + 1), else_=m.c.outages),
+            outages=case((not_started, m.c.outages - 1), else_=m.c.outages),
             status=case((spent, literal(DEAD)), else_=literal(PENDING)),
             dead_at=case((spent, func.clock_timestamp())),
             **_causes(m, picked),
@@ -212,20 +212,22 @@ def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
         (unsettled, literal(UNSETTLED)),
         (lost, literal(WORKER_LOST)),
         (too_old, literal("too_old")),
-        (not_started, literal(NOT_STARTED)),
         (spent, known),
     ]
     fate = case((spent, literal(DEAD)), else_=literal("claimed again"))
-    said = case(*code, (expired, literal("lease_expired")))
+    unused = case((not_started, literal(NOT_STARTED)), else_=literal("lease_expired"))
+    said = case(*code, (expired, unused))
     entry = noted(m, fate, attempt=picked.c.attempts, code=said, by=picked.c.locked_by)
-    kept = (expired, func.coalesce(m.c.last_error_code, literal("lease_expired")))
     return {
-        "last_error_code": case(*code, kept, else_=m.c.last_error_code),
+        # An earlier error stays: it may be the cause of a repetition, and these two are not.
+        "last_error_code": case(
+            *code, (expired, func.coalesce(m.c.last_error_code, unused)), else_=m.c.last_error_code
+        ),
         "last_error": case(
             (unsettled, begun_by),
             (lost, ran_on),
             (too_old, aged),
-            (not_started, literal(UNHEARD)),
+            (not_started, func.coalesce(m.c.last_error, literal(UNHEARD))),
             (expired, func.coalesce(m.c.last_error, waited)),
             else_=m.c.last_error,
         ),

@@ -58,7 +58,7 @@ def handed_over(t: Tables) -> Select[Any]:
     return (
         select(asked.c.destination, named, func.count().label("count"))
         .add_columns(func.count().filter(some.c.ending).label("ending"), func.now().label("now"))
-        .add_columns(func.count().filter(some.c.outages > literal_column("0")).label("again"))
+        .add_columns(func.count().filter(some.c.outages < literal_column("0")).label("again"))
         .add_columns(elapsed(func.min(some.c.handed_at), func.now()).label("oldest"))
         .select_from(asked.join(some, true()))
         .group_by(asked.c.destination, named)
@@ -85,7 +85,7 @@ def end_waits(t: Tables) -> Update:
     that it was sent again, so that a mistake does not repeat itself quickly).
     """
     m, queue = t.messages, bindparam("queue", type_=Text)
-    sure = bindparam("sure", type_=Float) * func.power(2, func.least(m.c.outages, DOUBLINGS)) * SECOND
+    sure = bindparam("sure", type_=Float) * func.power(2, func.least(-m.c.outages, DOUBLINGS)) * SECOND
     theirs = func.coalesce(_queue(m), bindparam("made", type_=Text)) == queue
     rules = (
         m.c.locked_until > func.now(),

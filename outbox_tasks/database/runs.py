@@ -22,6 +22,7 @@ from sqlalchemy import (
     exists,
     false,
     func,
+    literal,
     literal_column,
     null,
     select,
@@ -38,6 +39,9 @@ from outbox_tasks.database.schema import DEAD, Tables, function
 from outbox_tasks.database.states import state_of
 from outbox_tasks.database.write import publish
 from outbox_tasks.model import TASK_HEADER
+
+REQUEUED = "requeued"
+"""The code of a task whose run ended with its copy back in the queue: it began, so it may run twice."""
 
 
 def begin_run(t: Tables) -> ReturningUpdate[Any]:
@@ -180,6 +184,9 @@ def requeue_run(t: Tables) -> ReturningUpdate[Any]:
             begun=false(),
             handed_at=func.clock_timestamp(),
             locked_until=func.clock_timestamp() + run.c.within * SECOND,
+            last_error_code=REQUEUED,
+            last_error=literal("its worker put it back into the queue"),
+            history=noted(m, REQUEUED, attempt=m.c.attempts, by=m.c.locked_by),
         )
         .returning(cast(m.c.id, Text).label("id"))
     )

@@ -153,6 +153,7 @@ def tables(schema: str | None = None) -> Tables:
         Column("lease", Uuid),
         Column("begun", Boolean, nullable=False, server_default="false"),
         Column("dead_at", DateTime(True)),
+        # How many in a row; below 0: how often in a row a task was handed over and no worker began it.
         Column("outages", Integer, nullable=False, server_default="0"),
         Column("deliver_at", DateTime(True)),
         Column("latest", Boolean, nullable=False, server_default="false"),

@@ -47,7 +47,7 @@ from outbox_tasks.database.pieces import (
 )
 from outbox_tasks.database.schema import DEAD, PENDING, Tables
 from outbox_tasks.database.slots import freed
-from outbox_tasks.model import FAILED_TOGETHER, NOT_STARTED, UNSETTLED
+from outbox_tasks.model import FAILED_TOGETHER, UNSETTLED
 
 DOUBLINGS = 6
 """How often the wait for a task to begin doubles, at most."""
@@ -77,9 +77,8 @@ def settle_handed(t: Tables) -> Update:
     """
     m = t.messages
     ticket = json_rows("ticket", id=Uuid, attempt=Integer, within=Float)
-    # Earlier outages of the broker say nothing about the task.
-    before = case((m.c.last_error_code == literal(NOT_STARTED), m.c.outages), else_=0)
-    times = func.power(2, func.least(before, DOUBLINGS))
+    not_begun = func.least(m.c.outages, 0)  # earlier outages of the broker say nothing about the task
+    times = func.power(2, func.least(-not_begun, DOUBLINGS))
     return (
         update(m)
         .where(*begun_once(t, ticket), bound_for(t), commit_soon())
@@ -87,7 +86,7 @@ def settle_handed(t: Tables) -> Update:
             begun=false(),
             attempts=ticket.c.attempt,
             handed_at=func.clock_timestamp(),
-            outages=before,
+            outages=not_begun,
             locked_until=func.clock_timestamp() + ticket.c.within * times * SECOND,
         )
         .returning(cast(m.c.id, Text).label("id"))

@@ -55,7 +55,7 @@ class SeenMessage:
     aggregate_id: str | None
     created_at: datetime
     state: str
-    """scheduled, pending, leased, retrying, dead, sent or discarded."""
+    """scheduled, pending, leased, handed over, running, retrying, dead, sent or discarded."""
     attempts: int
     due: datetime | None = None
     """Not to be sent before, by the database's clock. None: it is not to be sent any more."""

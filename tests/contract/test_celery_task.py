@@ -59,7 +59,7 @@ ODD_TASKS = [
     task_message(properties={"serializer": "pickle"}, content_type=""), task_message(content_encoding=None),
     task_message(content_type="application/x-python-serialize", content_encoding="binary"),
     task_message(content_type="application/x-yaml"), task_message(headers={"compression": "odd"}),
-    task_message(headers={"compression": 5}),
+    task_message(headers={"compression": 5}), task_message(confirm="yes"), task_message(confirm=None),
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ WITH found AS (
     AND NOT outbox_messages.begun
     AND outbox_messages.destination = %(target)s::VARCHAR
     AND outbox_messages.locked_until > now()
-    AND outbox_messages.handed_at < %(before)s::TIMESTAMP WITH TIME ZONE - %(sure)s * power(%(power_1)s::INTEGER, least(outbox_messages.outages, %(least_1)s::INTEGER)) * interval '1 second'
+    AND outbox_messages.handed_at < %(before)s::TIMESTAMP WITH TIME ZONE - %(sure)s * power(%(power_1)s::INTEGER, least(-outbox_messages.outages, %(least_1)s::INTEGER)) * interval '1 second'
     AND CASE
       WHEN (CAST(%(queue)s::VARCHAR AS TEXT) IS NULL) THEN true
       ELSE coalesce(CASE WHEN (CAST((outbox_messages.headers ->> 'celery-message') AS JSON) IS NOT NULL) THEN coalesce(CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{declare,0,queue,name}', CASE WHEN ((CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{exchange}') = '') THEN CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{routing_key}' END, '') END, %(made)s::VARCHAR) = %(queue)s::VARCHAR END

@@ -1,5 +1,5 @@
 SELECT asked.destination, CASE
-    WHEN (coalesce("some".queue, asked.queue) != '') THEN coalesce("some".queue, asked.queue) END AS queue, count(*) AS count, count(*) FILTER (WHERE "some".ending) AS ending, now() AS now, count(*) FILTER (WHERE "some".outages > 0) AS again, greatest(least(date_part('epoch', now()) - date_part('epoch', min("some".handed_at)), 1e10), -1e10) AS oldest
+    WHEN (coalesce("some".queue, asked.queue) != '') THEN coalesce("some".queue, asked.queue) END AS queue, count(*) AS count, count(*) FILTER (WHERE "some".ending) AS ending, now() AS now, count(*) FILTER (WHERE "some".outages < 0) AS again, greatest(least(date_part('epoch', now()) - date_part('epoch', min("some".handed_at)), 1e10), -1e10) AS oldest
 FROM json_to_recordset(CAST(%(asked)s::VARCHAR AS JSON)) AS asked(destination TEXT, queue TEXT)
 JOIN LATERAL (
   SELECT CASE

@@ -40,7 +40,7 @@ def test_tasks_that_wait_for_long(settings: MakeSettings, rows: Rows) -> None:
     hand_over(rows, 60)
     hand_over(rows, 900, begun=True)  # it runs
     assert found(shop, *CODES) == {}
-    hand_over(rows, 900, outages=1)
+    hand_over(rows, 900, outages=-1)
     wait = found(shop, *CODES)["tasks_wait"]
     assert "2 tasks of shop wait in the queue shop; the first has waited for 15 min" in wait.fact
     assert "1 of them was sent again" in wait.fact

@@ -7,7 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.model import runs
 from tests.model.base import Kind, Step
+from tests.model.run_search import RunSearch
 from tests.model.search import Found
 from tests.model.space import Space
 from tests.model.state import Row, Rows
@@ -52,6 +54,29 @@ def state_of(row: Row) -> str:
         return PLACES.get(row.place, row.place)
     name = "begun" if row.begun else "leased" if row.leased else "pending" if row.due else "waiting"
     return f"{name}, run out" if row.leased and row.due else name
+
+
+def run_edges(search: RunSearch) -> Edges:
+    """The same of a search of the runs."""
+    found: Edges = defaultdict(dict)
+    for (what, kind), changes in search.edges.items():
+        told = what.removesuffix(", and the broker delivers the copy again").format("a task")
+        for before, after in changes:
+            found[told, kind][run_state_of(before), run_state_of(after)] = None
+    return found
+
+
+def run_state_of(row: runs.Row) -> str:
+    """As docs/architecture.md calls it."""
+    if row.place != "pending":
+        return "archived" if row.place in runs.OVER else row.place
+    if row.handed:
+        name = "running" if row.begun else "handed over"
+    elif row.lease:
+        name = "begun" if row.begun else "leased"
+    else:
+        return "pending" if row.due else "waiting"
+    return f"{name}, run out" if row.due else name
 
 
 def variant_line(name: str, found: Found) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model import page
+from tests.model import page, planted_runs
 from tests.model.base import Variant
 from tests.model.planted import PLANTED, Bug
 from tests.model.protocol import Protocol
+from tests.model.run_search import RunSearch
+from tests.model.runs import Limits, Runs
 from tests.model.search import Search, search
-from tests.model.variants import SEARCHED
+from tests.model.variants import RUNS, SEARCHED
 
 steps: page.Edges = {}
 """What the searches of this run have met, for the last test."""
+run_steps: page.Edges = {}
 searched: set[str] = set()
 
 
@@ -38,12 +41,36 @@ def test_a_planted_bug_is_found(bug: Bug, variant: Variant, promise: str) -> Non
     assert line in page.PAGE.read_text(encoding="utf-8").splitlines(), REMEDY
 
 
+@pytest.mark.parametrize("limits", RUNS, ids=[limits.name for limits in RUNS])
+def test_every_promise_of_a_run_holds_in_every_state(limits: Limits) -> None:
+    run = RunSearch(Runs(limits))
+    found = run.run()
+    assert found.broken is None, f"\n{found}"
+    assert page.variant_line(limits.name, found) in page.PAGE.read_text(encoding="utf-8").splitlines(), REMEDY
+    for step, changes in page.run_edges(run).items():
+        run_steps.setdefault(step, {}).update(changes)
+    searched.add(limits.name)
+
+
+@pytest.mark.parametrize(
+    ("bug", "limits", "promise"),
+    planted_runs.PLANTED.values(),
+    ids=[bug.__name__ for bug, *_ in planted_runs.PLANTED.values()],
+)
+def test_a_bug_planted_in_a_run_is_found(bug: planted_runs.Bug, limits: Limits, promise: str) -> None:
+    found = RunSearch(bug(limits)).run()
+    assert found.broken == promise, f"\n{found}"
+    line = page.bug_line(next(name for name, planted in planted_runs.PLANTED.items() if planted[0] is bug), found)
+    assert line in page.PAGE.read_text(encoding="utf-8").splitlines(), REMEDY
+
+
 def test_the_page_has_every_transition() -> None:
-    if len(searched) < len(SEARCHED):
+    if len(searched) < len(SEARCHED) + len(RUNS):
         pytest.skip("only a run of all searches knows all transitions")
     shown = page.PAGE.read_text(encoding="utf-8")
-    part = shown.partition("<!-- steps:")[2].partition("<!-- end -->")[0].splitlines()
-    assert part[3:] == page.step_lines(steps), REMEDY
+    for part, found in (("steps", steps), ("runs", run_steps)):
+        lines = shown.partition(f"<!-- {part}:")[2].partition("<!-- end -->")[0].splitlines()
+        assert lines[3:] == page.step_lines(found), REMEDY
 
 
 REMEDY = "docs/model.md is not of this protocol: run python -m tests.model --page"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.model.base import Variant
 from tests.model.planted import KeepsTasks
 from tests.model.protocol import Protocol
+from tests.model.runs import Limits
 
 SEARCHED: list[tuple[type[Protocol], Variant]] = [
     (Protocol, Variant("two messages of a key", keyed=True, people=False)),
@@ -35,3 +36,15 @@ BIG: list[tuple[type[Protocol], Variant]] = [
     (KeepsTasks, Variant("one message, no task forgotten, outages", direct=True, messages=1)),
 ]
 """Some ten million states: five minutes, and 2 GB of memory."""
+
+RUNS = [
+    Limits("a supervised task, and people"),
+    Limits("two supervised tasks of a key", messages=2, max_attempts=1, relays=1, people=False),
+]
+"""Of the runs, for the tests: a hundred thousand states, in ten seconds of one core."""
+
+BIG_RUNS = [
+    Limits("a supervised task, three attempts", max_attempts=3, people=False),
+    Limits("two supervised tasks of a key, two senders", messages=2, max_attempts=1, people=False),
+]
+"""As many again."""
