@@ -19,6 +19,8 @@ CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK = "outbox_tasks.claim", "outbox_tasks.pu
 BUNDLE_TASK = "outbox_tasks.bundle"
 """Carries several publish tasks in one broker message. People see these tasks, not the bundle."""
 
+TASKS = (CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK, BUNDLE_TASK)
+
 BY_BEAT = "outbox_beat"
 """The header of a claim that beat has sent. A nudge's has none."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from celery import signals
 
+from outbox_tasks.broker.names import TASKS
 from outbox_tasks.running.run import Copy, current, replacing
 from outbox_tasks.running.supervisor import Supervisor
 from outbox_tasks.wire.celery_message import RUN
@@ -23,7 +24,7 @@ def hook(supervisor: Supervisor) -> None:
     wrap()
     for task in supervisor.app.tasks.values():
         kind = type(task)
-        if "_outbox_hooked" not in vars(kind):
+        if task.name not in TASKS and "_outbox_hooked" not in vars(kind):
             kind._outbox_hooked = True
             _hook_class(kind, supervisor)
     signals.task_postrun.connect(_end, weak=False)

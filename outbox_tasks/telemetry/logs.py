@@ -22,14 +22,12 @@ from celery.app.log import Logging
 from celery.utils.log import ColorFormatter
 
 from outbox_tasks.broker.celery_internals import replace_safe_say
-from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK
+from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, TASKS
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.redaction import without_secrets
 from outbox_tasks.text import printable
 
 log = logging.getLogger("outbox_tasks.publish")
-
-TASKS = (CLAIM_TASK, BUNDLE_TASK, MAINTAIN_TASK, PUBLISH_TASK)
 
 CLIENTS = ("aiobotocore", "azure", "boto3", "botocore", "httpcore", "httpx", "s3transfer", "urllib3")
 """Loggers of the destinations' clients that write URLs, headers and bodies at INFO or DEBUG."""

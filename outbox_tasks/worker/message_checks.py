@@ -18,13 +18,11 @@ from typing import Any
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from outbox_tasks.broker.celery_internals import wrap_redis_read, wrap_task_handler
-from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES, WAIT
+from outbox_tasks.broker.names import BUNDLE_TASK, PUBLISH_TASK, QUEUES, TASKS, WAIT
 from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from outbox_tasks.worker.resources import ConsumerStep
 
 log = logging.getLogger(__name__)
-
-TASKS = (CLAIM_TASK, PUBLISH_TASK, BUNDLE_TASK, MAINTAIN_TASK)
 
 MALFORMED = (
     ContentDisallowed, DecodeError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError,

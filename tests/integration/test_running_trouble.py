@@ -16,6 +16,7 @@ from celery import Celery
 from sqlalchemy import Engine, text
 
 from outbox_tasks import Outbox
+from outbox_tasks.database.schema import VERSION
 from outbox_tasks.running import supervisor
 from tests.conftest import Rows, eventually
 from tests.integration.running import Call, Worker, app, call, outbox, worker
@@ -142,10 +143,10 @@ def test_tables_of_an_older_release_are_named_at_the_start_and_run_nothing(
 ) -> None:
     id = call(1)
     copy = worker.copy(id)
-    execute(engine, f"DELETE FROM {schema}.outbox_versions WHERE version = 8")
+    execute(engine, f"DELETE FROM {schema}.outbox_versions WHERE version = {VERSION}")
     execute(engine, f"ALTER TABLE {schema}.outbox_messages DROP COLUMN handed_at CASCADE")
     worker.supervisor.check()
-    assert "The outbox tables have version 7" in caplog.text
+    assert f"The outbox tables have version {VERSION - 1}" in caplog.text
     worker.trace(copy)
     assert app.seen == []
     assert len(queue()) == 1
