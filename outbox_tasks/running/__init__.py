@@ -11,7 +11,6 @@ from typing import Any
 
 from celery import Celery, signals
 
-from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.running.hooks import hook
 from outbox_tasks.running.supervisor import Supervisor
 from outbox_tasks.running.watch import Watch
@@ -33,12 +32,9 @@ def supervise(app: Celery, settings: Settings) -> Supervisor:
 
     def prepare(sender: Any = None, **_: Any) -> None:
         if sender.app is app:
-            try:
-                supervisor.check()
-            except ConfigurationError as error:
-                raise SystemExit(f"outbox_tasks: {error}") from None
             hook(supervisor)
-            watch.listen()
+            if supervisor.check():
+                watch.listen()
 
     def close(**_: Any) -> None:
         supervisor.close()

@@ -15,7 +15,7 @@ from uuid import uuid4
 from celery import Celery, states
 from celery.exceptions import Ignore, MaxRetriesExceededError
 
-from outbox_tasks.errors import DatabaseUnavailable, OutboxError, SchemaMissing
+from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import without_secrets
 from outbox_tasks.relay.store import Store
@@ -38,11 +38,13 @@ WAITS = (0.1, 0.3, 0.6, 1.0)
 BEGIN_PATIENCE, END_PATIENCE = 3.0, 15.0
 """Seconds to try for. A task that could not begin goes back to the broker; one that could not end must run again."""
 
+CANNOT = "this worker can't run supervised tasks, and puts them off: %s"
+
 PUT_OFF = 10.0
 """Seconds after which a task that could not begin is tried again."""
 
-AWAY = (DatabaseUnavailable, SchemaMissing)
-"""Also: no rights, and an older schema. Both can be mended while the worker runs."""
+AWAY = (DatabaseUnavailable, SchemaMissing, ConfigurationError)
+"""Also: no rights, an older schema, and no database that is configured."""
 
 
 class Supervisor:
@@ -67,9 +69,14 @@ class Supervisor:
         if (opened := self._runs.take()) is not None:
             opened[0].close()
 
-    def check(self) -> None:
-        """Log an error if this worker can't run supervised tasks. It runs its other tasks all the same."""
-        runs = Runs.connect(self.settings)
+    def check(self) -> bool:
+        """Log an error if this worker can't run supervised tasks. It runs its other tasks all the same. False: it has
+        no database, so it can't run them later either."""
+        try:
+            runs = Runs.connect(self.settings)
+        except ConfigurationError as error:
+            log.error(CANNOT, error)
+            return False
         nobody = Run(str(uuid4()), str(uuid4()))
         try:
             Store(runs.engine, self.settings).check_version()
@@ -77,9 +84,10 @@ class Supervisor:
                 use({nobody: 1.0})
             runs.done(nobody)
         except OutboxError as error:
-            log.error("this worker can't run supervised tasks, and puts them off: %s", error)
+            log.error(CANNOT, error)
         finally:
             runs.close()
+        return True
 
     def begin(self, task: Any, copy: Copy) -> None:
         """Begin the run of a copy; `Ignore`, if it is not to run here and now."""

@@ -333,14 +333,12 @@ class TestBroker:
             broker_transport_options=options,
             broker_connection_timeout=9,
         )
-        with Broker(app, settings()).producer() as producer:
-            connection = producer.connection
+        connection = Broker(app, settings()).connection()
         assert options.items() <= connection.transport_options.items()
         assert connection.transport_options["health_check_interval"] == 3
         assert (connection.hostname, connection.alt[1:], connection.connect_timeout) == ("one", ["redis://two:1/0"], 9)
         assert app.conf.broker_transport_options == options
-        with Broker(app, settings(), timeout=1.0).producer() as producer:
-            hurried = producer.connection
+        hurried = Broker(app, settings(), timeout=1.0).connection()
         assert (hurried.transport_options["socket_timeout"], hurried.connect_timeout) == (1.0, 1.0)
         assert hurried.transport_options["global_keyprefix"] == "shop:"
 
