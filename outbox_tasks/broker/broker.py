@@ -149,7 +149,7 @@ class Broker:
 
     def send(self, bundles: Sequence[Bundle]) -> None:
         """Enqueue bundles, all in one batch where the transport has batches."""
-        with self.producer() as producer, batch(producer, 500):
+        with self.producer() as producer, batch(producer, 500) if len(bundles) > 1 else nullcontext():
             for bundle in bundles:
                 self._publish(producer, bundle)
 
