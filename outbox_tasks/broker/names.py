@@ -22,4 +22,7 @@ BUNDLE_TASK = "outbox_tasks.bundle"
 BY_BEAT = "outbox_beat"
 """The header of a claim that beat has sent. A nudge's has none."""
 
+IN_TIME = "outbox_in_time"
+"""The header of a claim that waits until a message is due."""
+
 QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)

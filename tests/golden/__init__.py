@@ -53,6 +53,7 @@ def current() -> dict[str, str]:
         "publish_once": write.publish_once("some_schema"),
         "cancel": write.cancel("some_schema"),
         "anything_due": due.anything_due(t),
+        "next_due": due.next_due(t),
         "claim": claim.claim(t),
         "horizon": claim_keys.horizon(t),
         "claim_keys": claim_keys.claim_keys(t),
