@@ -50,7 +50,10 @@ def current() -> dict[str, str]:
     past = archive.partition(t, "outbox_archive_20261120")
     made: dict[str, Executable] = {
         "publish": write.publish(t),
-        "publish_one": write.publish_one(t),
+        "publish_one": write.publish_one(t, ["id", "event_type", "destination", "content_type", "payload"]),
+        "publish_one_full": write.publish_one(
+            t, [name for name in [*write.ROW, "payload"] if name not in ("text", "data", "deliver_at")]
+        ),
         "publish_once": write.publish_once("some_schema"),
         "cancel": write.cancel("some_schema"),
         "anything_due": due.anything_due(t),

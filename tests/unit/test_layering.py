@@ -30,5 +30,5 @@ def test_only_the_database_the_migrations_and_the_sessions_execute_sql() -> None
     assert {name for name in found if not name.startswith(("local/", "destinations/", "testing/"))} == {
         "database/connection.py",
         "migrations/__init__.py",
-        "writing/transactions.py",
+        "writing/execution.py",
     }
