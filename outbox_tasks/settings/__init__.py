@@ -160,7 +160,10 @@ class Settings(OperationSettings, BaseSettings):
 
     def route(self, event_type: str) -> Route | None:
         """The first route whose pattern matches an event type."""
-        return next((route for pattern, route in self.routes.items() if fnmatchcase(event_type, pattern)), None)
+        for pattern, route in self.routes.items():
+            if fnmatchcase(event_type, pattern):
+                return route
+        return None
 
     def routed(self, event_type: str) -> list[str]:
         """The destinations of an event type: by route, else the only destination there is. Raises `NoRoute`."""

@@ -60,6 +60,8 @@ class Transaction(ABC):
 
 def transaction(session: object, event_type: str) -> Transaction:
     """The open transaction of a session. Raises `UnsupportedSession`, `UnsupportedDialect` or `NotInTransaction`."""
+    if isinstance(session, Session):  # the most common kind
+        return _OfSession(session, event_type)
     session = unwrapped(session)
     if isinstance(session, Session):
         return _OfSession(session, event_type)

@@ -99,7 +99,7 @@ class Writer:
 
 def _is_ascii(row: Row) -> bool:
     """Whether its texts can be parameters in each client encoding. The payload is bytes then, and JSON is ASCII."""
-    return all(row[name].isascii() for name in TEXTS if name in row)
+    return "".join([row.get(name, "") for name in TEXTS]).isascii()
 
 
 def _parameters(row: Row) -> dict[str, Any]:
