@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from math import ceil
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_tasks.model import Bundle, Ticket
-from outbox_tasks.relay.claim import SPREAD, WAKING_OF_MANY, bundled
+from outbox_tasks.relay.claim import SPREAD, WAKING_OF_MANY, _wanted, bundled
 from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.settings import Settings
 
@@ -111,6 +113,13 @@ def test_with_many_destinations_each_has_one_bundle() -> None:
     made = Settings(destinations={name: {"url": "a://b"} for name in names})
     rows = [claimed(n, names[n % len(names)]) for n in range(10 * len(names))]
     assert [bundle.destination for bundle in bundled(made, rows, "lease")] == names
+
+
+@pytest.mark.parametrize(("queued", "share"), [(0, 50), (8_000, 20)])
+def test_each_of_many_destinations_has_a_share_worth_a_bundle_if_there_is_room(queued: int, share: int) -> None:
+    made = Settings(destinations={f"to-{n}": {"url": "a://b"} for n in range(100)})
+    store: Any = SimpleNamespace(settings=made)
+    assert _wanted(store, queued) == dict.fromkeys(made.destinations, share)
 
 
 def test_of_many_bundles_with_keys_the_last_and_some_before_it_wake_the_claim() -> None:
