@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,16 @@ import outbox_tasks
 PACKAGE = Path(outbox_tasks.__file__).parent
 
 
+@pytest.fixture
+def loggers() -> Iterator[None]:
+    """import-linter switches off all that it does not know."""
+    yield
+    for logger in logging.Logger.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger):
+            logger.disabled = False
+
+
+@pytest.mark.usefixtures("loggers")
 def test_imports_go_down_the_floors(capsys: pytest.CaptureFixture[str]) -> None:
     config = PACKAGE.parent / "pyproject.toml"
     status = lint_imports(config_filename=str(config), cache_dir=None)
