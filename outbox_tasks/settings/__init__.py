@@ -197,6 +197,12 @@ class Settings(OperationSettings, BaseSettings):
         at_once = size > 1 and self.destinations[destination].scheme.endswith("+stream")
         return min(LARGEST_BUNDLE, RUN * size) if at_once else size
 
+    def flood_bundle_of(self, destination: str) -> int:
+        """Most messages in one bundle to `destination` while more is due than a claim takes. Each bundle costs as much
+        as dozens of its messages. But several destinations share the workers, and would wait for each other's longer
+        sends."""
+        return self.longest_run_of(destination) if len(self.destinations) == 1 else self.bundle_size_of(destination)
+
     def most_sends(self, destination: str, processes: int) -> int | None:
         """How many sends to `destination` may run at once while so many processes publish; None: any number. It leaves
         one process to the other destinations, unless it has a `concurrency` of its own."""
