@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from uuid import uuid4
@@ -19,10 +19,13 @@ ORDERS = {"destinations": {"orders": {"url": "redis+stream://localhost/0/x"}}}
 
 
 @contextmanager
-def outbox(**values: Any) -> Iterator[Settings]:
-    """The settings of a fresh outbox with these values."""
+def outbox(
+    server: Mapping[str, str] | None = None, *, database_url: str | None = None, **values: Any
+) -> Iterator[Settings]:
+    """The settings of a fresh outbox with these values. `server`: settings of the embedded server."""
     with ExitStack() as stack:
-        url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
+        url = database_url or os.environ.get("OUTBOX_DATABASE_URL")
+        url = url or stack.enter_context(EmbeddedPostgres(settings=server or {})).url
         schema = f"outbox_bench_{uuid4().hex[:8]}"
         settings = Settings(**{**ORDERS, "database_url": url, "database_schema": schema, **values})
         with migrating(settings) as connection:

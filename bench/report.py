@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -19,8 +20,8 @@ from bench.machine import Watch, sentence
 from outbox_tasks import __version__
 
 NAMES = (
-    "yardsticks", "latency", "idle", "scale", "claim", "write", "order", "fairness", "operate", "retention",
-    "destinations", "supervised",
+    "yardsticks", "latency", "idle", "write", "order", "claim", "scale", "simulate", "fairness", "operate",
+    "retention", "destinations", "supervised",
 )  # fmt: skip
 """The benches, in the order of the page."""
 
@@ -100,7 +101,7 @@ def bench(function: Callable[..., list[Figures]]) -> click.Command:
 
 def show(report: Report) -> None:
     """For people."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     for figures in report.figures:
         table = Table(caption=figures.note or None, caption_justify="left")
         for number, heading in enumerate((figures.title, *figures.columns)):

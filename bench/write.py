@@ -5,7 +5,9 @@ row and our checks. `a bare INSERT of the message` is the same row in the same t
 `publish` takes beyond that is our own code. CPU is that of this process. The ways take turns, transaction by
 transaction: so the machine's other load slows all of them alike. The servers are embedded ones, unless
 OUTBOX_DATABASE_URL names another database; there the bench keeps to a schema of its own. Brokers in trouble: `dead`
-refuses connections, `silent` accepts them and never answers, `slow` answers after half a second.
+refuses connections, `silent` accepts them and never answers, `slow` answers after half a second. If `txoutbox` is
+installed, its `insert` takes its turns too, on asyncpg, for which it is made; what it adds is counted from the same
+transaction without it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from statistics import median, quantiles
 from typing import Any
 
@@ -41,6 +44,7 @@ BODY = json.dumps(PAYLOAD, ensure_ascii=False, separators=(",", ":")).encode()
 MANY = 10_000
 WARM = 200
 OWN = "nothing else"
+PEER, PEER_OWN = "txoutbox's insert", "nothing else, on asyncpg"
 
 
 def task(number: int) -> None:
@@ -91,28 +95,37 @@ class Writer:
             "delay of a task": lambda session: self.outbox.delay(session, self.task, 42),
         }
 
+    def transactions(self, session: Session) -> dict[str, Callable[[], object]]:
+        """Each way in a transaction of its own."""
+
+        def run(way: Callable[[Session], object]) -> None:
+            with session.begin():
+                session.execute(self.order, {"customer": "Zoë"})
+                way(session)
+
+        return {name: partial(run, way) for name, way in self.ways().items()}
+
     def single(self, rounds: int) -> dict[str, dict[str, float]]:
         """Microseconds of a transaction in each way, and of this thread's CPU."""
-        taken: dict[str, list[float]] = {name: [] for name in self.ways()}
-        cpu: dict[str, list[float]] = {name: [] for name in taken}
-        with Session(self.engine) as session:
+        with Session(self.engine) as session, peer(self.settings) as others:
+            ways = {**self.transactions(session), **others}
+            taken: dict[str, list[float]] = {name: [] for name in ways}
+            cpu: dict[str, list[float]] = {name: [] for name in ways}
             for turn in range(rounds + WARM):
-                for name, way in self.ways().items():
+                for name, way in ways.items():
                     started, began = time.perf_counter(), time.thread_time()
-                    with session.begin():
-                        session.execute(self.order, {"customer": "Zoë"})
-                        way(session)
+                    way()
                     if turn >= WARM:
                         taken[name].append((time.perf_counter() - started) * 1e6)
                         cpu[name].append((time.thread_time() - began) * 1e6)
-        own, own_cpu = median(taken[OWN]), median(cpu[OWN])
         return {
             name: {
                 "µs": round(median(times)),
-                "more µs": round(median(times) - own),
-                "more µs of CPU": round(median(cpu[name]) - own_cpu),
+                "more µs": round(median(times) - median(taken[own])),
+                "more µs of CPU": round(median(cpu[name]) - median(cpu[own])),
             }
             for name, times in taken.items()
+            for own in [PEER_OWN if name in others else OWN]
         }
 
     def many(self) -> dict[str, float]:
@@ -163,6 +176,37 @@ class Writer:
             name: {"p50 ms": round(median(times), 2), "p99 ms": round(quantiles(times, n=100)[98], 2)}
             for name, times in taken.items()
         }
+
+
+@contextmanager
+def peer(settings: Settings) -> Iterator[dict[str, Callable[[], object]]]:
+    """The transactions of txoutbox, if it is installed."""
+    if find_spec("txoutbox") is None:
+        yield {}
+        return
+    import asyncpg
+    from txoutbox.adapters.postgres import PostgresStorage
+
+    loop = asyncio.new_event_loop()
+    connection = loop.run_until_complete(asyncpg.connect(str(settings.database_url)))
+    storage = PostgresStorage(connection, schema=settings.database_schema, table="txoutbox")
+    loop.run_until_complete(storage.create_schema())
+    order = f"INSERT INTO {settings.database_schema}.orders (customer) VALUES ($1)"
+
+    async def run(publish: bool) -> None:
+        async with connection.transaction():
+            await connection.execute(order, "Zoë")
+            if publish:
+                await storage.insert(connection, "order.created", PAYLOAD)
+
+    try:
+        yield {
+            PEER_OWN: lambda: loop.run_until_complete(run(False)),
+            PEER: lambda: loop.run_until_complete(run(True)),
+        }
+    finally:
+        loop.run_until_complete(connection.close())
+        loop.close()
 
 
 @contextmanager

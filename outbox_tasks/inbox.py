@@ -21,9 +21,9 @@ from outbox_tasks.database import inbox
 from outbox_tasks.database.schema import LOST_TABLE, tables, where
 from outbox_tasks.errors import InboxMisused, InvalidMessageId, NotInTransaction, NoTransaction, SchemaMissing
 from outbox_tasks.text import is_text, short
+from outbox_tasks.writing.execution import DjangoConnection
 from outbox_tasks.writing.transactions import (
     AnyAsync,
-    DjangoConnection,
     SyncSession,
     is_awaited,
     is_django,

@@ -87,7 +87,6 @@ class Broker:
             wait = getattr(self.app.conf, "broker_pool_acquire_timeout", None)  # Celery has it since 5.7
             with self._producers.acquire(block=True, timeout=wait) as producer:
                 try:
-                    keep_redis_client(producer.channel)
                     yield producer
                 except self._trouble:
                     # Its other sockets may be dead too, and each would take as long.
@@ -149,7 +148,7 @@ class Broker:
 
     def send(self, bundles: Sequence[Bundle]) -> None:
         """Enqueue bundles, all in one batch where the transport has batches."""
-        with self.producer() as producer, batch(producer, 500):
+        with self.producer() as producer, batch(producer, 500) if len(bundles) > 1 else nullcontext():
             for bundle in bundles:
                 self._publish(producer, bundle)
 
@@ -191,6 +190,7 @@ class Broker:
         """Do what `apply_async` does in the end, without its detours: this runs for every message. The app's
         `task_routes`, `task_protocol` and the like do not apply.
         """
+        keep_redis_client(producer.channel)
         message = self.app.amqp.as_task_v2(task_id, name, arguments, keywords, ignore_result=True, **headers)
         producer.publish(
             message.body,
@@ -260,6 +260,7 @@ def _priority(producer: Producer, lane: int) -> int:
 
 def queue_length(producer: Producer, queue: str) -> int:
     """How many messages wait in a queue."""
+    keep_redis_client(producer.channel)
     length = redis_length(producer.channel, queue)
     if length is not None:
         return length

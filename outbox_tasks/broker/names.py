@@ -24,4 +24,7 @@ TASKS = (CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK, BUNDLE_TASK)
 BY_BEAT = "outbox_beat"
 """The header of a claim that beat has sent. A nudge's has none."""
 
+IN_TIME = "outbox_in_time"
+"""The header of a claim that waits until a message is due."""
+
 QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)

@@ -15,7 +15,7 @@ from outbox_tasks.operating import overview
 from outbox_tasks.text import one_line
 
 COUNTED = 10_000
-"""Messages that wait for a key are counted up to here: see `claim_keys.blocked_keys`."""
+"""Messages that wait for a key are counted up to here: see `held_keys.blocked_keys`."""
 
 
 @click.command()

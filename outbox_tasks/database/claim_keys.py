@@ -6,11 +6,9 @@ a message for later if an open transaction may still commit an earlier one of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     CTE,
     BigInteger,
     Boolean,
@@ -50,9 +48,6 @@ ONE = literal_column("1", Integer)
 
 LAST = literal_column(str(2**63 - 1), BigInteger)
 """No message has a higher number."""
-
-SHARED = ("destination", "key", "ceiling", "oldest")
-"""What the rows of a run have in common."""
 
 LOCKS = table(
     "pg_locks",
@@ -127,11 +122,14 @@ def claim_keys(t: Tables) -> CompoundSelect[Any]:
     m = t.messages
     share = select(json_rows("share", **SHARE)).cte("share")
     head = _heads(t, share)
-    locked = _locked(m, _runs(m, _ready(t, head)))
+    mine = _locked(m, _ready(t, head), "mine", "length", "reach")
+    behind = _locked(m, _followers(m, mine), "behind", "place")
     # A row that could not be locked ends the run: the rows behind it would overtake it.
-    found = func.row_number().over(partition_by=(locked.c.destination, locked.c.key), order_by=locked.c.place)
-    numbered = select(locked, found.label("found")).subquery("numbered")
-    picked = select(numbered).where(numbered.c.found == numbered.c.place).cte("picked")
+    found = func.row_number().over(partition_by=(behind.c.destination, behind.c.key), order_by=behind.c.place)
+    numbered = select(behind, found.label("found")).subquery("numbered")
+    names = [c.name for c in mine.c if c.name not in ("length", "reach")]
+    gapless = select(*(numbered.c[name] for name in names)).where(numbered.c.found == numbered.c.place)
+    picked = union_all(select(*(mine.c[name] for name in names)), gapless).cte("picked")
     newer = m.alias("newer")
     later = (newer.c.destination == m.c.destination, newer.c.key == m.c.key, newer.c.seq > m.c.seq)
     replaced = picked.c.latest & (picked.c.attempts > 0) & exists(select(newer.c.id).where(*later, *is_due(newer)))
@@ -141,50 +139,11 @@ def claim_keys(t: Tables) -> CompoundSelect[Any]:
     return union_all(select(taken), select(*rest).where(~_goes_on(head, head)))
 
 
-def blocked_keys(t: Tables) -> Select[Any]:
-    """The keys that a dead message holds up, the longest first: which message, since when and why, and how many wait
-    behind it, counted up to 10,000. Parameters: blocking (the destinations where dead messages hold up their keys),
-    size."""
-    m = t.messages
-    behind = waiting_behind(t, m).limit(10_000).correlate(m).subquery("behind")
-    count = select(func.count()).select_from(behind).scalar_subquery()
-    found = select(m.c.destination, m.c.key, cast(m.c.id, Text).label("id"), m.c.event_type).add_columns(
-        m.c.dead_at.label("since"), m.c.last_error_code, m.c.last_error, count.label("waiting")
-    )
-    return found.where(*_blocking(t)).order_by(m.c.dead_at).limit(bindparam("size", type_=Integer))
-
-
-def count_blocked_keys(t: Tables) -> Select[Any]:
-    """How many keys a dead message holds up, counted up to `size`. Parameters: as for `blocked_keys`."""
-    found = select(t.messages.c.id).where(*_blocking(t)).limit(bindparam("size", type_=Integer)).subquery("found")
-    return select(func.count()).select_from(found)
-
-
-def waiting_behind(t: Tables, head: FromClause) -> Select[Any]:
-    """The pending messages behind `head` with the same key."""
-    behind = t.messages.alias("waiting")
-    same = (behind.c.destination == head.c.destination, behind.c.key == head.c.key)
-    return select(behind.c.id).where(*same, behind.c.seq > head.c.seq, pending(behind))
-
-
-def _blocking(t: Tables) -> Sequence[ColumnElement[bool]]:
-    """Whether a row is a dead head, and others wait behind it."""
-    m, earlier = t.messages, t.messages.alias("earlier")
-    same = (earlier.c.destination == m.c.destination, earlier.c.key == m.c.key, earlier.c.seq < m.c.seq)
-    return (
-        m.c.status == literal_column("'dead'"),
-        m.c.key.is_not(None),
-        m.c.destination == func.any_(bindparam("blocking", type_=ARRAY(Text))),
-        ~exists(select(earlier.c.id).where(*same)),
-        exists(waiting_behind(t, m)),
-    )
-
-
 def _heads(t: Tables, share: CTE) -> CTE:
     """The first message of each key, in the order of the keys. A dead message is one too where it blocks its key."""
     m = t.messages
     wanted = (m.c.destination == share.c.destination, m.c.seq > share.c.beyond, or_(share.c.blocks, pending(m)))
-    columns = (m.c.key, m.c.seq, m.c.status, m.c.locked_until)
+    columns = (m.c.key, at(m).label("at"), m.c.seq, m.c.status, m.c.locked_until)
     # At the beginning, an empty key counts too: such rows may be left from an older release.
     past = tuple_(func.coalesce(share.c.past, literal_column("''")), case((share.c.past.is_(None), 0), else_=LAST))
     # The index holds only rows with a key. The planner does not see that from a comparison of rows.
@@ -250,46 +209,52 @@ def _ready(t: Tables, head: CTE) -> CTE:
     return select(due, length).where(due.c.seq <= due.c.reach).cte("ready").prefix_with("MATERIALIZED")
 
 
-def _runs(m: Table, ready: CTE) -> CTE:
-    """The messages of a key that may go together: the head, and those right behind it up to the first that must wait,
-    or must travel alone, or would make the bundle too large."""
-    now = select(*state(m), m.c.seq, m.c.status, m.c.locked_until, size(m).label("bytes"))
+def _locked(m: Table, chosen: FromClause, name: str, *own: str) -> CTE:
+    """Lock the chosen rows and read them again. Rows that are not due any more, or that others lock, are left out."""
     row = (
-        now.where(m.c.destination == ready.c.destination, m.c.key == ready.c.key, m.c.seq >= ready.c.seq)
-        .order_by(m.c.key, m.c.seq)
-        .limit(ready.c.length)
-        .correlate(ready)
-        .subquery("next")
-    )
-    # A message that a newer one may replace ends the run.
-    replaceable = and_(row.c.latest, row.c.attempts > 0)
-    fit = and_(*is_due(row), row.c.seq <= ready.c.reach, ~replaceable, ~is_alone(row), ~is_spent(row, ready))
-    by_seq: dict[str, Any] = {"order_by": row.c.seq}
-    placed = (
-        select(row.c.at, func.row_number().over(**by_seq).label("place"))
-        .add_columns(func.bool_and(fit).over(**by_seq).label("fits"))
-        .add_columns(func.sum(row.c.bytes).over(**by_seq).label("bytes"))
-        .correlate(ready)
-        .lateral("placed")
-    )
-    together = and_(placed.c.fits, placed.c.bytes <= literal_column(str(BUNDLE_BYTES)))
-    run = select(placed.c.at, placed.c.place, *(ready.c[name] for name in SHARED)).select_from(
-        ready.join(placed, true())
-    )
-    return run.where(or_(placed.c.place == literal_column("1"), together)).cte("run").prefix_with("MATERIALIZED")
-
-
-def _locked(m: Table, run: CTE) -> CTE:
-    """Lock the rows and read them again. Rows that are not due any more, or that others lock, are left out."""
-    row = (
-        select(*state(m))
-        .where(at(m) == run.c.at, *is_due(m))
-        .correlate(run)
+        select(*state(m), size(m).label("bytes"))
+        .where(at(m) == chosen.c.at, *is_due(m))
+        .correlate(chosen)
         .with_for_update(skip_locked=True)
         .lateral("row")
     )
-    found = select(row, run.c.place, *(run.c[name] for name in SHARED)).select_from(run.join(row, true()))
-    return found.cte("locked").prefix_with("MATERIALIZED")
+    columns = ("destination", "key", "seq", "ceiling", "oldest", *own)
+    found = select(row, *(chosen.c[column_name] for column_name in columns)).select_from(chosen.join(row, true()))
+    return found.cte(name).prefix_with("MATERIALIZED")
+
+
+def _followers(m: Table, mine: CTE) -> CTE:
+    """The messages right behind a head that may go with it: up to the first that must wait, or must travel alone, or
+    would make the bundle too large."""
+    now = select(*state(m), m.c.seq, m.c.status, m.c.locked_until, size(m).label("bytes"))
+    behind = (
+        now.where(m.c.destination == mine.c.destination, m.c.key == mine.c.key, m.c.seq > mine.c.seq)
+        .order_by(m.c.key, m.c.seq)
+        .limit(mine.c.length - 1)
+        .correlate(mine)
+        .subquery("next")
+    )
+    fit = and_(
+        *is_due(behind), ~_tried(behind), behind.c.seq <= mine.c.reach, ~is_alone(behind), ~is_spent(behind, mine)
+    )
+    by_seq: dict[str, Any] = {"order_by": behind.c.seq}
+    placed = (
+        select(behind.c.at, behind.c.seq, func.row_number().over(**by_seq).label("place"))
+        .add_columns(func.bool_and(fit).over(**by_seq).label("fits"))
+        .add_columns(func.sum(behind.c.bytes).over(**by_seq).label("bytes"))
+        .correlate(mine)
+        .lateral("placed")
+    )
+    columns = (mine.c.destination, mine.c.key, mine.c.ceiling, mine.c.oldest)
+    together = (mine.c.length > 1, ~is_alone(mine), ~_tried(mine), ~is_spent(mine, mine), placed.c.fits)
+    light = mine.c.bytes + placed.c.bytes <= literal_column(str(BUNDLE_BYTES))
+    run = select(placed, *columns).select_from(mine.join(placed, true())).where(*together, light)
+    return run.cte("run").prefix_with("MATERIALIZED")
+
+
+def _tried(m: FromClause) -> ColumnElement[bool]:
+    """Whether a newer message may replace this one. Then its run ends here."""
+    return and_(m.c.latest, m.c.attempts > 0)
 
 
 def _key_class(t: Tables, head: FromClause) -> ColumnElement[int]:

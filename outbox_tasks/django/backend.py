@@ -37,7 +37,7 @@ from outbox_tasks.operating.messages.find_statements import everything
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import capturing
-from outbox_tasks.writing.transactions import read
+from outbox_tasks.writing.execution import read_in_django
 from outbox_tasks.writing.transactions import transaction as open_transaction
 
 APP = "outbox_tasks.django"
@@ -108,7 +108,7 @@ class TasksBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """The result of a task of this backend, as its row says. Raises `TaskResultDoesNotExist`."""
         try:
-            rows = read(connections[self._database], self._everything, {"id": str(UUID(str(result_id)))})
+            rows = read_in_django(connections[self._database], self._everything, {"id": str(UUID(str(result_id)))})
             row = latest(rows)
             call = Call.of(row)
         except (ValueError, NotOfDjango):

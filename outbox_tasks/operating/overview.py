@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from outbox_tasks.database import activity, breaker, claim_keys, slots
+from outbox_tasks.database import activity, breaker, held_keys, slots
 from outbox_tasks.database.connection import Database
 from outbox_tasks.database.schema import Tables
 from outbox_tasks.operating import counts
@@ -173,13 +173,13 @@ def archived(store: Store, bound: int = BOUND) -> tuple[int, bool]:
 
 
 def blocked_keys(store: Store, size: int) -> list[Any]:
-    """The keys that a dead message holds up: see `claim_keys.blocked_keys`."""
-    return list(store.rows(claim_keys.blocked_keys(store.tables), {"blocking": _blocking(store), "size": size}))
+    """The keys that a dead message holds up: see `held_keys.blocked_keys`."""
+    return list(store.rows(held_keys.blocked_keys(store.tables), {"blocking": _blocking(store), "size": size}))
 
 
 def count_blocked_keys(store: Store, size: int) -> int:
     """How many keys a dead message holds up, counted up to `size`."""
-    counted = claim_keys.count_blocked_keys(store.tables)
+    counted = held_keys.count_blocked_keys(store.tables)
     return int(store.rows(counted, {"blocking": _blocking(store), "size": size})[0][0])
 
 

@@ -204,7 +204,11 @@ def bundled(
         most = settings.bundle_size_of(destination)
         much = destination in flooding or len(due) > max(most, GATHERED)
         lane = 2 - priority if much or priority < 0 else 0
-        packed = list(_packed(due, min(most, ceil(len(due) / spread)), most))
+        size = min(most, ceil(len(due) / spread))
+        if destination in flooding:
+            most = settings.flood_bundle_of(destination)
+            size = min(most, max(size, len(due) // SPREAD))
+        packed = list(_packed(due, size, most))
         # When these have arrived, the next messages of their keys are due. Nobody else wakes the claim then.
         keyed = [n for n, some in enumerate(packed) if any(row.key is not None for row in some)]
         waking = {*keyed[:: -WAKING_OF_MANY if much else -1]}

@@ -160,7 +160,10 @@ class Settings(OperationSettings, BaseSettings):
 
     def route(self, event_type: str) -> Route | None:
         """The first route whose pattern matches an event type."""
-        return next((route for pattern, route in self.routes.items() if fnmatchcase(event_type, pattern)), None)
+        for pattern, route in self.routes.items():
+            if fnmatchcase(event_type, pattern):
+                return route
+        return None
 
     def routed(self, event_type: str) -> list[str]:
         """The destinations of an event type: by route, else the only destination there is. Raises `NoRoute`."""
@@ -194,6 +197,12 @@ class Settings(OperationSettings, BaseSettings):
         size = 1 if self.destinations[destination].supervised else self.bundle_size_of(destination)
         at_once = size > 1 and self.destinations[destination].scheme.endswith("+stream")
         return min(LARGEST_BUNDLE, RUN * size) if at_once else size
+
+    def flood_bundle_of(self, destination: str) -> int:
+        """Most messages in one bundle to `destination` while more is due than a claim takes. Each bundle costs as much
+        as dozens of its messages. But several destinations share the workers, and would wait for each other's longer
+        sends."""
+        return self.longest_run_of(destination) if len(self.destinations) == 1 else self.bundle_size_of(destination)
 
     def most_sends(self, destination: str, processes: int) -> int | None:
         """How many sends to `destination` may run at once while so many processes publish; None: any number. It leaves

@@ -7,7 +7,7 @@ import time
 from typing import Any
 from uuid import uuid4
 
-from outbox_tasks.broker.names import BY_BEAT
+from outbox_tasks.broker.names import BY_BEAT, IN_TIME
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.worker.base_task import RelayTask
 from outbox_tasks.worker.resources import Resources
@@ -21,6 +21,9 @@ its run shows that beat and the claim worker are alive."""
 BLIND = 30.0
 """Seconds for which beat sends each claim without asking, after the database did not answer: each try takes long."""
 
+LEAST_WAIT = 0.05
+"""Seconds between two claims for messages that were published to be due later: those in between share the second."""
+
 WITHOUT_ASKING = "beat sends each claim without asking whether anything is due: %s"
 
 
@@ -32,6 +35,7 @@ class ClaimTask(RelayTask):
     resources: Resources
     _sent = float("-inf")
     _blind_until = 0.0
+    _returns_at = 0.0
 
     def apply_async(self, *arguments: Any, **options: Any) -> Any:
         """Send it, unless beat asks for it and nothing is due."""
@@ -40,6 +44,18 @@ class ClaimTask(RelayTask):
         result = super().apply_async(*arguments, **options)
         self._sent = time.monotonic()
         return result
+
+    def return_in_time(self) -> None:
+        """After a claim of beat's, or of this: send the next one for the moment when a message is due, if that is
+        before beat's next claim. It waits in the worker."""
+        headers, now = self.request.headers or {}, time.monotonic()
+        if now < self._returns_at or not (headers.get(BY_BEAT) or headers.get(IN_TIME)):
+            return
+        wait = self.resources.store.until_next_due(self.resources.settings.claim_interval)
+        if wait is not None:
+            wait = max(wait, LEAST_WAIT)
+            self._returns_at = now + wait
+            super().apply_async(countdown=wait, headers={IN_TIME: True})
 
     def _is_wanted(self) -> bool:
         now = time.monotonic()

@@ -60,7 +60,9 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_HEA
     names = _destinations(message, settings)
     body, content_type = _serialized(message, settings)
     size = len(body) if isinstance(body, bytes) or body.isascii() else len(body.encode())
-    common: Row = {"event_type": message.event_type, "content_type": content_type, **_due(message)}
+    common: Row = {"event_type": message.event_type, "content_type": content_type}
+    if message.deliver_at is not None or message.delay is not None:
+        common.update(_due(message))
     if isinstance(body, bytes) or "\0" in body:  # PostgreSQL's JSON has no NUL
         common["data"] = b64encode(body if isinstance(body, bytes) else body.encode()).decode()
     else:
@@ -68,7 +70,9 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_HEA
     for field in ("key", "aggregate_type", "aggregate_id"):
         if (value := getattr(message, field)) is not None:
             common[field] = value
-    headers = {**_missing(message, trace), **(message.headers or NO_HEADERS)}
+    headers = dict(message.headers or NO_HEADERS)
+    if trace:
+        headers = {**_missing(message, trace), **headers}
     first = message.id or uuid7()
     if len(names) > 1:
         headers[EVENT_ID] = str(first)
@@ -90,7 +94,7 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_HEA
 
 def _missing(message: Message, trace: Mapping[str, str]) -> Mapping[str, str]:
     """The headers of the trace, unless the message has its own: a consumer could follow either of two."""
-    if trace and message.headers and any(name.lower() == "traceparent" for name in message.headers):
+    if message.headers and any(name.lower() == "traceparent" for name in message.headers):
         return NO_HEADERS
     return trace
 

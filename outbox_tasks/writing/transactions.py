@@ -6,32 +6,21 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, Dialect, event
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql import Executable
 
-from outbox_tasks.database.compiled import as_text
 from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.errors import NotInTransaction, UnsupportedSession
 from outbox_tasks.writing.async_session import WAKE, Choose, Insert, chosen_by, defer, write_out, write_out_to
+from outbox_tasks.writing.execution import DjangoConnection, execute, execute_in_django
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-
-
-class DjangoConnection(Protocol):
-    """`django.db.connection`, or one of `django.db.connections`."""
-
-    vendor: str
-    in_atomic_block: bool
-
-    def cursor(self) -> Any: ...
-    def on_commit(self, func: Callable[[], object]) -> None: ...
 
 
 SyncSession: TypeAlias = "Session | scoped_session[Session] | Connection | DjangoConnection"
@@ -41,10 +30,6 @@ AnyAsync: TypeAlias = "AsyncConnection | AsyncSession | async_scoped_session[Asy
 Capturing: TypeAlias = (
     "scoped_session[Session] | async_scoped_session[AsyncSession] | DjangoConnection | Callable[[], AnySession | None]"
 )
-
-
-DJANGO = PGDialect_psycopg()  # type: ignore[no-untyped-call]
-"""The SQL for psycopg 2 and 3, whichever Django uses."""
 
 
 class Transaction(ABC):
@@ -75,6 +60,8 @@ class Transaction(ABC):
 
 def transaction(session: object, event_type: str) -> Transaction:
     """The open transaction of a session. Raises `UnsupportedSession`, `UnsupportedDialect` or `NotInTransaction`."""
+    if isinstance(session, Session):  # the most common kind
+        return _OfSession(session, event_type)
     session = unwrapped(session)
     if isinstance(session, Session):
         return _OfSession(session, event_type)
@@ -224,9 +211,7 @@ class _OfDjango(Transaction):
         self._connection: DjangoConnection = connection
 
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
-        with self._connection.cursor() as cursor:
-            cursor.execute(*_for_driver(statement, DJANGO, parameters))
-            return int(cursor.rowcount)
+        return execute_in_django(self._connection, statement, parameters)
 
     def wake(self, nudge: Callable[..., object]) -> None:
         self._connection.on_commit(nudge)
@@ -244,38 +229,6 @@ def _in_greenlet() -> bool:
     current = greenlet.getcurrent()
     ours = type(current).__module__.startswith("sqlalchemy.")
     return bool(getattr(current, "__sqlalchemy_greenlet_provider__", ours))
-
-
-def execute(connection: Connection, statement: Executable, parameters: dict[str, Any], event_type: str) -> int:
-    """Execute in the connection's transaction; returns how many rows it changed. Raises `NotInTransaction`."""
-    if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
-        raise NotInTransaction(event_type=event_type)  # each statement would commit by itself
-    if "schema_translate_map" in connection.get_execution_options():  # SQLAlchemy applies it as it executes
-        result = connection.execute(statement, parameters)
-    else:
-        result = connection.exec_driver_sql(*_for_driver(statement, connection.dialect, parameters))
-    with result:
-        return result.rowcount
-
-
-def read(connection: DjangoConnection, statement: Executable, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a statement, by column, as Django's connection sees them: also what its transaction has written."""
-    check_dialect(connection.vendor)
-    with connection.cursor() as cursor:
-        cursor.execute(*_for_driver(statement, DJANGO, parameters))
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def _for_driver(statement: Executable, dialect: Dialect, parameters: dict[str, Any]) -> tuple[str, Any]:
-    """A statement and its parameters as a driver takes them. To let SQLAlchemy execute the statement itself would take
-    twice the time. Its parameters must be values that every driver can pass: text, bytes, float and bool."""
-    text, names, constants = _as_text(statement, dialect)
-    given = {**constants, **parameters}
-    return text, given if names is None else tuple(given[name] for name in names)
-
-
-_as_text = lru_cache(as_text)
 
 
 _owing: WeakKeyDictionary[Connection, dict[Callable[..., object], None]] = WeakKeyDictionary()

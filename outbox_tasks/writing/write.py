@@ -6,7 +6,7 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from uuid import UUID
 
@@ -26,8 +26,6 @@ CHUNK = 16 * 1024 * 1024
 
 UNIQUE_VIOLATION = "23505"
 
-ABSENT: Row = dict.fromkeys(write.ROW)
-
 TEXTS = ("event_type", "destination", "key", "aggregate_type", "aggregate_id", "content_type")
 
 
@@ -40,7 +38,7 @@ class Writer:
         schema = settings.database_schema
         self._publish = write.publish(tables(schema))
         self._cancel = write.cancel(schema)
-        self._publish_one = write.publish_one(tables(schema))
+        self._publish_one = cache(partial(write.publish_one, tables(schema)))
         self._insert = partial(self._execute, self._publish)
         self._insert_once = partial(self._execute, write.publish_once(schema))
 
@@ -86,7 +84,8 @@ class Writer:
     def _execute(self, statement: Any, execute: Execute, made: list[Row]) -> None:
         try:
             if statement is self._publish and len(made) == 1 and _is_ascii(made[0]):
-                execute(self._publish_one, _parameters(made[0]), self._publish)
+                given = _parameters(made[0])
+                execute(self._publish_one(tuple(given)), given, self._publish)
                 return
             for text in _chunks(made):
                 execute(statement, {"row": text}, self._publish)
@@ -100,15 +99,16 @@ class Writer:
 
 def _is_ascii(row: Row) -> bool:
     """Whether its texts can be parameters in each client encoding. The payload is bytes then, and JSON is ASCII."""
-    return all(row[name].isascii() for name in TEXTS if name in row)
+    return "".join([row.get(name, "") for name in TEXTS]).isascii()
 
 
 def _parameters(row: Row) -> dict[str, Any]:
     """The parameters of `write.publish_one`."""
-    given = {**ABSENT, **row}
-    text, data, headers = given.pop("text"), given.pop("data"), given["headers"]
-    given["payload"] = b64decode(data) if text is None else text.encode()
-    given["headers"] = None if headers is None else json.dumps(headers)
+    given = dict(row)
+    text = given.pop("text", None)
+    given["payload"] = b64decode(given.pop("data")) if text is None else text.encode()
+    if "headers" in given:
+        given["headers"] = json.dumps(given["headers"])
     return given
 
 

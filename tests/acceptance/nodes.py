@@ -8,10 +8,16 @@ fixtures build images and volumes, and `get_running_processes_info` runs a scrip
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal as signals
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,20 +35,78 @@ from outbox_tasks.local.commands import (
 )
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedServer
+from outbox_tasks.local.watcher import WatchedDirectory, end_with_us
 from outbox_tasks.settings import Settings
 from tests.conftest import eventually
 
 ROOT = Path(__file__).parents[2]
 
-START_TIMEOUT = 60.0
+START_TIMEOUT, STOP_TIMEOUT = 60.0, 20.0
+
+PLAIN = [sys.executable, "-m", "celery"]
+"""How most commands begin. They are forks of a warm process, but for gevent: that changes what is not imported yet."""
+
+
+class Forked:
+    """A process that the server of `warm` has started, for `Child` in place of a `Popen`."""
+
+    stdin = stdout = None
+
+    def __init__(self, pid: int, code: Path) -> None:
+        self.pid = pid
+        self._code = code
+
+    def poll(self) -> int | None:
+        with suppress(FileNotFoundError):
+            return int(self._code.read_text())
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("celery", timeout or 0)
+            time.sleep(0.005)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class Warm:
+    """The server that forks Celery's processes. It ends with this process."""
+
+    def __init__(self) -> None:
+        self._codes = WatchedDirectory("warm")
+        argv = [sys.executable, "-m", "tests.acceptance.warm", self._codes.name]
+        pipe = subprocess.PIPE
+        self._server = subprocess.Popen(argv, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
+
+    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> Child:
+        """Start `celery` with these arguments."""
+        wanted = {"argv": ["celery", *argv], "env": {**os.environ, **env}, "cwd": str(cwd), "log": str(log)}
+        log.touch(0o600)
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        print(json.dumps(wanted), file=self._server.stdin, flush=True)
+        pid = int(self._server.stdout.readline())
+        forked: Any = Forked(pid, Path(self._codes.name, str(pid)))
+        child = Child(name, tuple(argv), signals.SIGTERM, STOP_TIMEOUT, log, None, forked)
+        child._watcher = end_with_us(pid, "KILL")
+        return child
+
+
+warm = cache(Warm)
 
 
 class Process:
     """A node's container, which here is a child process."""
 
-    def __init__(self, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str], prompt: str) -> None:
+    def __init__(self, name: str, argv: list[str], log: Path, env: Mapping[str, str], prompt: str, fork: bool) -> None:
         self.name = name
-        self.argv = list(argv)
+        self._fork = fork and argv[:3] == PLAIN and "gevent" not in argv
+        self.argv = argv
         self.ready_prompt = prompt
         self._log = log
         self._env = dict(env)
@@ -51,7 +115,10 @@ class Process:
         self.child = self._start()
 
     def _start(self) -> Child:
-        return Child.start(self.name, self.argv, env=self._env, cwd=self._log.parent, log=self._log, stop_timeout=20)
+        where: Any = {"env": self._env, "cwd": self._log.parent, "log": self._log}
+        if self._fork:
+            return warm().start(self.name, self.argv[3:], **where)
+        return Child.start(self.name, self.argv, **where, stop_timeout=STOP_TIMEOUT)
 
     @property
     def id(self) -> str:
@@ -198,12 +265,13 @@ class Server:
 class Relay:
     """Starts processes of a relay with the same settings; all of them end with it."""
 
-    def __init__(self, directory: Path, values: Mapping[str, Any], *paths: Path) -> None:
+    def __init__(self, directory: Path, values: Mapping[str, Any], *paths: Path, fork: bool = True) -> None:
         self.values = dict(values)
         self.settings = Settings(**values)
         self.nodes: list[Worker | Beat] = []
         self._directory = directory
         self.paths = paths
+        self._fork = fork
 
     def env(self, **values: Any) -> dict[str, str]:
         """The settings as a process takes them; None: not set."""
@@ -233,7 +301,7 @@ class Relay:
         return node
 
     def _process(self, name: str, argv: Sequence[str], prompt: str, values: Mapping[str, Any]) -> Process:
-        return Process(name, argv, self._directory / f"{name}.log", self.env(**values), prompt)
+        return Process(name, list(argv), self._directory / f"{name}.log", self.env(**values), prompt, self._fork)
 
     def ready(self) -> Self:
         """Wait until all have started."""

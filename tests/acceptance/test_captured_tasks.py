@@ -134,7 +134,7 @@ def test_a_thousand_calls_of_twenty_shapes_arrive_as_direct_calls_would_have(
     began = time.monotonic()
     with Session(engine) as session, session.begin(), outbox.capture(session):
         call_all(app, now)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < CALLS / 8  # so none of them waited for the broker
     assert len(rows.hot()) == CALLS + CALLS // 20 * 2
 
     broker.start()

@@ -35,7 +35,7 @@ def overlay(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def older(relay: Relay, overlay: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
     """A relay whose processes run on them."""
-    made = Relay(tmp_path_factory.mktemp("relay"), relay.values, overlay, *relay.paths)
+    made = Relay(tmp_path_factory.mktemp("relay"), relay.values, overlay, *relay.paths, fork=False)
     celery = [sys.executable, "-m", "celery", "-A", "outbox_tasks", "worker", "-l", "INFO"]
     made.worker([*celery, "-Q", "outbox.claim,outbox.maintain", "-P", "solo", "-n", "claim@%h"])
     made.worker([*celery, "-Q", "outbox.publish", "-c", "2", "-n", "publish@%h"])

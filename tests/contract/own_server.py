@@ -57,7 +57,7 @@ class ChildCounterpart(Counterpart):
             assert child.alive, child.tail()
             return self.answers()
 
-        eventually(up, 60)
+        eventually(up, 180)
 
     def stop(self) -> None:
         if self.child is not None:

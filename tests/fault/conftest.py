@@ -162,7 +162,7 @@ def queued(redis: EmbeddedValkey) -> int:
         return sum(int(client.llen(name)) for name in client.scan_iter(f"{PUBLISH_QUEUE}*"))
 
 
-def drained(rows: Rows, seconds: float = 60.0) -> None:
+def drained(rows: Rows, seconds: float = 120.0) -> None:
     """Wait until nothing is left to be sent."""
     eventually(lambda: not rows.pending(), seconds)
 

@@ -20,6 +20,7 @@ from outbox_tasks.database import (
     claim,
     claim_keys,
     due,
+    held_keys,
     inbox,
     lost_tasks,
     pieces,
@@ -52,15 +53,19 @@ def current() -> dict[str, str]:
     past = archive.partition(t, "outbox_archive_20261120")
     made: dict[str, Executable] = {
         "publish": write.publish(t),
-        "publish_one": write.publish_one(t),
+        "publish_one": write.publish_one(t, ["id", "event_type", "destination", "content_type", "payload"]),
+        "publish_one_full": write.publish_one(
+            t, [name for name in [*write.ROW, "payload"] if name not in ("text", "data", "deliver_at")]
+        ),
         "publish_once": write.publish_once("some_schema"),
         "cancel": write.cancel("some_schema"),
         "anything_due": due.anything_due(t),
+        "next_due": due.next_due(t),
         "claim": claim.claim(t),
         "horizon": claim_keys.horizon(t),
         "claim_keys": claim_keys.claim_keys(t),
-        "blocked_keys": claim_keys.blocked_keys(t),
-        "count_blocked_keys": claim_keys.count_blocked_keys(t),
+        "blocked_keys": held_keys.blocked_keys(t),
+        "count_blocked_keys": held_keys.count_blocked_keys(t),
         "bury_unroutable": claim.bury_unroutable(t),
         "begin": begin.begin(t, alike=True),
         "begin_mixed": begin.begin(t, alike=False),

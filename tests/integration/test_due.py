@@ -48,3 +48,15 @@ def test_more_messages_with_keys_than_it_reads_may_be_due(store: Store, rows: Ro
     assert not store.anything_due()
     rows.insert(key="order:2", locked_until=LATER)
     assert store.anything_due()
+
+
+@pytest.mark.parametrize("columns", [{}, {"priority": -1}, {"key": "order:1"}, {"destination": "mails"}])
+def test_the_next_message_that_is_due_within_some_seconds_is_found(
+    store: Store, rows: Rows, columns: dict[str, Any]
+) -> None:
+    rows.insert()  # due already
+    rows.insert(locked_until=LATER, **columns)
+    assert store.until_next_due(50) is None
+    rows.insert(locked_until=seconds_from_now(40), **columns)
+    rows.insert(locked_until=seconds_from_now(30), **columns)
+    assert 10 < (store.until_next_due(50) or 0) <= 30

@@ -202,12 +202,13 @@ def test_looking_for_lost_tasks_reads_only_those_that_are_handed_over(store: Sto
         assert pages(plan) < 200
 
 
-def test_asking_whether_anything_is_due_reads_next_to_nothing(store: Store, rows: Rows) -> None:
+def test_asking_whether_or_when_anything_is_due_reads_next_to_nothing(store: Store, rows: Rows) -> None:
     rows.insert(PENDING, locked_until=seconds_from_now(3600))
     rows.insert(LEASED, key="order:1", status="dead", dead_at=seconds_from_now(-1))
-    plan = explained(store, due.anything_due(store.tables), {"ahead": 60.0})
-    assert set(scans(plan)) <= {DUE, KEYS}
-    assert pages(plan) < 50
+    for statement in (due.anything_due(store.tables), due.next_due(store.tables)):
+        plan = explained(store, statement, {"ahead": 60.0})
+        assert set(scans(plan)) <= {DUE, KEYS}
+        assert pages(plan) < 50
 
 
 @pytest.mark.parametrize("analyzed_before", [True, False])

@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from celery.worker import state as worker_state
 from kombu import Message as Arrived
 from sqlalchemy import text
 
-from outbox_tasks.broker.names import QUEUES
+from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, IN_TIME, QUEUES, WAIT
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.celery import make_app
 from outbox_tasks.local.servers import EmbeddedValkey
@@ -26,7 +27,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import key_blocked
 from outbox_tasks.worker.bundles import PublishRequest, trace_each
-from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
+from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 
 
 @pytest.fixture
@@ -243,6 +244,25 @@ def test_a_claim_is_sent_only_if_none_waits(app: Celery, own_redis: EmbeddedValk
     for _ in range(3):
         app.tasks["outbox_tasks.claim"].apply_async()
     assert len(waiting(own_redis, CLAIM_QUEUE)) == 1
+
+
+@pytest.mark.parametrize("header", [BY_BEAT, IN_TIME])
+def test_a_claim_sends_the_next_one_for_the_moment_when_a_message_is_due(
+    app: Celery, rows: Rows, own_redis: EmbeddedValkey, header: str
+) -> None:
+    def sent() -> list[dict[str, Any]]:
+        rows.insert(locked_until=seconds_from_now(0.9))
+        rows.insert(locked_until=seconds_from_now(30))
+        app.tasks[CLAIM_TASK].apply(headers={header: True})
+        return waiting(own_redis, CLAIM_QUEUE)
+
+    [message] = eventually(sent)
+    assert 0 < message["headers"][WAIT] <= 0.9
+    assert message["headers"][IN_TIME]
+    with redis.Redis.from_url(own_redis.url) as client:
+        client.delete(CLAIM_QUEUE)
+    app.tasks[CLAIM_TASK]._returns_at = inf  # it is on its way
+    assert not sent()
 
 
 def test_the_application_s_broker_does_not_become_the_relay_s(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from math import ceil
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_tasks.model import Bundle, Ticket
-from outbox_tasks.relay.claim import SPREAD, WAKING_OF_MANY, bundled
+from outbox_tasks.relay.claim import SPREAD, WAKING_OF_MANY, _wanted, bundled
 from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.settings import Settings
 
@@ -113,6 +116,13 @@ def test_with_many_destinations_each_has_one_bundle() -> None:
     assert [bundle.destination for bundle in bundled(made, rows, "lease")] == names
 
 
+@pytest.mark.parametrize(("queued", "share"), [(0, 50), (8_000, 20)])
+def test_each_of_many_destinations_has_a_share_worth_a_bundle_if_there_is_room(queued: int, share: int) -> None:
+    made = Settings(destinations={f"to-{n}": {"url": "a://b"} for n in range(100)})
+    store: Any = SimpleNamespace(settings=made)
+    assert _wanted(store, queued) == dict.fromkeys(made.destinations, share)
+
+
 def test_of_many_bundles_with_keys_the_last_and_some_before_it_wake_the_claim() -> None:
     rows = [claimed(n)._replace(key=f"k{n}") for n in range(10 * SETTINGS.bundle_size)]
     bundles = list(bundled(SETTINGS, rows, "lease"))
@@ -122,3 +132,22 @@ def test_of_many_bundles_with_keys_the_last_and_some_before_it_wake_the_claim() 
 def test_of_few_bundles_with_keys_each_wakes_the_claim() -> None:
     bundles = list(bundled(SETTINGS, [claimed(n)._replace(key=f"k{n}") for n in range(4)], "lease"))
     assert [bundle.more for bundle in bundles] == [True] * len(bundles)
+
+
+@pytest.mark.parametrize(
+    ("urls", "flooding", "sizes"),
+    [
+        (["redis+stream://h/0/s"], {"d0"}, [250] * 4),
+        (["redis+stream://h/0/s"], (), [100] * 10),
+        (["a://b"], {"d0"}, [100] * 10),
+        (["redis+stream://h/0/s", "a://b"], {"d0"}, [100] * 10),
+    ],
+    ids=["a stream alone", "not a flood", "no stream", "beside another"],
+)
+def test_a_flood_to_the_only_stream_goes_in_larger_bundles(
+    urls: list[str], flooding: Container[str], sizes: list[int]
+) -> None:
+    made = Settings(destinations={f"d{n}": {"url": url} for n, url in enumerate(urls)})
+    rows = [claimed(n, "d0") for n in range(1000)]
+    bundles = bundled(made, rows, "lease", spread=1, flooding=flooding)
+    assert [len(bundle.tickets) for bundle in bundles] == sizes

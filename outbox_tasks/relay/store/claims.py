@@ -72,6 +72,7 @@ class Claims(Database):
         self._from_the_first: set[str] = set()
         """Those of them that the next claim begins with at the first key."""
         self._anything_due = Compiled(partial(due.anything_due, self.tables), itemgetter(0))
+        self._next_due: Compiled[float | None] = Compiled(partial(due.next_due, self.tables), itemgetter(0))
         self._claim = Compiled(partial(claim.claim, self.tables), Claimed._make)
         self._horizon = Compiled(partial(claim_keys.horizon, self.tables), Mark._make)
         self._claim_keys = Compiled(partial(claim_keys.claim_keys, self.tables), Claimed._make)
@@ -84,6 +85,10 @@ class Claims(Database):
         """Whether a claim may find something to do: a message that is due, or leased."""
         longest_lease = max(self.settings.queue_lease, self.settings.run_lease)
         return bool(self.run(self._anything_due, {"ahead": longest_lease})[0])
+
+    def until_next_due(self, ahead: float) -> float | None:
+        """In how many seconds the next message is due, if that is within `ahead` seconds."""
+        return self.run(self._next_due, {"ahead": ahead})[0]
 
     def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
         """Lease up to `shares[destination]` due messages of each destination, in the order of insertion.

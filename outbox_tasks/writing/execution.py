@@ -1,0 +1,101 @@
+"""Executes statements in the application's transactions."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from logging import INFO
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Dialect
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.sql import Executable
+
+from outbox_tasks.database.compiled import as_text
+from outbox_tasks.database.pieces import check_dialect
+from outbox_tasks.errors import NotInTransaction
+
+DJANGO = PGDialect_psycopg()  # type: ignore[no-untyped-call]
+"""The SQL for psycopg 2 and 3, whichever Django uses."""
+
+
+class DjangoConnection(Protocol):
+    """`django.db.connection`, or one of `django.db.connections`."""
+
+    vendor: str
+    in_atomic_block: bool
+
+    def cursor(self) -> Any: ...
+    def on_commit(self, func: Any) -> None: ...
+
+
+def execute(connection: Connection, statement: Executable, parameters: dict[str, Any], event_type: str) -> int:
+    """Execute in the connection's transaction; returns how many rows it changed. Raises `NotInTransaction`."""
+    if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
+        raise NotInTransaction(event_type=event_type)  # each statement would commit by itself
+    if "schema_translate_map" in connection.get_execution_options():  # SQLAlchemy applies it as it executes
+        with connection.execute(statement, parameters) as result:
+            return result.rowcount
+    text, given = _for_driver(statement, connection.dialect, parameters)
+    if _needs_no_sqlalchemy(connection):
+        return _by_the_driver(connection, text, given)
+    with connection.exec_driver_sql(text, given) as result:
+        return result.rowcount
+
+
+def execute_in_django(connection: DjangoConnection, statement: Executable, parameters: dict[str, Any]) -> int:
+    """The same in Django's transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(*_for_driver(statement, DJANGO, parameters))
+        return int(cursor.rowcount)
+
+
+def read_in_django(
+    connection: DjangoConnection, statement: Executable, parameters: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The rows of a statement, by column, as Django's connection sees them: also what its transaction has written."""
+    check_dialect(connection.vendor)
+    with connection.cursor() as cursor:
+        cursor.execute(*_for_driver(statement, DJANGO, parameters))
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def _for_driver(statement: Executable, dialect: Dialect, parameters: dict[str, Any]) -> tuple[str, Any]:
+    """A statement and its parameters as a driver takes them. To let SQLAlchemy execute the statement itself would take
+    twice the time. Its parameters must be values that every driver can pass: text, bytes, float and bool."""
+    text, names, constants = _as_text(statement, dialect)
+    given = {**constants, **parameters}
+    return text, given if names is None else tuple(given[name] for name in names)
+
+
+_as_text = lru_cache(as_text)
+
+
+def _needs_no_sqlalchemy(connection: Connection) -> bool:
+    """Whether the driver alone does the same: nobody listens to statements or logs them, as tracing does, and no
+    savepoint or transaction has failed."""
+    heard, heard_by_all = connection.dispatch, connection.dialect.dispatch
+    return not (
+        heard.before_cursor_execute
+        or heard.after_cursor_execute
+        or heard_by_all.do_execute
+        or heard_by_all.handle_error
+        or connection.engine.logger.isEnabledFor(INFO)
+    ) and all(
+        transaction is None or transaction.is_active
+        for transaction in (connection.get_transaction(), connection.get_nested_transaction())
+    )
+
+
+def _by_the_driver(connection: Connection, text: str, given: Any) -> int:
+    """`exec_driver_sql` without its hooks and its result, which cost more than the driver's own work."""
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(text, given)
+        return int(cursor.rowcount)
+    except BaseException as error:
+        # SQLAlchemy's own way to raise its errors, and to part with lost connections. It has no public one.
+        of_driver = isinstance(error, connection.dialect.loaded_dbapi.Error)
+        connection._handle_dbapi_exception(error, text if of_driver else None, given, cursor, None)
+    finally:
+        cursor.close()
