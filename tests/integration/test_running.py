@@ -308,6 +308,7 @@ class TestFollowers:
         linked, second = rows.hot()
         assert json.loads(linked.payload)[0] == [[1], "linked"]
         assert json.loads(second.payload)[0] == [[1], "second"]
+        assert all(envelope(row).confirm for row in (linked, second))
         worker.run(str(second.id))
         [_, last] = rows.hot()
         worker.run(str(last.id))
