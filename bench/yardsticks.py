@@ -37,7 +37,7 @@ from outbox_tasks.model import uuid7
 
 CLIENTS, PIPELINE, WARM = 8, 100, 2.0
 RATES = (10, 300)
-OTHER = "the other release, bundles of 100"
+OTHER = "the other release, in bundles"
 UPDATE = "\\set aid random(1, 100000)\nUPDATE pgbench_accounts SET abalance = abalance + 1 WHERE aid = :aid;\n"
 
 AIMS = {
@@ -165,7 +165,7 @@ def main(
     ways = {
         "XADD, pipelines of 100": lambda run: run.xadd(messages),
         "pgbench, single-row updates": lambda run: run.pgbench(seconds / 2),
-        "relay, bundles of 100": lambda run: run.drain(messages, bundle_size=100),
+        "relay, in bundles": lambda run: run.drain(messages, bundle_size=100),
         "raw Celery, no-op task": lambda run: run.raw(few),
         "relay, one by one": lambda run: run.drain(few, bundle_size=1),
     }
@@ -219,7 +219,7 @@ def _ratios(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any
     bundles, single, raw, updates, xadd = (
         [one["per_second"] for one in found[name]]
         for name in (
-            "relay, bundles of 100", "relay, one by one", "raw Celery, no-op task", "pgbench, single-row updates",
+            "relay, in bundles", "relay, one by one", "raw Celery, no-op task", "pgbench, single-row updates",
             "XADD, pipelines of 100",
         )
     )  # fmt: skip
@@ -231,7 +231,7 @@ def _ratios(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any
     }
     figures = {name: spread([a / b for a, b in zip(*pair, strict=True)]) for name, pair in pairs.items()}
     if OTHER in found:
-        cpu = zip(found["relay, bundles of 100"], found[OTHER], strict=True)
+        cpu = zip(found["relay, in bundles"], found[OTHER], strict=True)
         figures["CPU a message ÷ the other release's"] = spread([a["cpu_us"] / b["cpu_us"] for a, b in cpu])
-    figures["CPU µs a message, in bundles"] = spread([one["cpu_us"] for one in found["relay, bundles of 100"]], 0)
+    figures["CPU µs a message, in bundles"] = spread([one["cpu_us"] for one in found["relay, in bundles"]], 0)
     return figures

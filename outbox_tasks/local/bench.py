@@ -241,7 +241,7 @@ def _table(figures: dict[str, Any]) -> Table:
         table.add_column(heading, justify="left" if heading.startswith("2") else "right")
     names = {
         "raw_celery": "raw Celery, no-op task",
-        "bundle": "relay, bundles of 100",
+        "bundle": "relay, in bundles",
         "single": "relay, one by one",
     }
     for name, label in names.items():
