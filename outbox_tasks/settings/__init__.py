@@ -202,7 +202,8 @@ class Settings(OperationSettings, BaseSettings):
         """Most messages in one bundle to `destination` while more is due than a claim takes. Each bundle costs as much
         as dozens of its messages. But several destinations share the workers, and would wait for each other's longer
         sends."""
-        return self.longest_run_of(destination) if len(self.destinations) == 1 else self.bundle_size_of(destination)
+        size = self.bundle_size_of(destination)
+        return max(size, self.longest_run_of(destination)) if len(self.destinations) == 1 else size
 
     def most_sends(self, destination: str, processes: int) -> int | None:
         """How many sends to `destination` may run at once while so many processes publish; None: any number. It leaves

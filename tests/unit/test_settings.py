@@ -273,6 +273,10 @@ class TestDestinationsAndRoutes:
         made = Settings(destinations={**destinations, "d": stream | {"bundle_size": 900}}, bundle_size=9)
         assert [made.longest_run_of(name) for name in "abcd"] == [9, 45, 1, 1000]
 
+    def test_supervised_tasks_of_one_key_go_one_by_one_and_others_in_bundles_as_ever(self) -> None:
+        made = Settings(destinations={"a": {"url": "celery://?broker=redis://b", "confirm": "run"}})
+        assert (made.longest_run_of("a"), made.flood_bundle_of("a"), made.bundle_size_of("a")) == (1, 100, 100)
+
 
 class TestCredentials:
     URL = f"redis+stream://user:{SECRET}@localhost/0/s?password={SECRET}"
