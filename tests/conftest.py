@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
@@ -104,9 +105,6 @@ class MakeSettings(Protocol):
 
 class MakeStore(Protocol):
     def __call__(self, **values: Any) -> Store: ...
-
-
-MakeTables = Callable[[str], None]
 
 
 class MakeMessage(Protocol):
@@ -312,35 +310,35 @@ def settings(postgres_url: str, redis_url: str, schema: str, stream: Stream) -> 
     return make
 
 
-@pytest.fixture(scope="session")
-def make_tables(engine: Engine, postgres_url: str) -> MakeTables:
-    """Makes migrated tables in a schema. More than a thousand tests want them, and what pg_dump says of them runs in a
-    third of the time of all the migrations. It may not know the release of a server that was given."""
-    dumped = None
-    if not GIVEN:
-        with own_schema(engine) as model:
-            with engine.begin() as connection:
-                upgrade(connection, model)
-            argv = [PostgresInstall(None).binary("pg_dump"), f"--schema={model}", "--inserts", postgres_url]
-            whole = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-            # Without the settings of the session that it begins with, and the commands of psql.
-            dumped = re.sub(r"^\\.*$", "", whole[whole.index("CREATE SCHEMA") :], flags=re.MULTILINE)
-
-    def make(schema: str) -> None:
+@cache
+def dumped(engine: Engine) -> tuple[str, str]:
+    """What pg_dump says of migrated tables, and the name of their schema."""
+    with own_schema(engine) as schema:
         with engine.begin() as connection:
-            if dumped is None or connection.scalar(select(func.to_regnamespace(schema))):
-                upgrade(connection, schema)
-            else:
-                script = "SET LOCAL check_function_bodies = false;" + dumped.replace(model, schema)
-                connection.exec_driver_sql(script, execution_options={"no_parameters": True})
+            upgrade(connection, schema)
+        url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+        argv = [PostgresInstall(None).binary("pg_dump"), f"--schema={schema}", "--inserts", url]
+        whole = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    # Without the settings of the session that it begins with, and the commands of psql.
+    return re.sub(r"^\\.*$", "", whole[whole.index("CREATE SCHEMA") :], flags=re.MULTILINE), schema
 
-    return make
+
+def make_tables(engine: Engine, schema: str) -> None:
+    """Make migrated tables in a schema. More than a thousand tests want them, and what pg_dump says of them runs in
+    half the time of all the migrations. It may not know the release of a server that was given."""
+    with engine.begin() as connection:
+        if GIVEN or connection.scalar(select(func.to_regnamespace(schema))):
+            upgrade(connection, schema)
+            return
+        script, model = dumped(engine)
+        script = "SET LOCAL check_function_bodies = false;" + script.replace(model, schema)
+        connection.exec_driver_sql(script, execution_options={"no_parameters": True})
 
 
 @pytest.fixture
-def new_store(settings: MakeSettings, make_tables: MakeTables, schema: str) -> Iterator[MakeStore]:
+def new_store(settings: MakeSettings, engine: Engine, schema: str) -> Iterator[MakeStore]:
     """Makes stores, over tables that are migrated."""
-    make_tables(schema)
+    make_tables(engine, schema)
     made: list[Store] = []
 
     def make(**values: Any) -> Store:

@@ -22,7 +22,7 @@ from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import uuid7
 from outbox_tasks.settings import Settings
-from tests.conftest import MakeSettings, MakeTables, Rows, own_schema
+from tests.conftest import MakeSettings, Rows, make_tables, own_schema
 from tests.integration.sessions import KINDS, Base, Driver, Order, driver
 
 ENDS = ("commit", "rollback", "close")
@@ -50,10 +50,10 @@ programs = st.tuples(st.lists(step, max_size=5).map(tuple), st.sampled_from(ENDS
 
 
 @pytest.fixture(scope="module")
-def schema(engine: Engine, make_tables: MakeTables) -> Iterator[str]:
+def schema(engine: Engine) -> Iterator[str]:
     """One for all: there are hundreds of tests, each closes its sessions, and no relay is at work."""
     with own_schema(engine) as name:
-        make_tables(name)
+        make_tables(engine, name)
         yield name
 
 

@@ -20,7 +20,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
-from outbox_tasks.database.connection import PIPE, SESSION, engine_url, migrating
+from outbox_tasks.database.connection import SESSION, engine_url, migrating
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.errors import (
     ConfigurationError,
@@ -89,7 +89,7 @@ class TestReadOnly:
     def read_only(self, new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> Store:
         """A store over one row, whose connections may only read, as on a standby."""
         rows.insert(destination="gone")
-        for asked in (SESSION, PIPE):
+        for asked in (SESSION, Store.session):
             monkeypatch.setitem(asked, "default_transaction_read_only", "on")
         return new_store()
 
