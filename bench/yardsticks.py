@@ -3,8 +3,8 @@
 - *raw Celery*: tasks that do nothing;
 - *pgbench*: updates of single rows by their primary key, 8 clients, prepared, `synchronous_commit = off`;
 - *XADD*: one client writes the messages' fields to a Redis Stream, 100 in a pipeline;
-- the relay *in bundles* (of 100; of 250 while more is due than a claim takes) and *one by one*: a committed backlog, until
-  all of it is in a Redis Stream.
+- the relay *in bundles* (of 100; of 250 while more is due than a claim takes) and *one by one*: a committed backlog,
+  until all of it is in a Redis Stream.
 
 Raw Celery and the relay have two solo workers, no task events and log level WARNING. CPU is that of all processes that
 take part, with the servers. Ratios are those of neighbours in a round. Latency is from the return of the commit to the

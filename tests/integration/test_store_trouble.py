@@ -363,7 +363,7 @@ class TestSilence:
 
     def test_an_answer_that_is_there_is_read_even_if_we_come_late(self, beyond: Store, rows: Rows) -> None:
         rows.insert()
-        statement = text("SELECT pg_sleep(0.1)")
+        statement = text("SELECT pg_sleep(5)")
         with beyond.connection() as connection:
             driver = connection.connection.driver_connection
             assert isinstance(driver, Patient)

@@ -111,7 +111,10 @@ class Counterpart(EmbeddedCounterpart):
         """The messages of the test's topic, since it was made."""
         mark = uuid4().hex.encode()
         arrived = self._subscribed(self.place, mark, lambda arrived: arrived[-1:] == [mark])
-        self._arrived += [message for message in arrived if message.topic == self.place]
+        ours = [message for message in arrived if message.topic == self.place]
+        # The server repeats what this subscriber had no time to confirm before it left.
+        known = {_said(message) for message in self._arrived}
+        self._arrived += [message for message in ours if not (message.dup and _said(message) in known)]
         return self._arrived
 
     def _subscribed(
@@ -139,6 +142,10 @@ class Counterpart(EmbeddedCounterpart):
 
 
 AT_LEAST_ONCE = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
+
+
+def _said(message: MQTTMessage) -> tuple[bytes, str]:
+    return message.payload, str(message.properties)
 
 
 def _received(message: MQTTMessage) -> Received:
