@@ -6,7 +6,7 @@ from array import array
 
 from tests.model import properties
 from tests.model.runs import OVER, Move, Row, Runs, State
-from tests.model.search import Found
+from tests.model.search import Found, endless
 
 TWICE = "a run loses its task only when its lease has run out"
 AGAIN = "a repeated run has its cause on the row"
@@ -115,15 +115,7 @@ class RunSearch:
         ends = bytearray(
             any(_stops(row) for row in s.rows) or all(r.place in over for r in s.rows) for s in self._states
         )
-        froms, tos = self._forward
-        while True:
-            before = sum(ends)
-            for n in range(len(froms) - 1, -1, -1):
-                if ends[tos[n]]:
-                    ends[froms[n]] = 1
-            if sum(ends) == before:
-                break
-        if (stuck := ends.find(0)) >= 0:
+        if (stuck := endless(ends, *self._forward)) >= 0:
             self.found.broken, self.found.trace = properties.ENDS, self._trace(stuck)
 
     def _broken(self, promise: str, here: int, move: Move) -> Found:

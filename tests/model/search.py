@@ -34,6 +34,18 @@ def search(protocol: Protocol) -> Found:
     return Search(protocol).run()
 
 
+def endless(ends: bytearray, froms: array[int], tos: array[int]) -> int:
+    """The first state from which no step leads to an end, at last; -1: there is none. Marks the others in `ends`."""
+    # Most steps lead to states that were found later, so backwards few rounds are enough.
+    while True:
+        before = sum(ends)
+        for n in range(len(froms) - 1, -1, -1):
+            if ends[tos[n]]:
+                ends[froms[n]] = 1
+        if sum(ends) == before:
+            return ends.find(0)
+
+
 class Search:
     """One search, breadth first."""
 
@@ -84,16 +96,7 @@ class Search:
         variant, rows = self.space.protocol.variant, self.space.rows.values
         over = {n for n, values in enumerate(rows) if properties.has_ended(values, variant)}
         ends = bytearray(state[0] in over for state in self._states)
-        froms, tos = self._forward
-        # Most steps lead to states that were found later, so backwards few rounds are enough.
-        while True:
-            before = sum(ends)
-            for n in range(len(froms) - 1, -1, -1):
-                if ends[tos[n]]:
-                    ends[froms[n]] = 1
-            if sum(ends) == before:
-                break
-        if (stuck := ends.find(0)) >= 0:
+        if (stuck := endless(ends, *self._forward)) >= 0:
             self.found.broken, self.found.trace = properties.ENDS, self._trace(stuck)
 
     def _broken(self, promise: str, here: int, step: Step) -> Found:
