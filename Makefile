@@ -64,7 +64,7 @@ endef
 $(runtime): pyproject.toml constraints.txt
 	$(environment)
 	@echo "installing into $(VENV)" >&2
-	@$(pip) -e '.[flower,embedded]'
+	@$(pip) -e '.[flower,embedded,web]'
 	@touch $@
 
 $(everything): pyproject.toml constraints.txt
