@@ -28,11 +28,17 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql import ColumnElement
 from sqlalchemy.sql.dml import ReturningInsert
 
-from outbox_tasks.database.pieces import SECOND, commit_soon, json_rows
+from outbox_tasks.database.pieces import SECOND, commit_soon, epoch, json_rows
 from outbox_tasks.database.schema import Tables
 
 LATE = 30.0
 """A worker without a heartbeat for so many seconds counts as lost."""
+
+SENT = ("sent", "handed")
+"""Outcomes of a send that arrived."""
+
+FAILED = ("retry", "release", "outage", "dead")
+"""Outcomes of a failed send."""
 
 
 def tally(t: Tables) -> ReturningInsert[Any]:
@@ -64,6 +70,33 @@ def tallied(t: Tables) -> Select[Any]:
         .where(c.minute >= since)
         .group_by(c.destination, c.outcome)
     )
+
+
+def course(t: Tables, *, of_one: bool) -> Select[Any]:
+    """The sends of the last hours, in spans of time that each begin at a multiple of `width`: destination; ago (how
+    many spans ago; 0: this one, which has not ended); sent and failed (how many).
+
+    It reads the counts of that time by their index: of 100 destinations with four outcomes a minute, 72,000 rows for
+    three hours. With `of_one` it reads only those of one destination. Parameters: width (seconds), spans (how many),
+    and with `of_one` target (the destination).
+    """
+    c = t.tallies.c
+    width = bindparam("width", type_=Float)
+    this, own = (func.floor(epoch(time) / width) for time in (func.now(), c.minute))
+    since = func.to_timestamp((this - bindparam("spans", type_=Integer) + literal_column("1")) * width)
+    ago = cast(this - own, Integer).label("ago")
+    found = (
+        select(c.destination, ago, _summed(t, SENT).label("sent"), _summed(t, FAILED).label("failed"))
+        .where(c.minute >= since, c.minute <= func.now())
+        .group_by(c.destination, ago)
+    )
+    return found.where(c.destination == bindparam("target", type_=Text)) if of_one else found
+
+
+def _summed(t: Tables, outcomes: tuple[str, ...]) -> ColumnElement[int]:
+    c = t.tallies.c
+    wanted = c.outcome.in_([literal_column(f"'{outcome}'", Text) for outcome in outcomes])
+    return cast(func.sum(case((wanted, c["count"]), else_=literal_column("0"))), BigInteger)
 
 
 def beat(t: Tables) -> ReturningInsert[Any]:

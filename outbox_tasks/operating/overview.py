@@ -34,9 +34,6 @@ MINUTES = 4
 STATES = ("pending", "leased", "handed over", "running", "retrying", "scheduled", "dead")
 """The states of the view outbox_all that are not of the archive."""
 
-FAILED = ("retry", "release", "outage", "dead")
-"""Outcomes of a failed send."""
-
 Part = tuple[str, str]
 """A destination, and a part of its messages: see `counts.DUE`."""
 
@@ -91,8 +88,8 @@ def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview
     found = destinations(store, bound, estimate=estimate)
     for name, outcomes in rates(store).items():
         if name in found:
-            found[name].sent = outcomes.get("sent", 0.0) + outcomes.get("handed", 0.0)
-            found[name].failed = sum(outcomes.get(outcome, 0.0) for outcome in FAILED)
+            found[name].sent = sum(outcomes.get(outcome, 0.0) for outcome in activity.SENT)
+            found[name].failed = sum(outcomes.get(outcome, 0.0) for outcome in activity.FAILED)
     return Overview(found, Heartbeats.read(store), int(store.rows(slots.publishers(store.tables), {})[0][0]))
 
 

@@ -130,6 +130,8 @@ def current() -> dict[str, str]:
         "archived": counts.archived(t),
         "tally": activity.tally(t),
         "tallied": activity.tallied(t),
+        "course": activity.course(t, of_one=False),
+        "course_of_one": activity.course(t, of_one=True),
         "beat": activity.beat(t),
         "heartbeats": activity.heartbeats(t),
         "stopped": activity.stopped(t),
