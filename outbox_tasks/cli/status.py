@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,18 +14,9 @@ from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option
 from outbox_tasks.cli.shared.status_table import status_shown
 from outbox_tasks.cli.shared.store import installed, open_store
 from outbox_tasks.database.schema import VERSION
-from outbox_tasks.errors import BrokerUnreachable, OutboxError
-from outbox_tasks.operating import health, overview
+from outbox_tasks.errors import OutboxError
+from outbox_tasks.operating.status import Queues, read
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import Settings
-
-if TYPE_CHECKING:
-    from celery import Celery
-
-    from outbox_tasks.broker.broker import Broker
-
-PATIENCE = 0.5
-"""Seconds that the broker has to say how much is queued. Everything else comes from the database."""
 
 
 @click.command()
@@ -61,28 +49,26 @@ def status(watch: float | None, as_json: bool) -> None:
 
 def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
     """Everything that is shown, for programs."""
-    queued = queues.ask()
-    problem = health.slow(store)
-    seen = overview.read(store)
-    archived, estimated = overview.archived(store)
+    found = read(store, queues)
+    seen, known = found.seen, isinstance(found.queues, dict)
     destinations = [
         {"name": name, **(one := asdict(status)).pop("breaker"), **one, "estimated": sorted(one["estimated"])}
         for name, status in sorted(seen.destinations.items())
     ]
-    lengths = queued()
     ran = {kind: seen.heartbeats.last.get(kind) for kind in ("claim", "beat", "maintain")}
     return {
-        "findings": [asdict(one) for one in (*filter(None, [problem]), *health.judge(store.settings, seen))],
+        "findings": [asdict(problem) for problem in found.problems],
         "destinations": destinations,
         "workers": [
             {"name": worker.name, "seen_at": worker.seen_at, "age": worker.age, **worker.facts}
             for worker in (*seen.heartbeats.workers, *seen.heartbeats.supervising)
         ],
         "publishers": seen.publish_processes,
+        "publish_processes": found.publish_processes,
         **{kind: last and {"seen_at": last.seen_at, "age": last.age, **last.facts} for kind, last in ran.items()},
-        "queues": lengths if isinstance(lengths, dict) else None,
-        "queues_unknown": None if isinstance(lengths, dict) else lengths,
-        "archived": {"count": archived, "estimated": estimated},
+        "queues": found.queues if known else None,
+        "queues_unknown": None if known else found.queues,
+        "archived": {"count": found.archived, "estimated": found.estimated},
         "stale_after": store.settings.stale_after,
         "version": __version__,
         "tables": VERSION,
@@ -104,38 +90,3 @@ def _watch(take: Callable[[], dict[str, Any]], every: float, as_json: bool) -> N
                 shown = cell(f"✗ {error}", "red")
             live.update(shown, refresh=True)
             time.sleep(every)
-
-
-class Queues:
-    """Asks the broker how much is queued, in a thread: a broker that hangs does not hold up the rest."""
-
-    def __init__(self, settings: Settings, app: Celery | None = None) -> None:
-        self._settings = settings
-        self._app = app
-
-    def ask(self) -> Callable[[], dict[str, int] | str]:
-        """Start to ask. The function returned gives the lengths, or the reason why there are none."""
-        if self._app is None and self._settings.broker_url is None:
-            return lambda: "not asked: OUTBOX_BROKER_URL is not set"
-        found: dict[str, int] = {}
-        thread = threading.Thread(target=self._ask, args=(found,), name="outbox-queues", daemon=True)
-        thread.start()
-
-        def answer() -> dict[str, int] | str:
-            thread.join(PATIENCE)
-            return f"the broker did not answer within {PATIENCE:g} s" if thread.is_alive() or not found else found
-
-        return answer
-
-    def _ask(self, found: dict[str, int]) -> None:
-        with suppress(BrokerUnreachable):
-            found.update(self._broker.lengths())
-
-    @cached_property
-    def _broker(self) -> Broker:
-        from outbox_tasks.broker.broker import Broker
-        from outbox_tasks.broker.pinned import PinnedCelery
-
-        url = str(self._settings.broker_url)
-        app = self._app or PinnedCelery("outbox_tasks.status", broker=url, settings=self._settings, timeout=PATIENCE)
-        return Broker(app, self._settings, timeout=PATIENCE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from outbox_tasks.database import activity
 from outbox_tasks.database.connection import Database
@@ -32,7 +33,7 @@ def empty(width: int, spans: int) -> Course:
 def courses(database: Database, width: int, spans: int, destination: str | None = None) -> Mapping[str, Course]:
     """By name, of the destinations to which something was sent in that time, or of this one only. Counts are kept for a
     day."""
-    parameters = {"width": width, "spans": spans}
+    parameters: dict[str, Any] = {"width": width, "spans": spans}
     if destination is not None:
         parameters["target"] = destination
     found: dict[str, Course] = {}

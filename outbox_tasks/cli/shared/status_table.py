@@ -11,13 +11,11 @@ from rich.text import Text
 
 from outbox_tasks.cli.shared.output import cell, many
 from outbox_tasks.database.activity import LATE
-from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.operating.status import STATES, why_not_in_order
 from outbox_tasks.text import one_line, span
 
 STYLES = {"closed": "green", "open": "red", "trying": "yellow", "paused": "yellow"}
 """The breaker's states, as `breaker.states` names them."""
-
-SHOWN = {"closed": "in order", "open": "left alone", "trying": "being tried", "paused": "paused"}
 
 NARROW = 100
 """Columns of a terminal below which queues are named by their last word."""
@@ -67,7 +65,7 @@ def _destinations(found: Found) -> Table:
         waits_long = one["oldest"] is not None and one["oldest"] > found["stale_after"]
         table.add_row(
             cell(one["name"]),
-            Text(SHOWN[one["state"]] if one["configured"] else "unknown", style=STYLES[one["state"]]),
+            Text(STATES[one["state"]] if one["configured"] else "unknown", style=STYLES[one["state"]]),
             _count(one["due"], estimated="pending" in rough),
             _count(states["leased"], estimated="leased" in rough),
             *(_count(states[state], estimated=state in rough) for state in ("handed over", "running") if supervised),
@@ -88,15 +86,9 @@ def _count(count: float, *, estimated: bool = False, style: str = "") -> Text:
 def _reasons(found: Found) -> Iterator[Text]:
     """Why destinations are left alone: below the table, where there is room."""
     for one in found["destinations"]:
-        name, state = one["name"], one["state"]
-        if state == "paused":
-            why = f": {one['paused_why']}" if one["paused_why"] else ""
-            since = f"{one['paused_at'].astimezone():%Y-%m-%d %H:%M}"
-            yield cell(f"{name} is paused by {one['paused_by']} since {since}{why}", "yellow")
-        elif one["failures"]:
-            until = f" until {one['pause_until'].astimezone():%H:%M:%S}" if state == "open" else ""
-            failed = f"{many(one['failures'], 'send')} in a row failed: {one['error_code']}: {one['error']}"
-            yield cell(f"{name} is {SHOWN[state]}{until}: {failed}", STYLES[state])
+        name = one["name"]
+        if why := why_not_in_order(name, one):
+            yield cell(why, STYLES[one["state"]])
         if one["held_up"]:
             yield cell(f"{name} has keys that a dead message holds up: {one['held_up']:,}; see `keys`", "yellow")
 
@@ -125,17 +117,12 @@ def _footer(found: Found) -> Text:
     archived = number(found["archived"]["count"], estimated=found["archived"]["estimated"])
     lines = [
         "last: " + " · ".join(ran),
-        f"queued: {queued}; publish processes: {found['publishers']} of {_publish_processes(found)} at work",
+        f"queued: {queued}; publish processes: {found['publishers']} of {found['publish_processes']} at work",
         f"archived: {archived}; outbox-tasks {found['version']}, tables of version {found['tables']}",
     ]
     text = Text("\n".join(lines), style="dim")
     text.highlight_words([*filter(None, [unknown]), "held back", "never"], "not dim bold yellow")
     return text
-
-
-def _publish_processes(found: Found) -> int:
-    alive = (one for one in found["workers"] if one["age"] <= LATE and PUBLISH_QUEUE in one.get("queues", ()))
-    return sum(one.get("concurrency") or 0 for one in alive)
 
 
 def _ago(sign: Found | None) -> str:
