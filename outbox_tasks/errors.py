@@ -234,6 +234,20 @@ class MetricsNotInstalled(OutboxError):
     pip install 'outbox-tasks[metrics]'."""
 
 
+class WebNotInstalled(OutboxError):
+    """There is no page, because a package for it is not installed ({missing}). Install it:
+    pip install 'outbox-tasks[web]'."""
+
+
+class WebMisused(OutboxError):
+    """The page can't work: {reason}."""
+
+
+class WebClosed(OutboxError):
+    """The page does not start, because nobody could sign in. Add [web_users.<name>] with a password to the settings
+    file. In an application, you can pass `who` to Page instead."""
+
+
 class ArchiveFilesNotInstalled(OutboxError):
     """The archive can't be written to {place}: a library for that is not installed ({missing}). Install it:
     pip install 'outbox-tasks[archive]', and fsspec's package for {scheme}://, such as s3fs for s3://."""

@@ -37,6 +37,21 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def number(count: float, *, estimated: bool = False) -> str:
+    """A number that is read at a glance: 1,234 or 12k or 3.4M."""
+    about = "~" if estimated else ""
+    if count >= 999_500:
+        return f"{about}{count / 1e6:.1f}M"
+    if count >= (9_950 if estimated else 99_950):
+        return f"{about}{count / 1e3:.0f}k"
+    return f"{about}{count:,.1f}" if 0 < count < 9.95 and count != int(count) else f"{about}{count:,.0f}"
+
+
+def many(count: int, noun: str, shown: str | None = None) -> str:
+    """A number of things in words: 1 message, 2 messages. `shown` replaces the number."""
+    return f"{shown or f'{count:,}'} {noun}{'' if count == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     """The text without characters that would move the cursor, colour the screen or turn the line round."""
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)

@@ -8,10 +8,10 @@ import click
 from rich.table import Table
 
 from outbox_tasks.cli.shared.options import limit_option
-from outbox_tasks.cli.shared.output import cell, clock, console, echo_json, json_option, many, say, table
+from outbox_tasks.cli.shared.output import cell, clock, console, echo_json, json_option, say, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import Lookup
-from outbox_tasks.text import one_line
+from outbox_tasks.text import many, one_line
 
 
 @click.command()

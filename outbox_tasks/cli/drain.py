@@ -12,7 +12,7 @@ from types import FrameType
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from outbox_tasks.cli.shared.output import console, echo_json, json_option, many, say
+from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
@@ -21,7 +21,7 @@ from outbox_tasks.relay.drain import drain as send_due
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.counters import Counters
-from outbox_tasks.text import one_line
+from outbox_tasks.text import many, one_line
 
 
 @click.command()

@@ -10,11 +10,12 @@ from datetime import datetime
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from outbox_tasks.cli.shared.output import console, echo_json, json_option, many, say
+from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.archive.export import Day
 from outbox_tasks.operating.archive.export import Progress as RowProgress
+from outbox_tasks.text import many
 
 
 @click.command()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from outbox_tasks.cli.shared.output import echo_json, json_option, many, say
+from outbox_tasks.cli.shared.output import echo_json, json_option, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
 from outbox_tasks.telemetry.counters import Counters
+from outbox_tasks.text import many
 
 
 @click.command()

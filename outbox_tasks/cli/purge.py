@@ -8,11 +8,12 @@ import click
 
 from outbox_tasks.cli.shared.acts import act_on_filter
 from outbox_tasks.cli.shared.options import ActOptions, Duration, act_options, as_filter
-from outbox_tasks.cli.shared.output import echo_json, many, say
+from outbox_tasks.cli.shared.output import echo_json, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.store import Store
+from outbox_tasks.text import many
 
 
 @click.command()

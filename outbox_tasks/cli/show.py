@@ -22,13 +22,12 @@ from outbox_tasks.cli.shared.output import (
     echo_json,
     error_of,
     json_option,
-    many,
 )
 from outbox_tasks.cli.shared.payload import shown_payload
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import UnknownMessage
 from outbox_tasks.operating.messages.find import Lookup
-from outbox_tasks.text import printable
+from outbox_tasks.text import many, printable
 
 UNTIL = {
     "scheduled": "due", "retrying": "due", "leased": "leased until", "handed over": "begins before",

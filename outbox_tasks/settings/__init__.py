@@ -34,6 +34,7 @@ from outbox_tasks.settings.destination import (
 )
 from outbox_tasks.settings.operation import OperationSettings
 from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
+from outbox_tasks.settings.web import WebSettings
 
 CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "outbox.maintain"
 """The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
@@ -48,7 +49,7 @@ USUAL_STATEMENT = 3.0
 """Seconds that a statement may take if the relay sets no limit: the limit that its role has then."""
 
 
-class Settings(OperationSettings, BaseSettings):
+class Settings(WebSettings, OperationSettings, BaseSettings):
     """All settings of the relay. Times are in seconds. Raises `ConfigurationError`."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)

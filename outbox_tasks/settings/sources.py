@@ -40,6 +40,10 @@ REMOVED = {
 """Settings that older releases had, and what to do instead."""
 
 
+SECRETS = ("url", "claim_check", "web_users")
+"""Parts of the names of settings whose value no error shows."""
+
+
 class Environment(EnvSettingsSource):
     """The environment. It is not ours alone: it logs a variable with our prefix that is no setting once, and ignores
     it."""
@@ -80,7 +84,7 @@ def first_problem(error: ValidationError, fields: Collection[str]) -> Configurat
     setting = ".".join(str(part) for part in problem["loc"]) or "settings"
     value = problem["input"]
     unknown = problem["type"] == "extra_forbidden"
-    secret = "url" in setting or "claim_check" in setting or unknown or "://" in str(value)
+    secret = any(word in setting for word in SECRETS) or unknown or "://" in str(value)
     if isinstance(value, dict | list) or (isinstance(value, str) and secret):
         value = HIDDEN
     rule = problem["msg"].removeprefix("Value error, ")

@@ -15,12 +15,12 @@ from uuid import UUID
 import click
 
 from outbox_tasks.cli.shared.options import ActOptions, F, act_options, as_filter, filter_options
-from outbox_tasks.cli.shared.output import STATE_STYLES, console, echo_json, many, say, table
+from outbox_tasks.cli.shared.output import STATE_STYLES, console, echo_json, say, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.acts import Action, Done, Kind, Operator, Plan
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
-from outbox_tasks.text import one_line
+from outbox_tasks.text import many, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -81,11 +81,6 @@ def cell(text: object, style: str = "") -> Text:
     return Text(one_line(str(text)), style)
 
 
-def many(count: int, noun: str, shown: str | None = None) -> str:
-    """A number of things in words: 1 message, 2 messages. `shown` replaces the number."""
-    return f"{shown or f'{count:,}'} {noun}{'' if count == 1 else 's'}"
-
-
 def table(width: int, *columns: str, right: Iterable[str] = ()) -> Table:
     """A table that fits the terminal: only the last column may be cut."""
     from rich.table import Table

@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from outbox_tasks.cli.shared.output import cell, many
+from outbox_tasks.cli.shared.output import cell
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.operating.status import STATES, why_not_in_order
-from outbox_tasks.text import one_line, span
+from outbox_tasks.text import many, number, one_line, span
 
 STYLES = {"closed": "green", "open": "red", "trying": "yellow", "paused": "yellow"}
 """The breaker's states, as `breaker.states` names them."""
@@ -29,16 +29,6 @@ def status_shown(found: Found, width: int) -> RenderableType:
     if found["workers"]:
         parts += [_workers(found, short=width < NARROW), Text()]
     return Group(*parts, _footer(found))
-
-
-def number(count: float, *, estimated: bool = False) -> str:
-    """A number that is read at a glance: 1,234 or 12k or 3.4M."""
-    about = "~" if estimated else ""
-    if count >= 999_500:
-        return f"{about}{count / 1e6:.1f}M"
-    if count >= (9_950 if estimated else 99_950):
-        return f"{about}{count / 1e3:.0f}k"
-    return f"{about}{count:,.1f}" if 0 < count < 9.95 and count != int(count) else f"{about}{count:,.0f}"
 
 
 def _headline(found: Found) -> RenderableType:

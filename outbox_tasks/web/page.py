@@ -1,0 +1,201 @@
+"""`Page`: what an application mounts. It knows who visits, checks what they may do, and answers trouble with words."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import secrets
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from outbox_tasks.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    NotDead,
+    OutboxError,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    UnknownMessage,
+    WebClosed,
+    WebMisused,
+    WebNotInstalled,
+)
+from outbox_tasks.outbox import Outbox
+from outbox_tasks.per_process import PerProcess
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
+from outbox_tasks.web import access, render, routes
+from outbox_tasks.web.access import Passwords, Person, Role
+from outbox_tasks.web.asgi import Asgi
+from outbox_tasks.web.http import LONGEST_FORM, NotFound, Refused, Request, Response
+from outbox_tasks.web.looks import Looks
+from outbox_tasks.web.visit import HTML, Visit, page
+from outbox_tasks.web.wsgi import Wsgi
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 8
+"""Requests that may read the database at once. The others wait."""
+
+PATIENCE = 5.0
+"""Seconds for which a request waits for its turn."""
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+HEADERS = (
+    ("Content-Security-Policy", POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+)
+"""Of every answer."""
+
+FOREVER = "public, max-age=31536000, immutable"
+
+STATUS: dict[type[OutboxError], int] = {
+    DatabaseUnavailable: 503, SchemaMissing: 503, SchemaTooOld: 503, SchemaTooNew: 503, WebNotInstalled: 500,
+    UnknownMessage: 404, NotDead: 409,
+}  # fmt: skip
+"""Of our errors. All others say that the input is bad."""
+
+Who = Callable[[Any], "Person | Awaitable[Person | None] | None"]
+
+
+@dataclass
+class _Own:
+    """What each process makes for itself."""
+
+    store: Store
+    looks: Looks = field(default_factory=Looks)
+    turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
+    checked: bool = False
+    """Whether the tables were seen to be of this release."""
+
+
+class Page:
+    """The page over one outbox. Mount `asgi` or `wsgi`.
+
+    `who` says who visits: it is given what the server gives (the ASGI scope, the WSGI environ or Django's request),
+    and returns a `Person`, or None for nobody. Without it, people sign in with a password of the setting `web_users`.
+    With `read_only`, nobody can change anything; by default the setting `web_read_only` says that.
+    """
+
+    def __init__(
+        self, outbox: Outbox | Settings | None = None, *, who: Who | None = None, read_only: bool | None = None
+    ) -> None:
+        self.settings = outbox.settings if isinstance(outbox, Outbox) else outbox or Settings()
+        if who is None and not self.settings.web_users:
+            raise WebClosed
+        self.who = who
+        self.read_only = self.settings.web_read_only if read_only is None else read_only
+        self._passwords = Passwords(self.settings.web_users)
+        self._own = PerProcess(lambda: _Own(Store.connect(self.settings)))
+        self.wsgi, self.asgi = Wsgi(self), Asgi(self)
+        render.environment()
+
+    def handle(self, request: Request, person: Person | None = None) -> Response:
+        """Answer a request: of `person`, else of the one that `who` names."""
+        try:
+            response = self._static(request) or self._answer(request, person or self.person(request))
+        except Exception as error:
+            response = self.trouble(request, error)
+        return response
+
+    def close(self) -> None:
+        """Close this process's connections."""
+        if own := self._own.take():
+            own.store.close()
+
+    def person(self, request: Request) -> Person:
+        """Who visits. Raises `Refused`."""
+        found = self._passwords.person(request) if self.who is None else self.who(request.host)
+        if inspect.isawaitable(found):
+            raise WebMisused(reason="`who` is asynchronous, and only the ASGI application can wait for it")
+        return self.known(found)
+
+    def known(self, person: Person | None) -> Person:
+        """The person. Raises `Refused` if it is nobody."""
+        if person is None:
+            raise Refused(401 if self.who is None else 403, "Sign in first: this page is closed to people unknown.")
+        return person
+
+    def longest_form(self, path: str) -> int:
+        """Bytes that a form sent to this path may have. One with a payload may be as large as the payload may be, and
+        three times that as it is encoded."""
+        if not path.endswith("/edit"):
+            return LONGEST_FORM
+        return LONGEST_FORM + 3 * max((one.largest for one in self.settings.destinations.values()), default=0)
+
+    def is_static(self, request: Request) -> bool:
+        """Whether it is answered from memory, to anybody."""
+        return request.path.startswith("/static/")
+
+    def _static(self, request: Request) -> Response | None:
+        if not self.is_static(request):
+            return None
+        found = render.static().get(request.path.removeprefix("/static/"))
+        if found is None or request.method not in ("GET", "HEAD"):
+            raise NotFound("There is no such file.")
+        return _finished(request, Response(200, [("Content-Type", found[0]), ("Cache-Control", FOREVER)], found[1]))
+
+    def _answer(self, request: Request, person: Person) -> Response:
+        route, arguments = routes.find(request.method, request.path)
+        if person.role < route.role:
+            raise Refused(403, f"You may not do this: it needs the role {route.role.name.lower()}.")
+        if request.method == "POST":
+            if self.read_only:
+                raise Refused(403, "This page is read-only: nothing can be changed here.")
+            access.check_origin(request)
+        own, token = self._own.get(), access.token_of(request)
+        visit = Visit(
+            request, person, store=own.store, looks=own.looks, read_only=self.read_only,
+            csrf=token or secrets.token_urlsafe(32), arguments=arguments, titles=routes.TITLES,
+        )  # fmt: skip
+        if not own.turns.acquire(timeout=PATIENCE):
+            raise Refused(503, "The page is busy: too many people ask at once. It tries again by itself.")
+        try:
+            if not own.checked:
+                own.store.check_version()
+                own.checked = True
+            response = route.page(visit)
+        finally:
+            own.turns.release()
+        new = [("Set-Cookie", access.cookie(visit.csrf, request))] if token is None and visit.may(Role.ACT) else []
+        return _finished(request, Response(response.status, [*response.headers, *new], response.body))
+
+    def trouble(self, request: Request, error: Exception) -> Response:
+        """A page that says what went wrong."""
+        status, text = _said(error)
+        names = {"status": status, "text": text}
+        try:
+            response = page("trouble.html", request, names, titles=routes.TITLES, status=status)
+        except Exception:
+            log.exception("the page could not show its trouble")
+            response = Response(500, [("Content-Type", HTML)], b"<h1>The page failed. See its log.</h1>")
+        asked = [("WWW-Authenticate", 'Basic realm="outbox_tasks", charset="UTF-8"')] if status == 401 else []
+        return _finished(request, Response(response.status, [*response.headers, *asked], response.body))
+
+
+def _said(error: Exception) -> tuple[int, str]:
+    """The status and the text of an error."""
+    if isinstance(error, Refused):
+        return error.status, str(error)
+    if isinstance(error, OutboxError) and not isinstance(error, WebMisused | ConfigurationError):
+        return next((status for kind, status in STATUS.items() if isinstance(error, kind)), 400), str(error)
+    log.error("the page failed", exc_info=error)
+    return 500, "The page failed. Its log says why."
+
+
+def _finished(request: Request, response: Response) -> Response:
+    """The response with the headers that all have, and without its body if only the headers were asked for."""
+    has = {name.lower() for name, _ in response.headers}
+    headers = [*response.headers, *HEADERS, ("Content-Length", str(len(response.body)))]
+    if "cache-control" not in has:
+        headers.append(("Cache-Control", "no-store"))
+    return Response(response.status, headers, b"" if request.method == "HEAD" else response.body)

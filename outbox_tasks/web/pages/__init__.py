@@ -1,0 +1,1 @@
+"""A file a page: plain functions that make a response of a visit."""

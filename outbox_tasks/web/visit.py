@@ -1,0 +1,90 @@
+"""One request of one person: what a page's function is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from outbox_tasks import __version__
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
+from outbox_tasks.web import render
+from outbox_tasks.web.access import Person, Role
+from outbox_tasks.web.http import Request, Response
+from outbox_tasks.web.looks import Looks
+
+T = TypeVar("T")
+
+HTML = "text/html; charset=utf-8"
+
+
+class Visit:
+    """One request of one person."""
+
+    def __init__(
+        self, request: Request, person: Person, *, store: Store, looks: Looks, read_only: bool, csrf: str,
+        arguments: Mapping[str, str], titles: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self.request, self.person, self.arguments = request, person, arguments
+        self.store, self.looks, self.settings = store, looks, store.settings
+        self.read_only, self.csrf, self.titles = read_only, csrf, titles
+
+    settings: Settings
+
+    def ask(self, name: str) -> str | None:
+        """A value of the query, without spaces around it."""
+        return _first(self.request.query.get(name))
+
+    def said(self, name: str) -> str | None:
+        """A value of the form, without spaces around it."""
+        return _first(self.request.form.get(name))
+
+    def may(self, role: Role) -> bool:
+        """Whether the person may do this here."""
+        return self.person.role >= role and not (role is Role.ACT and self.read_only)
+
+    def url(self, path: str, **query: object) -> str:
+        """The address of a page; values that are None are left out. A list gives the name several times. `path` may
+        hold any text: it is quoted."""
+        return address(self.request.root, path, query)
+
+    def look(self, name: str, read: Callable[[], T], *, seconds: float = 2.0) -> T:
+        """What `read` found within the last seconds, for all who watch. `name` holds all that `read` depends on."""
+        return self.looks.get(name, read, seconds)
+
+    def show(self, template: str, *, status: int = 200, **names: Any) -> Response:
+        """A page."""
+        return page(template, self.request, {"visit": self, **names}, titles=self.titles, status=status)
+
+    def go(self, path: str, **query: object) -> Response:
+        """Send the browser to another page, after a form."""
+        return Response(303, [("Location", self.url(path, **query))], b"")
+
+
+def page(
+    template: str, request: Request, names: Mapping[str, Any], *, titles: Mapping[str, str], status: int
+) -> Response:
+    """A template as a response. What `layout.html` needs is there without a visit too: trouble is shown by it."""
+    root = request.root
+    usual = {
+        "visit": None,
+        "Role": Role,
+        "titles": titles,
+        "here": request.path,
+        "url": lambda path, **query: address(root, path, query),
+        "static": lambda name: address(root, f"/static/{name}", {"v": render.version()}),
+        "again": address(root, request.path, request.query) if request.method == "GET" else None,
+        "version": __version__,
+    }
+    return Response(status, [("Content-Type", HTML)], render.rendered(template, {**usual, **names}))
+
+
+def address(root: str, path: str, query: Mapping[str, object]) -> str:
+    """A path below the place where the page is mounted, with this query."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return quote(root + path) + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+
+def _first(values: list[str] | None) -> str | None:
+    return (values[0].strip() or None) if values else None
