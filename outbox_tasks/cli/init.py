@@ -1,36 +1,65 @@
-"""`outbox-tasks init`: the tables."""
+"""`outbox-tasks init`: the tables, and what database roles may do with them."""
 
 from __future__ import annotations
 
+from typing import get_args
+
 import click
 
+from outbox_tasks.cli.shared.options import F
 from outbox_tasks.cli.shared.output import echo_json, json_option, say
 from outbox_tasks.database.connection import migrating
+from outbox_tasks.database.rights import Kind
 from outbox_tasks.database.schema import VERSION
-from outbox_tasks.migrations import grant_writer, upgrade
+from outbox_tasks.migrations import grant, grants, upgrade
 from outbox_tasks.settings import Settings
+
+MAY: dict[Kind, str] = {
+    "writer": "write messages",
+    "worker": "run supervised tasks, and keep an inbox",
+    "relay": "run the relay, all but the archive's partitions",
+    "operator": "find and mend messages, and pause destinations",
+    "reader": "see states, counts and errors, but no payloads",
+}
+
+
+def role_options(command: F) -> F:
+    """An option for each kind of role."""
+    for kind, what in reversed(MAY.items()):
+        text = f"Let this database role {what}, and do nothing else."
+        command = click.option(f"--{kind}", multiple=True, metavar="ROLE", help=text)(command)
+    return command
 
 
 @click.command()
-@click.option(
-    "--writer", "writers", multiple=True, metavar="ROLE", help="Let this role write messages, and nothing else."
-)
+@role_options
+@click.option("--sql", is_flag=True, help="Print the GRANT statements for the roles, and run nothing.")
 @json_option
-def init(writers: tuple[str, ...], as_json: bool) -> None:
+def init(sql: bool, as_json: bool, **roles: tuple[str, ...]) -> None:
     """Create the outbox tables, or upgrade them to this release.
 
     Safe to run twice, and on many hosts at once.
     """
+    chosen = [(kind, role) for kind in get_args(Kind) for role in roles[kind]]
+    if sql and not chosen:
+        raise click.UsageError(f"say which roles: {', '.join(f'--{kind} ROLE' for kind in MAY)}")
     settings = Settings()
     with migrating(settings) as connection:
+        if sql:
+            for kind, role in chosen:
+                for statement in grants(connection, kind, role, settings.database_schema):
+                    say(statement)
+            return
         applied = upgrade(connection, settings.database_schema)
-        for role in writers:
-            grant_writer(connection, role, settings.database_schema)
+        for kind, role in chosen:
+            grant(connection, kind, role, settings.database_schema)
     if as_json:
-        echo_json({"version": VERSION, "applied": applied, "writers": writers})
-    elif applied:
-        say(f"The outbox tables are now at version {VERSION} (applied: {', '.join(map(str, applied))}).")
-    else:
-        say(f"The outbox tables are already at version {VERSION}.")
-    for role in () if as_json else writers:
-        say(f"The role {role} may write messages.")
+        echo_json({"version": VERSION, "applied": applied, **{f"{kind}s": roles[kind] for kind in MAY}})
+        return
+    say(
+        f"The outbox tables are now at version {VERSION} (applied: {', '.join(map(str, applied))})."
+        if applied
+        else f"The outbox tables are already at version {VERSION}."
+    )
+    for kind, role in chosen:
+        say(f"The role {role} may {MAY[kind]}.")

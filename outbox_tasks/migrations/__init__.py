@@ -15,7 +15,7 @@ In Django, `INSTALLED_APPS = ["outbox_tasks.django", …]` and `manage.py migrat
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any, Protocol
 
@@ -24,8 +24,9 @@ from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.util import await_only
 
 from outbox_tasks.database.pieces import check_dialect
-from outbox_tasks.database.schema import VERSION, quoted, tables
-from outbox_tasks.errors import SchemaTooNew, UnknownRole
+from outbox_tasks.database.rights import HIDDEN, Kind, functions, rights
+from outbox_tasks.database.schema import VERSION, quoted, tables, where
+from outbox_tasks.errors import SchemaMissing, SchemaTooNew, UnknownRole
 from outbox_tasks.settings import Settings
 
 STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on"}
@@ -33,9 +34,6 @@ STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_string
 
 PARTITION = re.compile(r"outbox_archive_(default|\d{8}|gone_\d{8}|rest_\d{20})")
 """The names of the archive's partitions, and of those taken out of it."""
-
-CALLED = ("outbox_publish", "outbox_cancel", "outbox_uuid7", "outbox_key_class", "outbox_all_keys")
-"""The functions that writers call, and those that the defaults of their rows call."""
 
 
 class DjangoConnection(Protocol):
@@ -89,25 +87,57 @@ def upgrade(
     return applied
 
 
-def grant_writer(connection: Connection | DjangoConnection, role: str, schema: str | None = None) -> None:
-    """Let `role` write messages into the tables in `schema`, and do nothing else. Raises `UnknownRole`."""
+def grant(connection: Connection | DjangoConnection, kind: Kind, role: str, schema: str | None = None) -> None:
+    """Let the database role `role` do with the tables in `schema` what this kind of role does, and nothing else.
+
+    Raises `UnknownRole`."""
     run = _runner(connection)
-    schema = schema or Settings().database_schema or str(run.scalar("SELECT current_schema()"))
     if run.scalar("SELECT to_regrole(quote_ident(:role))::text", role=role) is None:
         raise UnknownRole(role=role)
-    place, names = quoted(schema), ", ".join(f"'{name}'" for name in CALLED)
-    functions = run.scalar(
-        "SELECT string_agg(oid::regprocedure::text, ', ') FROM pg_proc "
+    for statement in grants(connection, kind, role, schema):
+        run.script(statement)
+
+
+def grant_writer(connection: Connection | DjangoConnection, role: str, schema: str | None = None) -> None:
+    """The same as `grant(connection, "writer", role, schema)`."""
+    grant(connection, "writer", role, schema)
+
+
+def grants(
+    connection: Connection | DjangoConnection, kind: Kind, role: str, schema: str | None = None
+) -> Iterator[str]:
+    """The statements of `grant`."""
+    run = _runner(connection)
+    schema = schema or Settings().database_schema or str(run.scalar("SELECT current_schema()"))
+    place, to = quoted(schema), quoted(role)
+    yield f"GRANT USAGE ON SCHEMA {place} TO {to};"
+    for relation, privileges in rights(tables(schema), kind):
+        if privileges:
+            shown = _shown(run, f"{place}.{relation}") if kind == "reader" else ""
+            on = f"SEQUENCE {place}.{relation}" if relation.endswith("_seq") else f"{place}.{relation}"
+            yield f"GRANT {', '.join(privileges)}{shown} ON {on} TO {to};"
+    names = ", ".join(map(_literal, functions(kind)))
+    called = run.scalar(
+        "SELECT string_agg(oid::regprocedure::text, ', ' ORDER BY oid::regprocedure::text) FROM pg_proc "
         f"WHERE pronamespace = to_regnamespace(:name) AND proname IN ({names})",
         name=place,
     )
-    for right in (
-        f"USAGE ON SCHEMA {place}",
-        f"INSERT ON {place}.outbox_messages",
-        f"USAGE, SELECT ON SEQUENCE {place}.outbox_messages_seq_seq",
-        f"EXECUTE ON FUNCTION {functions}",
-    ):
-        run.script(f"GRANT {right} TO {quoted(role)}")
+    if called is None:
+        raise SchemaMissing(where=where(schema))
+    yield f"GRANT EXECUTE ON FUNCTION {called} TO {to};"
+
+
+def _shown(run: _Alchemy | _Django, relation: str) -> str:
+    """The columns that a reader may see, if there are others."""
+    hidden = ", ".join(map(_literal, sorted(HIDDEN)))
+    columns = run.scalar(
+        "SELECT CASE WHEN count(*) FILTER (WHERE hidden) > 0 THEN "
+        "' (' || string_agg(quote_ident(name), ', ' ORDER BY number) FILTER (WHERE NOT hidden) || ')' END FROM "
+        f"(SELECT attname AS name, attnum AS number, attname IN ({hidden}) AS hidden FROM pg_attribute "
+        "WHERE attrelid = to_regclass(:relation) AND attnum > 0 AND NOT attisdropped) AS columns",
+        relation=relation,
+    )
+    return columns or ""
 
 
 def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool:

@@ -141,6 +141,7 @@ def current() -> dict[str, str]:
         "doctor_options": doctor.options(),
         "doctor_upgraded": doctor.upgraded(t),
         "doctor_rights": doctor.rights(t),
+        "doctor_uncallable": doctor.uncallable(t),
         "doctor_indexes": doctor.indexes(t),
         "doctor_triggers": doctor.triggers(t),
         "doctor_strays": doctor.strays(t),

@@ -51,14 +51,14 @@ class Place:
             hide_password=False
         )
 
-    def command(self, *arguments: str, settings: Settings) -> Result:
+    def command(self, *arguments: str, settings: Settings, **more: Any) -> Result:
         """Run `outbox-tasks` with these arguments and settings."""
         env = {
             "OUTBOX_DATABASE_URL": settings.database_url,
             "OUTBOX_DATABASE_SCHEMA": settings.database_schema,
             "OUTBOX_DESTINATIONS": json.dumps({name: {"url": "a://b"} for name in settings.destinations}),
         }
-        return CliRunner().invoke(commands, arguments, env=env, prog_name="outbox-tasks")
+        return CliRunner().invoke(commands, arguments, env=env, prog_name="outbox-tasks", **more)
 
 
 @contextmanager

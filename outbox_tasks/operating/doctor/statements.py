@@ -57,6 +57,7 @@ INDEX = _catalog(
     "pg_index", indexrelid=OID, indrelid=OID, indisvalid=Boolean, indisready=Boolean, indnkeyatts=SmallInteger
 )
 TRIGGER = _catalog("pg_trigger", tgrelid=OID, tgname=Text, tgenabled=Text)
+FUNCTION = _catalog("pg_proc", oid=OID, proname=Text, pronamespace=OID)
 INHERITS = _catalog("pg_inherits", inhrelid=OID, inhparent=OID)
 STATISTICS = _catalog(
     "pg_stat_all_tables",
@@ -125,6 +126,19 @@ def rights(t: Tables) -> Select[Any]:
     found = needed.join(c, c.c.relname == needed.c.relation)
     owner = func.pg_get_userbyid(c.c.relowner).label("owner")
     return select(needed.c.relation, needed.c.privilege, owner).select_from(found).where(_in_our_schema(t), ~granted)
+
+
+def uncallable(t: Tables) -> Select[Any]:
+    """The functions that our role may not call. Parameter: names (array)."""
+    c, f = CLASS, FUNCTION
+    named = f.c.proname == func.any_(bindparam("names", type_=ARRAY(Text)))
+    return (
+        select(cast(func.regprocedure(f.c.oid), Text).label("function"))
+        .select_from(f.join(c, c.c.relnamespace == f.c.pronamespace))
+        .where(c.c.relname == t.messages.name, _in_our_schema(t), named)
+        .where(~func.has_function_privilege(f.c.oid, "EXECUTE"))
+        .order_by(f.c.proname)
+    )
 
 
 def indexes(t: Tables) -> Select[Any]:

@@ -13,6 +13,8 @@ from sqlalchemy import Column, Index, Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex
 
+from outbox_tasks.database.rights import functions
+from outbox_tasks.database.rights import rights as rights_of
 from outbox_tasks.database.schema import NO_RIGHTS, VERSION, Tables, qualified, quoted, where
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
 from outbox_tasks.operating.archive import statements as archive
@@ -38,8 +40,6 @@ OPTIONS = {
 
 BEHIND = 10
 """There are too many dead rows from this many times the number at which autovacuum starts."""
-
-CHANGED = ("SELECT", "INSERT", "UPDATE", "DELETE")
 
 
 def version(site: Site) -> Results:
@@ -83,13 +83,16 @@ def rights(site: Site) -> Results:
     owners = {row.owner for row in found if row.privilege == "owner"}
     lists = {name: ", ".join(sorted({*privileges} - owned)) for name, privileges in lacking.items()}
     rights = {name: privileges for name, privileges in lists.items() if privileges}
+    uncallable = [row.function for row in site.rows(statements.uncallable(t), names=list(functions("relay")))]
     [row] = site.rows(statements.server())
-    if rights:
+    if rights or uncallable:
+        granted = [(some, name, _named(t, name)) for name, some in rights.items()]
+        granted += [("EXECUTE", name, f"FUNCTION {name}") for name in uncallable]
         yield error(
             "rights_missing",
-            f"The role {row.role} lacks rights: {'; '.join(f'{some} on {name}' for name, some in rights.items())}.",
+            f"The role {row.role} lacks rights: {'; '.join(f'{some} on {name}' for some, name, _ in granted)}.",
             "Whatever needs them fails: claims, sends, counts.",
-            "\n".join(f"GRANT {some} ON {_named(t, name)} TO {quoted(row.role)};" for name, some in rights.items()),
+            "\n".join(f"GRANT {some} ON {what} TO {quoted(row.role)};" for some, _, what in granted),
         )
     elif owned & {*lacking.get(t.archive.name, [])}:
         yield warning(
@@ -106,18 +109,9 @@ def rights(site: Site) -> Results:
 
 
 def _needed(t: Tables) -> Iterator[dict[str, str]]:
-    asked = {
-        **dict.fromkeys(
-            (t.messages, t.destinations, t.slots, t.publishers, t.tallies, t.heartbeats, t.alerts), CHANGED
-        ),
-        t.archive: ("SELECT", "INSERT", "owner", "create"),
-        t.inbox: ("SELECT", "INSERT", "DELETE"),
-        t.audit: ("SELECT", "INSERT", "DELETE"),
-        t.versions: ("SELECT",),
-    }
-    for found, privileges in asked.items():
-        yield from ({"relation": found.name, "privilege": privilege} for privilege in privileges)
-    yield {"relation": f"{t.messages.name}_seq_seq", "privilege": "SELECT"}
+    for relation, privileges in rights_of(t, "relay"):
+        yield from ({"relation": relation, "privilege": privilege} for privilege in privileges)
+    yield from ({"relation": t.archive.name, "privilege": privilege} for privilege in ("owner", "create"))
 
 
 def _named(t: Tables, name: str) -> str:
