@@ -1,41 +1,88 @@
-// Fetches what refreshes anew while somebody watches. Without this file, the pages can be read and used too.
+// What refreshes is fetched anew while somebody watches. Without this file, the pages can be read and used too.
 "use strict";
 
 (() => {
   const EVERY = 2000; // milliseconds
-  const live = () => document.getElementById("live");
+  const FIELDS = "input, select, textarea";
   const gone = document.getElementById("gone");
+  const live = () => document.getElementById("live");
   let asking = false;
-  let opened = {};
 
-  // A person who writes is not disturbed. Nor is one who has marked text to copy it.
-  function busy() {
-    const focused = document.activeElement;
-    const writes = focused && live().contains(focused) && focused.matches("input, select, textarea");
-    const selection = window.getSelection();
-    return writes || (selection && !selection.isCollapsed && live().contains(selection.anchorNode));
+  // A person who writes is not disturbed.
+  function writes() {
+    return document.activeElement?.matches(FIELDS) && live().contains(document.activeElement);
   }
 
   function refresh() {
-    if (document.hidden || asking || !live() || !live().hasAttribute("hx-get") || busy()) return;
+    if (document.hidden || asking || !live().hasAttribute("hx-get") || writes()) return;
     window.htmx.trigger(live(), "refresh");
   }
 
-  function details(within) {
-    return Array.from(within.querySelectorAll("details[id]"));
+  // What makes two elements the same thing: a row that moves down stays the row of its message.
+  function key(element) {
+    if (element.nodeType !== Node.ELEMENT_NODE) return "";
+    const own = element.id || element.getAttribute("href") || (element.matches(FIELDS) && `${element.name}=${element.value}`);
+    return own || (element.matches("tr") && element.querySelector("a")?.getAttribute("href")) || "";
   }
+
+  function same(one, other) {
+    return one.nodeType === other.nodeType && one.nodeName === other.nodeName && key(one) === key(other);
+  }
+
+  // Makes `old` like `fresh` and touches only what differs: the focus, marked text, the place to which somebody has
+  // scrolled, and open details stay as they are.
+  function renew(old, fresh) {
+    if (old.nodeType !== Node.ELEMENT_NODE) {
+      if (old.data !== fresh.data) old.data = fresh.data;
+      return;
+    }
+    const kept = (name) => name === "open" || (old.matches("button.copy") && name === "hidden");
+    for (const { name } of Array.from(old.attributes)) {
+      if (!fresh.hasAttribute(name) && !kept(name)) old.removeAttribute(name);
+    }
+    for (const { name, value } of Array.from(fresh.attributes)) {
+      if (old.getAttribute(name) !== value && !kept(name)) old.setAttribute(name, value);
+    }
+    renewChildren(old, fresh);
+  }
+
+  function renewChildren(old, fresh) {
+    let place = old.firstChild;
+    for (const child of Array.from(fresh.childNodes)) {
+      let found = place;
+      while (found && !same(found, child)) found = found.nextSibling;
+      if (!found) {
+        old.insertBefore(child, place);
+        continue;
+      }
+      while (place !== found) place = drop(place);
+      renew(found, child);
+      place = found.nextSibling;
+    }
+    while (place) place = drop(place);
+  }
+
+  function drop(node) {
+    const next = node.nextSibling;
+    node.remove();
+    return next;
+  }
+
+  window.htmx.defineExtension("renew", {
+    isInlineSwap: (style) => style === "renew",
+    handleSwap: (style, target, fragment) => {
+      const fresh = fragment.querySelector("#live");
+      gone.hidden = Boolean(fresh); // a proxy in front of the page may answer in its place
+      if (fresh) renew(target, fresh);
+      offerCopies();
+      return [];
+    },
+  });
 
   document.addEventListener("htmx:beforeRequest", () => { asking = true; });
   document.addEventListener("htmx:afterRequest", (event) => {
     asking = false;
-    gone.hidden = event.detail.xhr.status > 0;
-  });
-  document.addEventListener("htmx:beforeSwap", () => {
-    opened = Object.fromEntries(details(live()).map((one) => [one.id, one.open]));
-  });
-  document.addEventListener("htmx:afterSwap", () => {
-    for (const one of details(live())) if (one.id in opened) one.open = opened[one.id];
-    offerCopies();
+    if (event.detail.xhr.status === 0) gone.hidden = false;
   });
 
   function offerCopies() {
@@ -51,10 +98,12 @@
   });
 
   document.addEventListener("keydown", (event) => {
-    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.matches("input, select, textarea")) return;
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.matches(FIELDS)) return;
     const search = document.querySelector("input[type=search]");
-    if (search) { event.preventDefault(); search.focus(); }
+    if (search) {
+      event.preventDefault();
+      search.focus();
+    }
   });
 
   document.addEventListener("visibilitychange", refresh);
