@@ -10,8 +10,9 @@ from rich.table import Table
 from outbox_tasks.cli.shared.options import limit_option
 from outbox_tasks.cli.shared.output import cell, clock, console, echo_json, json_option, say, table
 from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.operating.audit import deed, facts_of
 from outbox_tasks.operating.messages.find import Lookup
-from outbox_tasks.text import many, one_line
+from outbox_tasks.text import one_line
 
 
 @click.command()
@@ -41,17 +42,9 @@ def _table(found: list[dict[str, Any]], width: int) -> Table:
     """Who did what, when, to which messages and why."""
     shown = table(width, "no.", "when", "who", "what", right=("no.",))
     for one in found:
-        count = "" if one["target"] and one["count"] == 1 else f" {many(one['count'], 'message')}"
-        if one["action"] in ("pause", "resume"):
-            count = ""
-        line = cell(f"{one['action']}{count}", "bold").append(f" {one_line(one['target'] or '')}", "")
-        facts = ", ".join(f"{name.replace('_', ' ')} {_plain(value)}" for name, value in one["facts"].items())
-        for more, style in ((one["why"], ""), (facts, "dim")):
+        line = cell(deed(one), "bold").append(f" {one_line(one['target'] or '')}", "")
+        for more, style in ((one["why"], ""), (facts_of(one), "dim")):
             if more:
                 line.append(f"\n{one_line(more)}", style)
         shown.add_row(str(one["seq"]), clock(one["at"]), cell(one["who"]), line)
     return shown
-
-
-def _plain(value: Any) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -11,11 +11,9 @@ from rich.text import Text
 from outbox_tasks.cli.shared.options import limit_option
 from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option, say
 from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.database.held_keys import COUNTED
 from outbox_tasks.operating import overview
 from outbox_tasks.text import one_line
-
-COUNTED = 10_000
-"""Messages that wait for a key are counted up to here: see `held_keys.blocked_keys`."""
 
 
 @click.command()

@@ -11,13 +11,16 @@ from sqlalchemy.sql import ColumnElement, FromClause, Select
 from outbox_tasks.database.pieces import pending
 from outbox_tasks.database.schema import Tables
 
+COUNTED = 10_000
+"""Messages that wait for a key, and keys, are counted up to here."""
+
 
 def blocked_keys(t: Tables) -> Select[Any]:
     """The keys that a dead message holds up, the longest first: which message, since when and why, and how many wait
-    behind it, counted up to 10,000. Parameters: blocking (the destinations where dead messages hold up their keys),
+    behind it, counted up to `COUNTED`. Parameters: blocking (the destinations where dead messages hold up their keys),
     size."""
     m = t.messages
-    behind = waiting_behind(t, m).limit(10_000).correlate(m).subquery("behind")
+    behind = waiting_behind(t, m).limit(COUNTED).correlate(m).subquery("behind")
     count = select(func.count()).select_from(behind).scalar_subquery()
     found = select(m.c.destination, m.c.key, cast(m.c.id, Text).label("id"), m.c.event_type).add_columns(
         m.c.dead_at.label("since"), m.c.last_error_code, m.c.last_error, count.label("waiting")

@@ -31,7 +31,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql import ColumnElement, Delete, Insert, Select, Update
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from outbox_tasks.database.pieces import SECOND, commit_soon, json_rows, seconds
+from outbox_tasks.database.pieces import SECOND, commit_soon, elapsed, json_rows, seconds
 from outbox_tasks.database.schema import Tables
 from outbox_tasks.settings import SLOW
 
@@ -126,6 +126,17 @@ def holders(t: Tables) -> Select[Any]:
     s = t.slots
     held = (s.c.destination == bindparam("target", type_=Text), s.c.held_until > func.now())
     return select(s.c.holder).where(*held).distinct()
+
+
+def held(t: Tables, *, of_one: bool) -> Select[Any]:
+    """The sends that run now and hold a slot, the longest first: destination, holder, and seconds (for how long).
+    Parameters: size, and with `of_one` target (the destination)."""
+    s = t.slots
+    found = select(s.c.destination, s.c.holder, elapsed(s.c.taken_at, func.now()).label("seconds")).where(
+        s.c.held_until > func.now()
+    )
+    found = found.where(s.c.destination == bindparam("target", type_=Text)) if of_one else found
+    return found.order_by(s.c.taken_at).limit(bindparam("size", type_=Integer))
 
 
 def vacated(t: Tables) -> Update:

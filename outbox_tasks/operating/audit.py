@@ -8,6 +8,7 @@ No parameter is named like a column that its statement sets: SQLAlchemy would se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import (
@@ -31,6 +32,7 @@ from sqlalchemy.sql import ColumnElement, FromClause, Select
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
 from outbox_tasks.database.schema import Tables
+from outbox_tasks.text import many
 
 FORMER = "former"
 """The fact that holds the former payload of an edit, in base64."""
@@ -89,8 +91,12 @@ def recorded(t: Tables, action: str, target: ColumnElement[Any], cause: FromClau
 
 
 def entries(t: Tables) -> Select[Any]:
-    """The latest acts, the last one first. Parameter: size."""
-    return _shown(t).order_by(t.audit.c.seq.desc()).limit(bindparam("size", type_=Integer))
+    """The latest acts, the last one first. Parameters: size, before (the seq that ends the page before; null: the first
+    page)."""
+    before = func.coalesce(bindparam("before", type_=BigInteger), literal_column("9223372036854775807"))
+    return (
+        _shown(t).where(t.audit.c.seq < before).order_by(t.audit.c.seq.desc()).limit(bindparam("size", type_=Integer))
+    )
 
 
 def entry(t: Tables) -> Select[Any]:
@@ -115,6 +121,21 @@ def former(t: Tables) -> Select[Any]:
     return select(func.decode(text, literal_column("'base64'"), type_=LargeBinary).label("payload")).where(
         a.c.seq == bindparam("entry", type_=BigInteger), text.is_not(None)
     )
+
+
+def deed(act: Mapping[str, Any]) -> str:
+    """What an act did, without its target: `redrive 12 messages`."""
+    alone = act["action"] in ("pause", "resume") or (act["target"] and act["count"] == 1)
+    return str(act["action"]) if alone else f"{act['action']} {many(act['count'], 'message')}"
+
+
+def facts_of(act: Mapping[str, Any]) -> str:
+    """The facts of an act in one line: which messages it was for, for example."""
+
+    def plain(value: Any) -> str:
+        return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+    return ", ".join(f"{name.replace('_', ' ')} {plain(value)}" for name, value in act["facts"].items())
 
 
 def _shown(t: Tables) -> Select[Any]:

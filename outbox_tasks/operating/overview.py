@@ -169,16 +169,18 @@ def archived(store: Store, bound: int = BOUND) -> tuple[int, bool]:
     return (row.counted, False) if row.counted < bound else (max(row.counted, row.estimated or 0), True)
 
 
-def blocked_keys(store: Store, size: int) -> list[Any]:
-    """The keys that a dead message holds up: see `held_keys.blocked_keys`."""
-    return list(store.rows(held_keys.blocked_keys(store.tables), {"blocking": _blocking(store), "size": size}))
+def blocked_keys(store: Store, size: int, destination: str | None = None) -> list[Any]:
+    """The keys that a dead message holds up, of one destination or of all: see `held_keys.blocked_keys`."""
+    statement = held_keys.blocked_keys(store.tables)
+    return list(store.rows(statement, {"blocking": _blocking(store, destination), "size": size}))
 
 
-def count_blocked_keys(store: Store, size: int) -> int:
+def count_blocked_keys(store: Store, size: int, destination: str | None = None) -> int:
     """How many keys a dead message holds up, counted up to `size`."""
     counted = held_keys.count_blocked_keys(store.tables)
-    return int(store.rows(counted, {"blocking": _blocking(store), "size": size})[0][0])
+    return int(store.rows(counted, {"blocking": _blocking(store, destination), "size": size})[0][0])
 
 
-def _blocking(store: Store) -> list[str]:
-    return [name for name in store.settings.destinations if store.settings.dead_blocks(name)]
+def _blocking(store: Store, destination: str | None) -> list[str]:
+    names = store.settings.destinations if destination is None else (destination,)
+    return [name for name in names if store.settings.dead_blocks(name)]

@@ -16,6 +16,7 @@ from outbox_tasks.operating.health import Problem
 from outbox_tasks.operating.overview import Overview
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
+from outbox_tasks.text import many, number
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -69,8 +70,19 @@ def why_not_in_order(name: str, facts: Mapping[str, Any], zone: tzinfo | None = 
     if not facts["failures"]:
         return None
     until = f" until {facts['pause_until'].astimezone(zone):%H:%M:%S}" if state == "open" else ""
-    sends = f"{facts['failures']:,} send{'' if facts['failures'] == 1 else 's'}"
-    return f"{name} is {STATES[state]}{until}: {sends} in a row failed: {facts['error_code']}: {facts['error']}"
+    failed = f"{many(facts['failures'], 'send')} in a row failed: {facts['error_code']}: {facts['error']}"
+    return f"{name} is {STATES[state]}{until}: {failed}"
+
+
+def dead_letters_wait(count: int, *, estimated: bool) -> str:
+    """So many dead letters wait for a person."""
+    letters = many(count, "dead letter", number(count, estimated=estimated))
+    return f"{letters} {'waits' if count == 1 else 'wait'} for a person"
+
+
+def keys_held_up(name: str, count: int) -> str:
+    """A destination has so many keys that a dead message holds up."""
+    return f"{name} has keys that a dead message holds up: {count:,}"
 
 
 class Queues:

@@ -13,6 +13,9 @@ T = TypeVar("T")
 MOST = 200
 """Looks that are kept. Each is the content of one page."""
 
+AGAIN = 2.0
+"""Seconds after which a look that failed is taken again."""
+
 
 class Looks:
     """What was read lately, by name. Who asks while somebody reads waits for that answer. Errors are kept too: a
@@ -36,9 +39,15 @@ class Looks:
                 look.answer.set_result(read())
             except BaseException as error:
                 look.answer.set_exception(error)
+                seconds = min(seconds, AGAIN)
             look.until = time.monotonic() + seconds
         found: T = look.answer.result()
         return found
+
+    def forget(self, name: str) -> None:
+        """Look again for the next who asks: somebody has changed something."""
+        with self._lock:
+            self._found.pop(name, None)
 
     def _make_room(self) -> None:
         if len(self._found) >= MOST:

@@ -99,6 +99,8 @@ def current() -> dict[str, str]:
         "forget_publishers": slots.forget_publishers(t),
         "make_slots": slots.make_slots(t),
         "crowded": slots.crowded(t),
+        "held": slots.held(t, of_one=False),
+        "held_of_one": slots.held(t, of_one=True),
         "holders": slots.holders(t),
         "neighbours": slots.neighbours(t),
         "vacated": slots.vacated(t),

@@ -11,8 +11,8 @@ from rich.text import Text
 
 from outbox_tasks.cli.shared.output import cell
 from outbox_tasks.database.activity import LATE
-from outbox_tasks.operating.status import STATES, why_not_in_order
-from outbox_tasks.text import many, number, one_line, span
+from outbox_tasks.operating.status import STATES, dead_letters_wait, keys_held_up, why_not_in_order
+from outbox_tasks.text import number, one_line, span
 
 STYLES = {"closed": "green", "open": "red", "trying": "yellow", "paused": "yellow"}
 """The breaker's states, as `breaker.states` names them."""
@@ -39,8 +39,7 @@ def _headline(found: Found) -> RenderableType:
     lines = lines or [Text("✓ in order", style="bold green")]
     if dead := sum(one["states"]["dead"] for one in found["destinations"]):
         about = any("dead" in one["estimated"] for one in found["destinations"])
-        waiting = many(dead, "dead letter", number(dead, estimated=about))
-        lines.append(Text(f"! {waiting} {'waits' if dead == 1 else 'wait'} for a person", style="yellow"))
+        lines.append(Text(f"! {dead_letters_wait(dead, estimated=about)}", style="yellow"))
     return Group(*lines)
 
 
@@ -80,7 +79,7 @@ def _reasons(found: Found) -> Iterator[Text]:
         if why := why_not_in_order(name, one):
             yield cell(why, STYLES[one["state"]])
         if one["held_up"]:
-            yield cell(f"{name} has keys that a dead message holds up: {one['held_up']:,}; see `keys`", "yellow")
+            yield cell(f"{keys_held_up(name, one['held_up'])}; see `keys`", "yellow")
 
 
 def _workers(found: Found, *, short: bool) -> Table:

@@ -196,9 +196,10 @@ class Lookup:
         found.sort(key=lambda group: (-group["count"], group["group"]))
         return found, read < MOST_GROUPS
 
-    def acts(self, size: int) -> list[dict[str, Any]]:
-        """The latest acts of people, the last one first."""
-        return [dict(row._mapping) for row in self._database.rows(audit.entries(self._tables), {"size": size})]
+    def acts(self, size: int, before: int | None = None) -> list[dict[str, Any]]:
+        """The latest acts of people, the last one first; those before the act with this seq."""
+        rows = self._database.rows(audit.entries(self._tables), {"size": size, "before": before})
+        return [dict(row._mapping) for row in rows]
 
     def former_payload(self, entry: int) -> bytes | None:
         """The payload before the edit of this audit entry; None: it is no edit."""

@@ -2,44 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import islice
 
-from outbox_tasks.operating import health, overview
-from outbox_tasks.operating.health import Problem
-from outbox_tasks.operating.overview import DestinationStatus, Overview
+from outbox_tasks.operating.courses import empty
+from outbox_tasks.web import charts, overview
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
 
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the start page shows, at one moment."""
-
-    problems: Sequence[Problem]
-    overview: Overview
-
-    @property
-    def destinations(self) -> list[tuple[str, DestinationStatus]]:
-        """Those in trouble first."""
-        return sorted(self.overview.destinations.items(), key=lambda pair: (pair[1].in_service, pair[0]))
-
-    @property
-    def dead(self) -> int:
-        return sum(one.states["dead"] for one in self.overview.destinations.values())
-
-    @property
-    def dead_estimated(self) -> bool:
-        return any("dead" in one.estimated for one in self.overview.destinations.values())
+TROUBLES, DESTINATIONS, WORKERS = 20, 100, 10
+"""How many are shown; of the others it says how many there are."""
 
 
 def start(visit: Visit) -> Response:
     """All at one glance."""
-    return visit.show("start.html", seen=visit.look("start", lambda: _seen(visit)))
-
-
-def _seen(visit: Visit) -> Seen:
-    slow = health.slow(visit.store)
-    seen = overview.read(visit.store)
-    problems = [*filter(None, [slow]), *health.judge(visit.settings, seen)]
-    return Seen(problems, seen)
+    found, sends = overview.look_at(visit), overview.sends(visit)
+    wanted = (visit.ask("find") or "").casefold()
+    everything = found.seen.destinations
+    named = [(name, one) for name, one in everything.items() if wanted in name.casefold()]
+    named.sort(key=lambda pair: (*overview.rank(visit.settings, pair[1]), pair[0]))
+    troubles = list(overview.troubles(visit.settings, found))
+    beats = found.seen.heartbeats
+    workers = sorted((*beats.workers, *beats.supervising), key=lambda one: (one.alive, not one.shares_name, one.name))
+    return visit.show(
+        "start.html",
+        found=found,
+        troubles=troubles[:TROUBLES],
+        more_troubles=len(troubles) - TROUBLES,
+        destinations=named[:DESTINATIONS],
+        number=len(everything),
+        more_destinations=len(named) - DESTINATIONS,
+        supervised=any(one.states["handed over"] or one.states["running"] for one in everything.values()),
+        drawn={
+            name: charts.small(name, sends.get(name) or empty(overview.WIDTH, overview.SPANS))
+            for name, _ in islice(named, DESTINATIONS)
+        },
+        hours=overview.WIDTH * overview.SPANS // 3600,
+        workers=workers[:WORKERS],
+        all_workers=len(workers),
+        open_alerts=sum(row.over_at is None for row in overview.alerts(visit)),
+    )

@@ -1,0 +1,105 @@
+"""What several pages show of the whole outbox: its status, its trouble, and how the sends went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+from outbox_tasks.operating import status
+from outbox_tasks.operating.courses import Course, courses, empty
+from outbox_tasks.operating.health import Problem
+from outbox_tasks.operating.overview import DestinationStatus
+from outbox_tasks.operating.status import Queues, Status, dead_letters_wait, keys_held_up, why_not_in_order
+from outbox_tasks.settings import Settings
+from outbox_tasks.telemetry.alerts.table import AlertTable
+from outbox_tasks.web.visit import Visit
+
+STATUS = "status"
+"""The name of the look at the whole outbox."""
+
+WIDTH, SPANS = 600, 36
+"""Seconds of a column of the small charts, and how many they have: six hours."""
+
+SELDOM = 30.0
+"""Seconds for which a look at the counts of the last hours is kept."""
+
+OPEN = 50
+"""Alerts that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something to see to, and the page where that is done."""
+
+    kind: str
+    """bad or warn."""
+    text: str
+    path: str
+    query: Mapping[str, Any]
+
+
+def look_at(visit: Visit) -> Status:
+    """The whole outbox."""
+    return visit.look(STATUS, lambda: status.read(visit.store, _queues(visit)))
+
+
+def _queues(visit: Visit) -> Queues:
+    """The same one as long as this process lives: it has a connection to the broker."""
+    return visit.look("queues", lambda: Queues(visit.settings), seconds=math.inf)
+
+
+def sends(visit: Visit) -> Mapping[str, Course]:
+    """How the sends of the last hours went, by destination."""
+    return visit.look("sends", lambda: courses(visit.store, WIDTH, SPANS), seconds=SELDOM)
+
+
+def sends_to(visit: Visit, name: str, width: int, spans: int) -> Course:
+    """How the sends to one destination went."""
+    found = visit.look(f"sends to {name}", lambda: courses(visit.store, width, spans, name), seconds=SELDOM)
+    return found.get(name) or empty(width, spans)
+
+
+def alerts(visit: Visit) -> list[Any]:
+    """The alerts that people were sent, open ones first."""
+    return visit.look("alerts", lambda: AlertTable(visit.store).known(OPEN), seconds=SELDOM / 3)
+
+
+def rank(settings: Settings, one: DestinationStatus) -> tuple[int, int]:
+    """A destination's place among all: the worst trouble first, then the longest backlog."""
+    worries = (
+        one.stale(settings) or (not one.configured and one.oldest is not None),
+        one.breaker["state"] in ("open", "trying"),
+        bool(one.states["dead"] or one.held_up),
+        one.breaker["state"] == "paused",
+        bool(one.failed or one.breaker["failures"]),
+    )
+    return next((place for place, worry in enumerate(worries) if worry), len(worries)), -one.due
+
+
+def troubles(settings: Settings, found: Status) -> Iterator[Trouble]:
+    """All that somebody should see to, in the words of the command line."""
+    yield from (Trouble("bad", problem.text, *_place(problem)) for problem in found.problems)
+    destinations = sorted(found.seen.destinations.items(), key=lambda pair: (*rank(settings, pair[1]), pair[0]))
+    for name, one in destinations:
+        why = why_not_in_order(name, one.breaker, UTC)
+        if why and not one.in_service:
+            kind = "warn" if one.breaker["state"] == "paused" else "bad"
+            yield Trouble(kind, why, f"/destinations/{name}", {})
+    if dead := sum(one.states["dead"] for _, one in destinations):
+        estimated = any("dead" in one.estimated for _, one in destinations)
+        yield Trouble("warn", dead_letters_wait(dead, estimated=estimated), "/errors", {})
+    for name, one in destinations:
+        if one.held_up:
+            yield Trouble("warn", keys_held_up(name, one.held_up), "/keys", {"destination": name})
+
+
+def _place(problem: Problem) -> tuple[str, dict[str, Any]]:
+    """Where a problem can be seen to."""
+    if problem.code in ("stale", "unknown"):
+        return f"/destinations/{problem.about}", {}
+    if problem.code in ("queue", "name", "beat", "claim", "worker"):
+        return "/workers", {}
+    return "/doctor", {}
