@@ -23,6 +23,7 @@ QUICK = {
     "retention": ["--rows", "20000", "--seconds", "4"],
     "supervised": ["--rounds", "1", "--messages", "500", "--tasks", "60"],
     "destinations": ["redis+stream", "--seconds", "0.5"],
+    "web": ["--archived", "20000", "--pending", "5000", "--seconds", "2"],
 }
 """The options of a trial of all benches: its figures say nothing."""
 

@@ -1,5 +1,7 @@
 """The HTTP side of the shop. Run it with: uvicorn main:app"""
 
+import os
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
@@ -7,7 +9,9 @@ from typing import Annotated
 from fastapi import FastAPI, HTTPException, status
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.dialects.postgresql import insert
+from starlette.middleware.sessions import SessionMiddleware
 
+import staff
 from database import Base, Order, Product, RequestSession, engine
 from orders import SoldOut, place_order
 
@@ -23,6 +27,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(title="Shop", lifespan=lifespan)
+app.add_middleware(SessionMiddleware, secret_key=os.environ.get("SECRET_KEY") or secrets.token_hex())
+app.include_router(staff.router)
+app.mount("/outbox", staff.page.asgi)
 
 
 class NewOrder(BaseModel):

@@ -27,6 +27,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 START_TIMEOUT = STOP_TIMEOUT = 60.0
 CTRL_C = signal.SIGINT
 PYTHON = (sys.executable, "-m")
+STAFF_PASSWORD = "a password of the shop"
 
 
 class Project:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.conftest import Stream, eventually
-from tests.examples.conftest import PYTHON, Project
+from tests.examples.conftest import PYTHON, STAFF_PASSWORD, Project
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def shop(project: Project, stream: Stream) -> httpx.Client:
     project.env["OUTBOX_DESTINATIONS"] = json.dumps({"events": {"url": stream.url}})  # as `outbox-tasks up` says it
     project.worker("outbox_tasks", "-B")
     project.start("warehouse", PYTHON[0], "consumer.py", ready="open")
-    return project.web(*PYTHON, "uvicorn", "main:app", "--port", "{port}")
+    return project.web(*PYTHON, "uvicorn", "main:app", "--port", "{port}", STAFF_PASSWORD=STAFF_PASSWORD)
 
 
 def packed(shop: httpx.Client) -> dict[str, Any]:
@@ -67,3 +67,10 @@ def test_a_message_that_is_delivered_twice_is_one_parcel(shop: httpx.Client, pro
 def test_what_is_no_order_is_refused(shop: httpx.Client) -> None:
     assert shop.post("/orders", json={"product": "chair", "quantity": 0}).status_code == 422
     assert shop.get("/orders/0").status_code == 404
+
+
+def test_the_page_is_for_staff_who_have_signed_in(shop: httpx.Client) -> None:
+    assert shop.get("/outbox/").status_code == 403
+    assert shop.post("/login", json={"name": "anna", "password": "wrong"}).status_code == 401
+    assert shop.post("/login", json={"name": "anna", "password": STAFF_PASSWORD}).status_code == 204
+    assert "anna · act" in shop.get("/outbox/").text

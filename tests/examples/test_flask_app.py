@@ -10,7 +10,7 @@ import pytest
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
-from tests.examples.conftest import PYTHON, Project
+from tests.examples.conftest import PYTHON, STAFF_PASSWORD, Project
 
 FLASK = (*PYTHON, "flask", "--app", "shop")
 
@@ -29,7 +29,7 @@ def worker(project: Project) -> Child:
 
 @pytest.fixture(scope="module")
 def shop(project: Project, worker: Child) -> httpx.Client:
-    return project.web(*FLASK, "run", "--port", "{port}")
+    return project.web(*FLASK, "run", "--port", "{port}", FLASK_STAFF_PASSWORD=STAFF_PASSWORD)
 
 
 def order(shop: httpx.Client, customer: str, cents: int = 1250) -> httpx.Response:
@@ -65,3 +65,10 @@ def test_a_broker_that_is_down_fails_no_request(shop: httpx.Client, project: Pro
     answer = order(cut_off, "Barbara")
     assert answer.status_code == 201
     eventually(lambda: shop.get(f"/orders/{answer.json()['id']}").json()["receipt"] == "Barbara paid 12.50")
+
+
+def test_the_page_is_for_staff_who_have_signed_in(shop: httpx.Client) -> None:
+    assert shop.get("/outbox/").status_code == 403
+    assert shop.post("/login", data={"name": "ben", "password": "wrong"}).status_code == 401
+    assert shop.post("/login", data={"name": "ben", "password": STAFF_PASSWORD}).headers["location"] == "/outbox/"
+    assert "ben · act" in shop.get("/outbox/").text

@@ -1,17 +1,20 @@
 """A Flask shop with Celery, and now with an outbox."""
 
 import os
+import secrets
 
 from flask import Flask
 
 from shop.celery_app import make_celery
 from shop.extensions import db, outbox
+from shop.staff import mount_page, staff
 from shop.views import shop
 
 
 def create_app() -> Flask:
     app = Flask(__name__)
     app.config.from_mapping(
+        SECRET_KEY=secrets.token_hex(),
         # The relay's URL, with SQLAlchemy's name for its driver, psycopg 3.
         SQLALCHEMY_DATABASE_URI=os.environ["OUTBOX_DATABASE_URL"].replace("postgresql:", "postgresql+psycopg:", 1),
         CELERY={
@@ -29,5 +32,7 @@ def create_app() -> Flask:
     outbox.install(celery, capture=db.session)
 
     app.register_blueprint(shop)
+    app.register_blueprint(staff)
+    mount_page(app)
     app.cli.command("create-tables")(db.create_all)
     return app
