@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import logging
 import secrets
 import threading
 import time
@@ -12,11 +13,12 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from outbox_tasks.settings.web import WebUser
 from outbox_tasks.web.http import Refused, Request
+
+log = logging.getLogger(__name__)
 
 COOKIE = "outbox_csrf"
 FIELD = "csrf"
@@ -68,11 +70,13 @@ class Passwords:
         user = self._users.get(name)
         count = name if user else zlib.crc32(name.encode()) % OTHERS
         if self._tried_too_often(count):
-            raise Refused(429, "Too many wrong passwords for this name. Try again in a minute.")
+            wait = [("Retry-After", f"{MINUTE:.0f}")]
+            raise Refused(429, "Too many wrong passwords for this name. Try again in a minute.", wait)
         # The comparison takes the same time whether there is such a name or not.
         expected = user.password if user else self._nobody
         if not hmac.compare_digest(password.encode(), expected.encode()) or user is None:
-            self._note_wrong(count)
+            if self._note_wrong(count) == TRIES:
+                log.warning("after %d wrong passwords, %r can't sign in for a minute", TRIES, name)
             return None
         return Person(name, Role[user.role.upper()])
 
@@ -81,11 +85,13 @@ class Passwords:
             wrong = self._wrong.get(count, [])
             return len(wrong) >= TRIES and time.monotonic() - wrong[-1] < MINUTE
 
-    def _note_wrong(self, count: str | int) -> None:
+    def _note_wrong(self, count: str | int) -> int:
+        """Returns how many wrong passwords there were lately."""
         now = time.monotonic()
         with self._lock:
             recent = [at for at in self._wrong.get(count, []) if now - at < MINUTE]
             self._wrong[count] = [*recent, now][-TRIES:]
+            return len(self._wrong[count])
 
 
 def _basic(header: str) -> tuple[str, str] | None:
@@ -102,17 +108,18 @@ def _basic(header: str) -> tuple[str, str] | None:
 
 def token_of(request: Request) -> str | None:
     """The token in the person's cookie."""
-    try:
-        found = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return None
-    return found.value if found and len(found.value) >= 32 else None
+    for one in request.headers.get("cookie", "").split(";"):
+        name, _, value = one.strip().partition("=")
+        if name == COOKIE and 32 <= len(value) <= 100:
+            return value
+    return None
 
 
 def cookie(token: str, request: Request) -> str:
-    """The Set-Cookie header of a token."""
-    secure = "; Secure" if request.secure else ""
-    return f"{COOKIE}={token}; Path={request.root or '/'}; HttpOnly; SameSite=Strict{secure}"
+    """The Set-Cookie header of a token. A proxy in front may speak HTTPS for us."""
+    encrypted = request.secure or request.headers.get("x-forwarded-proto", "").lower() == "https"
+    path = quote(request.root) or "/"
+    return f"{COOKIE}={token}; Path={path}; HttpOnly; SameSite=Strict{'; Secure' if encrypted else ''}"
 
 
 def check_origin(request: Request) -> None:

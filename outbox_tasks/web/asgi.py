@@ -1,4 +1,4 @@
-"""The page as an ASGI application: FastAPI, Starlette, uvicorn. The pages run in threads."""
+"""The page as an ASGI application: for FastAPI, Starlette, uvicorn. The pages run in threads."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.web.http import Request, Response, check_form, fields, path_of, query_of, too_long
+from outbox_tasks.web.http import Refused, Request, Response, form_of, form_size, query_of, whole
 
 if TYPE_CHECKING:
     from outbox_tasks.web.access import Person
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 THREADS = 12
-"""More than may read the database at once, so that people are told that the page is busy."""
+"""More than may read the database at once. So people are told that the page is busy, and who visits is asked."""
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -34,7 +35,7 @@ class Asgi:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await self._live(receive, send)
         elif scope["type"] == "http":
             response = await self._respond(scope, receive)
             headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
@@ -43,65 +44,66 @@ class Asgi:
         else:
             await send({"type": "websocket.close", "code": 1000})
 
+    def close(self) -> None:
+        """End this process's threads."""
+        if threads := self._threads.take():
+            threads.shutdown()
+
     async def _respond(self, scope: dict[str, Any], receive: Receive) -> Response:
         page, request = self._page, _head(scope)
         try:
-            request = replace(request, path=_path(scope), query=query_of(scope.get("query_string", b"")))
+            request = replace(request, query=query_of(scope.get("query_string", b"")))
             if page.is_static(request):
                 return page.handle(request)
             person = await self._person(request)
             if request.method == "POST":
-                longest = page.longest_form(request.path)
-                check_form(request.headers, longest)
-                request = replace(request, form=fields(await _body(receive, longest)))
+                size = form_size(request.headers, page.longest_form(request.path))
+                request = replace(request, form=form_of(await _body(receive, size)))
         except Exception as error:
             return page.trouble(request, error)
         return await self._in_thread(page.handle, request, person)
 
     async def _person(self, request: Request) -> Person:
-        if self._page.who is not None and inspect.iscoroutinefunction(self._page.who):
-            return self._page.known(await self._page.who(request.host))
-        return await self._in_thread(self._page.person, request)
+        found = await self._in_thread(self._page.found, request)
+        return self._page.known(await found if inspect.isawaitable(found) else found)
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads.get(), function, *arguments)
+        run = copy_context().run  # `who` may look at the host's context variables
+        return await asyncio.get_running_loop().run_in_executor(self._threads.get(), run, function, *arguments)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Nothing is opened at the start: connections open when they are needed."""
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                self._page.close()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
 
 
 def _head(scope: dict[str, Any]) -> Request:
+    root = scope.get("root_path", "").rstrip("/")
+    path = scope["path"]
+    # By the specification the path begins with the root. Some servers leave it out.
+    below = path.removeprefix(root) if path == root or path.startswith(f"{root}/") else path
     return Request(
         method=scope["method"],
-        path="/",
-        root=scope.get("root_path", "").rstrip("/"),
+        path=below or "/",
+        root=root,
         headers={name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]},
         host=scope,
         secure=scope.get("scheme") == "https",
     )
 
 
-def _path(scope: dict[str, Any]) -> str:
-    """The path below the mount point. By the specification the path holds it; some servers leave it out."""
-    root = scope.get("root_path", "").rstrip("/")
-    path: str = scope["path"]
-    below = path.removeprefix(root) if path == root or path.startswith(f"{root}/") else path
-    return path_of(below.encode("utf-8", "surrogateescape"))
-
-
-async def _body(receive: Receive, longest: int) -> bytes:
-    """The whole form. Raises `Refused`."""
+async def _body(receive: Receive, size: int) -> bytes:
+    """The form. Raises `Refused`."""
     found, more = bytearray(), True
-    while more:
+    while more and len(found) <= size:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "The browser went away.")
         found += message.get("body", b"")
         more = message.get("more_body", False)
-        if len(found) > longest:
-            raise too_long(longest)
-    return bytes(found)
-
-
-async def _live(receive: Receive, send: Send) -> None:
-    """Nothing is opened at the start: connections open when they are needed."""
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
+    return whole(bytes(found), size)

@@ -53,9 +53,9 @@ class Response:
 class Refused(Exception):
     """An answer other than the page that was asked for. It never leaves the page."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, headers: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.headers = status, headers
 
 
 class NotFound(Refused):
@@ -65,45 +65,42 @@ class NotFound(Refused):
         super().__init__(404, text)
 
 
-def fields(text: bytes) -> Fields:
-    """The fields of a query or a form. Raises `Refused`."""
+def query_of(text: bytes) -> Fields:
+    """The fields behind the question mark. Raises `Refused`."""
+    if len(text) > LONGEST_QUERY:
+        raise Refused(414, f"This address is too long: it has more than {LONGEST_QUERY:,} bytes.")
+    return form_of(text)
+
+
+def form_of(text: bytes) -> Fields:
+    """The fields of a form. Raises `Refused`."""
     try:
-        return parse_qs(
+        found = parse_qs(
             text.decode("ascii"), keep_blank_values=True, encoding="utf-8", errors="strict", max_num_fields=MOST_FIELDS
         )
     except UnicodeError:
         raise Refused(400, "The fields of this request are not UTF-8.") from None
     except ValueError:
         raise Refused(400, f"This request has more than {MOST_FIELDS:,} fields.") from None
+    if b"%00" in text or b"\0" in text:
+        raise Refused(400, "This request has a NUL character, and no text in the database has one.")
+    return found
 
 
-def query_of(text: bytes) -> Fields:
-    """The fields behind the question mark. Raises `Refused`."""
-    if len(text) > LONGEST_QUERY:
-        raise Refused(414, f"This address is too long: it has more than {LONGEST_QUERY:,} bytes.")
-    return fields(text)
-
-
-def path_of(raw: bytes) -> str:
-    """The path, of bytes that are no longer percent-encoded. Raises `Refused`."""
-    try:
-        return raw.decode() or "/"
-    except UnicodeError:
-        raise Refused(400, "The path of this address is not UTF-8.") from None
-
-
-def check_form(headers: Mapping[str, str], longest: int) -> int:
-    """How many bytes the form has that a POST brings. Raises `Refused`."""
-    if headers.get("content-type", FORM).partition(";")[0].strip().lower() != FORM:
+def form_size(headers: Mapping[str, str], longest: int) -> int:
+    """How many bytes the form of a POST has. Raises `Refused`."""
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         raise Refused(415, f"A form must be sent as {FORM}.")
     said = headers.get("content-length", "")
-    if "transfer-encoding" in headers or not (said.isascii() and said.isdigit()):
+    if not (said.isascii() and said.isdigit() and len(said) < 12):
         raise Refused(411, "A form must say how long it is.")
     if int(said) > longest:
-        raise too_long(longest)
+        raise Refused(413, f"This form is too long: it may have {longest:,} bytes.")
     return int(said)
 
 
-def too_long(longest: int) -> Refused:
-    """The refusal of a form that is too long."""
-    return Refused(413, f"This form is too long: it may have {longest:,} bytes.")
+def whole(body: bytes, size: int) -> bytes:
+    """The form, if all of it has arrived. Raises `Refused`."""
+    if len(body) != size:
+        raise Refused(400, "Only a part of this form has arrived. Nothing was done.")
+    return body

@@ -7,7 +7,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outbox_tasks.errors import (
@@ -30,7 +30,17 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.web import access, render, routes
 from outbox_tasks.web.access import Passwords, Person, Role
 from outbox_tasks.web.asgi import Asgi
-from outbox_tasks.web.http import LONGEST_FORM, NotFound, Refused, Request, Response
+from outbox_tasks.web.http import (
+    LONGEST_FORM,
+    NotFound,
+    Refused,
+    Request,
+    Response,
+    form_of,
+    form_size,
+    query_of,
+    whole,
+)
 from outbox_tasks.web.looks import Looks
 from outbox_tasks.web.visit import HTML, Visit, page
 from outbox_tasks.web.wsgi import Wsgi
@@ -53,10 +63,13 @@ HEADERS = (
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "same-origin"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
 )
 """Of every answer."""
 
 FOREVER = "public, max-age=31536000, immutable"
+
+BASIC = 'Basic realm="outbox_tasks", charset="UTF-8"'
 
 STATUS: dict[type[OutboxError], int] = {
     DatabaseUnavailable: 503, SchemaMissing: 503, SchemaTooOld: 503, SchemaTooNew: 503, WebNotInstalled: 500,
@@ -76,6 +89,12 @@ class _Own:
     turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
     checked: bool = False
     """Whether the tables were seen to be of this release."""
+
+    def check(self) -> None:
+        """Raises `SchemaMissing`, `SchemaTooOld` or `SchemaTooNew` unless the tables are of this release."""
+        if not self.checked:
+            self.looks.get("tables", self.store.check_version, 2.0)
+            self.checked = True
 
 
 class Page:
@@ -100,29 +119,49 @@ class Page:
         render.environment()
 
     def handle(self, request: Request, person: Person | None = None) -> Response:
-        """Answer a request: of `person`, else of the one that `who` names."""
+        """Answer a request: of `person`, else of the one whom `who` names."""
         try:
-            response = self._static(request) or self._answer(request, person or self.person(request))
+            return self._static(request) or self._answer(request, person or self.person(request))
         except Exception as error:
-            response = self.trouble(request, error)
-        return response
+            return self.trouble(request, error)
+
+    def respond(self, head: Request, query: bytes, read: Callable[[int], bytes]) -> Response:
+        """Answer a request whose query and form are still bytes: `read` gives so many of the form. A form is read only
+        if the person is known."""
+        try:
+            request = replace(head, query=query_of(query))
+            if request.method != "POST":
+                return self.handle(request)
+            person = self.person(request)
+            size = form_size(request.headers, self.longest_form(request.path))
+            request = replace(request, form=form_of(whole(read(size), size)))
+        except Exception as error:
+            return self.trouble(head, error)
+        return self.handle(request, person)
 
     def close(self) -> None:
-        """Close this process's connections."""
+        """Close this process's connections, and end its threads."""
+        self.asgi.close()
         if own := self._own.take():
             own.store.close()
 
     def person(self, request: Request) -> Person:
         """Who visits. Raises `Refused`."""
-        found = self._passwords.person(request) if self.who is None else self.who(request.host)
+        found = self.found(request)
         if inspect.isawaitable(found):
             raise WebMisused(reason="`who` is asynchronous, and only the ASGI application can wait for it")
         return self.known(found)
 
+    def found(self, request: Request) -> Person | Awaitable[Person | None] | None:
+        """Who visits, as `who` or the passwords say. Raises `Refused`."""
+        return self._passwords.person(request) if self.who is None else self.who(request.host)
+
     def known(self, person: Person | None) -> Person:
         """The person. Raises `Refused` if it is nobody."""
+        if person is None and self.who is None:
+            raise Refused(401, "Sign in with your name and your password.", [("WWW-Authenticate", BASIC)])
         if person is None:
-            raise Refused(401 if self.who is None else 403, "Sign in first: this page is closed to people unknown.")
+            raise Refused(403, "Sign in to the application first: it does not know you.")
         return person
 
     def longest_form(self, path: str) -> int:
@@ -145,6 +184,8 @@ class Page:
         return _finished(request, Response(200, [("Content-Type", found[0]), ("Cache-Control", FOREVER)], found[1]))
 
     def _answer(self, request: Request, person: Person) -> Response:
+        if "\0" in request.path:
+            raise NotFound("There is no such page.")
         route, arguments = routes.find(request.method, request.path)
         if person.role < route.role:
             raise Refused(403, f"You may not do this: it needs the role {route.role.name.lower()}.")
@@ -160,9 +201,7 @@ class Page:
         if not own.turns.acquire(timeout=PATIENCE):
             raise Refused(503, "The page is busy: too many people ask at once. It tries again by itself.")
         try:
-            if not own.checked:
-                own.store.check_version()
-                own.checked = True
+            own.check()
             response = route.page(visit)
         finally:
             own.turns.release()
@@ -178,8 +217,8 @@ class Page:
         except Exception:
             log.exception("the page could not show its trouble")
             response = Response(500, [("Content-Type", HTML)], b"<h1>The page failed. See its log.</h1>")
-        asked = [("WWW-Authenticate", 'Basic realm="outbox_tasks", charset="UTF-8"')] if status == 401 else []
-        return _finished(request, Response(response.status, [*response.headers, *asked], response.body))
+        more = error.headers if isinstance(error, Refused) else ()
+        return _finished(request, Response(response.status, [*response.headers, *more], response.body))
 
 
 def _said(error: Exception) -> tuple[int, str]:

@@ -51,5 +51,5 @@ def find(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
                 return route, found.groupdict()
             allowed.add(route.method)
     if allowed:
-        raise Refused(405, f"This address takes no {method}.")
+        raise Refused(405, f"This address takes no {method}.", [("Allow", ", ".join(sorted(allowed)))])
     raise NotFound("There is no such page.")
