@@ -28,6 +28,7 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         "archive": ("SELECT", "INSERT", "UPDATE"),
         "inbox": ("SELECT", "UPDATE", "DELETE"),
         "audit": ("SELECT", "DELETE"),
+        "acts": (),
         "versions": READ,
         "sequence": READ,
     },

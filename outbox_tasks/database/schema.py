@@ -14,6 +14,7 @@ from sqlalchemy import (
     Column,
     DateTime,
     Float,
+    ForeignKey,
     Identity,
     Index,
     Integer,
@@ -35,7 +36,7 @@ from sqlalchemy.sql import Select, quoted_name
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import Function
 
-VERSION = 9
+VERSION = 10
 """The version of the tables that this release reads and writes: the number of the newest migration."""
 
 LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
@@ -68,6 +69,8 @@ class Tables:
     """The messages that consumers have taken in the last days."""
     audit: Table
     """Who did what, and why."""
+    acts: Table
+    """The acts of people that go on in the background."""
     tallies: Table
     """The outcomes of messages, counted by the minute."""
     heartbeats: Table
@@ -255,9 +258,24 @@ def tables(schema: str | None = None) -> Tables:
         Column("target", Text),
         Column("count", BigInteger, nullable=False, server_default="1"),
         Column("facts", JSONB, nullable=False, server_default="{}"),
+        Column("once", Uuid),
     )
     Index("outbox_audit_at", audit.c.at)
     Index("outbox_audit_target", audit.c.target, audit.c.seq)
+    Index("outbox_audit_once", audit.c.once, unique=True)
+    acts = Table(
+        "outbox_acts",
+        metadata,
+        Column("act", BigInteger, ForeignKey(audit.c.seq, ondelete="CASCADE"), primary_key=True, autoincrement=False),
+        Column("wanted", JSONB, nullable=False),
+        Column("as_of", DateTime(True), nullable=False),
+        Column("rate", Float),
+        Column("most", BigInteger),
+        Column("total", BigInteger),
+        Column("lease", Uuid),
+        Column("locked_by", Text),
+        Column("locked_until", DateTime(True), nullable=False, server_default="-infinity"),
+    )
     tallies = Table(
         "outbox_tallies",
         metadata,
@@ -298,7 +316,7 @@ def tables(schema: str | None = None) -> Tables:
         Column("applied_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
     )
     return Tables(
-        messages, archive, destinations, slots, publishers, inbox, audit, tallies, heartbeats, alerts, versions
+        messages, archive, destinations, slots, publishers, inbox, audit, acts, tallies, heartbeats, alerts, versions
     )
 
 

@@ -18,16 +18,16 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Text,
+    Uuid,
     any_,
     bindparam,
     cast,
     func,
-    insert,
     literal_column,
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql import ColumnElement, FromClause, Select
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
@@ -38,21 +38,21 @@ FORMER = "former"
 """The fact that holds the former payload of an edit, in base64."""
 
 
-def opened(t: Tables) -> ReturningInsert[Any]:
+def opened(t: Tables, *, once: bool = False) -> ReturningInsert[Any]:
     """Make the entry of an act that is about to begin; returns its seq. Parameters: person (who), reason (why), action,
-    target, facts."""
-    return (
-        insert(t.audit)
-        .values(
-            who=bindparam("person", type_=Text),
-            why=bindparam("reason", type_=Text),
-            action=bindparam("action", type_=Text),
-            target=bindparam("target", type_=Text),
-            count=0,
-            facts=bindparam("facts", type_=JSONB),
-        )
-        .returning(t.audit.c.seq)
+    target, facts; `once`: also token, and nothing is returned if an entry with this token is there already."""
+    entry = insert(t.audit).values(
+        who=bindparam("person", type_=Text),
+        why=bindparam("reason", type_=Text),
+        action=bindparam("action", type_=Text),
+        target=bindparam("target", type_=Text),
+        count=0,
+        facts=bindparam("facts", type_=JSONB),
     )
+    if once:
+        entry = entry.values(once=bindparam("token", type_=Uuid))
+        entry = entry.on_conflict_do_nothing(index_elements=[t.audit.c.once])
+    return entry.returning(t.audit.c.seq)
 
 
 def counted(t: Tables, changed: FromClause, facts: ColumnElement[Any] | None = None) -> CTE:
@@ -94,14 +94,12 @@ def entries(t: Tables) -> Select[Any]:
     """The latest acts, the last one first. Parameters: size, before (the seq that ends the page before; null: the first
     page)."""
     before = func.coalesce(bindparam("before", type_=BigInteger), literal_column("9223372036854775807"))
-    return (
-        _shown(t).where(t.audit.c.seq < before).order_by(t.audit.c.seq.desc()).limit(bindparam("size", type_=Integer))
-    )
+    return shown(t).where(t.audit.c.seq < before).order_by(t.audit.c.seq.desc()).limit(bindparam("size", type_=Integer))
 
 
 def entry(t: Tables) -> Select[Any]:
     """One act. Parameter: entry (its seq)."""
-    return _shown(t).where(t.audit.c.seq == bindparam("entry", type_=BigInteger))
+    return shown(t).where(t.audit.c.seq == bindparam("entry", type_=BigInteger))
 
 
 def about(t: Tables) -> Select[Any]:
@@ -111,7 +109,7 @@ def about(t: Tables) -> Select[Any]:
     named = func.unnest(bindparam("named", type_=ARRAY(BigInteger))).table_valued("seq", name="named").render_derived()
     # Two look-ups by index. With an OR, the planner would read the table.
     found = select(a.c.seq).where(a.c.target == bindparam("target", type_=Text)).union(select(named.c.seq)).cte("found")
-    return _shown(t).where(a.c.seq == any_(func.array(select(found.c.seq).scalar_subquery()))).order_by(a.c.seq)
+    return shown(t).where(a.c.seq == any_(func.array(select(found.c.seq).scalar_subquery()))).order_by(a.c.seq)
 
 
 def former(t: Tables) -> Select[Any]:
@@ -138,8 +136,8 @@ def facts_of(act: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {plain(value)}" for name, value in act["facts"].items())
 
 
-def _shown(t: Tables) -> Select[Any]:
-    """Without former payloads: `former` reads them."""
+def shown(t: Tables) -> Select[Any]:
+    """All entries, without former payloads: `former` reads them."""
     a = t.audit
     facts = a.c.facts.op("-", return_type=JSONB)(cast(FORMER, Text))
     return select(a.c.seq, a.c.at, a.c.who, a.c.why, a.c.action, a.c.target, a.c.count, facts.label("facts"))

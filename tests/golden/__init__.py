@@ -36,6 +36,7 @@ from outbox_tasks.operating.archive import replay_statements
 from outbox_tasks.operating.archive import statements as archive
 from outbox_tasks.operating.doctor import statements as doctor
 from outbox_tasks.operating.messages import act_statements, find_statements
+from outbox_tasks.operating.messages import background_statements as background
 from outbox_tasks.telemetry.alerts import statements as telling
 
 DIRECTORY = Path(__file__).parent
@@ -196,7 +197,16 @@ def current() -> dict[str, str]:
         "redrive": act_statements.redrive(t),
         "discard": act_statements.discard(t, archive=True),
         "discard_delete": act_statements.discard(t, archive=False),
+        "redrive_leased": act_statements.redrive(t, leased=True),
+        "discard_leased": act_statements.discard(t, archive=True, leased=True),
         "edit": act_statements.edit(t),
+        "act_begun": background.begun(t),
+        "act_begun_by": background.begun_by(t),
+        "acts_taken": background.taken(t),
+        "acts_renewed": background.renewed(t),
+        "act_ended": background.ended(t, leased=True),
+        "act": background.one(t),
+        "acts_going": background.going(t),
         "audit_opened": audit.opened(t),
         "audit_closed": audit.closed(t),
         "audit_entry": audit.entry(t),

@@ -35,8 +35,8 @@ JOIN (
     AND (%(pattern)s::VARCHAR IS NULL OR seen.event_type LIKE %(pattern)s::VARCHAR)
     AND (%(key)s::VARCHAR IS NULL OR seen.key = %(key)s::VARCHAR)
     AND (%(code)s::VARCHAR IS NULL OR seen.last_error_code = %(code)s::VARCHAR)
-    AND (CAST(%(older)s AS FLOAT) IS NULL OR seen.created_at <= now() - CAST(%(older)s AS FLOAT) * interval '1 second')
-    AND (CAST(%(newer)s AS FLOAT) IS NULL OR seen.created_at >= now() - CAST(%(newer)s AS FLOAT) * interval '1 second')
+    AND (CAST(%(older)s AS FLOAT) IS NULL OR seen.created_at <= %(until)s::TIMESTAMP WITH TIME ZONE - CAST(%(older)s AS FLOAT) * interval '1 second')
+    AND (CAST(%(newer)s AS FLOAT) IS NULL OR seen.created_at >= %(until)s::TIMESTAMP WITH TIME ZONE - CAST(%(newer)s AS FLOAT) * interval '1 second')
 ) AS found ON true
 ORDER BY found.dead_at, found.id;
 -- attempts_1 = 0

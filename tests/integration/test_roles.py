@@ -50,10 +50,12 @@ STATEMENTS = {
         forget_workers left make_slots posted put_off record_alerts seen sent_in_vain settle_done settle_done_delete
         settle_done_mixed settle_failed settle_handed stopped take_posts tally turn_to_look vacated""",
     "relay operator": """
-        admit audit_about audit_entries audit_entry audit_former give_back make_meters metered recovered tripped
-        unspent untried""",
+        act_begun_by admit audit_about audit_entries audit_entry audit_former give_back make_meters metered recovered
+        tripped unspent untried""",
     "relay operator reader": "heartbeats holders known_alerts neighbours publishers states tallied",
-    "operator": "audit_closed audit_opened discard discard_delete edit pause redrive replay resume",
+    "operator": """
+        act act_begun act_ended acts_going acts_renewed acts_taken audit_closed audit_opened discard discard_delete
+        discard_leased edit pause redrive redrive_leased replay resume""",
 }
 """The statements of the product, by the roles that may run them: see tests/golden."""
 

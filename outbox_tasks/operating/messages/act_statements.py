@@ -23,6 +23,7 @@ from sqlalchemy import (
     bindparam,
     cast,
     delete,
+    exists,
     false,
     func,
     insert,
@@ -42,6 +43,7 @@ from outbox_tasks.database.pieces import noted, probe
 from outbox_tasks.database.schema import DEAD, PENDING, Tables, error_group
 from outbox_tasks.database.states import is_dead
 from outbox_tasks.operating import audit
+from outbox_tasks.operating.messages.background_statements import prolonged
 from outbox_tasks.operating.messages.find_statements import columns, wanted
 
 
@@ -62,7 +64,7 @@ def next_dead(t: Tables, by: Literal["destination", "group"], *, counted: bool =
     Returns the ids of the wanted messages; or, `counted`, the number of each kind with one of their ids. Each row has
     `time` and `last`, where the next page begins; null: there is none. A row without an id means that none was found.
     Parameters: place (the destination, or the group); those of `find_statements`, but for size; until (the latest time
-    of death); time and last, where this page begins.
+    of death, and the time from which ages count); time and last, where this page begins.
     """
     m = t.messages
     column = error_group(m) if by == "group" else m.c.destination
@@ -92,29 +94,32 @@ def _page(some: Select[Any], by: dict[str, Any], counted: bool) -> Select[Any]:
     full = select(func.count() >= look).select_from(seen).scalar_subquery()
     ends = [column.label(name) for name, column in zip(by, order, strict=True)]
     last = select(*ends).where(full).order_by(*(column.desc() for column in order)).limit(1).subquery("last")
+    rules = wanted(seen.c, bindparam("until", type_=DateTime(True)))
     if counted:
         kind = [seen.c[name] for name in KIND]
         first = cast(func.min(cast(seen.c.id, Text)), Uuid)  # there is no min() of a uuid before PostgreSQL 18
         counts = (func.count().label("count"), first.label("id"))
-        found = select(*kind, *counts).where(*wanted(seen.c)).group_by(*kind)
+        found = select(*kind, *counts).where(*rules).group_by(*kind)
     else:
-        found = select(seen.c.id, seen.c.dead_at).where(*wanted(seen.c))
+        found = select(seen.c.id, seen.c.dead_at).where(*rules)
     rows = found.subquery("found")
     always = select(literal_column("1")).subquery("always")
     page = select(last, rows).select_from(always.outerjoin(last, true()).outerjoin(rows, true()))
     return page if counted else page.order_by(*(rows.c[column.name] for column in order))
 
 
-def redrive(t: Tables) -> Select[Any]:
+def redrive(t: Tables, *, leased: bool = False) -> Select[Any]:
     """Make dead letters due again, with all their attempts, at their old place in the order of their key. Their last
     error stays, so that a message that killed a worker still travels alone.
 
     Returns their ids. Parameters: ids (array); until (the latest time of death; null: any); person, reason;
-    entry (of the audit).
+    entry (of the audit). `leased`: see `_done`.
     """
     m = t.messages
     until = bindparam("until", type_=DateTime(True))
-    picked = _picked(t, _is(m, DEAD), or_(cast(until, DateTime(True)).is_(None), m.c.dead_at <= until))
+    dead = (_is(m, DEAD), or_(cast(until, DateTime(True)).is_(None), m.c.dead_at <= until))
+    held = prolonged(t) if leased else None
+    picked = _picked(t, *dead, held=held)
     now = func.clock_timestamp()
     changed = (
         update(m)
@@ -134,15 +139,15 @@ def redrive(t: Tables) -> Select[Any]:
         .returning(cast(m.c.id, Text).label("id"))
         .cte("changed")
     )
-    return select(changed.c.id).add_cte(audit.counted(t, changed))
+    return _done(t, changed, held)
 
 
-def discard(t: Tables, *, archive: bool) -> Select[Any]:
+def discard(t: Tables, *, archive: bool, leased: bool = False) -> Select[Any]:
     """Move messages that nobody wants any more to the archive, or delete them: dead ones, and those that are not being
     sent.
 
     Returns their ids. Parameters: ids (array); states (array of `dead`, `waiting`); until, as for `redrive`; person,
-    reason, entry.
+    reason, entry. `leased`: see `_done`.
     """
     m, a = t.messages, t.archive
     until = bindparam("until", type_=DateTime(True))
@@ -155,11 +160,12 @@ def discard(t: Tables, *, archive: bool) -> Select[Any]:
     # As in outbox_cancel: a message that waits for a retry has a lease, but has not begun.
     still = or_(m.c.lease.is_(None), m.c.locked_by.is_(None), m.c.attempts > 0, m.c.locked_until <= func.now())
     waits = and_(_is(m, PENDING), m.c.begun == false(), still, literal("waiting") == func.any(states))
-    picked = _picked(t, or_(died, waits))
+    held = prolonged(t) if leased else None
+    picked = _picked(t, or_(died, waits), held=held)
     gone = delete(m).where(probe(m.c.id, picked.c.id))
     if not archive:
         taken = gone.returning(cast(m.c.id, Text).label("id")).cte("gone")
-        return select(taken.c.id).add_cte(audit.counted(t, taken))
+        return _done(t, taken, held)
     kept = [c.name for c in a.c if c.name in m.c]
     person, reason = bindparam("person", type_=Text), bindparam("reason", type_=Text)
     error = func.concat_ws(": ", func.concat("discarded by ", person), reason)
@@ -172,7 +178,7 @@ def discard(t: Tables, *, archive: bool) -> Select[Any]:
     done = select(*(taken.c[name] for name in kept), literal_column("'discarded'", Text), func.clock_timestamp())
     into = insert(a).from_select([*kept, "state", "finished_at"], done).returning(cast(a.c.id, Text).label("id"))
     moved = into.cte("moved")
-    return select(moved.c.id).add_cte(audit.counted(t, moved))
+    return _done(t, moved, held)
 
 
 def edit(t: Tables) -> Select[Any]:
@@ -211,9 +217,20 @@ def edit(t: Tables) -> Select[Any]:
     return select(changed.c.id, entry.c.seq.label("entry")).select_from(changed.join(entry, true()))
 
 
-def _picked(t: Tables, *rules: ColumnElement[bool]) -> CTE:
+def _done(t: Tables, changed: CTE, held: CTE | None) -> Select[Any]:
+    """The ids of the changed rows, which are counted in the audit. With `held`, the lease of an act in the background:
+    no row if the lease is lost, and a row without an id if there is no changed row."""
+    counted = audit.counted(t, changed)
+    if held is None:
+        return select(changed.c.id).add_cte(counted)
+    return select(changed.c.id).select_from(held.outerjoin(changed, true())).add_cte(counted)
+
+
+def _picked(t: Tables, *rules: ColumnElement[bool], held: CTE | None) -> CTE:
     """The rows with these ids for which the rules hold, locked; always in the same order."""
     m = t.messages
+    if held is not None:
+        rules = (*rules, exists(select(held.c.act)))
     asked = func.unnest(bindparam("ids", type_=ARRAY(Uuid))).table_valued("id", name="asked").render_derived()
     rows = select(m.c.id).select_from(asked.join(m, probe(m.c.id, asked.c.id))).where(*rules)
     return rows.with_for_update(of=m, skip_locked=True).cte("picked").prefix_with("MATERIALIZED")

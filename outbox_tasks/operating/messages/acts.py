@@ -90,6 +90,10 @@ class Operator:
             "discard": act_statements.discard(t, archive=keep),
             "purge": act_statements.discard(t, archive=False),
         }
+        self._leased_acts = {
+            "redrive": act_statements.redrive(t, leased=True),
+            "discard": act_statements.discard(t, archive=keep, leased=True),
+        }
 
     def plan(self, wanted: Filter, until: Callable[[datetime], datetime] | None = None) -> Plan:
         """Counts the messages that an act would change now, or at an earlier time `until(now)`."""
@@ -144,21 +148,25 @@ class Operator:
         """
         stop = stop or Event()
         done = Done(self._open_entry(action, target, facts or {}))
-        kinds = sorted({DEAD if state == DEAD else "waiting" for state in states})
-        size = BATCH if rate is None else min(BATCH, max(1, ceil(rate / STEPS)))
-        began, asked = time.monotonic(), 0
-        for batch in _batches(ids, size):
-            wait = began + asked / rate - time.monotonic() if rate else 0.0
+        for batch, wait in paced(ids, rate):
             if stop.wait(wait) if wait > 0 else stop.is_set():
                 done.stopped = True
                 break
-            asked += len(batch)
-            parameters = {"ids": batch, "until": until, "states": kinds, "entry": done.entry, **self._person}
+            parameters = {"ids": batch, "until": until, "states": _kinds(states), "entry": done.entry, **self._person}
             changed = {UUID(row.id) for row in self._database.rows(self._acts[action], parameters)}
             done.count += len(changed)
             done.missed += [id for id in batch if id not in changed]
             progress(len(changed))
         return done
+
+    def act_on(
+        self, action: Action, ids: list[UUID], states: Iterable[str], until: datetime, entry: int, **lease: Any
+    ) -> int | None:
+        """Change these messages, as a batch of an act in the background that has this `lease`. Returns how many were
+        changed; None: the act has ended, or another process has its lease."""
+        parameters = {"ids": ids, "until": until, "states": _kinds(states), "entry": entry, **lease, **self._person}
+        rows = self._database.rows(self._leased_acts[action], parameters)
+        return sum(row.id is not None for row in rows) if rows else None
 
     @contextmanager
     def audited(self, action: str, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -232,7 +240,14 @@ def is_json(content_type: str) -> bool:
     return kind == "application/json" or kind.endswith("+json")
 
 
-def _batches(ids: Iterable[UUID], size: int) -> Iterator[list[UUID]]:
-    rest = iter(ids)
+def paced(ids: Iterable[UUID], rate: float | None) -> Iterator[tuple[list[UUID], float]]:
+    """Batches of these ids; and for each, how many seconds to wait before it, at `rate` messages a second."""
+    size = BATCH if rate is None else min(BATCH, max(1, ceil(rate / STEPS)))
+    rest, asked, began = iter(ids), 0, time.monotonic()
     while batch := list(islice(rest, size)):
-        yield batch
+        yield batch, began + asked / rate - time.monotonic() if rate else 0.0
+        asked += len(batch)
+
+
+def _kinds(states: Iterable[str]) -> list[str]:
+    return sorted({DEAD if state == DEAD else "waiting" for state in states})

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
@@ -77,6 +77,11 @@ class Filter:
         """What it asks for, for the audit."""
         names = ("states", "destination", "event_type", "key", "code", "group", "older_than", "newer_than")
         return {name: value for name in names if (value := getattr(self, name)) not in (None, ())}
+
+    @classmethod
+    def recorded(cls, facts: dict[str, Any]) -> Self:
+        """The filter with these `facts`, read from JSON."""
+        return cls(**{**facts, "states": tuple(facts.get("states", ()))})
 
 
 @dataclass(slots=True)

@@ -187,8 +187,9 @@ def states(t: Tables) -> CompoundSelect[Any]:
     )
 
 
-def wanted(c: Any) -> list[ColumnElement[bool]]:
-    """The conditions on a row; `c` are its columns. Parameters: see above."""
+def wanted(c: Any, now: ColumnElement[Any] | None = None) -> list[ColumnElement[bool]]:
+    """The conditions on a row; `c` are its columns. `now`: the time from which ages count. Parameters: see above."""
+    now = func.now() if now is None else now
     asked = ("states", "destination", "pattern", "key", "code", "older", "newer")
     p: dict[str, Any] = {name: bindparam(name, type_=Text) for name in asked}
     p["states"] = bindparam("states", type_=ARRAY(Text))
@@ -200,8 +201,8 @@ def wanted(c: Any) -> list[ColumnElement[bool]]:
         "pattern": c.event_type.like(p["pattern"]),
         "key": c.key == p["key"],
         "code": c.last_error_code == p["code"],
-        "older": c.created_at <= func.now() - p["older"] * SECOND,
-        "newer": c.created_at >= func.now() - p["newer"] * SECOND,
+        "older": c.created_at <= now - p["older"] * SECOND,
+        "newer": c.created_at >= now - p["newer"] * SECOND,
     }
     return [or_(p[name].is_(None), rule) for name, rule in rules.items()]
 

@@ -1,0 +1,248 @@
+"""People's acts that go on in the background: in batches, at a rate if wanted, whatever happens to the process.
+
+An act has a row in `outbox_acts` as long as there is something left to do. A process leases the row, and each batch
+holds it: so the batch, its number in the audit and the lease are one transaction. If the process dies, another one
+leases the row when the lease has run out, and looks for the same messages again. Those that were changed are not found
+any more, so none is changed twice. A limit counts what the audit has. Whoever stops an act deletes its row: from then
+on no batch is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+from uuid import UUID, uuid4
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
+from outbox_tasks.operating.messages import background_statements as statements
+from outbox_tasks.operating.messages.acts import Action, Operator, paced
+from outbox_tasks.operating.messages.find import Filter
+from outbox_tasks.relay.store.processes import holder
+from outbox_tasks.text import storable
+
+log = logging.getLogger(__name__)
+
+LEASE = 30.0
+"""Seconds after which another process takes over. A batch renews the lease, and so does a third of this time."""
+
+LOOK, IDLE = 10.0, 60.0
+"""Seconds after which a process looks for acts that nobody runs: while there are acts, and otherwise."""
+
+RETRY = 2.0
+"""Seconds until it looks again after trouble with the database."""
+
+ROOM = 20
+"""Acts that one process runs at once."""
+
+PASSES = 2
+"""Messages that somebody else was changing are tried once more at the end."""
+
+SLOW = 5
+"""If the database is too slow for a batch so many times in a row, the act ends."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """An act that this process runs. Each step is a batch, and says after how many seconds the next one is due."""
+
+    steps: Iterator[float]
+    due: float = 0.0
+
+
+class Runner:
+    """Begins acts, stops them, and runs them in a thread of its own. One for each process."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._tables = database.tables
+        self._token = uuid4()
+        self._running: dict[int, _Running] = {}
+        self._slow: dict[int, int] = {}
+        self._look_at = self._renew_at = 0.0
+        self._woken, self._closed = threading.Event(), False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def begin(
+        self,
+        action: Action,
+        wanted: Filter,
+        ids: Sequence[UUID] = (),
+        *,
+        who: str,
+        why: str | None,
+        token: UUID,
+        until: datetime | None = None,
+        rate: float | None = None,
+        limit: int | None = None,
+        total: int | None = None,
+    ) -> int:
+        """Begin to redrive or discard the messages of a filter; or these `ids`, if they have the states of the filter.
+        Returns the entry in the audit. A `token` begins one act only: if it is given again, nothing more is done.
+
+        `until`: only messages that were there, or dead, by then; now, if it is not given. `total`: how many there are.
+        """
+        facts: dict[str, Any] = {"named": len(ids)} if len(ids) > 1 else {} if ids else wanted.facts
+        values = {
+            "person": storable(who),
+            "reason": storable(why),
+            "action": action,
+            "target": str(ids[0]) if len(ids) == 1 else None,
+            "facts": {**facts, **({"limit": limit} if limit else {})},
+            "token": token,
+            "chosen": {"filter": wanted.facts, "ids": [str(id) for id in ids]},
+            "moment": until,
+            "pace": rate,
+            "limit": limit,
+            "expected": total,
+        }
+        entries = self._database.rows(statements.begun(self._tables), values)
+        if not entries:
+            entries = self._database.rows(statements.begun_by(self._tables), {"token": token})
+        self.wake()
+        return int(entries[0].entry)
+
+    def stop(self, entry: int, who: str) -> bool:
+        """End an act after its current batch; when this returns, no more is done. Returns whether it was going on."""
+        values = {"entry": entry, "found": {"stopped": storable(who)}}
+        return bool(self._database.rows(statements.ended(self._tables, leased=False), values))
+
+    def act(self, entry: int) -> dict[str, Any] | None:
+        """An act as the audit has it, and what is left to do: `wanted` is null if nothing is, or if it does not go on
+        in the background."""
+        rows = self._database.rows(statements.one(self._tables), {"entry": entry})
+        return dict(rows[0]._mapping) if rows else None
+
+    def going(self, size: int = 100) -> list[dict[str, Any]]:
+        """The acts that go on, the oldest first."""
+        return [dict(row._mapping) for row in self._database.rows(statements.going(self._tables), {"size": size})]
+
+    def wake(self) -> None:
+        """Look for acts now; start the thread, if it does not run yet."""
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._work, name="outbox_tasks acts", daemon=True)
+                self._thread.start()
+        self._woken.set()
+
+    def close(self) -> None:
+        """End after the current batch, and leave the acts to other processes."""
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        self._woken.set()
+        if thread is not None:
+            thread.join(LEASE)
+
+    def _work(self) -> None:
+        while not self._closed:
+            try:
+                wait = self._round()
+            except OutboxError as error:
+                self._running.clear()
+                wait = self._later(error)
+            except Exception:
+                log.exception("the acts in the background are looked at again soon")
+                wait = RETRY
+            if self._woken.wait(wait):
+                self._woken.clear()
+                self._look_at = 0.0
+        self._running.clear()
+        try:
+            self._renewed(0.0)
+        except OutboxError as error:
+            log.info("the leases of acts could not be given back, and run out: %s", error)
+
+    def _round(self) -> float:
+        """Do what is due. Returns after how many seconds something is due again."""
+        if self._running and time.monotonic() >= self._renew_at:
+            self._renew()
+        if time.monotonic() >= self._look_at:
+            self._take()
+        for entry, act in list(self._running.items()):
+            if act.due <= time.monotonic():
+                self._step(entry, act)
+        times = [self._look_at, *(act.due for act in self._running.values()), *([self._renew_at] * bool(self._running))]
+        return max(0.0, min(times) - time.monotonic())
+
+    def _renew(self) -> None:
+        self._renew_at = time.monotonic() + LEASE / 3
+        kept = self._renewed(LEASE)
+        self._running = {entry: act for entry, act in self._running.items() if entry in kept}
+
+    def _renewed(self, duration: float) -> set[int]:
+        values = {"token": self._token, "duration": duration}
+        return {row.entry for row in self._database.rows(statements.renewed(self._tables), values)}
+
+    def _take(self) -> None:
+        values = {
+            "token": self._token,
+            "holder": holder(),
+            "duration": LEASE,
+            "running": list(self._running),
+            "size": max(0, ROOM - len(self._running)),
+        }
+        for row in self._database.rows(statements.taken(self._tables), values):
+            # Read only now: the former process may have done a batch while we took the lease.
+            act = self.act(row.entry)
+            if act is not None and act["wanted"] is not None:
+                self._running[row.entry] = _Running(self._steps(act))
+        self._look_at = time.monotonic() + (LOOK if self._running or self.going(1) else IDLE)
+
+    def _step(self, entry: int, act: _Running) -> None:
+        try:
+            act.due = time.monotonic() + next(act.steps)
+            self._slow.pop(entry, None)
+            return
+        except StopIteration:
+            self._look_at = 0.0  # there may be more than there was room for
+        except (DatabaseUnavailable, SchemaMissing) as error:
+            slow = self._slow.pop(entry, 0) + isinstance(error, DatabaseTooSlow)
+            if slow < SLOW:
+                self._slow[entry] = slow
+                self._later(error)
+            else:
+                self._end(entry, error=storable(str(error)))
+        except Exception as error:
+            log.exception("act %d has failed", entry)
+            self._end(entry, error=storable(f"{type(error).__name__}: {error}"))
+        self._running.pop(entry, None)
+
+    def _later(self, error: OutboxError) -> float:
+        """After trouble the acts are taken again, and go on as if their process had died."""
+        log.warning("acts in the background wait: %s", error)
+        self._look_at = time.monotonic() + RETRY
+        return RETRY
+
+    def _steps(self, act: dict[str, Any]) -> Iterator[float]:
+        """Do the rest of an act, batch by batch; yields how many seconds to wait before each."""
+        operator = Operator(self._database, act["who"], act["why"])
+        wanted = Filter.recorded(act["wanted"]["filter"])
+        ids = [UUID(id) for id in act["wanted"]["ids"]]
+        count, most, lease = act["count"], act["most"], {"token": self._token, "duration": LEASE}
+        for _ in range(PASSES):
+            missed = 0
+            chosen = iter(ids) if ids else operator.chosen(wanted, act["as_of"])
+            left = None if most is None else max(0, most - count)
+            for batch, wait in paced(islice(chosen, left), act["rate"]):
+                yield max(0.0, wait)
+                changed = operator.act_on(act["action"], batch, wanted.states, act["as_of"], act["seq"], **lease)
+                if changed is None:
+                    return
+                count += changed
+                missed += len(batch) - changed
+            missed = len(ids) - count if ids else missed
+            if not missed:
+                break
+        self._end(act["seq"], **({"missed": missed} if missed else {}))
+
+    def _end(self, entry: int, **found: Any) -> None:
+        values = {"entry": entry, "token": self._token, "found": found}
+        self._database.rows(statements.ended(self._tables, leased=True), values)

@@ -1,0 +1,359 @@
+"""Acts that go on in the background: each message once, none left out, whatever happens to the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from outbox_tasks.operating.messages import acts as batches
+from outbox_tasks.operating.messages import background
+from outbox_tasks.operating.messages.background import Runner
+from outbox_tasks.operating.messages.find import Filter, Lookup
+from outbox_tasks.relay.store import Store
+from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
+from tests.integration.test_redrive import DEAD, acts, bury
+
+Begin = Callable[..., int]
+MakeRunner = Callable[[], Runner]
+
+
+@pytest.fixture
+def new_runner(new_store: MakeStore) -> Iterator[MakeRunner]:
+    """Makes runners, each as if in a process of its own."""
+    made: list[Runner] = []
+
+    def make() -> Runner:
+        made.append(Runner(new_store()))
+        return made[-1]
+
+    yield make
+    for runner in made:
+        runner.close()
+
+
+@pytest.fixture
+def runner(new_runner: MakeRunner) -> Runner:
+    return new_runner()
+
+
+@pytest.fixture
+def asleep(new_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    """A process that begins acts, but dies before it does anything."""
+    made = new_runner()
+    monkeypatch.setattr(made, "wake", lambda: None)
+    return made
+
+
+def begin(runner: Runner, wanted: Filter = DEAD, action: Any = "redrive", **given: Any) -> int:
+    return runner.begin(action, wanted, **{"who": "ann", "why": "the shop is back", "token": uuid4(), **given})
+
+
+def ended(runner: Runner, entry: int) -> dict[str, Any]:
+    """The act, once it has ended."""
+
+    def over() -> dict[str, Any] | None:
+        act = runner.act(entry)
+        return act if act and act["wanted"] is None else None
+
+    return eventually(over)  # type: ignore[no-any-return]
+
+
+def each_once(rows: Rows, entry: int) -> int:
+    """How many messages the act has redriven: each of them once."""
+    redriven = [row for row in rows.hot() if row.status == "pending"]
+    assert [[note["entry"] for note in row.history] for row in redriven] == [[entry]] * len(redriven)
+    return len(redriven)
+
+
+class TestAnAct:
+    def test_changes_the_messages_of_its_filter(self, runner: Runner, rows: Rows) -> None:
+        bury(rows, 3)
+        bury(rows, 2, destination="mails")
+        entry = begin(runner, Filter(states=("dead",), destination="orders"), total=3)
+        act = ended(runner, entry)
+        assert (act["action"], act["who"], act["why"], act["count"]) == ("redrive", "ann", "the shop is back", 3)
+        seconds = act["facts"].pop("seconds")
+        assert 0 <= seconds < 60
+        assert act["facts"] == {"states": ["dead"], "destination": "orders"}
+        assert each_once(rows, entry) == 3
+        assert runner.going() == []
+
+    def test_discards_what_waits(self, runner: Runner, rows: Rows) -> None:
+        rows.insert(3, locked_until=seconds_from_now(600))
+        [due], [dead] = rows.insert(), bury(rows)
+        entry = begin(runner, Filter(states=("scheduled",)), "discard")
+        assert ended(runner, entry)["count"] == 3
+        assert {str(row.id) for row in rows.hot()} == {due, dead}
+        assert [row.state for row in rows.archived()] == ["discarded"] * 3
+
+    def test_changes_these_messages_and_says_how_many_it_missed(self, runner: Runner, rows: Rows) -> None:
+        ids = [*bury(rows, 2), *rows.insert(1), str(uuid4())]
+        act = ended(runner, begin(runner, ids=[UUID(id) for id in ids], total=4))
+        assert (act["count"], act["target"], act["facts"]["named"], act["facts"]["missed"]) == (2, None, 4, 2)
+
+    def test_on_one_message_is_found_by_its_id(self, runner: Runner, store: Store, rows: Rows) -> None:
+        [id], _ = bury(rows), bury(rows)
+        entry = begin(runner, ids=[UUID(id)])
+        assert ended(runner, entry)["target"] == id
+        message = Lookup(store).one(UUID(id))
+        assert message is not None
+        assert [found["seq"] for found in message["audit"]] == [entry]
+        assert each_once(rows, entry) == 1
+
+    def test_that_finds_nothing_ends(self, runner: Runner, rows: Rows) -> None:
+        act = ended(runner, begin(runner, Filter(states=("dead",), destination="nobody")))
+        assert (act["count"], "missed" in act["facts"]) == (0, False)
+
+    def test_leaves_what_came_after_it_was_seen(self, runner: Runner, rows: Rows) -> None:
+        bury(rows, 2)
+        seen = datetime.now(UTC)
+        later = bury(rows, 2, dead_at=seconds_from_now(5))
+        assert ended(runner, begin(runner, until=seen))["count"] == 2
+        assert {rows.state(id) for id in later} == {"dead"}
+
+    def test_never_reaches_into_the_future(self, runner: Runner, rows: Rows) -> None:
+        bury(rows, dead_at=seconds_from_now(60))
+        assert ended(runner, begin(runner, until=datetime.now(UTC) + timedelta(days=1)))["count"] == 0
+
+    def test_begins_once_for_a_token(self, runner: Runner, new_runner: MakeRunner, rows: Rows) -> None:
+        bury(rows, 3)
+        token, others = uuid4(), [new_runner() for _ in range(3)]
+        with ThreadPoolExecutor(4) as pool:
+            entries = set(pool.map(lambda one: begin(one, token=token), [runner, *others]))
+        [entry] = entries
+        assert ended(runner, entry)["count"] == 3
+        bury(rows, 1)
+        assert begin(runner, token=token) == entry
+        assert [act.count for act in acts(rows)] == [3]
+
+    def test_stops_at_its_limit(self, runner: Runner, rows: Rows) -> None:
+        ids = bury(rows, 5)
+        act = ended(runner, begin(runner, limit=3))
+        assert (act["count"], act["facts"]["limit"]) == (3, 3)
+        assert each_once(rows, act["seq"]) == 3
+        assert len(ids) == 5
+
+    def test_keeps_to_its_rate(self, runner: Runner, rows: Rows) -> None:
+        bury(rows, 20)
+        act = ended(runner, begin(runner, rate=20))
+        assert act["count"] == 20
+        assert act["facts"]["seconds"] > 0.8
+
+    def test_a_slow_one_holds_up_no_other(self, runner: Runner, rows: Rows) -> None:
+        bury(rows, 5, destination="mails")
+        bury(rows, 2000)
+        slow = begin(runner, Filter(states=("dead",), destination="mails"), rate=0.01)
+        assert ended(runner, begin(runner, Filter(states=("dead",), destination="orders")))["count"] == 2000
+        [going] = runner.going()
+        assert (going["seq"], going["count"], going["held"]) == (slow, 1, True)
+
+    def test_tries_once_more_what_somebody_was_changing(self, runner: Runner, rows: Rows, monkeypatch: Any) -> None:
+        monkeypatch.setattr(batches, "BATCH", 1)
+        first, *_ = bury(rows, 3)
+        with rows.engine.connect() as other:
+            with other.begin():
+                other.execute(text(f"SELECT FROM {rows.tables.messages} WHERE id = '{first}' FOR UPDATE"))
+                entry = begin(runner, rate=5)
+                eventually(lambda: runner.act(entry)["count"])  # type: ignore[index]
+            assert ended(runner, entry)["count"] == 3
+        assert "missed" not in acts(rows)[0].facts
+
+    def test_ages_count_from_when_it_was_seen(self, runner: Runner, rows: Rows) -> None:
+        """Not from when a batch is looked for: a slow act must not find others than were shown."""
+        bury(rows, created_at=seconds_from_now(-100))
+        seen = datetime.now(UTC) - timedelta(seconds=50)
+        bury(rows, created_at=seconds_from_now(-100), dead_at=seconds_from_now(-60))
+        wanted = Filter(states=("dead",), older_than=80)
+        assert ended(runner, begin(runner, wanted, until=seen))["count"] == 0
+        assert ended(runner, begin(runner, wanted))["count"] == 2
+
+
+class TestStop:
+    def test_ends_an_act(self, runner: Runner, rows: Rows) -> None:
+        bury(rows, 50)
+        entry = begin(runner, rate=10)
+        eventually(lambda: runner.act(entry)["count"])  # type: ignore[index]
+        assert runner.stop(entry, "bob")
+        act = runner.act(entry)
+        assert act is not None
+        assert (act["wanted"], act["facts"]["stopped"]) == (None, "bob")
+        assert 0 < act["count"] == each_once(rows, entry) < 50
+        assert not runner.stop(entry, "carl")
+        eventually(lambda: not runner._running)
+        assert runner.act(entry)["count"] == act["count"]  # type: ignore[index]
+
+    def test_before_the_first_batch(self, asleep: Runner, runner: Runner, rows: Rows) -> None:
+        bury(rows, 2)
+        entry = begin(asleep)
+        assert asleep.stop(entry, "bob")
+        runner.wake()
+        assert ended(runner, entry)["count"] == each_once(rows, entry) == 0
+
+    def test_of_what_is_no_act_in_the_background(self, runner: Runner) -> None:
+        assert not runner.stop(99, "bob")
+        assert runner.act(99) is None
+
+
+class TestTrouble:
+    def test_another_process_goes_on(self, asleep: Runner, runner: Runner, rows: Rows) -> None:
+        bury(rows, 3)
+        entry = begin(asleep)
+        asleep._take()
+        runner.wake()
+        assert runner.act(entry)["held"]  # type: ignore[index]
+        with rows.engine.begin() as connection:
+            connection.execute(text(f"UPDATE {rows.tables.acts} SET locked_until = now()"))
+        runner.wake()
+        assert ended(runner, entry)["count"] == each_once(rows, entry) == 3
+
+    def test_a_late_process_does_nothing_more(self, asleep: Runner, runner: Runner, rows: Rows) -> None:
+        """It was stopped for longer than its lease, and then goes on where it was."""
+        bury(rows, 3)
+        entry = begin(asleep, limit=2)
+        asleep._take()
+        step = asleep._running[entry].steps
+        next(step)
+        with rows.engine.begin() as connection:
+            connection.execute(text(f"UPDATE {rows.tables.acts} SET locked_until = now()"))
+        runner._take()
+        assert next(step, None) is None
+        assert each_once(rows, entry) == 0
+        runner.wake()
+        assert ended(runner, entry)["count"] == each_once(rows, entry) == 2
+
+    @pytest.mark.parametrize("limit", [None, 250])
+    def test_processes_that_take_it_from_each_other_change_each_message_once(
+        self, new_runner: MakeRunner, rows: Rows, monkeypatch: pytest.MonkeyPatch, limit: int | None
+    ) -> None:
+        """Leases that run out at any moment, on real locks."""
+        monkeypatch.setattr(background, "LOOK", 0.01)
+        monkeypatch.setattr(batches, "BATCH", 5)
+        bury(rows, 400)
+        runners = [new_runner() for _ in range(3)]
+        entry = begin(runners[0], limit=limit)
+        holders = set()
+        for runner in runners:
+            runner.wake()
+
+        def over() -> bool:
+            with rows.engine.begin() as connection:
+                end = f"UPDATE {rows.tables.acts} SET locked_until = now() RETURNING lease"
+                holders.update(connection.scalars(text(end)))
+            return runners[0].going() == []
+
+        eventually(over)
+        act = ended(runners[0], entry)
+        assert act["count"] == each_once(rows, entry) == (limit or 400)
+        assert len(holders - {None}) > 1
+
+    def test_a_killed_process_leaves_it_to_another(
+        self, runner: Runner, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bury(rows, 120)
+        code = (
+            "import time, uuid; from outbox_tasks.operating.messages import background;"
+            "from outbox_tasks.operating.messages.find import Filter; from outbox_tasks.relay.store import Store;"
+            "from outbox_tasks.settings import Settings; background.LEASE = 1.0;"
+            "runner = background.Runner(Store.connect(Settings()));"
+            "runner.begin('redrive', Filter(states=('dead',)), who='ann', why=None, token=uuid.uuid4(), rate=30,"
+            " limit=100); time.sleep(600)"
+        )
+        place = store.settings
+        environment = {**os.environ, "OUTBOX_DATABASE_URL": str(place.database_url)}
+        environment |= {"OUTBOX_DATABASE_SCHEMA": str(place.database_schema), "OUTBOX_CONFIG": os.devnull}
+        with subprocess.Popen([sys.executable, "-c", code], env=environment) as process:
+            eventually(lambda: [row for row in rows.hot() if row.status == "pending"])
+            process.kill()
+        [act] = acts(rows)
+        assert 0 < act.count == each_once(rows, act.seq) < 100
+        monkeypatch.setattr(background, "LOOK", 0.2)
+        runner.wake()
+        # What dies again meanwhile is not sent again.
+        again = next(str(row.id) for row in rows.hot() if row.status == "pending")
+        rows.change([again], status="dead", dead_at=seconds_from_now(0))
+        assert ended(runner, act.seq)["count"] == 100
+        assert rows.state(again) == "dead"
+        assert each_once(rows, act.seq) == 99
+
+    def test_a_lease_is_renewed_while_a_slow_rate_waits(
+        self, new_runner: MakeRunner, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(background, "LEASE", 1.5)
+        monkeypatch.setattr(background, "LOOK", 0.1)
+        bury(rows, 3)
+        first, second = new_runner(), new_runner()
+        entry = begin(first, rate=0.01)
+        eventually(lambda: first.act(entry)["count"] == 1)  # type: ignore[index]
+
+        def lease() -> Any:
+            with rows.engine.connect() as connection:
+                return connection.execute(text(f"SELECT lease, locked_until FROM {rows.tables.acts}")).one()
+
+        began = lease()
+        second.wake()
+        until = time.monotonic() + 2.5
+        eventually(lambda: time.monotonic() > until)
+        assert (lease().lease, lease().locked_until > began.locked_until) == (began.lease, True)
+        assert each_once(rows, entry) == 1
+
+    def test_closed_it_leaves_its_acts_to_others_at_once(self, new_runner: MakeRunner, rows: Rows) -> None:
+        bury(rows, 3)
+        first = new_runner()
+        entry = begin(first, rate=0.01)
+        eventually(lambda: first.act(entry)["count"] == 1)  # type: ignore[index]
+        first.close()
+        second = new_runner()
+        assert not second.act(entry)["held"]  # type: ignore[index]
+        second.wake()
+        eventually(lambda: second.act(entry)["count"] == 2)  # type: ignore[index]
+
+    def test_the_database_gone_in_between(
+        self, new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(background, "RETRY", 0.1)
+        bury(rows, 30)
+        store = new_store()
+        runner = Runner(store)
+        entry = begin(runner, rate=20)
+        eventually(lambda: runner.act(entry)["count"])  # type: ignore[index]
+        with rows.engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {rows.tables.acts} RENAME TO elsewhere"))
+        eventually(lambda: not runner._running)
+        with rows.engine.begin() as connection:
+            schema = rows.tables.acts.schema
+            connection.execute(text(f"ALTER TABLE {schema}.elsewhere RENAME TO outbox_acts"))
+        assert ended(runner, entry)["count"] == each_once(rows, entry) == 30
+        runner.close()
+
+    def test_what_fails_for_good_says_so(self, asleep: Runner, runner: Runner, rows: Rows) -> None:
+        bury(rows)
+        entry = begin(asleep)
+        with rows.engine.begin() as connection:
+            connection.execute(text(f"UPDATE {rows.tables.audit} SET action = 'nonsense'"))
+        runner.wake()
+        act = ended(runner, entry)
+        assert (act["count"], act["facts"]["error"]) == (0, "KeyError: 'nonsense'")
+        assert runner.going() == []
+
+    def test_a_database_that_is_too_slow_for_it_ends_it(
+        self, new_store: MakeStore, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(background, "RETRY", 0.01)
+        bury(rows)
+        runner = Runner(new_store(statement_timeout=0.05))
+        with rows.engine.connect() as other, other.begin():
+            other.execute(text(f"LOCK TABLE {rows.tables.messages} IN ACCESS EXCLUSIVE MODE"))
+            entry = begin(runner)
+            act = ended(runner, entry)
+        runner.close()
+        assert "did not answer a statement in time" in act["facts"]["error"]
