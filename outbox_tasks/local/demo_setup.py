@@ -9,25 +9,20 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import redis
-from redis.exceptions import ResponseError
-from sqlalchemy.schema import DropSchema
 
-from outbox_tasks.database.connection import migrating
-from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.local import demo_destination
 from outbox_tasks.local.demo_app import DESTINATION
+from outbox_tasks.local.places import empty_redis, only_these, own_tables
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
-from outbox_tasks.migrations import upgrade
-from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.sources import PREFIX
 
@@ -48,12 +43,6 @@ IN_FLIGHT, BUNDLE = 5000, 50
 
 LIMITS = {"bundle_size": BUNDLE, "max_attempts": 1000}
 """Many attempts: on a busy machine sends may take too long, and that must not make dead letters."""
-
-DATABASES = range(15, 0, -1)
-"""Numbers of Redis databases to try. The first ones are the least likely to be in use."""
-
-OURS = ("outbox", "unacked", "_kombu.", "celery")
-"""Prefixes of the keys that the demo and its Celery leave in Redis."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +66,7 @@ def demo_setup() -> Iterator[DemoSetup]:
     with ExitStack() as stack:
         database_url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
         given = os.environ.get("OUTBOX_BROKER_URL") or stack.enter_context(EmbeddedValkey()).url
-        broker_url = stack.enter_context(_redis_database(given, name))
+        broker_url = stack.enter_context(empty_redis(given, "demo", name))
         destination, hold = stack.enter_context(_destination(broker_url, name, failures))
         variables = {f"{PREFIX}{setting}": str(value) for setting, value in TIMES.items()} | {
             "OUTBOX_DATABASE_URL": database_url,
@@ -88,81 +77,11 @@ def demo_setup() -> Iterator[DemoSetup]:
             "OUTBOX_MAX_IN_FLIGHT": str(IN_FLIGHT),
             "OUTBOX_CONFIG": os.devnull,
         }
-        stack.enter_context(_environment(variables))
+        stack.enter_context(only_these(variables))
         settings = Settings()
-        stack.enter_context(_tables(settings))
+        stack.enter_context(own_tables(settings))
         client = stack.enter_context(redis.Redis.from_url(broker_url, decode_responses=True))
         yield DemoSetup(settings, client, name, failures, hold)
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Exactly these settings, for us and our children. Celery's own variables would override them."""
-    before = {name: value for name, value in os.environ.items() if name.startswith((PREFIX, "CELERY_"))}
-    for name in before:
-        del os.environ[name]
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            del os.environ[name]
-        os.environ.update(before)
-
-
-@contextmanager
-def _tables(settings: Settings) -> Iterator[None]:
-    """The outbox tables, in a database schema of the demo's own."""
-    schema = str(settings.database_schema)
-    with migrating(settings) as connection:
-        upgrade(connection, schema)
-    try:
-        yield
-    finally:
-        with migrating(settings) as connection:
-            connection.execute(DropSchema(schema, cascade=True, if_exists=True))
-
-
-@contextmanager
-def _redis_database(url: str, name: str) -> Iterator[str]:
-    """The URL of an empty database on the server at `url`, emptied again at the end.
-
-    Celery's queues have the same names everywhere: a relay that uses the given database must not take the demo's tasks.
-    """
-    if urlsplit(url).scheme != "redis":
-        rule = "the demo needs a redis:// server; without OUTBOX_BROKER_URL it starts its own"
-        raise ConfigurationError(setting="broker_url", value=redacted(url), rule=rule)
-    marker = "outbox_demo"
-    try:
-        for candidate in (*(_with_database(url, number) for number in DATABASES), url):
-            with redis.Redis.from_url(candidate, socket_timeout=5, socket_connect_timeout=5) as client:
-                if _is_taken(client, marker, name):
-                    break
-        else:
-            rule = "the demo needs an empty database on this server; without OUTBOX_BROKER_URL it starts its own"
-            raise ConfigurationError(setting="broker_url", value=redacted(url), rule=rule)
-        try:
-            yield candidate
-        finally:
-            with redis.Redis.from_url(candidate) as client:
-                for key in client.scan_iter(count=1000):
-                    if key.decode(errors="replace").startswith(OURS):
-                        client.unlink(key)
-    except redis.RedisError as error:
-        raise BrokerUnreachable(url=redacted(url), reason=error) from error
-
-
-def _is_taken(client: redis.Redis, marker: str, name: str) -> bool:
-    """Whether the database was empty, and is ours now."""
-    try:
-        if client.dbsize() or not client.set(marker, name, nx=True):
-            return False
-        if client.dbsize() == 1:
-            return True
-        client.delete(marker)
-    except ResponseError:  # there is no database of this number, or we may not use it
-        pass
-    return False
 
 
 @contextmanager
@@ -183,7 +102,3 @@ def _destination(broker_url: str, stream: str, failures: Counter[str]) -> Iterat
         login, at, _ = parts.netloc.rpartition("@")
         url = f"redis+stream://{login}{at}{LOOPBACK}:{port}{parts.path}/{stream}"
         yield url, lambda: child.send_signal(signal.SIGUSR1)
-
-
-def _with_database(url: str, number: int) -> str:
-    return urlunsplit(urlsplit(url)._replace(path=f"/{number}"))

@@ -50,3 +50,7 @@ class ServiceGaveUp(LocalError):
 class ServerLost(LocalError):
     """The embedded {server} has ended by itself, with exit code {code}. Its last lines:
     {tail}"""
+
+
+class NothingArrived(LocalError):
+    """Only {count} messages arrived within {seconds:g} s, before any fault. The logs are in {directory}"""

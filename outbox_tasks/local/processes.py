@@ -174,7 +174,7 @@ class Child:
             return "\n".join(list(self._lines)[-count:])
 
     def wait_for(self, text: str, timeout: float) -> None:
-        """Wait until one of its lines has `text`; not for a child with a log file."""
+        """Wait until one of its lines has `text`."""
         deadline = time.monotonic() + timeout
         with self._news:
             while not self._said(text) and self.alive and time.monotonic() < deadline:
@@ -185,6 +185,8 @@ class Child:
             raise ChildNotReady(name=self.name, text=text, seconds=timeout, tail=self.tail())
 
     def _said(self, text: str) -> bool:
+        if self.log is not None:
+            return text in self.log.read_text(errors="replace")
         with self._news:
             return any(text in line for line in self._lines)
 

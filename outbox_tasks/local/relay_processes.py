@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from outbox_tasks.local.commands import (
@@ -62,18 +63,22 @@ class Relay:
         self,
         env: Mapping[str, str],
         *,
+        claimers: int = 1,
         publishers: int = 1,
         concurrency: int = 1,
         pool: str = "prefork",
         flower: Flower | None = None,
         on_line: OnLine | None = None,
+        logs: Path | None = None,
     ) -> None:
         self._env = dict(env)
+        self._claimers = claimers
         self._publishers = publishers
         self._concurrency = concurrency
         self._pool = pool
         self._flower = flower
         self._on_line = on_line
+        self._logs = logs
         self._group = Group()
         self._temporary: WatchedDirectory | None = None
         self.services: list[Service] = []
@@ -90,7 +95,8 @@ class Relay:
             for n in range(1, self._publishers + 1):
                 argv = publish_worker_argv(n, self._concurrency, self._pool)
                 self._start(f"publish{n}", argv, WORKER_READY)
-            self._start("claim", claim_worker_argv(), WORKER_READY)
+            for name in ["claim", *(f"claim{n}" for n in range(2, self._claimers + 1))]:
+                self._start(name, claim_worker_argv(name), WORKER_READY)
             self._start("beat", beat_argv(), BEAT_READY)
             for service in self.services:
                 service.child.wait_for(service.ready, READY_TIMEOUT)
@@ -106,6 +112,13 @@ class Relay:
                     self._restart(service)
             elif not service.child.alive:
                 say(self._plan_restart(service))
+
+    def replace(self, service: Service) -> Child:
+        """Start a service again at once, beside what is left of its former process, which the caller ends."""
+        former = service.child
+        service.child = self._group.start(former.name, former.argv, **service.options)
+        service.started, service.due = time.monotonic(), None
+        return former
 
     def stop(self) -> None:
         """Stop all in order. Workers finish their current task."""
@@ -134,7 +147,9 @@ class Relay:
         full_env = {**self._env, **(env or {})}
         if (port := full_env.get(MONITOR_PORT, "0")) != "0":
             full_env[MONITOR_PORT] = str(int(port) + len(self.services))  # several workers can't share one
-        options = {"env": full_env, "on_line": self._on_line, "stop_timeout": STOP_TIMEOUT}
+        options: dict[str, Any] = {"env": full_env, "on_line": self._on_line, "stop_timeout": STOP_TIMEOUT}
+        if self._logs is not None:
+            options["log"] = self._logs / f"{name}.log"
         child = self._group.start(name, argv, **options)
         self.services.append(Service(name, ready, options, child, time.monotonic()))
 

@@ -19,12 +19,12 @@ from outbox_tasks.database.activity import LATE
 from outbox_tasks.local.commands import outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
+from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.health import examine
 from outbox_tasks.relay.store import Store
 from tests.acceptance.nodes import Relay, Worker
 from tests.conftest import Rows, eventually, seconds_from_now
-from tests.proxy import Proxy
 
 LONG = 4 * LATE
 """Seconds in which what is late is found to be."""

@@ -9,12 +9,12 @@ import pytest
 import redis
 
 from outbox_tasks.destinations import load
+from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.model import Result
 from tests.contract.conftest import Running
 from tests.contract.counterparts import celery_task, redis_queue
 from tests.contract.counterparts.redis_stream import Counterpart
 from tests.contract.messages import SENT, configured, loaded, message, numbers, results, sent_in_order
-from tests.proxy import Proxy
 
 
 def client(target: Counterpart) -> redis.Redis:

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay, Worker, freeze
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import destinations, queued
-from tests.proxy import Proxy
 
 SOON = 20.0
 """Seconds within which every worker works again."""

@@ -14,12 +14,13 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from outbox_tasks.database.connection import engine_url
+from outbox_tasks.local.frozen import frozen
+from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.local.servers import EmbeddedPostgres
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import distribution
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import OwnDatabase, check, drained
-from tests.proxy import Proxy, frozen
 
 MANY = 3000
 
@@ -35,7 +36,7 @@ def test_everything_is_delivered_after_the_server_stood_still(
     relay_on_own.ready()
     ids = database.rows.insert(MANY)
     eventually(lambda: len(stream) > MANY / 20)
-    with frozen(database.server):
+    with frozen(database.server.pid):
         assert len(stream) < MANY
         time.sleep(relay_on_own.settings.soft_time_limit + 2)
     ids += database.rows.insert(100)
@@ -120,7 +121,7 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing(
         if end == "killed":
             primary.kill()
         else:
-            undone.enter_context(frozen(primary))
+            undone.enter_context(frozen(primary.pid))
         with psycopg.connect(standby.url, autocommit=True) as connection:
             connection.execute("SELECT pg_promote()")
         assert len(stream) < MANY

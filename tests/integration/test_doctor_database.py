@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import Engine, make_url, text
 
+from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.operating import health
 from outbox_tasks.operating.doctor import Finding, Severity, clocks, examine
 from outbox_tasks.operating.doctor.checks import DATABASE
@@ -16,7 +17,6 @@ from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows
 from tests.integration import pgbouncer
 from tests.integration.doctoring import found
-from tests.proxy import Proxy
 
 
 def of_the_database(settings: Settings) -> tuple[list[Finding], list[str]]:

@@ -30,7 +30,9 @@ from outbox_tasks.errors import (
     SchemaMissing,
     UnsupportedDialect,
 )
+from outbox_tasks.local.frozen import frozen
 from outbox_tasks.local.ports import free_port
+from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
@@ -41,7 +43,6 @@ from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration import pgbouncer
 from tests.integration.conftest import Lease, after
-from tests.proxy import Proxy, frozen
 
 LEASE = str(UUID(int=1))
 TICKET = Ticket(str(UUID(int=2)), 0, "order.created")
@@ -318,7 +319,7 @@ class TestSilence:
                 call(store)
             return True
 
-        with frozen(server), ThreadPoolExecutor(len(CALLS)) as pool:
+        with frozen(server.pid), ThreadPoolExecutor(len(CALLS)) as pool:
             waiting = [pool.submit(fails, *one) for one in zip(stores, CALLS.values(), strict=True)]
             assert all(one.result(30) for one in waiting)
         for store, call in zip(stores, CALLS.values(), strict=True):

@@ -1,0 +1,1 @@
+"""`outbox-tasks soak`: a relay under a seeded stream of faults, and a verdict. Read `run.py` first."""

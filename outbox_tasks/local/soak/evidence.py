@@ -1,0 +1,53 @@
+"""Reads what a run leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import redis
+from sqlalchemy import ColumnElement, column, select, table
+
+from outbox_tasks.local.soak.ledger import COMMITTED, WITHDRAWN, noted, written
+from outbox_tasks.local.soak.stage import BUNDLED, SINGLE, Stage
+from outbox_tasks.local.soak.verdict import Arrival, Evidence, Row
+
+PAGE = 5000
+COLUMNS = ("id", "destination", "key", "seq", "state", "last_error_code")
+
+
+def evidence(stage: Stage, **more: Any) -> Evidence:
+    """All of it, after the relay and the application have stopped."""
+    schema = stage.settings.database_schema
+    columns: list[ColumnElement[Any]] = [column(name) for name in COLUMNS]
+    rows = select(*columns).select_from(table("outbox_all", schema=schema))
+    with stage.engine.connect() as connection:
+        return Evidence(
+            written=written(connection, schema),
+            acknowledged=dict(noted(stage.options.directory, COMMITTED)),
+            withdrawn=frozenset(id for id, _ in noted(stage.options.directory, WITHDRAWN)),
+            rows={str(id): Row(*rest) for id, *rest in connection.execute(rows)},
+            arrivals=[*_arrivals(stage.destination.url, BUNDLED), *_arrivals(stage.destination.url, SINGLE)],
+            **more,
+        )
+
+
+def _arrivals(url: str, stream: str) -> Iterator[Arrival]:
+    """Every entry of the stream. Its id has the milliseconds of this machine's clock."""
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        last = "-"
+        while entries := cast(list[tuple[str, dict[str, str]]], client.xrange(stream, min=last, count=PAGE)):
+            for number, fields in entries:
+                yield Arrival(fields["ce_id"], int(number.partition("-")[0]) / 1000)
+            last = f"({entries[-1][0]}"
+
+
+def keep(found: Evidence, directory: Path) -> None:
+    """Write it down, a line for each record, for whoever looks into it."""
+    for name in ("written", "arrivals", "happened"):
+        lines = (json.dumps(record._asdict()) for record in getattr(found, name))
+        (directory / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    rows = (json.dumps({"id": id, **row._asdict()}) for id, row in found.rows.items())
+    (directory / "rows.jsonl").write_text("".join(f"{line}\n" for line in rows))

@@ -1,0 +1,174 @@
+"""Faults of the database, and of the connections to it."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+
+import psutil
+import psycopg
+from psycopg import sql
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.local.frozen import freeze, thaw
+from outbox_tasks.local.soak.faults.kind import End, Kind, database_proxy, own_database
+from outbox_tasks.local.soak.stage import Stage
+
+DELAY = (0.005, 0.1)
+"""Seconds that each packet takes longer."""
+
+CONNECTIONS = 200
+"""More than the server takes."""
+
+ROWS = 200
+
+
+def _connected(stage: Stage) -> psycopg.Connection:
+    return psycopg.connect(stage.database_url, connect_timeout=5, application_name="soak fault")
+
+
+def _backend(stage: Stage, chance: random.Random) -> int:
+    """A process of the server that works for the relay."""
+    query = "SELECT pid FROM pg_stat_activity WHERE application_name = %s ORDER BY pid"
+    with _connected(stage) as connection:
+        pids = connection.execute(query, (Database.application_name,)).fetchall()
+    return int(chance.choice(pids)[0])
+
+
+def killed(stage: Stage, chance: random.Random) -> End:
+    assert stage.postgres is not None
+    stage.postgres.kill()
+    return stage.postgres.start
+
+
+def stopped(stage: Stage, chance: random.Random) -> End:
+    assert stage.postgres is not None
+    processes = freeze(stage.postgres.pid)
+    return lambda: thaw(processes)
+
+
+def backend_killed(stage: Stage, chance: random.Random) -> None:
+    psutil.Process(_backend(stage, chance)).kill()
+
+
+def backend_stopped(stage: Stage, chance: random.Random) -> End:
+    processes = freeze(_backend(stage, chance))
+    return lambda: thaw(processes)
+
+
+def session_ended(stage: Stage, chance: random.Random) -> None:
+    pid = _backend(stage, chance)
+    with _connected(stage) as connection:
+        connection.execute("SELECT pg_terminate_backend(%s)", (pid,))
+
+
+def full_of_connections(stage: Stage, chance: random.Random) -> End:
+    taken: list[psycopg.Connection] = []
+    with suppress(psycopg.OperationalError):
+        while len(taken) < CONNECTIONS:
+            taken.append(_connected(stage))
+
+    def end() -> None:
+        for connection in taken:
+            connection.close()
+
+    return end
+
+
+def _held(stage: Stage, *statements: sql.SQL | sql.Composed) -> End:
+    """A transaction that stays open behind these statements."""
+    connection = _connected(stage)
+    try:
+        connection.execute("SET LOCAL lock_timeout = '2s'")
+        for statement in statements:
+            connection.execute(statement)
+    except psycopg.Error:
+        connection.close()
+        raise
+    return connection.close
+
+
+def _messages(stage: Stage) -> sql.Identifier:
+    return sql.Identifier(str(stage.settings.database_schema), "outbox_messages")
+
+
+def table_locked(stage: Stage, chance: random.Random) -> End:
+    return _held(stage, sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(_messages(stage)))
+
+
+def rows_locked(stage: Stage, chance: random.Random) -> End:
+    rows = sql.SQL("SELECT FROM {} LIMIT {} FOR UPDATE SKIP LOCKED").format(_messages(stage), ROWS)
+    return _held(stage, rows)
+
+
+def snapshot_held(stage: Stage, chance: random.Random) -> End:
+    snapshot = sql.SQL("SELECT count(*) FROM {}").format(_messages(stage))
+    return _held(stage, sql.SQL("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"), snapshot)
+
+
+def silent(stage: Stage, chance: random.Random) -> End:
+    assert stage.to_database is not None
+    stage.to_database.silence()
+    return stage.to_database.resume
+
+
+def half_open(stage: Stage, chance: random.Random) -> None:
+    assert stage.to_database is not None
+    stage.to_database.forget()
+
+
+def reset(stage: Stage, chance: random.Random) -> None:
+    assert stage.to_database is not None
+    stage.to_database.reset()
+
+
+def slow(stage: Stage, chance: random.Random) -> End:
+    proxy = stage.to_database
+    assert proxy is not None
+    proxy.delay = chance.uniform(*DELAY)
+
+    def end() -> None:
+        proxy.delay = 0.0
+
+    return end
+
+
+SERVER = "database"
+
+KINDS = [
+    Kind("database_killed", "`kill -9` of PostgreSQL; it comes back, and recovers", killed, own_database, SERVER),
+    Kind("database_stopped", "all processes of PostgreSQL stand still", stopped, own_database, SERVER),
+    Kind(
+        "backend_killed",
+        "`kill -9` of a process of PostgreSQL that serves the relay, so PostgreSQL ends all and recovers",
+        backend_killed,
+        own_database,
+        SERVER,
+    ),
+    Kind("backend_stopped", "such a process stands still", backend_stopped, own_database, SERVER),
+    Kind(
+        "connections_used",
+        "all connections that PostgreSQL takes are in use",
+        full_of_connections,
+        own_database,
+        SERVER,
+    ),
+    Kind("session_ended", "`pg_terminate_backend` of a session of the relay", session_ended),
+    Kind("table_locked", "a transaction holds a lock on `outbox_messages` that lets nobody write", table_locked),
+    Kind("rows_locked", "a transaction holds locks on up to 200 messages", rows_locked),
+    Kind("snapshot_held", "a transaction holds a snapshot, so vacuum can't remove dead rows", snapshot_held),
+    Kind(
+        "database_silent",
+        "nothing passes between the relay and PostgreSQL, and no connection is closed",
+        silent,
+        database_proxy,
+    ),
+    Kind(
+        "database_half_open",
+        "all the relay's connections to PostgreSQL are dead, and nobody is told; new ones work",
+        half_open,
+        database_proxy,
+    ),
+    Kind("database_reset", "all connections of the relay to PostgreSQL are reset", reset, database_proxy),
+    Kind("database_slow", "each packet to and from PostgreSQL takes up to 0.1 s longer", slow, database_proxy),
+]

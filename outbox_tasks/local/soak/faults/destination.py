@@ -1,0 +1,63 @@
+"""Faults of the destination. Its records are never hurt."""
+
+from __future__ import annotations
+
+import random
+
+import redis
+
+from outbox_tasks.local.soak.faults.kind import End, Kind
+from outbox_tasks.local.soak.stage import Stage
+
+
+def slow(stage: Stage, chance: random.Random) -> End:
+    """At times slower than a send may be."""
+    stage.to_destination.delay = chance.uniform(0.02, 0.6) * stage.settings.send_timeout
+
+    def end() -> None:
+        stage.to_destination.delay = 0.0
+
+    return end
+
+
+def silent(stage: Stage, chance: random.Random) -> End:
+    stage.to_destination.silence()
+    return stage.to_destination.resume
+
+
+def away(stage: Stage, chance: random.Random) -> End:
+    stage.to_destination.refuses = True
+    stage.to_destination.reset()
+
+    def end() -> None:
+        stage.to_destination.refuses = False
+
+    return end
+
+
+def answers_lost(stage: Stage, chance: random.Random) -> End:
+    stage.to_destination.mute()
+    return stage.to_destination.reset
+
+
+def refuses(stage: Stage, chance: random.Random) -> End:
+    _limit(stage, "1")
+    return lambda: _limit(stage, "0")
+
+
+def _limit(stage: Stage, memory: str) -> None:
+    with redis.Redis.from_url(stage.destination.url) as client:
+        client.config_set("maxmemory", memory)
+
+
+KINDS = [
+    Kind("destination_slow", "each packet takes longer, sometimes longer than a send may", slow),
+    Kind("destination_silent", "nothing passes between the relay and its destination", silent),
+    Kind("destination_away", "the destination closes every connection", away),
+    Kind(
+        "destination_answers_lost",
+        "it takes what it is sent, and dies after that: its answers never arrive",
+        answers_lost,
+    ),
+    Kind("destination_refuses", "it answers every message with an error", refuses),
+]

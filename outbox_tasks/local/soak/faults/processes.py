@@ -1,0 +1,133 @@
+"""Faults of the relay's and the application's own processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from contextlib import suppress
+
+import psutil
+
+from outbox_tasks.local.processes import Child
+from outbox_tasks.local.relay_processes import Service
+from outbox_tasks.local.soak.faults.kind import FAKETIME, End, Kind, faketime
+from outbox_tasks.local.soak.stage import Stage
+
+AHEAD = (-3600, 3600)
+"""Seconds by which a wrong clock is wrong."""
+
+BUSY = 6
+
+SLEEP = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
+"""Python's own sleep fails under libfaketime where the monotonic clock is left alone, and waits for locks where not."""
+
+
+def service(stage: Stage, chance: random.Random, prefix: str) -> Service:
+    return chance.choice([one for one in stage.relay if one.name.startswith(prefix)])
+
+
+def _pool(stage: Stage, chance: random.Random) -> psutil.Process:
+    """A process of a publish worker's pool."""
+    return chance.choice(psutil.Process(service(stage, chance, "publish").child.pid).children())
+
+
+def _stopped(process: psutil.Process) -> End:
+    process.suspend()
+
+    def end() -> None:
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
+
+    return end
+
+
+def child_killed(stage: Stage, chance: random.Random) -> None:
+    _pool(stage, chance).kill()
+
+
+def child_stopped(stage: Stage, chance: random.Random) -> End:
+    return _stopped(_pool(stage, chance))
+
+
+def worker_killed(stage: Stage, chance: random.Random) -> End:
+    victim = service(stage, chance, "publish")
+    victim.child.kill()
+    return stage.relay.replace(victim).end
+
+
+def worker_stopped(stage: Stage, chance: random.Random) -> End:
+    return _stopped(psutil.Process(service(stage, chance, "publish").child.pid))
+
+
+def claim_killed(stage: Stage, chance: random.Random) -> None:
+    _again(stage, service(stage, chance, "claim"))
+
+
+def claim_stopped(stage: Stage, chance: random.Random) -> End:
+    return _stopped(psutil.Process(service(stage, chance, "claim").child.pid))
+
+
+def beat_killed(stage: Stage, chance: random.Random) -> None:
+    _again(stage, service(stage, chance, "beat"))
+
+
+def _again(stage: Stage, victim: Service) -> None:
+    victim.child.end()
+    stage.relay.replace(victim)
+
+
+def two_beats(stage: Stage, chance: random.Random) -> End:
+    beat = service(stage, chance, "beat")
+    return Child.start("second beat", beat.child.argv, **beat.options).end
+
+
+def clock_wrong(stage: Stage, chance: random.Random) -> End:
+    victim = service(stage, chance, "")
+    right = victim.options["env"]
+    place = stage.options.directory / "clock"
+    place.mkdir(exist_ok=True)
+    (place / "sitecustomize.py").write_text(SLEEP)
+    path = os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH")]))
+    wrong = {"LD_PRELOAD": str(FAKETIME[0]), "FAKETIME": f"{chance.randint(*AHEAD):+d}s", "PYTHONPATH": path}
+    victim.options["env"] = {**right, **wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    _again(stage, victim)
+
+    def end() -> None:
+        victim.options["env"] = right
+        _again(stage, victim)
+
+    return end
+
+
+def application_killed(stage: Stage, chance: random.Random) -> None:
+    chance.choice(stage.applications.children).kill()
+
+
+def machine_busy(stage: Stage, chance: random.Random) -> End:
+    loops = [Child.start("busy", [sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+
+    def end() -> None:
+        for loop in loops:
+            loop.end()
+
+    return end
+
+
+KINDS = [
+    Kind("child_killed", "`kill -9` of a process of a publish worker's pool", child_killed),
+    Kind("child_stopped", "SIGSTOP to a process of a pool, and SIGCONT later", child_stopped),
+    Kind(
+        "worker_killed",
+        "`kill -9` of a publish worker; its pool lives on for a while, beside its successor",
+        worker_killed,
+    ),
+    Kind("worker_stopped", "SIGSTOP to a publish worker, and SIGCONT later", worker_stopped),
+    Kind("claim_killed", "`kill -9` of a claim worker", claim_killed),
+    Kind("claim_stopped", "SIGSTOP to a claim worker, and SIGCONT later", claim_stopped),
+    Kind("beat_killed", "`kill -9` of beat", beat_killed),
+    Kind("two_beats", "a second beat runs beside the first", two_beats),
+    Kind("clock_wrong", "a worker or beat runs with a clock that is up to an hour wrong", clock_wrong, faketime),
+    Kind("application_killed", "`kill -9` of the application, in the middle of its transactions", application_killed),
+    Kind("machine_busy", "six processes that never rest take the processors", machine_busy),
+]

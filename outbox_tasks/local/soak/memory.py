@@ -1,0 +1,56 @@
+"""How much memory the relay's processes take, from their start to their end."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from outbox_tasks.local.relay_processes import Relay
+from outbox_tasks.local.soak.verdict import Memory
+
+STEADY = 15.0
+"""Seconds after the first look at a process. By then it has imported and connected."""
+
+
+@dataclass
+class _Seen:
+    name: str
+    since: float
+    first: int = 0
+    last: int = 0
+    at: float = 0.0
+
+
+class Memories:
+    """Looks at the main process of each worker and at its pool."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, _Seen] = {}
+
+    def look(self, relay: Relay) -> None:
+        """Now."""
+        for service in relay:
+            with suppress(psutil.Error):
+                main = psutil.Process(service.child.pid)
+                self._look(main, service.name)
+                for child in main.children():
+                    self._look(child, f"{service.name}, pool")
+
+    def _look(self, process: psutil.Process, name: str) -> None:
+        now = time.monotonic()
+        seen = self._seen.setdefault(process.pid, _Seen(name, now))
+        if now - seen.since >= STEADY:
+            seen.last, seen.at = process.memory_info().rss, now
+            seen.first = seen.first or seen.last
+
+    def largest(self, count: int = 5) -> list[Memory]:
+        """The processes that grew most."""
+        found = [
+            Memory(one.name, one.first, one.last, round(one.at - one.since))
+            for one in self._seen.values()
+            if one.first and one.last > one.first
+        ]
+        return sorted(found, key=lambda one: one.first - one.last)[:count]

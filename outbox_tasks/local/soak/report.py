@@ -1,0 +1,130 @@
+"""The verdict on one page: for a terminal, and as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from outbox_tasks import __version__
+from outbox_tasks.local.soak.result import Result, commit
+from outbox_tasks.text import one_line, printable
+
+MEGABYTE = 1024 * 1024
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8886; --good: #2b7a3d; --bad: #c0262d }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+.good { color: var(--good) } .bad { color: var(--bad) }
+table { border-collapse: collapse } th, td { text-align: left; padding: .2rem 1rem .2rem 0;
+border-bottom: 1px solid var(--line) } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
+code { font-size: .95em }
+@media (prefers-color-scheme: dark) { :root { --good: #6cc784; --bad: #ff7b7f } }
+"""
+
+
+class Part(NamedTuple):
+    """A table of the page. All columns but the first are numbers."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def parts(result: Result) -> Iterator[Part]:
+    """The page, for whoever writes it."""
+    v = result.verdict
+    figures = [
+        ("Committed", v.committed),
+        ("Rolled back", v.rolled_back),
+        ("Delivered", v.delivered),
+        ("Dead letters, as planned", v.dead),
+        ("Lost", len(v.lost)),
+        ("Ghosts: rolled back, yet delivered", len(v.ghosts)),
+        ("Stuck", len(v.stuck)),
+        ("Dead letters that should have been delivered", len(v.died)),
+        ("Overtakes of a key", len(v.overtakes)),
+        ("Repetitions, each with its cause on the row", v.repeated),
+        ("Repetitions without a cause", len(v.unexplained)),
+        ("Faults", v.faults),
+    ]
+    yield Part("What became of the messages", ("", "count"), [(name, f"{count:,}") for name, count in figures])
+    if v.causes:
+        yield Part("Repetitions by cause", ("cause", "count"), [(name, f"{n:,}") for name, n in v.causes.items()])
+    rows = [
+        (kind, f"{r.faults}", *(f"{seconds:.1f}" for seconds in r[1:]))
+        for kind, r in v.recoveries.items()
+    ]  # fmt: skip
+    heads = ("after", "faults", "next: median", "worst", "drained: median", "worst")
+    yield Part("Recovery: seconds from the end of a fault to the next delivery, and to the backlog's end", heads, rows)
+    grown = [(m.name, f"{m.first / MEGABYTE:.1f}", f"{m.last / MEGABYTE:.1f}", f"{m.seconds:,.0f}") for m in v.memory]
+    if grown:
+        yield Part("Memory of the processes that grew most", ("process", "first MB", "last MB", "seconds"), grown)
+
+
+def facts(result: Result) -> Iterator[tuple[str, str]]:
+    """What one must know to read it."""
+    yield "Version", f"{__version__}, commit {commit() or 'unknown'}"
+    yield "Seed", f"{result.options.seed}: {result.planned} faults planned"
+    yield "Time", f"{result.seconds:,.0f} s; drained {result.drained:,.0f} s after the last fault"
+    if result.missed:
+        yield "Nothing to hurt", ", ".join(f"{kind} {count}×" for kind, count in result.missed.items())
+    for kind, reason in result.not_run.items():
+        yield "Not run", f"{kind}: {reason}"
+
+
+def conclusion(result: Result) -> str:
+    """The verdict in a line."""
+    if result.verdict.problems:
+        return "Promises are broken."
+    return "Nothing was lost, nothing rolled back was delivered, every repetition has its cause."
+
+
+def show(result: Result, console: Console) -> None:
+    """For a terminal."""
+    for part in parts(result):
+        grid = Table(title=part.title, title_justify="left", box=None, pad_edge=False)
+        for place, head in enumerate(part.heads):
+            grid.add_column(head, justify="right" if place else "left")
+        for row in part.rows:
+            grid.add_row(*map(Text, row))
+        console.print(grid)
+        console.print()
+    for name, text in facts(result):
+        console.print(Text(f"{name}: {one_line(text)}"))
+    console.print()
+    for problem in result.verdict.problems:
+        console.print(Text(f"✗ {printable(problem)}", style="bold red"))
+    good = not result.verdict.problems
+    console.print(Text(f"{'✓' if good else '✗'} {conclusion(result)}", style="bold green" if good else "bold red"))
+    console.print(Text(f"Repeat it: {result.command}"), soft_wrap=True)
+
+
+def html(result: Result) -> str:
+    """A page of its own, without anything from elsewhere."""
+    good = not result.verdict.problems
+    body = [f'<h1>Soak of outbox-tasks</h1><p class="{"good" if good else "bad"}"><strong>', escape(conclusion(result))]
+    body += ["</strong></p>"]
+    if result.verdict.problems:
+        body += ["<ul>", *(f'<li class="bad">{escape(problem)}</li>' for problem in result.verdict.problems), "</ul>"]
+    for part in parts(result):
+        body += [f"<h2>{escape(part.title)}</h2><table><tr>", *_cells("th", part.heads), "</tr>"]
+        for row in part.rows:
+            body += ["<tr>", *_cells("td", row), "</tr>"]
+        body += ["</table>"]
+    body += ["<h2>The run</h2><table>"]
+    body += [f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in facts(result)]
+    body += [f"<tr><th>Repeat it</th><td><code>{escape(result.command)}</code></td></tr></table>"]
+    head = '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+    return f"{head}<title>Soak of outbox-tasks</title><style>{STYLE}</style><body>{''.join(body)}</body></html>\n"
+
+
+def _cells(tag: str, texts: Sequence[str]) -> Iterator[str]:
+    for place, text in enumerate(texts):
+        number = ' class="n"' if place else ""
+        yield f"<{tag}{number}>{escape(text)}</{tag}>"

@@ -1,0 +1,162 @@
+"""A run: the stage, the faults of the plan, the wait until all is delivered, and the verdict."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict
+
+import redis
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from outbox_tasks.database.schema import PENDING, tables
+from outbox_tasks.local.errors import NothingArrived
+from outbox_tasks.local.soak.evidence import evidence, keep
+from outbox_tasks.local.soak.faults import KINDS
+from outbox_tasks.local.soak.faults.happening import Happening
+from outbox_tasks.local.soak.ledger import COMMITTED, counted
+from outbox_tasks.local.soak.memory import Memories
+from outbox_tasks.local.soak.plan import plan
+from outbox_tasks.local.soak.result import Result
+from outbox_tasks.local.soak.stage import APPLICATIONS, BUNDLED, SINGLE, Options, Stage, stage
+from outbox_tasks.local.soak.verdict import judge
+
+TICK, LOOK = 0.05, 1.0
+WARM, WARM_SECONDS = 100, 180.0
+"""Messages that have arrived when the faults begin, and how long they may take."""
+
+STUCK = 60.0
+"""Seconds without any progress, beyond the leases, after which the rest is stuck."""
+
+REST = 5.0
+"""Seconds that faults which come alone are apart, beyond a lease and a half in the queue."""
+
+RESTART = 1.0
+"""A process that has run for less than this is not started again at once."""
+
+COUNTS = "{task.description}: {task.fields[committed]:,} committed · {task.fields[arrived]:,} arrived · \
+{task.fields[faults]:,} faults"
+
+
+def soak(options: Options, messages: Console) -> Result:
+    """Run it, and judge."""
+    options.directory.mkdir(parents=True, exist_ok=True)
+    messages.print("Starting servers, relay and application …", highlight=False)
+    with stage(options) as on:
+        return Run(on, messages).result()
+
+
+class Run:
+    """One run on a stage."""
+
+    def __init__(self, on: Stage, messages: Console) -> None:
+        self._on, self._options = on, on.options
+        self._memories = Memories()
+        self._destination = redis.Redis.from_url(on.destination.url)
+        self._looked = 0.0
+        self._bar = Progress(
+            BarColumn(bar_width=None), TextColumn(COUNTS), TimeElapsedColumn(), console=messages, expand=True
+        )
+        self._task = self._bar.add_task("warming up", total=None, committed=0, arrived=0, faults=0)
+        reasons = {name: kind.missing(on) for name, kind in KINDS.items()}
+        self._not_run = {name: reason for name, reason in reasons.items() if reason}
+        lease, seconds = on.settings.run_lease, self._options.minutes * 60
+        rest = 1.5 * on.settings.queue_lease + REST if self._options.alone else 0.0
+        can = [name for name in KINDS if name not in self._not_run]
+        self._plan = plan(self._options.seed, seconds, can, lease, self._options.every or lease / 3 + rest)
+        (self._options.directory / "plan.json").write_text(json.dumps([asdict(one) for one in self._plan], indent=1))
+        self._faults = Happening(on, self._plan, self._say, rest)
+
+    def result(self) -> Result:
+        """All of it."""
+        began = time.time()
+        with self._bar:
+            self._say(f"The plan of seed {self._options.seed} has {len(self._plan)} faults.")
+            self._warm_up()
+            self._make_faults()
+            drained = self._drain()
+            self._bar.update(self._task, description="comparing")
+            self._on.relay.stop()
+        found = evidence(
+            self._on,
+            happened=self._faults.happened,
+            memory=self._memories.largest(),
+            remarks=self._on.applications.remarks,
+        )
+        keep(found, self._options.directory)
+        return Result(
+            self._options, judge(found), self._not_run, Counter(self._faults.missed), len(self._plan),
+            round(time.time() - began, 1), round(drained, 1),
+        )  # fmt: skip
+
+    def _warm_up(self) -> None:
+        for _ in range(APPLICATIONS):
+            self._on.applications.start()
+        deadline = time.monotonic() + WARM_SECONDS
+        while self._arrived() < WARM:
+            if time.monotonic() > deadline:
+                directory = self._options.directory / "logs"
+                raise NothingArrived(count=self._arrived(), seconds=WARM_SECONDS, directory=directory)
+            self._look_after()
+
+    def _make_faults(self) -> None:
+        """Until the time is over, and all faults."""
+        self._bar.update(self._task, description="faults", total=len(self._plan))
+        ends = time.monotonic() + self._options.minutes * 60
+        try:
+            while time.monotonic() < ends or not self._faults.over:
+                self._faults.go_on()
+                self._look_after()
+        finally:
+            self._faults.close()
+
+    def _drain(self) -> float:
+        """Wait until nothing is pending, or nothing moves any more. Returns the seconds that it took."""
+        self._bar.update(self._task, description="draining")
+        self._on.applications.stop()
+        began = moved = time.monotonic()
+        before: object = None
+        patience = STUCK + 2 * self._on.settings.queue_lease
+        while time.monotonic() - moved < patience:
+            self._look_after(applications=False)
+            pending, arrived = self._pending(), self._arrived()
+            if pending == 0:
+                break
+            if (pending, arrived) != before:
+                before, moved = (pending, arrived), time.monotonic()
+        return time.monotonic() - began
+
+    def _look_after(self, *, applications: bool = True) -> None:
+        """Start again what has ended, and show how far it is."""
+        time.sleep(TICK)
+        for service in self._on.relay:
+            if not service.child.alive and time.monotonic() - service.started > RESTART:
+                self._on.relay.replace(service).end()
+        if applications:
+            self._on.applications.supervise()
+        if time.monotonic() - self._looked > LOOK:
+            self._looked = time.monotonic()
+            self._memories.look(self._on.relay)
+            happened = len(self._faults.happened)
+            self._bar.update(
+                self._task, completed=happened, faults=happened, arrived=self._arrived(),
+                committed=counted(self._options.directory, COMMITTED),
+            )  # fmt: skip
+
+    def _arrived(self) -> int:
+        return sum(int(self._destination.xlen(stream)) for stream in (BUNDLED, SINGLE))
+
+    def _pending(self) -> int | None:
+        """How many messages are to be delivered; None: the database does not say."""
+        m = tables(self._on.settings.database_schema).messages
+        with suppress(SQLAlchemyError), self._on.engine.connect() as connection:
+            return connection.scalar(select(func.count()).select_from(m).where(m.c.status == PENDING))
+        return None
+
+    def _say(self, text: str) -> None:
+        self._bar.console.print(text, highlight=False)

@@ -1,0 +1,203 @@
+"""What a soak runs on, and what its faults act on: servers, proxies before them, a relay, and an application."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from sqlalchemy import Engine, NullPool, create_engine
+
+from outbox_tasks.database.connection import engine_url, migrating
+from outbox_tasks.local.places import empty_redis, only_these, own_tables
+from outbox_tasks.local.processes import Child
+from outbox_tasks.local.proxy import Proxy, through
+from outbox_tasks.local.relay_processes import Relay
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.local.soak.ledger import table
+from outbox_tasks.migrations import upgrade
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.sources import PREFIX
+
+CARRIED = (
+    "claim_interval", "bundle_size", "max_in_flight", "nudge", "direct", "send_timeout", "statement_timeout",
+    "queue_lease", "backoff_base", "backoff_cap", "breaker_failures", "breaker_pause",
+)  # fmt: skip
+"""The settings that a soak takes from yours. Your destinations, routes and alerts have no part in it."""
+
+SHORT_LEASES = {
+    "claim_interval": 0.5, "send_timeout": 1.0, "statement_timeout": 1.0, "queue_lease": 5.0, "backoff_base": 0.2,
+    "backoff_cap": 1.0, "breaker_pause": 0.5,
+}  # fmt: skip
+"""What a killed process held comes back after 7.5 seconds: a short run sees many recoveries."""
+
+SINGLE, BUNDLED = "single", "bundled"
+"""The destinations: one takes a task for each message, the other bundles."""
+
+ATTEMPTS = 10_000
+"""A message that can be delivered never dies of its attempts here."""
+
+RATE = 150.0
+"""Messages a second that the application writes, unless you say another number."""
+
+CLAIMERS, PUBLISHERS, CONCURRENCY, APPLICATIONS = 2, 2, 2, 2
+
+KILLED = (0, -9, -15)
+"""How a process of the application may end. Anything else is a finding."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for."""
+
+    seed: int
+    minutes: float
+    directory: Path
+    rate: float
+    short_leases: bool = False
+    may_flush: bool = False
+    every: float | None = None
+    alone: bool = False
+    """One fault at a time, each after the one before is over and forgotten."""
+
+
+class Applications:
+    """The processes of the application."""
+
+    def __init__(self, options: Options, env: Mapping[str, str]) -> None:
+        self._options, self._env = options, dict(env)
+        self._started = 0
+        self.children: list[Child] = []
+        self.remarks: list[str] = []
+
+    def start(self) -> None:
+        """One more."""
+        self._started += 1
+        seed = self._options.seed * 1000 + self._started
+        arguments = [str(seed), str(self._options.directory), str(self._options.rate / APPLICATIONS)]
+        argv = [sys.executable, "-m", "outbox_tasks.local.soak.application", *arguments]
+        name = f"application{self._started}"
+        log = self._options.directory / f"{name}.log"
+        self.children.append(Child.start(name, argv, env=self._env, log=log, stop_timeout=15))
+
+    def supervise(self) -> None:
+        """Start others in the place of those that have ended."""
+        for child in [child for child in self.children if not child.alive]:
+            child.end()
+            self.children.remove(child)
+            if child.returncode not in KILLED:
+                lines = child.tail(3).strip().splitlines()
+                self.remarks.append(f"{child.name} ended with exit code {child.returncode}: {lines[-1:]}")
+            self.start()
+
+    def stop(self) -> None:
+        for child in self.children:
+            child.ask_to_stop()
+        for child in self.children:
+            child.stop()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Everything that is on it. Servers that are None are somebody else's: nobody hurts them."""
+
+    options: Options
+    settings: Settings
+    """Those of the relay: it goes through the proxies."""
+    database_url: str
+    """Past the proxy."""
+    broker_url: str
+    engine: Engine
+    postgres: EmbeddedPostgres | None
+    valkey: EmbeddedValkey | None
+    destination: EmbeddedValkey
+    to_database: Proxy | None
+    to_broker: Proxy
+    to_destination: Proxy
+    relay: Relay
+    applications: Applications
+
+
+@contextmanager
+def stage(options: Options) -> Iterator[Stage]:
+    """Start it all; none of it outlives the block. The data of our own servers stay in the directory."""
+    yours = Settings()
+    values: dict[str, Any] = {name: getattr(yours, name) for name in CARRIED}
+    values |= SHORT_LEASES if options.short_leases else {}
+    name = f"outbox_soak_{options.directory.name.rpartition('-')[2].lower()}"
+    with ExitStack() as stack:
+        postgres = None if yours.database_url else stack.enter_context(EmbeddedPostgres(options.directory / "database"))
+        valkey = None if yours.broker_url else stack.enter_context(EmbeddedValkey(options.directory / "broker"))
+        destination = stack.enter_context(EmbeddedValkey(options.directory / "destination"))
+        database_url = postgres.url if postgres else str(yours.database_url)
+        given = empty_redis(str(yours.broker_url), "soak", name)
+        broker_url = valkey.url if valkey else stack.enter_context(given)
+        to_database = _before(stack, database_url, 5432) if _may_be_led_round(database_url) else None
+        to_broker, to_destination = _before(stack, broker_url, 6379), _before(stack, destination.url, 6379)
+        values |= {
+            "database_url": through(database_url, to_database) if to_database else database_url,
+            "database_schema": name,
+            "broker_url": through(broker_url, to_broker),
+            "destinations": _destinations(through(destination.url, to_destination)),
+        }
+        stack.enter_context(only_these(_variables(values)))
+        settings = Settings()
+        _tables(stack, settings.replace(database_url=database_url), kept=postgres is not None)
+        engine = create_engine(engine_url(database_url), poolclass=NullPool, connect_args={"connect_timeout": 5})
+        stack.callback(engine.dispose)
+        table(name).create(engine)
+        logs = options.directory / "logs"
+        logs.mkdir()
+        applications = Applications(options, {f"{PREFIX}DATABASE_URL": database_url})
+        relay = Relay({}, claimers=CLAIMERS, publishers=PUBLISHERS, concurrency=CONCURRENCY, logs=logs)
+        stack.enter_context(relay)
+        stack.callback(applications.stop)
+        yield Stage(
+            options, settings, database_url, broker_url, engine, postgres, valkey, destination, to_database, to_broker,
+            to_destination, relay, applications,
+        )  # fmt: skip
+
+
+def _before(stack: ExitStack, url: str, port: int) -> Proxy:
+    """A proxy before the server of `url`."""
+    parts = urlsplit(url)
+    return stack.enter_context(Proxy(parts.port or port, parts.hostname or "localhost"))
+
+
+def _may_be_led_round(url: str) -> bool:
+    """Whether a proxy can stand before the server: it has one address, and its certificate need not have that name."""
+    parts = urlsplit(url)
+    query = parse_qs(parts.query)
+    return bool(parts.hostname) and "," not in parts.netloc and query.get("sslmode") != ["verify-full"]
+
+
+def _destinations(url: str) -> dict[str, dict[str, Any]]:
+    stream = url.replace("redis://", "redis+stream://")
+    return {
+        BUNDLED: {"url": f"{stream}/{BUNDLED}", "max_attempts": ATTEMPTS},
+        SINGLE: {"url": f"{stream}/{SINGLE}", "max_attempts": ATTEMPTS, "bundle_size": 1},
+    }
+
+
+def _variables(values: Mapping[str, Any]) -> dict[str, str]:
+    """The settings as processes take them."""
+    texts = {
+        f"{PREFIX}{name.upper()}": json.dumps(value) if isinstance(value, dict | bool) else str(value)
+        for name, value in values.items()
+    }
+    return {**texts, "OUTBOX_CONFIG": os.devnull}
+
+
+def _tables(stack: ExitStack, settings: Settings, *, kept: bool) -> None:
+    """The outbox tables. Those in a database of our own go with it, or stay to be looked at."""
+    if not kept:
+        stack.enter_context(own_tables(settings))
+        return
+    with migrating(settings) as connection:
+        upgrade(connection, settings.database_schema)

@@ -1,0 +1,208 @@
+"""The soak's plan, and its verdict on records in which something is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from outbox_tasks.cli import outbox
+from outbox_tasks.local.soak import run
+from outbox_tasks.local.soak.faults import KINDS
+from outbox_tasks.local.soak.ledger import COMMITTED, LINE, WITHDRAWN, Notes, Written, counted, noted
+from outbox_tasks.local.soak.plan import plan
+from outbox_tasks.local.soak.report import html
+from outbox_tasks.local.soak.result import Result
+from outbox_tasks.local.soak.stage import Options
+from outbox_tasks.local.soak.verdict import Arrival, Evidence, Happened, Row, judge
+
+DOC = Path(__file__).parents[2] / "docs/soak.md"
+
+WRITTEN = [
+    Written("a", "one", 10.0, 0.0, hopeless=False),
+    Written("b", "with a key", 11.0, 0.0, hopeless=False),
+    Written("c", "with a key", 11.0, 0.0, hopeless=False),
+    Written("d", "hopeless", 12.0, 0.0, hopeless=True),
+]
+GOOD = Evidence(
+    written=WRITTEN,
+    acknowledged={"a": 10.1, "b": 11.1, "c": 11.1, "d": 12.1},
+    withdrawn=frozenset({"w"}),
+    rows={
+        "a": Row("bundled", None, 1, "sent", "timeout"),
+        "b": Row("bundled", "key:1", 2, "sent", None),
+        "c": Row("bundled", "key:1", 3, "sent", None),
+        "d": Row("bundled", None, 4, "dead", "bad_headers"),
+    },
+    arrivals=[Arrival("a", 10.2), Arrival("b", 11.2), Arrival("a", 11.3), Arrival("c", 14.0)],
+    happened=[Happened("child_killed", 9.0, 9.5), Happened("broker_silent", 9.5, 12.0)],
+)
+
+
+class TestPlan:
+    def test_the_same_seed_has_the_same_faults(self) -> None:
+        assert plan(7, 600, list(KINDS), 7.5, 2.5) == plan(7, 600, list(KINDS), 7.5, 2.5)
+        assert plan(7, 600, list(KINDS), 7.5, 2.5) != plan(8, 600, list(KINDS), 7.5, 2.5)
+
+    def test_a_longer_run_begins_like_a_shorter_one(self) -> None:
+        short = plan(7, 60, list(KINDS), 7.5, 2.5)
+        assert plan(7, 600, list(KINDS), 7.5, 2.5)[: len(short)] == short
+
+    def test_no_kind_comes_twice_before_all_came_once(self) -> None:
+        kinds = [one.kind for one in plan(7, 600, list(KINDS), 7.5, 2.5)]
+        assert set(kinds[: len(KINDS)]) == set(KINDS)
+        assert max(Counter(kinds).values()) - min(Counter(kinds).values()) <= 1
+
+    def test_some_faults_last_longer_than_a_lease(self) -> None:
+        lasts = [one.lasts for one in plan(7, 600, list(KINDS), 7.5, 2.5)]
+        assert min(lasts) < 0.3 * 7.5
+        assert max(lasts) > 7.5
+
+    def test_where_nothing_can_happen_nothing_does(self) -> None:
+        assert plan(7, 600, [], 7.5, 2.5) == []
+
+
+class TestVerdict:
+    def test_good_records_are_good(self) -> None:
+        verdict = judge(GOOD)
+        assert verdict.problems == []
+        assert (verdict.committed, verdict.delivered, verdict.dead, verdict.rolled_back) == (4, 3, 1, 1)
+        assert (verdict.repeated, verdict.causes) == (1, {"timeout": 1})
+
+    def test_a_message_that_is_archived_and_did_not_arrive_is_lost(self) -> None:
+        verdict = judge(replace(GOOD, arrivals=[one for one in GOOD.arrivals if one.id != "b"]))
+        assert verdict.lost == ["b"]
+        assert verdict.problems == ["Committed, yet neither delivered nor a dead letter: 1 (b)"]
+
+    def test_a_message_whose_row_is_gone_and_that_did_not_arrive_is_lost(self) -> None:
+        rows = {id: row for id, row in GOOD.rows.items() if id != "b"}
+        assert judge(replace(GOOD, rows=rows, arrivals=[one for one in GOOD.arrivals if one.id != "b"])).lost == ["b"]
+
+    def test_a_commit_that_was_answered_and_is_gone_is_lost(self) -> None:
+        assert judge(replace(GOOD, acknowledged={**GOOD.acknowledged, "gone": 13.0})).lost == ["gone"]
+
+    @pytest.mark.parametrize("id", ["w", "nobody's"])
+    def test_what_nobody_committed_is_a_ghost(self, id: str) -> None:
+        verdict = judge(replace(GOOD, arrivals=[*GOOD.arrivals, Arrival(id, 15.0)]))
+        assert verdict.ghosts == [id]
+        assert verdict.problems
+
+    def test_what_is_still_pending_is_stuck_even_if_it_arrived(self) -> None:
+        rows = {**GOOD.rows, "b": GOOD.rows["b"]._replace(state="leased")}
+        assert judge(replace(GOOD, rows=rows)).stuck == ["b"]
+
+    def test_a_hopeless_message_that_is_not_dead_is_stuck(self) -> None:
+        rows = {**GOOD.rows, "d": GOOD.rows["d"]._replace(state="retrying")}
+        verdict = judge(replace(GOOD, rows=rows))
+        assert (verdict.stuck, verdict.dead) == (["d"], 0)
+
+    def test_a_dead_letter_that_could_be_delivered_is_none_of_the_planned_ones(self) -> None:
+        rows = {**GOOD.rows, "b": GOOD.rows["b"]._replace(state="dead", code="oom")}
+        verdict = judge(replace(GOOD, rows=rows))
+        assert (verdict.died, verdict.dead) == (["b"], 1)
+        assert verdict.problems
+
+    def test_a_repetition_needs_a_cause(self) -> None:
+        verdict = judge(replace(GOOD, arrivals=[*GOOD.arrivals, Arrival("c", 15.0), Arrival("c", 16.0)]))
+        assert verdict.unexplained == ["c"]
+        assert verdict.causes == {"none": 2, "timeout": 1}
+        assert verdict.problems
+
+    def test_a_message_that_overtakes_another_of_its_key_is_found(self) -> None:
+        wrong = [Arrival("c", 11.2), Arrival("b", 11.3), Arrival("a", 11.4)]
+        verdict = judge(replace(GOOD, arrivals=wrong))
+        assert verdict.overtakes == ["b"]
+        assert verdict.problems
+
+    def test_a_repetition_of_an_earlier_message_overtakes_nothing(self) -> None:
+        assert judge(replace(GOOD, arrivals=[*GOOD.arrivals, Arrival("b", 15.0)])).overtakes == []
+
+    def test_the_same_key_of_another_destination_is_another_key(self) -> None:
+        rows = {**GOOD.rows, "b": GOOD.rows["b"]._replace(destination="single")}
+        wrong = [Arrival("a", 10.2), Arrival("c", 11.2), Arrival("b", 11.3)]
+        assert judge(replace(GOOD, rows=rows, arrivals=wrong)).overtakes == []
+
+    def test_what_was_found_on_the_way_is_a_problem(self) -> None:
+        assert judge(replace(GOOD, remarks=["a row went a way that is not in the model"])).problems
+
+    def test_recovery_is_counted_from_the_end_of_a_fault(self) -> None:
+        found = judge(GOOD).recoveries
+        assert found["child_killed"].next_worst == pytest.approx(0.7)  # to the arrival at 10.2
+        assert found["child_killed"].drained_worst == 0  # nothing was due before
+        assert found["broker_silent"].next_median == pytest.approx(2.0)
+        assert found["broker_silent"].drained_worst == pytest.approx(2.0)  # c was due at 11.1
+
+
+HARMFUL = {
+    "broker_killed", "broker_flushed", "broker_full", "database_killed", "database_stopped", "backend_killed",
+    "backend_stopped", "connections_used",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("may_flush", [False, True])
+def test_servers_that_a_user_names_are_not_hurt(may_flush: bool, tmp_path: Path) -> None:
+    options = Options(7, 2, tmp_path, 150, may_flush=may_flush)
+    stage: Any = SimpleNamespace(options=options, postgres=None, valkey=None, to_database=object())
+    refused = {name for name, kind in KINDS.items() if kind.missing(stage)} - {"clock_wrong"}
+    assert refused == HARMFUL - ({"broker_flushed"} if may_flush else set())
+
+
+def test_notes_are_read_as_they_were_written(tmp_path: Path) -> None:
+    ids = [f"0199a0b2-0000-7000-8000-{n:012d}" for n in range(3)]
+    notes = Notes(tmp_path)
+    notes.committed(ids[:2])
+    notes.withdrawn(ids[2:])
+    assert [id for id, _ in noted(tmp_path, COMMITTED)] == ids[:2]
+    assert [id for id, _ in noted(tmp_path, WITHDRAWN)] == ids[2:]
+    assert counted(tmp_path, COMMITTED) == 2
+    [file] = tmp_path.glob(f"{COMMITTED}-*")
+    file.write_bytes(file.read_bytes()[: LINE + 30])  # its process was killed by the end of the disk
+    assert [id for id, _ in noted(tmp_path, COMMITTED)] == ids[:1]
+
+
+def failed(directory: Path) -> Result:
+    options = Options(seed=7, minutes=2, directory=directory, rate=150, short_leases=True, every=1.5)
+    verdict = judge(replace(GOOD, arrivals=GOOD.arrivals[1:], remarks=["<script>alert(1)</script> \x1b[31m"]))
+    return Result(options, verdict, {"clock_wrong": "no <libfaketime>"}, {}, 4, 100.0, 2.0)
+
+
+def test_a_failure_ends_with_1_and_says_how_to_repeat_it_and_where_everything_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(run, "soak", lambda options, _: failed(options.directory))
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(outbox, ["soak", "--directory", str(tmp_path / "kept"), "--report", str(page)])
+    assert done.exit_code == 1
+    assert "Repeat it: outbox-tasks soak --seed 7 --minutes 2 --short-leases --every 1.5" in done.stdout
+    assert str(tmp_path / "kept") in done.stderr
+    assert "\x1b" not in done.stdout
+    written = page.read_text()
+    assert "<script>" not in written
+    assert "&lt;script&gt;" in written
+    assert "no &lt;libfaketime&gt;" in written
+
+
+def test_programs_get_the_counts_and_the_ids(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(run, "soak", lambda options, _: failed(options.directory))
+    done = CliRunner().invoke(outbox, ["soak", "--json", "--directory", str(tmp_path)])
+    told = json.loads(done.stdout)
+    assert (told["ok"], told["seed"], told["committed"], told["lost"]) == (False, 7, 4, 0)
+    assert told["ids"] == {}
+    assert told["recoveries"]["broker_silent"]["faults"] == 1
+
+
+def test_a_page_names_nothing_from_elsewhere(tmp_path: Path) -> None:
+    page = html(failed(tmp_path))
+    assert "http" not in page
+    assert "src=" not in page
+
+
+def test_each_kind_of_fault_is_documented() -> None:
+    page = DOC.read_text(encoding="utf-8")
+    assert [row for kind in KINDS.values() if (row := f"\n| `{kind.name}` | {kind.what} |") not in page] == []
