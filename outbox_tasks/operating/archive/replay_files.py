@@ -95,9 +95,7 @@ class Kept(Source):
 
     def __init__(self) -> None:
         self._kept = sqlite3.connect("")  # a file that has no name, and goes with the connection
-        self._kept.execute(
-            f"CREATE TABLE kept (part, {NAMES}, task, size, PRIMARY KEY (part, seq, id)) WITHOUT ROWID"
-        )
+        self._kept.execute(f"CREATE TABLE kept (part, {NAMES}, task, size, PRIMARY KEY (part, seq, id)) WITHOUT ROWID")
 
     def keep(self, part: str, rows: Iterable[tuple[Row, bool]]) -> None:
         """Keep the rows of a part. With each row: whether it is a stored task."""
