@@ -306,6 +306,10 @@ class NotDead(OutboxError):
     `outbox-tasks show {id}`."""
 
 
+class InvalidFilter(OutboxError):
+    """The filter was refused: {reason}."""
+
+
 class EditRefused(OutboxError):
     """The new payload of message {id} was refused: {reason}."""
 
