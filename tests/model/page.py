@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/model.md."""
+"""Writes the generated parts of docs/model.md, and the table of transitions in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+from outbox_tasks.local.soak.transitions import TRANSITIONS, Transition
 from tests.model import runs
 from tests.model.base import Kind, Step
 from tests.model.run_search import RunSearch
@@ -15,6 +16,7 @@ from tests.model.space import Space
 from tests.model.state import Row, Rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "model.md"
+MAP = PAGE.with_name("architecture.md")
 
 Edges = dict[tuple[str, Kind], dict[tuple[str, str], None]]
 """For each step what it makes of a row: from which state to which."""
@@ -96,11 +98,57 @@ def step_lines(found: Edges) -> list[str]:
     return sorted(lines)
 
 
-def write(part: str, lines: Iterable[str]) -> None:
-    """Put these lines in the place of that part of the page."""
-    text = PAGE.read_text(encoding="utf-8")
+def transition_lines() -> list[str]:
+    """All that a row may do."""
+    return [
+        f"| {each.name} | {_move(each)} | {_effect(each)} | {each.condition} | {each.statement} |"
+        for each in TRANSITIONS
+    ]
+
+
+def _places(states: tuple[str, ...]) -> str:
+    """States, and whether it matters that their leases have run out."""
+    found = {}
+    for state in states:
+        name = state.removesuffix(", run out")
+        whole = name == state and f"{name}, run out" not in states
+        if whole and name in ("leased", "begun", "handed over", "running"):
+            found[f"{name}, in time"] = None
+        else:
+            found[name if name in states else state] = None
+    return "; ".join(found)
+
+
+def _move(each: Transition) -> str:
+    return f"{_places(each.before)} → {'the same' if each.still else '; '.join(each.after)}"
+
+
+def _effect(each: Transition) -> str:
+    """What it makes of the row."""
+    counts = " or ".join(f"{'+' if n > 0 else '−'} {abs(n)}" if n else "the same" for n in each.counted)
+    codes = {"some": "an error code", "earlier": "the code it has, or"}
+    told = " ".join(codes.get(code, f"`{code}`") for code in each.codes).removesuffix(", or")
+    said = [
+        {"new": "a new `lease`", "gone": "no `lease`"}.get(each.lease),
+        "`attempts` 0" if each.fresh else f"`attempts` {counts}" if each.counted != (0,) else None,
+        "`locked_until` = now" if each.ends == ("now",) else None,
+        None if "kept" in each.codes else told,
+        None if each.rewrites is False else "another payload",
+    ]
+    return "; ".join(filter(None, said))
+
+
+def write(part: str, lines: Iterable[str], page: Path = PAGE) -> None:
+    """Put these lines in the place of that part of a page."""
+    text = page.read_text(encoding="utf-8")
     pattern = rf"(<!-- {part}:[^\n]*-->\n(?:\|[^\n]*\n){{2}}).*?(\n?<!-- end -->)"
     body = "".join(f"{line}\n" for line in lines)
-    PAGE.write_text(
+    page.write_text(
         re.sub(pattern, lambda found: found[1] + body + "<!-- end -->", text, flags=re.DOTALL), encoding="utf-8"
     )
+
+
+def part(name: str, page: Path = PAGE) -> list[str]:
+    """The lines of that part of a page."""
+    shown = page.read_text(encoding="utf-8")
+    return shown.partition(f"<!-- {name}:")[2].partition("<!-- end -->")[0].splitlines()[3:]

@@ -69,7 +69,7 @@ class EndUnfenced(Runs):
         return row.place == "pending"
 
     def may_renew(self, row: Row, run: Run) -> bool:
-        return super().may_end(row, run) and row.due
+        return super().may_end(row, run)
 
 
 @planted(properties.FENCED)

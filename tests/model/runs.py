@@ -133,6 +133,9 @@ class Runs:
         if row.place == "pending" and row.handed and not row.begun and not row.due:
             what = "the claim takes {} for lost in the broker, rightly or not"
             yield Move(what, n, put(state, n, row._replace(due=True)))
+        if row.place == "pending" and row.handed and not row.begun:
+            what = "the claim lets {} wait on, because its queue is long"
+            yield Move(what, n, put(state, n, row._replace(due=False)))
         if self.is_claimable(state, n, row) and len(state.relays) < self.limits.relays:
             yield self._claim(state, n, row)
         if self.limits.people:
@@ -152,7 +155,7 @@ class Runs:
     def claimed(self, row: Row) -> Row:
         """`claim.leased`."""
         not_started, lost = row.handed and not row.begun, row.handed and row.begun
-        code = row.code or ("not_started" if not_started else "")
+        code = row.code or ("not_started" if not_started else "lease_expired" if row.lease else "")
         code = "worker_lost" if lost else "unsettled" if row.begun else code
         after = row._replace(begun=False, handed=False, code=code, lost=row.lost + lost)
         if row.attempts >= self.limits.max_attempts and not self.gets_attempt_back(row):
@@ -294,7 +297,7 @@ class Runs:
 
     def may_renew(self, row: Row, run: Run) -> bool:
         """`runs.renew_runs`."""
-        return self.may_end(row, run) and row.due
+        return self.may_end(row, run)
 
     def end(self, rest: State, n: int, row: Row, run: Run) -> Move:
         """The statement that ends a run, by what the body came to."""

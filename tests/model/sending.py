@@ -160,7 +160,8 @@ class Sending(Base):
         if held.stage == SENT:
             yield step("{} is settled as sent", self._archived(row, "sent"))
         elif held.stage == BEHIND:
-            yield step("{} is given back: an earlier one of its key failed", waits._replace(attempts=row.attempts - 1))
+            at_once = waits._replace(attempts=row.attempts - 1, due=True)
+            yield step("{} is given back: an earlier one of its key failed", at_once)
         elif held.stage == REFUSED or (held.stage == FAILED and self._is_spent(row)):
             yield step("{} is settled as dead", self._dead(row, "failed"))
         elif held.stage == OUTAGE:

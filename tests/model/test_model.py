@@ -6,6 +6,7 @@ import pytest
 
 from tests.model import page, planted_runs
 from tests.model.base import Variant
+from tests.model.binding import OUTSIDE, Bound, missing
 from tests.model.planted import PLANTED, Bug
 from tests.model.protocol import Protocol
 from tests.model.run_search import RunSearch
@@ -17,6 +18,7 @@ steps: page.Edges = {}
 """What the searches of this run have met, for the last test."""
 run_steps: page.Edges = {}
 searched: set[str] = set()
+bound = Bound()
 
 
 @pytest.mark.parametrize(("protocol", "variant"), SEARCHED, ids=[variant.name for _, variant in SEARCHED])
@@ -27,6 +29,7 @@ def test_every_promise_holds_in_every_state(protocol: type[Protocol], variant: V
     assert page.variant_line(variant.name, found) in page.PAGE.read_text(encoding="utf-8").splitlines(), REMEDY
     for step, changes in page.edges(run.space).items():
         steps.setdefault(step, {}).update(changes)
+    bound.add_space(run.space)
     searched.add(variant.name)
 
 
@@ -49,6 +52,7 @@ def test_every_promise_of_a_run_holds_in_every_state(limits: Limits) -> None:
     assert page.variant_line(limits.name, found) in page.PAGE.read_text(encoding="utf-8").splitlines(), REMEDY
     for step, changes in page.run_edges(run).items():
         run_steps.setdefault(step, {}).update(changes)
+    bound.add_runs(run)
     searched.add(limits.name)
 
 
@@ -65,12 +69,25 @@ def test_a_bug_planted_in_a_run_is_found(bug: planted_runs.Bug, limits: Limits, 
 
 
 def test_the_page_has_every_transition() -> None:
+    _need_all_searches()
+    assert page.part("steps") == page.step_lines(steps), REMEDY
+    assert page.part("runs") == page.step_lines(run_steps), REMEDY
+
+
+def test_the_code_may_do_what_the_model_does_and_nothing_else() -> None:
+    _need_all_searches()
+    assert not bound.unknown, "steps of the model that no transition of the code is"
+    assert not [*missing(bound)], "transitions of the code that no step of the model is"
+    assert not {*OUTSIDE} & {*bound.moves}
+
+
+def test_the_map_shows_the_transitions() -> None:
+    assert page.part("transitions", page.MAP) == page.transition_lines(), REMEDY
+
+
+def _need_all_searches() -> None:
     if len(searched) < len(SEARCHED) + len(RUNS):
         pytest.skip("only a run of all searches knows all transitions")
-    shown = page.PAGE.read_text(encoding="utf-8")
-    for part, found in (("steps", steps), ("runs", run_steps)):
-        lines = shown.partition(f"<!-- {part}:")[2].partition("<!-- end -->")[0].splitlines()
-        assert lines[3:] == page.step_lines(found), REMEDY
 
 
-REMEDY = "docs/model.md is not of this protocol: run python -m tests.model --page"
+REMEDY = "the page is not of this protocol: run python -m tests.model --page"
