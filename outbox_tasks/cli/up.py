@@ -17,12 +17,13 @@ from rich.console import Console
     "--publishers", default=2, show_default=True, type=click.IntRange(1, 64), help="How many publish workers."
 )
 @click.option("--flower/--no-flower", default=True, show_default=True, help="Start Flower, which shows the tasks.")
-def up(directory: Path | None, publishers: int, flower: bool) -> None:
+@click.option("--web/--no-web", default=True, show_default=True, help="Start the page, to look and to act.")
+def up(directory: Path | None, publishers: int, flower: bool, web: bool) -> None:
     """Run the whole relay here, until Ctrl-C.
 
-    Starts claim and publish workers, beat and Flower. Without OUTBOX_DATABASE_URL it also starts a PostgreSQL, and
-    without OUTBOX_BROKER_URL a Redis-compatible server.
+    Starts claim and publish workers, beat, the page and Flower. Without OUTBOX_DATABASE_URL it also starts a
+    PostgreSQL, and without OUTBOX_BROKER_URL a Redis-compatible server.
     """
     from outbox_tasks.local.up import up as run
 
-    run(os.environ, directory=directory, publishers=publishers, flower=flower, console=Console())
+    run(os.environ, directory=directory, publishers=publishers, flower=flower, web=web, console=Console())

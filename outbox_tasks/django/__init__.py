@@ -1,7 +1,9 @@
 """The outbox tables as a Django app: `INSTALLED_APPS = ["outbox_tasks.django", …]`, then `manage.py migrate`.
 
 They are made in the schema of the setting `database_schema`; none: where the connection's search_path says. There are
-no models: write through `Outbox`, and read through the view `outbox_all`.
+no models of them: write through `Outbox`, and read through the view `outbox_all`.
+
+The page for people is `path("outbox/", include("outbox_tasks.django.page"))`: see `docs/web.md`.
 
 `TasksBackend` is a backend for Django's own tasks: see `docs/django.md`.
 """

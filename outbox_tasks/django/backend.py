@@ -30,6 +30,7 @@ from outbox_tasks.django.api import (
     TaskResultStatus,
     task_enqueued,
 )
+from outbox_tasks.django.project import outbox_of_project
 from outbox_tasks.django.results import RUN_TASK, Call, NotOfDjango, outcome
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.operating.messages.find import latest
@@ -65,8 +66,7 @@ class TasksBackend(BaseTaskBackend):
         if named := self.options.get("outbox"):
             found: Outbox = import_string(named)
             return found
-        app = current_app._get_current_object()
-        return vars(app).get("outbox_of_app") or Outbox(celery=app)
+        return outbox_of_project()
 
     @cached_property
     def _everything(self) -> Any:

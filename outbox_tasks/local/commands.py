@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 
-WORKER_READY, BEAT_READY, FLOWER_READY = " ready.", "beat: Starting...", "Visit me at"
+WORKER_READY, BEAT_READY, FLOWER_READY, WEB_READY = " ready.", "beat: Starting...", "Visit me at", "The page is at"
 """What each says when it has started, for `Child.wait_for`."""
 
 CELERY = (sys.executable, "-m", "celery", "-A", "outbox_tasks")
@@ -54,3 +55,16 @@ def flower_argv(port: int) -> list[str]:
 def flower_env(password: str, user: str = "outbox") -> dict[str, str]:
     """Flower's login, as variables: everybody on the machine can read a command line."""
     return {"FLOWER_BASIC_AUTH": f"{user}:{password}"}
+
+
+def web_argv() -> list[str]:
+    """The page; use it with `web_env`."""
+    return outbox_tasks_argv("web")
+
+
+def web_env(port: int, password: str | None, user: str = "outbox") -> dict[str, str]:
+    """Where the page answers, on loopback only; and its only user, who may do everything. Without a password: those of
+    the settings."""
+    users = None if password is None else {user: {"password": password, "role": "act"}}
+    env = {"OUTBOX_WEB_HOST": LOOPBACK, "OUTBOX_WEB_PORT": str(port)}
+    return env if users is None else {**env, "OUTBOX_WEB_USERS": json.dumps(users)}

@@ -1,4 +1,4 @@
-"""A relay's processes: claim worker, publish workers, beat and Flower. Those that die are started again."""
+"""A relay's processes: claim worker, publish workers, beat, the page and Flower. Those that die are started again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any, Self
 from outbox_tasks.local.commands import (
     BEAT_READY,
     FLOWER_READY,
+    WEB_READY,
     WORKER_READY,
     beat_argv,
     claim_worker_argv,
     flower_argv,
     flower_env,
     publish_worker_argv,
+    web_argv,
+    web_env,
 )
 from outbox_tasks.local.errors import ServiceGaveUp
 from outbox_tasks.local.processes import Child, Group, OnLine
@@ -39,6 +42,14 @@ class Flower:
 
     port: int
     password: str
+
+
+@dataclass(frozen=True)
+class Web:
+    """Where the page listens. Without a password, those people may sign in whom the settings name."""
+
+    port: int
+    password: str | None
 
 
 @dataclass
@@ -68,6 +79,7 @@ class Relay:
         concurrency: int = 1,
         pool: str = "prefork",
         flower: Flower | None = None,
+        web: Web | None = None,
         on_line: OnLine | None = None,
         logs: Path | None = None,
     ) -> None:
@@ -77,6 +89,7 @@ class Relay:
         self._concurrency = concurrency
         self._pool = pool
         self._flower = flower
+        self._web = web
         self._on_line = on_line
         self._logs = logs
         self._group = Group()
@@ -88,7 +101,7 @@ class Relay:
         self._temporary = WatchedDirectory("relay")  # a killed worker leaves files behind
         self._env["TMPDIR"] = self._temporary.name
         try:
-            # The last started is stopped first: beat, then the workers, then Flower.
+            # The last started is stopped first: the page, beat, then the workers, then Flower.
             if self._flower is not None:
                 login = flower_env(self._flower.password)
                 self._start("flower", flower_argv(self._flower.port), FLOWER_READY, login)
@@ -98,6 +111,8 @@ class Relay:
             for name in ["claim", *(f"claim{n}" for n in range(2, self._claimers + 1))]:
                 self._start(name, claim_worker_argv(name), WORKER_READY)
             self._start("beat", beat_argv(), BEAT_READY)
+            if self._web is not None:
+                self._start("web", web_argv(), WEB_READY, web_env(self._web.port, self._web.password))
             for service in self.services:
                 service.child.wait_for(service.ready, READY_TIMEOUT)
         except BaseException:

@@ -20,7 +20,7 @@ from outbox_tasks.database.connection import migrating
 from outbox_tasks.local.errors import ServerLost
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import signals_as_ctrl_c
-from outbox_tasks.local.relay_processes import MONITOR_PORT, Flower, Relay
+from outbox_tasks.local.relay_processes import MONITOR_PORT, Flower, Relay, Web
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.redaction import redacted
@@ -42,6 +42,7 @@ def up(
     directory: Path | None,
     publishers: int = 2,
     flower: bool = True,
+    web: bool = True,
     console: Console,
 ) -> None:
     """Run it all until Ctrl-C or SIGTERM.
@@ -50,7 +51,7 @@ def up(
     thrown away at the end.
     """
     with signals_as_ctrl_c(), suppress(KeyboardInterrupt), ExitStack() as stack:
-        _run(stack, settings_env, directory, publishers, flower, console)
+        _run(stack, settings_env, directory, publishers, flower, web, console)
 
 
 def _run(
@@ -59,6 +60,7 @@ def _run(
     directory: Path | None,
     publishers: int,
     with_flower: bool,
+    with_web: bool,
     console: Console,
 ) -> None:
     # Entered first, left last: it says so when everything else has stopped.
@@ -71,12 +73,13 @@ def _run(
         with migrating(settings) as connection:
             upgrade(connection, settings.database_schema)
     flower = _flower(settings_env, console) if with_flower else None
+    web = _web(settings, console) if with_web else None
     log = Log(console)
-    relay = Relay(servers.env, publishers=publishers, concurrency=2, flower=flower, on_line=log)
+    relay = Relay(servers.env, publishers=publishers, concurrency=2, flower=flower, web=web, on_line=log)
     with console.status("Starting the relay …"):
         stack.enter_context(relay)
     stack.callback(console.print, "Stopping; Ctrl-C once more to hurry …")
-    _welcome(console, servers, flower)
+    _welcome(console, servers, flower, web)
     log.shown = True
     while True:
         servers.check()
@@ -157,10 +160,21 @@ def _flower(env: Mapping[str, str], console: Console) -> Flower | None:
     return Flower(free_port(FLOWER_PORT), env.get(FLOWER_PASSWORD) or secrets.token_urlsafe(12))
 
 
-def _welcome(console: Console, servers: Servers, flower: Flower | None) -> None:
+def _web(settings: Settings, console: Console) -> Web | None:
+    if missing := [name for name in ("jinja2", "waitress") if find_spec(name) is None]:
+        text = f"Without the page, for which {' and '.join(missing)} must be installed: pip install 'outbox-tasks[web]'"
+        console.print(Text(text))
+        return None
+    return Web(free_port(settings.web_port), None if settings.web_users else secrets.token_urlsafe(12))
+
+
+def _welcome(console: Console, servers: Servers, flower: Flower | None, web: Web | None) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_row("Database", redacted(servers.database_url))
     table.add_row("Broker", redacted(servers.broker_url))
+    if web is not None:
+        login = "with a password of web_users" if web.password is None else f"as outbox, password {web.password}"
+        table.add_row("Page", f"http://{LOOPBACK}:{web.port}  {login}")
     if flower is not None:
         table.add_row("Flower", f"http://{LOOPBACK}:{flower.port}  as outbox, password {flower.password}")
     names = ", ".join(servers.destinations) or "none: add [destinations.<name>] to outbox.toml"

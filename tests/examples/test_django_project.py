@@ -79,3 +79,28 @@ def test_a_django_task_runs_on_the_celery_worker_and_its_result_can_be_read(site
 
     assert result_of(5) == {"status": "SUCCESSFUL", "workers": 1, "value": {"order": order, "stars": 5}}
     assert result_of(6) == {"status": "FAILED", "workers": 1, "error": "builtins.ValueError"}
+
+
+def test_the_page_asks_django_who_visits_and_what_they_may_do(site: httpx.Client, project: Project) -> None:
+    answer = site.get("/outbox/")
+    assert (answer.status_code, answer.headers["location"]) == (302, "/admin/login/?next=/outbox/")
+    assert site.get("/outbox/", headers={"HX-Request": "true"}).status_code == 403  # a refresh can't sign in
+    made = "from django.contrib.auth.models import Permission, User as U\n"
+    made += "for name in ('anna', 'ben', 'chris'): U.objects.create_user(name, password='x', is_staff=True)\n"
+    made += "U.objects.filter(username='anna').update(is_superuser=True)\n"
+    made += "U.objects.get(username='ben').user_permissions.add(Permission.objects.get(codename='look'))"
+    project.run(*MANAGE, "shell", "-c", made)
+
+    def sign_in(name: str) -> None:
+        site.cookies.clear()
+        site.get("/admin/login/")
+        login = {"username": name, "password": "x", "csrfmiddlewaretoken": site.cookies["csrftoken"]}
+        assert site.post("/admin/login/?next=/outbox/", data=login).headers["location"] == "/outbox/"
+
+    sign_in("chris")
+    answer = site.get("/outbox/")
+    assert (answer.status_code, "chris has none of the permissions" in answer.text) == (403, True)
+    sign_in("ben")
+    assert "ben · look" in site.get("/outbox/").text
+    sign_in("anna")
+    assert "anna · act" in site.get("/outbox/").text

@@ -20,7 +20,7 @@ SETTINGS = """
 import json, os
 SECRET_KEY = "x"
 USE_TZ = True
-INSTALLED_APPS = ["outbox_tasks.django", "shop"]
+INSTALLED_APPS = ["outbox_tasks.django", "shop", *os.environ.get("MORE_APPS", "").split()]
 DATABASES = {"default": json.loads(os.environ["DATABASE"])}
 """
 
@@ -37,6 +37,12 @@ class Publishing(TestCase):
         with connection.cursor() as cursor:
             cursor.execute("SELECT event_type FROM outbox_all")
             assert cursor.fetchall() == [("order.created",)]
+"""
+
+
+PERMISSIONS = """
+from django.contrib.auth.models import Permission
+print(*Permission.objects.filter(content_type__app_label="outbox_tasks").values_list("codename", flat=True))
 """
 
 
@@ -98,6 +104,14 @@ def test_migrate_makes_the_tables_and_a_test_finds_them(project: Project) -> Non
     assert versions(project) == list(range(1, VERSION + 1))
     assert "Ran 1 test" in project.manage("test", "shop")
     assert "No changes detected" in project.manage("makemigrations", "--check", "--dry-run")
+
+
+def test_migrate_makes_the_permissions_of_the_page(project: Project) -> None:
+    project.env["MORE_APPS"] = "django.contrib.auth django.contrib.contenttypes"
+    project.manage("migrate")
+    assert project.manage("shell", "--no-imports", "-c", PERMISSIONS).split() == ["act", "look", "payload"]
+    assert "No changes detected" in project.manage("makemigrations", "--check", "--dry-run")
+    assert "no issues" in project.manage("check")
 
 
 def test_it_leaves_alone_what_init_has_made(project: Project) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -16,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import psycopg
 import pytest
@@ -477,7 +479,9 @@ class TestAsRoot:
 class TestUp:
     def test_it_delivers_restarts_a_killed_worker_and_stops_clean(self, directory: Path) -> None:
         with up(directory) as running_up:
-            exports = exported(running_up)
+            lines = read_until(running_up, "Ctrl-C stops everything")
+            exports = exported(lines)
+            look_at_the_page(lines)
             pids = [child.pid for child in psutil.Process(running_up.pid).children(recursive=True)]
             publish_one(exports)
             eventually(lambda: stream_length(exports) == 1)
@@ -496,14 +500,15 @@ class TestUp:
         eventually(lambda: not any(map(running, pids)))
 
         with up(directory) as again:
-            assert exported(again) == exports, "data and addresses stay in a given directory"
+            again_exports = exported(read_until(again, "Ctrl-C stops everything"))
+            assert again_exports == exports, "data and addresses stay in a given directory"
             again.send_signal(signal.SIGINT)
             read_until(again, "All is stopped.")
             assert again.wait(20) == 0
 
     def test_it_ends_with_a_finding_when_a_server_is_lost(self, directory: Path) -> None:
         with up(directory) as running_up:
-            exported(running_up)
+            read_until(running_up, "Ctrl-C stops everything")
             processes = psutil.Process(running_up.pid).children(recursive=True)
             postmaster = next(process for process in processes if "postgres" in process.name())
             postmaster.kill()
@@ -576,10 +581,18 @@ def read_until(process: subprocess.Popen[str], text: str) -> list[str]:
     pytest.fail(f"{text!r} did not come:\n" + "\n".join(lines))
 
 
-def exported(process: subprocess.Popen[str]) -> dict[str, str]:
-    lines = [line for line in read_until(process, "Ctrl-C stops everything") if line.startswith("export ")]
-    variables = [shlex.split(line)[1].partition("=") for line in lines]
+def exported(lines: list[str]) -> dict[str, str]:
+    variables = [shlex.split(line)[1].partition("=") for line in lines if line.startswith("export ")]
     return {name: value for name, _, value in variables}
+
+
+def look_at_the_page(lines: list[str]) -> None:
+    """With the address and the password that it prints; without them nobody sees it."""
+    [found] = [match for line in lines if (match := re.search(r"Page +(http\S+) +as outbox, password (\S+)", line))]
+    address, password = found.groups()
+    assert httpx.get(address).status_code == 401
+    answer = httpx.get(address, auth=("outbox", password))
+    assert (answer.status_code, "outbox · act" in answer.text) == (200, True)
 
 
 def publish_one(exports: dict[str, str]) -> None:

@@ -1,0 +1,13 @@
+"""The outbox of a Django project."""
+
+from __future__ import annotations
+
+from celery import current_app
+
+from outbox_tasks.outbox import Outbox
+
+
+def outbox_of_project() -> Outbox:
+    """The one that the project's Celery app has, by `install` or `supervise`; else one by the settings."""
+    app = current_app._get_current_object()
+    return vars(app).get("outbox_of_app") or Outbox(celery=app)
