@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 
 def is_text(value: object) -> bool:
     """Whether PostgreSQL can store it as text: no NUL, and no half of a surrogate pair."""
@@ -50,6 +52,11 @@ def number(count: float, *, estimated: bool = False) -> str:
 def many(count: int, noun: str, shown: str | None = None) -> str:
     """A number of things in words: 1 message, 2 messages. `shown` replaces the number."""
     return f"{shown or f'{count:,}'} {noun}{'' if count == 1 else 's'}"
+
+
+def command_line(*words: str) -> str:
+    """A command of ours, as a person may paste it into a shell."""
+    return shlex.join(["outbox-tasks", *words])
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -82,8 +81,4 @@ def _show(found: Examination) -> None:
         if part.skipped:
             say(Text("The rest could not be looked at.", "dim"), 2)
         out.print()
-    counts = Counter(finding.severity.value for finding in found.findings)
-    summary = [
-        f"{counts[severity]} {severity}{'s' * (counts[severity] > 1)}" for severity in STYLES if counts[severity]
-    ]
-    out.print(", ".join(summary) or "Everything that was looked at is in order.")
+    out.print(found.summary)

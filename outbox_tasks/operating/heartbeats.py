@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from outbox_tasks.database import activity
@@ -34,6 +34,14 @@ class Heartbeat:
     def queues(self) -> list[str]:
         """The queues that this worker consumes: of the relay's, or of the application's if it runs supervised tasks."""
         return self.facts.get("queues") or []
+
+    @property
+    def started(self) -> datetime | None:
+        """When this worker started, if it says so."""
+        try:
+            return datetime.fromisoformat(self.facts["started"]).astimezone(UTC)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
 
     @property
     def shares_name(self) -> bool:

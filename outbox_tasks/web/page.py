@@ -114,7 +114,6 @@ class Page:
         self.who = who
         self.read_only = self.settings.web_read_only if read_only is None else read_only
         self._passwords = Passwords(self.settings.web_users)
-        Store.connect(self.settings)  # only to refuse a database_url that can't be used: it connects when first asked
         self._own = PerProcess(lambda: _Own(Store.connect(self.settings)))
         self.wsgi, self.asgi = Wsgi(self), Asgi(self)
         render.environment()
@@ -202,7 +201,8 @@ class Page:
         if not own.turns.acquire(timeout=PATIENCE):
             raise Refused(503, "The page is busy: too many people ask at once. It tries again by itself.")
         try:
-            own.check()
+            if not route.without_tables:
+                own.check()
             response = route.page(visit)
         finally:
             own.turns.release()

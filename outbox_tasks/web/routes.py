@@ -9,7 +9,7 @@ from functools import cached_property
 
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.http import NotFound, Refused, Response
-from outbox_tasks.web.pages import start
+from outbox_tasks.web.pages import archive, audit, destinations, doctor, keys, start, workers
 from outbox_tasks.web.visit import Visit
 
 
@@ -23,6 +23,8 @@ class Route:
     role: Role
     page: Callable[[Visit], Response]
     title: str = ""
+    without_tables: bool = False
+    """Whether it can be shown while the tables are missing, or are those of another release."""
 
     @cached_property
     def fits(self) -> re.Pattern[str]:
@@ -36,6 +38,15 @@ LOOK, PAYLOAD, ACT = Role.LOOK, Role.PAYLOAD, Role.ACT
 
 ROUTES = [
     Route("GET", "/", LOOK, start.start, "Start"),
+    Route("GET", "/destinations/{name}", LOOK, destinations.destination),
+    Route("POST", "/destinations/{name}/pause", ACT, destinations.pause),
+    Route("POST", "/destinations/{name}/resume", ACT, destinations.resume),
+    Route("GET", "/keys", LOOK, keys.keys, "Keys"),
+    Route("GET", "/workers", LOOK, workers.workers, "Workers"),
+    Route("GET", "/archive", LOOK, archive.archive, "Archive"),
+    Route("GET", "/audit", LOOK, audit.audit, "Audit"),
+    Route("GET", "/audit/{entry}/payload", PAYLOAD, audit.former_payload),
+    Route("GET", "/doctor", LOOK, doctor.doctor, "Doctor", without_tables=True),
 ]
 
 TITLES = {route.pattern: route.title for route in ROUTES if route.title}

@@ -9,12 +9,16 @@ from urllib.parse import quote, urlencode
 from outbox_tasks import __version__
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from outbox_tasks.text import storable
 from outbox_tasks.web import render
 from outbox_tasks.web.access import Person, Role
-from outbox_tasks.web.http import Request, Response
+from outbox_tasks.web.http import Refused, Request, Response
 from outbox_tasks.web.looks import Looks
 
 T = TypeVar("T")
+
+LONGEST_REASON = 500
+"""Characters of the reason for an act."""
 
 HTML = "text/html; charset=utf-8"
 
@@ -40,6 +44,13 @@ class Visit:
         """A value of the form, without spaces around it."""
         return _first(self.request.form.get(name))
 
+    def why(self) -> str:
+        """The reason that a person gives for an act. Raises `Refused` if there is none."""
+        reason = storable(self.said("why"))
+        if reason is None or len(reason) > LONGEST_REASON:
+            raise Refused(400, f"Say why, in at most {LONGEST_REASON} characters: the audit keeps it.")
+        return reason
+
     def may(self, role: Role) -> bool:
         """Whether the person may do this here."""
         return self.person.role >= role and not (role is Role.ACT and self.read_only)
@@ -60,6 +71,11 @@ class Visit:
     def go(self, path: str, **query: object) -> Response:
         """Send the browser to another page, after a form."""
         return Response(303, [("Location", self.url(path, **query))], b"")
+
+    def download(self, content: bytes, name: str) -> Response:
+        """Bytes that a message brought, as a file. No browser shows them as a page. `name` is ASCII."""
+        kept = ("Content-Disposition", f'attachment; filename="{name}"')
+        return Response(200, [("Content-Type", "application/octet-stream"), kept], content)
 
 
 def page(

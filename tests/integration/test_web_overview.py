@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable, Iterator
 from html import unescape
 from typing import Any
+from urllib.parse import unquote
+from uuid import UUID
 
 import pytest
 from sqlalchemy import event, func
 
 from outbox_tasks.operating import pauses
+from outbox_tasks.operating.doctor import Examination
+from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from outbox_tasks.text import printable
 from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Request, Response
-from tests.conftest import MakeSettings, Rows, seconds_from_now
+from outbox_tasks.web.pages import doctor
+from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
 
 EVIL = "<script>alert(1)</script> & \u202e 100%/a?b#c 'q\" \x07"
 """A name as somebody might choose it to harm the page."""
@@ -71,6 +80,8 @@ def visit(store: Store, settings: MakeSettings) -> Iterator[Callable[..., Browse
     for page in made:
         page.close()
 
+
+FORMER = b'{"former": "<script>"}'
 
 Visit = Callable[..., Browser]
 
@@ -184,13 +195,268 @@ class TestStart:
         assert statements(browser, "/") == []
 
 
-def test_without_tables_or_a_database_the_page_says_so(settings: MakeSettings) -> None:
-    for values, words in (({}, "outbox-tasks init"), ({"database_url": "postgresql://x@127.0.0.1:1/x"}, "can't serve")):
-        page = Page(settings(broker_url=None, **values), who=lambda host: None)
-        try:
-            for path in ("/",):
-                answer = Browser(page).get(path)
-                assert answer.status == 503, path
-                assert words in unescape(answer.body.decode())
-        finally:
-            page.close()
+class TestDestination:
+    def test_its_state_and_the_settings_that_apply_are_shown_without_secrets(
+        self, visit: Visit, store: Store, rows: Rows
+    ) -> None:
+        own = {
+            "url": "https://bob:geheim123@hooks.example.com/T0/secretpath?token=geheim456",
+            "send_timeout": 5, "transport_options": {"password": "geheim789"}, "concurrency": 3,
+        }  # fmt: skip
+        rows.insert(3)
+        rows.insert(2, locked_until=seconds_from_now(600))
+        with rows.engine.begin() as connection:
+            slot = {"slot": 0, "holder": "<i>host</i>/ab:7", "taken_at": seconds_from_now(-9)}
+            slot |= {"destination": "orders", "held_until": seconds_from_now(90)}
+            connection.execute(rows.tables.slots.insert().values(**slot))
+        browser = visit(destinations={"orders": own, "mails": own}, routes={"order.*": ["orders"]}, backoff_cap=77)
+        html, text = browser.read("/destinations/orders"), browser.text("/destinations/orders")
+        assert "geheim" not in html
+        assert "secretpath" not in html
+        assert "url https://bob:***@hooks.example.com/… its own" in text
+        assert "send_timeout 5 its own" in text
+        assert "backoff_cap 77 the general setting" in text
+        assert "max_attempts 20 the default" in text
+        assert "Sends at once 1 of 3" in text
+        assert "<i>host</i>/ab:7 orders 9 s" in text
+        assert "order.*" in text
+        assert 'href="/messages?destination=orders&amp;state=scheduled">2</a>' in html
+
+    def test_pause_and_resume_take_a_reason_and_are_in_the_audit(self, visit: Visit, store: Store) -> None:
+        browser = visit()
+        for act, why, shown in (("pause", "they <b>move</b>", "Ⅱ paused"), ("resume", "done", "✓ in order")):
+            path = f"/destinations/{EVIL}/{act}"
+            assert f"outbox-tasks {act} '<script>" in browser.text(f"/destinations/{EVIL}")
+            assert browser.post(path).status == 400
+            assert browser.post(path, why="x" * 501).status == 400
+            done = browser.post(path, why=why)
+            assert done.status == 303
+            assert dict(done.headers)["Location"].startswith("/destinations/%3Cscript%3E")
+            assert shown in browser.text(f"/destinations/{EVIL}")
+        first, second = Lookup(store).acts(5)[::-1]
+        assert (first["action"], first["who"], first["why"], first["target"]) == (
+            "pause",
+            "anna",
+            "they <b>move</b>",
+            EVIL,
+        )
+        assert (second["action"], second["why"]) == ("resume", "done")
+
+    def test_who_may_not_act_sees_no_buttons_and_changes_nothing(self, visit: Visit, store: Store) -> None:
+        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(web_read_only=True)):
+            assert "<form" not in browser.read("/destinations/orders")
+            assert browser.post("/destinations/orders/pause", why="x").status == 403
+        forged = visit()
+        assert forged.post("/destinations/orders/pause", why="x", csrf="f" * 43).status == 403
+        assert Lookup(store).acts(5) == []
+
+    def test_one_that_is_no_longer_configured_is_shown_and_one_that_never_was_is_not(
+        self, visit: Visit, rows: Rows
+    ) -> None:
+        dead(rows, 2, destination="former", last_error="<b>gone</b>")
+        rows.insert(1, destination="a/b/../c")
+        browser = visit()
+        html = browser.read("/destinations/former")
+        assert "No such destination is configured here" in html
+        assert "<form" not in html
+        assert "http_400: &lt;b&gt;gone&lt;/b&gt;" in html
+        assert browser.post("/destinations/former/pause", why="x").status == 409
+        assert "a/b/../c" in browser.text("/destinations/a/b/../c")
+        assert browser.get("/destinations/nobody").status == 404
+
+    def test_odd_names_are_shown_and_can_be_followed(self, visit: Visit, rows: Rows) -> None:
+        dead(rows, key=EVIL, destination=EVIL)
+        rows.insert(2, key=EVIL, destination=EVIL)
+        rows.insert(1, destination=LONG)
+        browser = visit()
+        for name in (EVIL, LONG):
+            [link] = {
+                link for link in re.findall(r'href="(/destinations/[^"]*)"', browser.read("/")) if name in unquote(link)
+            }
+            html = browser.read(unquote(link))
+            assert "<script>alert" not in html
+            assert "\u202e" not in words(html)  # but the button that copies the command has the name as it is
+            assert printable(name) in words(html).replace("  ", " ")
+
+    def test_its_chart_has_a_table(self, visit: Visit, rows: Rows) -> None:
+        sent(rows, "orders", sent=1200, retry=30)
+        html = visit().read("/destinations/orders")
+        assert "<title>orders: 1,200 sent and 30 failed in the last 24 hours</title>" in html
+        assert "the last hour 1,200 30 1 to 2 hours ago 0 0" in words(html)
+
+    def test_it_costs_so_many_statements(self, visit: Visit, rows: Rows) -> None:
+        dead(rows, 3, key="k")
+        rows.insert(2, key="k")
+        assert len(statements(visit(), "/destinations/orders")) <= 18
+
+
+class TestKeys:
+    def test_a_key_that_is_held_up_names_the_message_in_front_and_what_can_be_done(
+        self, visit: Visit, rows: Rows
+    ) -> None:
+        [id] = dead(rows, key=EVIL, last_error="<b>no</b>")
+        rows.insert(3, key=EVIL)
+        dead(rows, key="m", destination="mails")
+        rows.insert(1, key="m", destination="mails")
+        html = visit().read("/keys")
+        assert f'href="/acts/new?action=redrive&amp;id={id}"' in html
+        assert f'href="/acts/new?action=discard&amp;id={id}"' in html
+        assert f'href="/messages/{id}"' in html
+        assert "<b>no" not in html
+        assert "<script>alert" not in html
+        text = words(html)
+        assert "http_400: <b>no</b>" in text
+        only = visit().text("/keys", destination="mails")
+        assert " m mails 1 " in only
+        assert id not in only
+        assert "/acts/new" not in visit(Role.PAYLOAD).read("/keys")
+        assert visit().text("/keys", destination="nobody").count("No key is held up.") == 1
+
+    def test_it_costs_few_statements(self, visit: Visit) -> None:
+        assert len(statements(visit(), "/keys")) <= 3
+
+
+class TestWorkers:
+    def test_who_is_at_work_those_in_trouble_first(self, visit: Visit, rows: Rows) -> None:
+        beat(rows, "a@here")
+        beat(rows, "z@lost", ago=600)
+        beat(rows, "m@twice", met=3)
+        beat(rows, "<b>shop</b>@web (tasks)", "tasks", queues=["<i>shop</i>"])
+        beat(rows, "claim", "claim", claimed=7, seconds=0.5, held_back=True)
+        beat(rows, "odd", facts=None, pool=None, queues=None)
+        held = {"lease": UUID(int=1), "handed_at": seconds_from_now(-5), "locked_until": seconds_from_now(60)}
+        rows.insert(2, **held, begun=True, attempts=1)
+        html, text = (browser := visit()).read("/workers"), browser.text("/workers")
+        assert text.index("z@lost ✗ lost") < text.index("m@twice ! shares its name") < text.index("a@here ✓ alive")
+        assert "7 in 0.5 s, held back" in text
+        assert "<b>shop</b>@web (tasks) ✓ alive <i>shop</i>" in text
+        assert 'href="/messages?destination=orders&amp;state=running">2 of orders</a>' in html
+
+    def test_it_costs_few_statements_beyond_those_of_the_start(self, visit: Visit) -> None:
+        browser = visit()
+        browser.read("/")
+        assert len(statements(browser, "/workers")) <= 1
+
+
+class TestArchive:
+    def test_its_days_and_what_becomes_of_them(self, visit: Visit, rows: Rows) -> None:
+        html = visit(archive_export="s3://key:geheim123@bucket/outbox", archive_retention=3 * 86_400).read("/archive")
+        text = words(html)
+        assert "geheim" not in html
+        assert "Kept for 3 d" in text
+        assert "bucket/outbox, as parquet" in text
+        assert "outbox_archive_default for days without one of their own" in text
+        assert re.search(r"20\d\d-\d\d-\d\d outbox_archive_20\d{6} attached [\d.]+ \w+", text)
+        assert "ever: archive_retention is 0" in visit(archive_retention=0).text("/archive")
+
+
+class TestAudit:
+    def test_acts_come_page_by_page_with_links(self, visit: Visit, store: Store, rows: Rows) -> None:
+        for n in range(60):
+            pauses.pause(store, "orders", f"p{n} <b>", f"why {n} </td>")
+        browser = visit()
+        first = browser.read("/audit")
+        assert "<b>" not in first
+        assert "p59 <b> pause orders why 59 </td>" in words(first)
+        assert first.count('href="/destinations/orders"') == 50
+        [before] = re.findall(r'href="/audit\?before=(\d+)"', first)
+        second = browser.read("/audit", before=before)
+        assert second.count('href="/destinations/orders"') == 10
+        assert "p10 <b>" not in words(second)
+        assert "p9 <b>" in words(second)
+        for rubbish in ("x", "-1", "9" * 30, "1 OR 1"):
+            assert browser.get("/audit", before=rubbish).status == 400
+
+    def test_the_payload_before_an_edit_is_a_download_for_those_who_may_see_payloads(
+        self, visit: Visit, store: Store, rows: Rows
+    ) -> None:
+        [id] = dead(rows, payload=FORMER)
+        edited = Operator(store, "anna", "typo").edit(UUID(id), FORMER, b'{"new": 1}', "application/json")
+        path = f"/audit/{Lookup(store).acts(1)[0]['seq']}/payload"
+        assert edited
+        assert path not in visit(Role.LOOK).read("/audit")
+        assert visit(Role.LOOK).get(path).status == 403
+        browser = visit(Role.PAYLOAD)
+        assert f'href="{path}"' in browser.read("/audit")
+        answer = browser.get(path)
+        headers = dict(answer.headers)
+        assert answer.body == FORMER
+        assert headers["Content-Type"] == "application/octet-stream"
+        assert headers["Content-Disposition"].startswith("attachment")
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        pauses.pause(store, "orders", "anna", None)
+        for entry in (f"{Lookup(store).acts(1)[0]['seq']}", "0", "x", "9" * 30):
+            assert browser.get(f"/audit/{entry}/payload").status == 404
+
+    def test_it_costs_one_statement(self, visit: Visit) -> None:
+        assert len(statements(visit(), "/audit")) <= 3
+
+
+class TestDoctor:
+    def test_its_findings_and_alerts_are_shown(self, visit: Visit, rows: Rows) -> None:
+        with rows.engine.begin() as connection:
+            alert = {"name": "x", "kind": "breaker", "destination": EVIL, "told_at": func.now(), "told": 1}
+            connection.execute(rows.tables.alerts.insert().values(**alert, facts={"code": "<b>timeout</b>"}))
+        dead(rows, 3)
+        browser = visit()
+        eventually(lambda: "It looked" in browser.text("/doctor"))
+        html, text = browser.read("/doctor"), browser.text("/doctor")
+        assert "✗ error no_workers" in text
+        assert "outbox-tasks redrive" in text
+        assert "is out of reach (<b>timeout</b>)" in text
+        assert "<script>alert" not in html
+
+    def test_it_looks_when_a_person_comes_and_not_when_the_page_refreshes(
+        self, visit: Visit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks: list[float] = []
+        may_end = threading.Event()
+
+        def examine(settings: Settings) -> Examination:
+            looks.append(time.monotonic())
+            may_end.wait(60)
+            return Examination([])
+
+        monkeypatch.setattr(doctor, "examine", examine)
+        monkeypatch.setattr(doctor, "PATIENCE", 0.01)
+        monkeypatch.setattr(doctor, "SOON", 0.0)
+        browser = visit()
+        browser.headers["hx-request"] = "true"
+        assert "It looked" not in browser.text("/doctor")
+        assert not looks
+        del browser.headers["hx-request"]
+        for _ in range(3):
+            assert "The doctor is looking" in browser.text("/doctor", again="1")
+        assert len(looks) == 1
+        may_end.set()
+        browser.headers["hx-request"] = "true"
+        eventually(lambda: "It looked" in browser.text("/doctor"))
+        assert "is in order" in browser.text("/doctor")
+        del browser.headers["hx-request"]
+        browser.text("/doctor")
+        assert len(looks) == 1
+        browser.text("/doctor", again="1")
+        eventually(lambda: len(looks) == 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "said", "code"),
+    [
+        ({}, "outbox-tasks init", "schema_missing"),
+        ({"database_url": "postgresql://x@127.0.0.1:1/x"}, "can't serve the outbox", "database_away"),
+    ],
+    ids=["tables", "database"],
+)
+def test_without_tables_or_a_database_the_page_says_so(
+    settings: MakeSettings, values: dict[str, Any], said: str, code: str
+) -> None:
+    page = Page(settings(broker_url=None, **values), who=lambda host: None)
+    try:
+        browser = Browser(page)
+        for path in ("/", "/destinations/orders", "/keys", "/workers", "/archive", "/audit"):
+            answer = browser.get(path)
+            assert answer.status == 503, path
+            assert said in unescape(answer.body.decode())
+        eventually(lambda: f"✗ error {code}" in browser.text("/doctor"))
+    finally:
+        page.close()

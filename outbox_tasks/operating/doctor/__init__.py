@@ -6,6 +6,7 @@ finding."""
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,6 +19,7 @@ from outbox_tasks.operating.doctor.checks import AFTERWARDS, AT_ONCE, CHECK_FAIL
 from outbox_tasks.operating.doctor.finding import Finding, Fine, Severity, error, warning
 from outbox_tasks.operating.doctor.site import Check, Reached, Site
 from outbox_tasks.settings import Settings
+from outbox_tasks.text import many
 
 __all__ = ["CODES", "Examination", "Finding", "Part", "Severity", "examine", "refused"]
 
@@ -44,6 +46,13 @@ class Examination:
     @property
     def findings(self) -> list[Finding]:
         return [finding for part in self.parts for finding in part.findings]
+
+    @property
+    def summary(self) -> str:
+        """How many findings of each severity there are, for people."""
+        counts = Counter(finding.severity for finding in self.findings)
+        found = (many(counts[severity], severity.value) for severity in Severity if counts[severity])
+        return ", ".join(found) or "Everything that was looked at is in order."
 
     @property
     def healthy(self) -> bool:

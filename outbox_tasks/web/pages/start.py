@@ -7,6 +7,7 @@ from itertools import islice
 from outbox_tasks.operating.courses import empty
 from outbox_tasks.web import charts, overview
 from outbox_tasks.web.http import Response
+from outbox_tasks.web.pages.workers import in_order
 from outbox_tasks.web.visit import Visit
 
 TROUBLES, DESTINATIONS, WORKERS = 20, 100, 10
@@ -22,7 +23,7 @@ def start(visit: Visit) -> Response:
     named.sort(key=lambda pair: (*overview.rank(visit.settings, pair[1]), pair[0]))
     troubles = list(overview.troubles(visit.settings, found))
     beats = found.seen.heartbeats
-    workers = sorted((*beats.workers, *beats.supervising), key=lambda one: (one.alive, not one.shares_name, one.name))
+    workers = in_order([*beats.workers, *beats.supervising])
     return visit.show(
         "start.html",
         found=found,

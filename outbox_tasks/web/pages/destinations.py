@@ -1,0 +1,145 @@
+"""One destination: its state, what waits for it, how its sends went, and the settings that apply to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+from outbox_tasks.database import slots
+from outbox_tasks.operating import overview as counted
+from outbox_tasks.operating import pauses
+from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter, Lookup
+from outbox_tasks.operating.overview import DestinationStatus
+from outbox_tasks.operating.status import why_not_in_order
+from outbox_tasks.redaction import redacted
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.text import command_line
+from outbox_tasks.web import charts, overview
+from outbox_tasks.web.http import NotFound, Refused, Response
+from outbox_tasks.web.visit import Visit
+
+WIDTH, SPANS = 900, 96
+"""Seconds of a column of the large chart, and how many it has: the day for which counts are kept."""
+
+SENDS, LATEST = 20, 5
+"""Sends that run now, and dead letters and keys, of which the page shows some."""
+
+INHERITED = ("bundle_size", "send_timeout", "backoff_base", "backoff_cap")
+"""Settings of a destination that are the general ones if it has none of its own."""
+
+GENERAL = ("breaker_failures", "breaker_pause", "stale_after")
+"""Settings that are the same for all destinations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What only this page shows."""
+
+    sends: list[Any]
+    dead: list[dict[str, Any]]
+    keys: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A setting that applies to a destination."""
+
+    name: str
+    value: str
+    whence: str
+    """Its own, a general setting, or the default."""
+
+
+def destination(visit: Visit) -> Response:
+    """All about one destination, also if it is no longer configured."""
+    name = visit.arguments["name"]
+    found = overview.look_at(visit)
+    one = found.seen.destinations.get(name)
+    if one is None:
+        raise NotFound(f"There is no destination {name!r}, and no message to one.")
+    course = overview.sends_to(visit, name, WIDTH, SPANS)
+    state = one.breaker["state"]
+    return visit.show(
+        "destination.html",
+        name=name,
+        one=one,
+        state=state if one.configured else "unknown",
+        why=why_not_in_order(name, one.breaker, UTC),
+        may_resume=state != "closed" or one.breaker["failures"],
+        commands={act: command_line(act, name, "--why", "…") for act in ("pause", "resume")},
+        details=visit.look(f"destination {name}", lambda: _details(visit, name, one)),
+        most=visit.settings.most_sends(name, found.seen.publish_processes) if one.configured else None,
+        states=[*counted.STATES, *ARCHIVED],
+        course=course,
+        drawn=charts.large(name, course),
+        highest=charts.highest(course),
+        hours=charts.by_hour(course),
+        applied=list(applied(visit.settings, name)) if one.configured else [],
+        routes=[pattern for pattern, route in visit.settings.routes.items() if name in route.to],
+    )
+
+
+def _details(visit: Visit, name: str, one: DestinationStatus) -> Details:
+    sends = visit.store.rows(slots.held(visit.store.tables, of_one=True), {"target": name, "size": SENDS})
+    wanted = Filter(states=(DEAD,), destination=name)
+    dead = Lookup(visit.store).find(wanted, LATEST).messages if one.states[DEAD] else []
+    keys = counted.blocked_keys(visit.store, LATEST, name) if one.held_up else []
+    return Details(list(sends), dead, keys)
+
+
+def pause(visit: Visit) -> Response:
+    """Send nothing to the destination until somebody resumes it."""
+    name = _configured(visit)
+    pauses.pause(visit.store, name, visit.person.name, visit.why())
+    return _back(visit, name)
+
+
+def resume(visit: Visit) -> Response:
+    """End a pause, or close the breaker."""
+    name = _configured(visit)
+    pauses.resume(visit.store, name, visit.person.name, visit.why())
+    return _back(visit, name)
+
+
+def _configured(visit: Visit) -> str:
+    name = visit.arguments["name"]
+    if name not in visit.settings.destinations:
+        raise Refused(409, f"{name!r} is not configured here, so it can't be paused or resumed.")
+    return name
+
+
+def _back(visit: Visit, name: str) -> Response:
+    visit.looks.forget(overview.STATUS)
+    return visit.go(f"/destinations/{name}")
+
+
+def applied(settings: Settings, name: str) -> Iterator[Applied]:
+    """The settings that apply to a destination, without secrets."""
+    own = settings.destinations[name]
+    for field in (field for field in Destination.model_fields if field != "name"):
+        value = getattr(own, field)
+        if value is None and field in INHERITED:
+            yield Applied(field, _plain(getattr(settings, field)), "the general setting")
+        else:
+            yield Applied(field, _shown(own, field), "its own" if field in own.model_fields_set else "the default")
+    for field in GENERAL:
+        yield Applied(field, _plain(getattr(settings, field)), "the general setting")
+
+
+def _shown(own: Destination, field: str) -> str:
+    """A value without secrets."""
+    value = getattr(own, field)
+    if field in ("url", "claim_check"):
+        return redacted(value) if value else "none"
+    if field == "transport_options":
+        return ", ".join(f"{name} = {HIDDEN}" for name in value) or "none"
+    return _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,80 @@
+"""The doctor's findings, and the alerts that people were sent."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from outbox_tasks.errors import OutboxError
+from outbox_tasks.operating.doctor import Examination, examine
+from outbox_tasks.settings import Settings
+from outbox_tasks.telemetry.alerts import webhook
+from outbox_tasks.web import overview
+from outbox_tasks.web.http import Response
+from outbox_tasks.web.visit import Visit
+
+log = logging.getLogger(__name__)
+
+KEPT, SOON = 30.0, 5.0
+"""Seconds for which the doctor's findings count; and before which it does not look again, even if somebody asks."""
+
+PATIENCE = 3.0
+"""Seconds for which a request waits for the findings. If they take longer, the page shows them by itself."""
+
+
+class Doctor:
+    """Looks for what is wrong in a thread of its own: that may take seconds. It looks once at a time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ended = -math.inf
+        self.found: Examination | None = None
+        self.at: datetime | None = None
+        """When these were found."""
+        self.failed: str | None = None
+        """Why the last look found nothing."""
+
+    @property
+    def looking(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def look(self, *, again: bool) -> None:
+        """Look, unless what was found last still counts. Waits a moment for the findings."""
+        with self._lock:
+            age = time.monotonic() - self._ended
+            if not self.looking and age > (SOON if again else KEPT):
+                self._thread = threading.Thread(target=self._examine, name="outbox-doctor", daemon=True)
+                self._thread.start()
+            thread = self._thread
+        if thread is not None:
+            thread.join(PATIENCE)
+
+    def _examine(self) -> None:
+        try:
+            self.found, self.failed = examine(self._settings), None
+        except Exception as error:
+            log.exception("the doctor failed")
+            self.failed = f"The doctor failed: {type(error).__name__}. The page's log says why."
+        self.at, self._ended = datetime.now(UTC), time.monotonic()
+
+
+def doctor(visit: Visit) -> Response:
+    """The findings. The refresh of the page shows what was found; it does not make the doctor look."""
+    found = visit.look("doctor", lambda: Doctor(visit.settings), seconds=math.inf)
+    if "hx-request" not in visit.request.headers:
+        found.look(again=visit.ask("again") is not None)
+    return visit.show("doctor.html", doctor=found, alerts=_alerts(visit))
+
+
+def _alerts(visit: Visit) -> list[dict[str, Any]] | None:
+    """The alerts, with their texts; None if the database does not answer: the findings say that."""
+    try:
+        return [{**row._mapping, "text": webhook.text(row)} for row in overview.alerts(visit)]
+    except OutboxError:
+        return None

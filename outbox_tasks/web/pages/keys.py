@@ -1,0 +1,24 @@
+"""The keys that a dead message holds up."""
+
+from __future__ import annotations
+
+from outbox_tasks.database.held_keys import COUNTED
+from outbox_tasks.operating import overview
+from outbox_tasks.web.http import Response
+from outbox_tasks.web.visit import Visit
+
+SHOWN, KEPT = 100, 5.0
+"""Keys that are shown, and seconds for which a look at them is kept: it looks at each dead message that has a key."""
+
+
+def keys(visit: Visit) -> Response:
+    """The keys that are held up, of one destination or of all, the longest first."""
+    destination = visit.ask("destination")
+    found, count = visit.look(f"keys of {destination}", lambda: _read(visit, destination), seconds=KEPT)
+    return visit.show("keys.html", found=found, count=count, counted=COUNTED, destination=destination)
+
+
+def _read(visit: Visit, destination: str | None) -> tuple[list[object], int]:
+    found = overview.blocked_keys(visit.store, SHOWN, destination)
+    more = len(found) == SHOWN
+    return found, overview.count_blocked_keys(visit.store, COUNTED, destination) if more else len(found)

@@ -1,0 +1,38 @@
+"""Who is at work: the workers, what ran last, and the sends that run now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outbox_tasks.database import slots
+from outbox_tasks.operating.heartbeats import Heartbeat
+from outbox_tasks.web import overview
+from outbox_tasks.web.http import Response
+from outbox_tasks.web.visit import Visit
+
+SHOWN = 100
+"""Workers, and sends, that are shown."""
+
+
+def workers(visit: Visit) -> Response:
+    """The workers of the relay, the application's that run supervised tasks, and what they do."""
+    found = overview.look_at(visit)
+    beats = found.seen.heartbeats
+    sends = visit.look(
+        "sends that run", lambda: visit.store.rows(slots.held(visit.store.tables, of_one=False), {"size": SHOWN})
+    )
+    running = [(name, one) for name, one in found.seen.destinations.items() if one.states["running"]]
+    return visit.show(
+        "workers.html",
+        found=found,
+        relay=in_order(beats.workers)[:SHOWN],
+        supervising=in_order(beats.supervising)[:SHOWN],
+        more=max(0, len(beats.workers) - SHOWN) + max(0, len(beats.supervising) - SHOWN),
+        sends=sends,
+        running=running,
+    )
+
+
+def in_order(found: Iterable[Heartbeat]) -> list[Heartbeat]:
+    """Those in trouble first."""
+    return sorted(found, key=lambda one: (one.alive, not one.shares_name, one.name))
