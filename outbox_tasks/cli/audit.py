@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from outbox_tasks.cli.shared.options import limit_option
-from outbox_tasks.cli.shared.output import cell, clock, console, echo_json, json_option, say, table
+from outbox_tasks.cli.shared.output import cell, clock, console, echo_json, echo_raw, json_option, say, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.audit import deed, facts_of
 from outbox_tasks.operating.messages.find import Lookup
@@ -26,7 +26,7 @@ def audit(limit: int, entry: int | None, as_json: bool) -> None:
             former = Lookup(store).former_payload(entry)
             if former is None:
                 raise click.ClickException(f"No. {entry} of the audit is no edit.")
-            click.echo(former, nl=False)
+            echo_raw(former)
             return
         found = Lookup(store).acts(limit)
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from outbox_tasks.cli.shared.output import echo_json, json_option
+from outbox_tasks.cli.shared.output import echo_json, echo_raw, json_option
 from outbox_tasks.cli.shared.store import open_store
 
 
@@ -21,4 +21,4 @@ def metrics(as_json: bool) -> None:
         if as_json:
             echo_json({"metrics": database_samples(store)})
         else:
-            click.echo(database_exposition(store)[0], nl=False)
+            echo_raw(database_exposition(store)[0])

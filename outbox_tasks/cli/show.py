@@ -20,6 +20,7 @@ from outbox_tasks.cli.shared.output import (
     clock,
     console,
     echo_json,
+    echo_raw,
     error_of,
     json_option,
 )
@@ -53,7 +54,7 @@ def show(id: UUID, only_payload: bool, as_json: bool) -> None:
     if found is None:
         raise UnknownMessage(id=id)
     if only_payload:
-        click.echo(found["payload"], nl=False)
+        echo_raw(found["payload"])
     elif as_json:
         echo_json(_with_text(found))
     else:

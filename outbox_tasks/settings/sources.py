@@ -6,11 +6,12 @@ import difflib
 import logging
 import os
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_settings import EnvSettingsSource
 
 from outbox_tasks.errors import ConfigurationError, SettingsFileError
@@ -38,10 +39,6 @@ REMOVED = {
     "reserve": "one process is always left to the other destinations; set concurrency of a destination",
 }
 """Settings that older releases had, and what to do instead."""
-
-
-SECRETS = ("url", "claim_check", "web_users")
-"""Parts of the names of settings whose value no error shows."""
 
 
 class Environment(EnvSettingsSource):
@@ -78,13 +75,15 @@ def read_file() -> dict[str, Any]:
         raise SettingsFileError(path=path, reason=error) from None
 
 
-def first_problem(error: ValidationError, fields: Collection[str]) -> ConfigurationError:
-    """The first problem that pydantic found, without secrets. `fields` are the names of the settings."""
+def first_problem(error: ValidationError, fields: Mapping[str, FieldInfo]) -> ConfigurationError:
+    """The first problem that pydantic found, without secrets: the values of settings that no repr shows. `fields` are
+    the settings."""
     problem = error.errors()[0]
+    hidden = {name for known in (fields, Destination.model_fields) for name, one in known.items() if not one.repr}
     setting = ".".join(str(part) for part in problem["loc"]) or "settings"
     value = problem["input"]
     unknown = problem["type"] == "extra_forbidden"
-    secret = any(word in setting for word in SECRETS) or unknown or "://" in str(value)
+    secret = not hidden.isdisjoint(problem["loc"]) or unknown or "://" in str(value)
     if isinstance(value, dict | list) or (isinstance(value, str) and secret):
         value = HIDDEN
     rule = problem["msg"].removeprefix("Value error, ")

@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from base64 import b64encode
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import insert
 
+from outbox_tasks.cli import SECTIONS
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
 
@@ -69,6 +71,8 @@ def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         connection.execute(
             insert(t.audit).values(who=EVIL, why=EVIL, action="redrive", target=EVIL, facts={EVIL: EVIL})
         )
+        former = {"former": b64encode(EVIL.encode()).decode()}
+        connection.execute(insert(t.audit).values(seq=1000, who=EVIL, action="edit", target=EVIL, facts=former))
         connection.execute(insert(t.heartbeats).values(name=EVIL, kind="worker", facts=queues))
         facts = {"code": EVIL, "event_type": EVIL, "message_id": EVIL, "keys": [EVIL]}
         for kind in ("dead_letter", "key_blocked"):
@@ -96,14 +100,26 @@ def on_a_terminal(*commands: list[str], encoding: str, **env: str) -> str:
     return written.decode(encoding, errors="replace")
 
 
+OTHERS = {"init", "up", "demo", "bench", "soak", "web", "monitor"}
+"""Commands that show nothing of messages."""
+
+
 def commands(dead: str) -> list[list[str]]:
     return [
         ["list"], ["show", dead], ["errors"], ["keys"], ["status"], ["alerts"], ["audit"], ["health", "--worker", "x"],
         ["doctor", "--only", "keys_blocked", "--only", "dead_letters", "--only", "breaker_open", "--only", "stale"],
         ["redrive", dead, "--dry-run"], ["redrive", "--all", "--dry-run"], ["discard", "--all", "--dry-run"],
         ["replay", "--all", "--dry-run"],
+        ["show", dead, "--payload"], ["audit", "--payload", "1000"], ["metrics"],
+        ["purge", "--dead", "--older-than", "1s", "--dry-run"], ["edit", dead, "--payload", "/dev/null", "--dry-run"],
+        ["export", "--to", EVIL], ["maintain"],
         ["list", "--destination", f"{EVIL}?"], ["resume", EVIL], ["pause", EVIL], ["drain"],
     ]  # fmt: skip
+
+
+def test_every_command_that_shows_what_others_wrote_is_among_them() -> None:
+    known = {command for section in SECTIONS.values() for command in section}
+    assert known - {arguments[0] for arguments in commands("")} <= OTHERS
 
 
 @pytest.mark.parametrize(("columns", "encoding"), [("160", "utf-8"), ("80", "latin-1")])
@@ -120,7 +136,7 @@ def test_nothing_that_others_have_written_is_obeyed_and_no_terminal_knows_too_fe
     assert "Traceback" not in found
     for command, shown in parts.items():
         assert [raw for raw in RAW if raw in shown] == [], command
-    for command in ("list", "show", "errors", "keys", "status", "alerts", "audit", "health"):
+    for command in ("list", "show", "errors", "keys", "status", "alerts", "audit", "health", "metrics", "edit"):
         assert "[red]evil" in parts[command].replace("\r\n", ""), command
     for command in ("list", "show", "errors", "keys"):
         assert dead in parts[command], command

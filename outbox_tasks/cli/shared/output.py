@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,13 @@ def say(text: str, *, err: bool = False) -> None:
 def echo_json(value: Any) -> None:
     """For programs: one JSON object on a line; times as ISO 8601, ids as texts."""
     click.echo(json.dumps(value, default=_plain))
+
+
+def echo_raw(content: str | bytes) -> None:
+    """For programs: exactly this. A terminal gets it without anything that it would obey."""
+    if sys.stdout.isatty():
+        content = printable(content if isinstance(content, str) else content.decode(errors="backslashreplace"))
+    click.echo(content, nl=False)
 
 
 def _plain(value: Any) -> str:
