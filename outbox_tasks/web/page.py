@@ -116,6 +116,8 @@ class Page:
         self._passwords = Passwords(self.settings.web_users)
         self._own = PerProcess(lambda: _Own(Store.connect(self.settings)))
         self.wsgi, self.asgi = Wsgi(self), Asgi(self)
+        # What can't work fails now. It connects when it is first asked, and after a fork each process for itself.
+        self._own.get()
         render.environment()
 
     def handle(self, request: Request, person: Person | None = None) -> Response:
@@ -149,6 +151,8 @@ class Page:
         """Who visits. Raises `Refused`."""
         found = self.found(request)
         if inspect.isawaitable(found):
+            if inspect.iscoroutine(found):
+                found.close()
             raise WebMisused(reason="`who` is asynchronous, and only the ASGI application can wait for it")
         return self.known(found)
 
