@@ -114,6 +114,7 @@ class Page:
         self.who = who
         self.read_only = self.settings.web_read_only if read_only is None else read_only
         self._passwords = Passwords(self.settings.web_users)
+        Store.connect(self.settings)  # only to refuse a database_url that can't be used: it connects when first asked
         self._own = PerProcess(lambda: _Own(Store.connect(self.settings)))
         self.wsgi, self.asgi = Wsgi(self), Asgi(self)
         # What can't work fails now. It connects when it is first asked, and after a fork each process for itself.
