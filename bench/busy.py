@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from bench import fresh
 from bench.filled import ROW
+from outbox_tasks import __version__
 from outbox_tasks.settings import Settings
 
 DEAD, GROUPS = 10_000, 200
@@ -81,32 +82,32 @@ NOW = (
        VALUES ('breaker mails', 'breaker', 'mails', now() - interval '6 minutes', 1, 1, now(),
                '{"code": "connection_refused"}'),
               ('dead_letter orders http_422', 'dead_letter', 'orders', now() - interval '2 hours', 57, 3, now(),
-               '{"code": "http_422", "event_type": "order.created"}')""",
+               '{"code": "http_422", "event_type": "order.created", "message_id": "several"}')""",
     """INSERT INTO {schema}.outbox_publishers
        SELECT 'publish' || n || '@relay-1', now() + interval '1 day' FROM generate_series(1, 4) n""",
 )
 
 ALIVE = """INSERT INTO {schema}.outbox_heartbeats (name, kind, seen_at, facts)
 SELECT name, kind, now() - make_interval(secs => ago), facts::jsonb || jsonb_build_object(
-           'clock', extract(epoch FROM now()), 'started', to_char(now() - interval '3 days',
-           'YYYY-MM-DD"T"HH24:00:00Z'))
+           'version', CAST(:version AS text), 'clock', extract(epoch FROM now()) - ago,
+           'started', to_char(now() - interval '3 days', 'YYYY-MM-DD"T"HH24:00:00Z'))
 FROM (VALUES
   ('claim@relay-1', 'worker', 2, '{"queues": ["outbox.claim", "outbox.maintain"], "host": "relay-1", "pid": 4700,
-                                    "pool": "solo", "concurrency": 1, "version": "0.9.0"}'),
+                                    "pool": "solo", "concurrency": 1}'),
   ('publish1@relay-1', 'worker', 4, '{"queues": ["outbox.publish"], "host": "relay-1", "pid": 4710, "pool": "prefork",
-                                       "concurrency": 2, "version": "0.9.0"}'),
+                                       "concurrency": 2}'),
   ('publish2@relay-2', 'worker', 7, '{"queues": ["outbox.publish"], "host": "relay-2", "pid": 4712, "pool": "prefork",
-                                       "concurrency": 2, "version": "0.9.0"}'),
+                                       "concurrency": 2}'),
   ('publish3@relay-3', 'worker', 400, '{"queues": ["outbox.publish"], "host": "relay-3", "pid": 4713,
-                                         "pool": "prefork", "concurrency": 2, "version": "0.9.0"}'),
-  ('shop@web-1', 'tasks', 3, '{"queues": ["celery"], "host": "web-1", "pid": 812, "pool": "prefork", "concurrency": 4,
-                                "version": "0.9.0"}'),
+                                         "pool": "prefork", "concurrency": 2}'),
+  ('shop@web-1', 'tasks', 3, '{"queues": ["celery"], "host": "web-1", "pid": 812, "pool": "prefork",
+                                "concurrency": 4}'),
   ('claim', 'claim', 1, '{}'), ('publish', 'publish', 1, '{}'), ('beat', 'beat', 1, '{}'),
   ('maintain', 'maintain', 900, '{}')) seen (name, kind, ago, facts)
 ON CONFLICT (name) DO UPDATE SET seen_at = excluded.seen_at, facts = excluded.facts"""
 
 ACTS = """INSERT INTO {schema}.outbox_audit (at, who, why, action, target, count, facts)
-SELECT now() - make_interval(hours => 3 * n), (ARRAY['anna', 'ben', 'chris'])[1 + n % 3],
+SELECT now() - make_interval(hours => 3 * (400 - n)), (ARRAY['anna', 'ben', 'chris'])[1 + n % 3],
        (ARRAY['the shop has the address now', 'the customer was told by telephone', 'a rehearsal of the runbook',
               'the destination was down'])[1 + n % 4],
        (ARRAY['redrive', 'discard', 'pause', 'resume'])[1 + n % 4],
@@ -135,7 +136,7 @@ def now(settings: Settings) -> Iterator[None]:
 
     def live() -> None:
         while True:
-            fresh.execute(settings, ALIVE)
+            fresh.execute(settings, ALIVE, version=__version__)
             if over.wait(5):
                 return
 

@@ -7,12 +7,11 @@ from typing import Any
 import click
 
 from outbox_tasks.cli.shared.acts import act, choice_options
-from outbox_tasks.operating.messages.filters import CHANGEABLE
 
 
 @click.command()
 @click.option(
-    "--state", "states", multiple=True, type=click.Choice(CHANGEABLE["discard"]),
+    "--state", "states", multiple=True, type=click.Choice(["dead", "pending", "scheduled", "retrying", "handed over"]),
     help="With filters: only this state; may be given again. Without it: dead.",
 )  # fmt: skip
 @choice_options
@@ -23,4 +22,5 @@ def discard(states: tuple[str, ...], **given: Any) -> None:
     names others. Ctrl-C stops after the current batch. Exit code 1 if it was stopped, or if one of the IDS could not
     be discarded.
     """
-    act("discard", states, **given)
+    waiting = ("dead", "pending", "scheduled", "retrying", "handed over")
+    act("discard", states or (waiting if given["ids"] else ("dead",)), **given)

@@ -130,3 +130,17 @@ def _say_why(project: Project, request: pytest.FixtureRequest) -> Iterator[None]
     yield
     if request.session.testsfailed > failed:
         print(project.tails())
+
+
+def paused_on_the_page(site: httpx.Client, destination: str, name: str) -> None:
+    """Pause a destination on the page and resume it: the forms are accepted, and the audit says who it was."""
+    path = f"/outbox/destinations/{destination}"
+    for act in ("pause", "resume"):
+        assert site.get(path).status_code == 200
+        form = {"csrf": site.cookies["outbox_csrf"], "why": "a test"}
+        assert site.post(f"{path}/{act}", data={**form, "csrf": "wrong"}).status_code == 403
+        answer = site.post(f"{path}/{act}", data=form, headers={"Origin": str(site.base_url).rstrip("/")})
+        assert answer.status_code == 303, answer.text
+    audit = site.get("/outbox/audit").text
+    assert audit.count(name) >= 2
+    assert "a test" in audit

@@ -10,7 +10,7 @@ from celery import Celery
 
 from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
-from tests.examples.conftest import PYTHON, Project
+from tests.examples.conftest import PYTHON, Project, paused_on_the_page
 
 MANAGE = (PYTHON[0], "manage.py")
 
@@ -102,5 +102,6 @@ def test_the_page_asks_django_who_visits_and_what_they_may_do(site: httpx.Client
     assert (answer.status_code, "chris has none of the permissions" in answer.text) == (403, True)
     sign_in("ben")
     assert "ben · look" in site.get("/outbox/").text
+    assert site.post("/outbox/destinations/mail/pause", data={"why": "a test"}).status_code == 403
     sign_in("anna")
-    assert "anna · act" in site.get("/outbox/").text
+    paused_on_the_page(site, "mail", "anna")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.conftest import Stream, eventually
-from tests.examples.conftest import PYTHON, STAFF_PASSWORD, Project
+from tests.examples.conftest import PYTHON, STAFF_PASSWORD, Project, paused_on_the_page
 
 
 @pytest.fixture(scope="module")
@@ -73,4 +73,4 @@ def test_the_page_is_for_staff_who_have_signed_in(shop: httpx.Client) -> None:
     assert shop.get("/outbox/").status_code == 403
     assert shop.post("/login", json={"name": "anna", "password": "wrong"}).status_code == 401
     assert shop.post("/login", json={"name": "anna", "password": STAFF_PASSWORD}).status_code == 204
-    assert "anna · act" in shop.get("/outbox/").text
+    paused_on_the_page(shop, "events", "anna")

@@ -10,7 +10,7 @@ import pytest
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
-from tests.examples.conftest import PYTHON, STAFF_PASSWORD, Project
+from tests.examples.conftest import PYTHON, STAFF_PASSWORD, Project, paused_on_the_page
 
 FLASK = (*PYTHON, "flask", "--app", "shop")
 
@@ -71,4 +71,4 @@ def test_the_page_is_for_staff_who_have_signed_in(shop: httpx.Client) -> None:
     assert shop.get("/outbox/").status_code == 403
     assert shop.post("/login", data={"name": "ben", "password": "wrong"}).status_code == 401
     assert shop.post("/login", data={"name": "ben", "password": STAFF_PASSWORD}).headers["location"] == "/outbox/"
-    assert "ben · act" in shop.get("/outbox/").text
+    paused_on_the_page(shop, "tasks", "ben")
