@@ -239,6 +239,11 @@ class WebNotInstalled(OutboxError):
     pip install 'outbox-tasks[web]'."""
 
 
+class WebPortTaken(OutboxError):
+    """The page can't listen on {host}, port {port}: {reason}. Set OUTBOX_WEB_PORT to another one, or to 0 for any free
+    port. OUTBOX_WEB_HOST must be an address of this host."""
+
+
 class WebMisused(OutboxError):
     """The page can't work: {reason}."""
 
@@ -299,6 +304,10 @@ class UnknownMessage(OutboxError):
 class NotDead(OutboxError):
     """Message {id} can't be edited: it is {state}, and only a dead letter can be edited. Look at it with
     `outbox-tasks show {id}`."""
+
+
+class InvalidFilter(OutboxError):
+    """The filter was refused: {reason}."""
 
 
 class EditRefused(OutboxError):

@@ -50,6 +50,8 @@ def receiver(port: int = 0) -> Iterator[Receiver]:
             if made.status < 300:
                 made.got.append(json.loads(body))
             self.send_response(made.status)
+            if made.status // 100 == 3:
+                self.send_header("location", made.url)
             self.end_headers()
             self.wfile.write(body if made.echo else made.answer)
 

@@ -28,6 +28,7 @@ SECTIONS = {
         "keys": "List the keys that are held up, and by which message.",
         "alerts": "List the alerts that people were sent.",
         "metrics": "Print figures of the outbox for Prometheus.",
+        "web": "Show the page in a browser, until Ctrl-C.",
         "monitor": "Answer /livez, /readyz and /metrics over HTTP, until Ctrl-C.",
     },
     "Keep it small": {

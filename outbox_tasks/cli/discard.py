@@ -7,11 +7,12 @@ from typing import Any
 import click
 
 from outbox_tasks.cli.shared.acts import act, choice_options
+from outbox_tasks.operating.messages.filters import CHANGEABLE
 
 
 @click.command()
 @click.option(
-    "--state", "states", multiple=True, type=click.Choice(["dead", "pending", "scheduled", "retrying", "handed over"]),
+    "--state", "states", multiple=True, type=click.Choice(CHANGEABLE["discard"]),
     help="With filters: only this state; may be given again. Without it: dead.",
 )  # fmt: skip
 @choice_options
@@ -22,5 +23,4 @@ def discard(states: tuple[str, ...], **given: Any) -> None:
     names others. Ctrl-C stops after the current batch. Exit code 1 if it was stopped, or if one of the IDS could not
     be discarded.
     """
-    waiting = ("dead", "pending", "scheduled", "retrying", "handed over")
-    act("discard", states or (waiting if given["ids"] else ("dead",)), **given)
+    act("discard", states, **given)

@@ -18,4 +18,4 @@ def redrive(**given: Any) -> None:
     place in the order of the key. Ctrl-C stops after the current batch; redriven messages stay redriven. Exit code 1
     if it was stopped, or if one of the IDS is not dead.
     """
-    act("redrive", ("dead",), **given)
+    act("redrive", (), **given)

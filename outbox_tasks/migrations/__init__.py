@@ -26,7 +26,7 @@ from sqlalchemy.util import await_only
 from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.database.rights import HIDDEN, Kind, functions, rights
 from outbox_tasks.database.schema import VERSION, quoted, tables, where
-from outbox_tasks.errors import SchemaMissing, SchemaTooNew, UnknownRole
+from outbox_tasks.errors import ConfigurationError, SchemaMissing, SchemaTooNew, UnknownRole
 from outbox_tasks.settings import Settings
 
 STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on"}
@@ -59,13 +59,13 @@ def upgrade(
     connection for `--sql`, it writes into Alembic's script.
 
     Returns the versions that it applied: none if the tables were up to date. Many hosts may run it at once: the others
-    wait for the first. Raises `SchemaTooNew`, or `UnsupportedDialect`.
+    wait for the first. Raises `SchemaTooNew`, `UnsupportedDialect`, or `ConfigurationError` for an odd name.
     """
     schema = schema or Settings().database_schema
     if isinstance(connection, MockConnection):
-        return _written(schema, to)
+        return _written(schema and _checked(schema), to)
     run = _runner(connection)
-    schema = schema or str(run.scalar("SELECT current_schema()"))
+    schema = _checked(schema or str(run.scalar("SELECT current_schema()")))
     place = quoted(schema)
     run.scalar("SELECT pg_advisory_xact_lock(hashtextextended('outbox_tasks ' || :schema, 0))", schema=schema)
     if not run.scalar("SELECT to_regnamespace(:name)::text", name=place):
@@ -159,6 +159,14 @@ def _set(run: _Alchemy | _Django, settings: Mapping[str, str]) -> None:
     """Change settings for the rest of the transaction."""
     for name, value in settings.items():
         run.scalar("SELECT set_config(:name, :value, true)", name=name, value=value)
+
+
+def _checked(schema: str) -> str:
+    """The name of a schema. Refuses characters with which it could leave the quotes around it in the scripts."""
+    if re.search(r"['%:$\\\x00-\x1f]", schema):
+        rule = "the tables can't be made in a schema with ' % : $ \\ or a control character in its name"
+        raise ConfigurationError(setting="database_schema", value=schema, rule=rule)
+    return schema
 
 
 def _literal(value: str) -> str:

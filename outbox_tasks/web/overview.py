@@ -48,7 +48,7 @@ def look_at(visit: Visit) -> Status:
 
 def _queues(visit: Visit) -> Queues:
     """The same one as long as this process lives: it has a connection to the broker."""
-    return visit.look("queues", lambda: Queues(visit.settings), seconds=math.inf)
+    return visit.look("queues", lambda: Queues(visit.settings, visit.app), seconds=math.inf)
 
 
 def sends(visit: Visit) -> Mapping[str, Course]:

@@ -8,7 +8,7 @@ import secrets
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.errors import (
     ConfigurationError,
@@ -44,6 +44,9 @@ from outbox_tasks.web.http import (
 from outbox_tasks.web.looks import Looks
 from outbox_tasks.web.visit import HTML, Visit, page
 from outbox_tasks.web.wsgi import Wsgi
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 log = logging.getLogger(__name__)
 
@@ -108,12 +111,14 @@ class Page:
     def __init__(
         self, outbox: Outbox | Settings | None = None, *, who: Who | None = None, read_only: bool | None = None
     ) -> None:
+        self._outbox = outbox if isinstance(outbox, Outbox) else None
         self.settings = outbox.settings if isinstance(outbox, Outbox) else outbox or Settings()
         if who is None and not self.settings.web_users:
             raise WebClosed
         self.who = who
         self.read_only = self.settings.web_read_only if read_only is None else read_only
         self._passwords = Passwords(self.settings.web_users)
+        Store.connect(self.settings)  # only to refuse a database_url that can't be used: it connects when first asked
         self._own = PerProcess(lambda: _Own(Store.connect(self.settings)))
         self.wsgi, self.asgi = Wsgi(self), Asgi(self)
         # What can't work fails now. It connects when it is first asked, and after a fork each process for itself.
@@ -146,6 +151,12 @@ class Page:
         self.asgi.close()
         if own := self._own.take():
             own.store.close()
+
+    @property
+    def app(self) -> Celery | None:
+        """The application's Celery app, if the relay is installed in it: its broker is the relay's."""
+        app = self._outbox and self._outbox.celery
+        return app if app is not None and "outbox_relay" in vars(app) else None
 
     def person(self, request: Request) -> Person:
         """Who visits. Raises `Refused`."""
@@ -200,7 +211,7 @@ class Page:
         own, token = self._own.get(), access.token_of(request)
         visit = Visit(
             request, person, store=own.store, looks=own.looks, read_only=self.read_only,
-            csrf=token or secrets.token_urlsafe(32), arguments=arguments, titles=routes.TITLES,
+            csrf=token or secrets.token_urlsafe(32), arguments=arguments, titles=routes.TITLES, app=self.app,
         )  # fmt: skip
         if not own.turns.acquire(timeout=PATIENCE):
             raise Refused(503, "The page is busy: too many people ask at once. It tries again by itself.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from outbox_tasks import __version__
@@ -14,6 +14,9 @@ from outbox_tasks.web import render
 from outbox_tasks.web.access import Person, Role
 from outbox_tasks.web.http import Refused, Request, Response
 from outbox_tasks.web.looks import Looks
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 T = TypeVar("T")
 
@@ -28,11 +31,12 @@ class Visit:
 
     def __init__(
         self, request: Request, person: Person, *, store: Store, looks: Looks, read_only: bool, csrf: str,
-        arguments: Mapping[str, str], titles: Mapping[str, str],
+        arguments: Mapping[str, str], titles: Mapping[str, str], app: Celery | None,
     ) -> None:  # fmt: skip
         self.request, self.person, self.arguments = request, person, arguments
         self.store, self.looks, self.settings = store, looks, store.settings
         self.read_only, self.csrf, self.titles = read_only, csrf, titles
+        self.app = app
 
     settings: Settings
 

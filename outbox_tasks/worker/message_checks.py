@@ -104,6 +104,8 @@ def _is_astray(message: Any, name: str | None, tasks: Container[str | None]) -> 
 def _check(name: str, message: Any) -> None:
     """Raises one of `MALFORMED` unless it is as `Broker` and `RelayTask` write it."""
     headers = message.headers
+    # Looked at before the body is read: the app that the relay is installed in may accept pickle.
+    _need(message.content_type == "application/json", "its content type")
     arguments, keywords, embedded = message.payload
     _need(isinstance(arguments, list) and isinstance(keywords, dict) and isinstance(embedded, dict), "its body")
     _need(isinstance(headers["id"], str) and type(headers.get("retries", 0)) is int, "its headers")

@@ -148,6 +148,28 @@ class TestOneBadMessage:
         assert odd.result in (Result.SENT, Result.DEAD)
         eventually(lambda: {0, 2} <= set(numbers(target)))
 
+    def test_can_t_add_headers_or_messages(self, target: Counterpart) -> None:
+        """A line break in a value, or in a name, ends no header and no command of a protocol."""
+        evil = "x\r\nInjected: yes\r\n\r\n{}\nPUB orders 2\r\n{}\r\n"
+        bad = [
+            {"headers": {"a": evil}},
+            {"headers": {evil: "a"}},
+            {"key": evil},
+            {"aggregate_id": evil},
+            {"event_type": evil},
+        ]
+        messages = [message(n, **fields) for n, fields in enumerate(bad, 1)]
+        with open_publisher(target) as publisher:
+            outcomes = [publisher.publish([one])[0] for one in messages] + publisher.publish([message(0)])
+        assert {outcome.result for outcome in outcomes} <= {Result.SENT, Result.DEAD}
+        sent = [n for n, outcome in enumerate(outcomes, 1) if outcome == SENT]
+        arrived = eventually(lambda: len(found := target.received()) >= len(sent) and found)
+        assert sorted(json.loads(one.payload)["n"] for one in arrived) == sorted(n % len(outcomes) for n in sent)
+        for one in arrived:
+            names = {name.casefold() for name in (*one.headers, *one.attributes)}
+            assert "injected" not in names
+            assert set(one.headers.values()) <= {evil, "a"}
+
     def test_that_is_too_large_is_dead(self, target: Counterpart) -> None:
         if target.largest is None:
             pytest.skip(f"{target.name} has no limit that a test can reach")

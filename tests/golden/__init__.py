@@ -35,7 +35,7 @@ from outbox_tasks.operating import audit, counts, pauses
 from outbox_tasks.operating.archive import replay_statements
 from outbox_tasks.operating.archive import statements as archive
 from outbox_tasks.operating.doctor import statements as doctor
-from outbox_tasks.operating.messages import act_statements, find_statements
+from outbox_tasks.operating.messages import act_statements, find_statements, paging_statements
 from outbox_tasks.operating.messages import background_statements as background
 from outbox_tasks.telemetry.alerts import statements as telling
 
@@ -180,6 +180,11 @@ def current() -> dict[str, str]:
         "of_key": find_statements.of_key(t),
         "dead_of_destinations": find_statements.dead_of_destinations(t),
         "dead_of_group": find_statements.dead_of_group(t),
+        "page_by_id": paging_statements.by_id(t, waiting=True, archived=True, newer=False),
+        "page_by_id_newer": paging_statements.by_id(t, waiting=True, archived=False, newer=True),
+        "page_of_key": paging_statements.of_key(t, newer=False),
+        "page_of_dead": paging_statements.dead_of_destinations(t, newer=False),
+        "page_of_group": paging_statements.dead_of_group(t, newer=True),
         "groups": find_statements.groups(t),
         "everything": find_statements.everything(t),
         "ahead": find_statements.ahead(t),

@@ -295,12 +295,13 @@ class TestTheWebhook:
             "code": "http_400",
         }.items() <= (got.items())
 
-    @pytest.mark.parametrize("status", [302, 404, 500])
+    @pytest.mark.parametrize("status", [302, 307, 404, 500])
     def test_that_refuses_is_an_error_without_its_secret(self, web: Receiver, status: int) -> None:
         web.status, web.answer = status, b"no_such_hook"
         with pytest.raises(WebhookFailed, match=f"HTTP {status} no_such_hook") as failure:
             webhook.post(web.url, {})
         assert web.secret not in str(failure.value)
+        assert web.tries == 1, "it followed to where it was sent"
 
     def test_that_is_down_or_hangs_is_an_error_without_its_secret(
         self, web: Receiver, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,9 +11,9 @@ import pytest
 from sqlalchemy import Connection, func, insert, literal, select, text
 
 from outbox_tasks.model import Step, Verdict, sibling, uuid7
-from outbox_tasks.operating.messages import act_statements, find_statements
+from outbox_tasks.operating.messages import act_statements, find_statements, paging_statements
 from outbox_tasks.operating.messages.acts import Operator
-from outbox_tasks.operating.messages.find import STATES, Filter, Lookup, _bounds
+from outbox_tasks.operating.messages.find import STATES, Filter, Lookup, bounds
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
 from tests.integration.conftest import Lease, after
@@ -223,7 +224,7 @@ class TestPlans:
         connection.execution_options(isolation_level="AUTOCOMMIT").execute(text(f"VACUUM ANALYZE {m}"))
 
     def parameters(self, **given: Any) -> dict[str, Any]:
-        return {**self.NULLS, **_bounds(None), "look": 100, "size": 20, **given}
+        return {**self.NULLS, **bounds(None), "look": 100, "size": 20, **given}
 
     @pytest.mark.usefixtures("backlog")
     @pytest.mark.parametrize(
@@ -241,6 +242,25 @@ class TestPlans:
         plan = explained(store, make(store.tables), self.parameters(**given))
         assert "Seq Scan" not in scans(plan)
         assert pages(plan) < 500
+
+    @pytest.mark.usefixtures("backlog")
+    def test_a_page_reads_no_more_rows_than_its_limit(self, store: Store) -> None:
+        """Wherever it begins: also in the middle."""
+        t = store.tables
+        middle = store.rows(select(t.messages.c.id).order_by(t.messages.c.id).offset(BACKLOG // 2).limit(1), {})[0].id
+        died = {"time": datetime.now(UTC).isoformat(), "last": middle}
+        both = {"waiting": True, "archived": True}
+        for make, given in (
+            (partial(paging_statements.by_id, **both), {"low": UUID(int=0), "high": middle}),
+            (partial(paging_statements.by_id, **both), {"low": middle, "high": bounds(None)["top"]}),
+            (paging_statements.of_key, {"key": "k", "seq": 10, "last": middle}),
+            (paging_statements.dead_of_destinations, died),
+            (paging_statements.dead_of_group, {**died, "group": "0123456789ab"}),
+        ):
+            for newer in (True, False):
+                plan = explained(store, make(t, newer=newer), self.parameters(**given))
+                assert "Seq Scan" not in scans(plan)
+                assert pages(plan) < 600
 
     @pytest.mark.usefixtures("backlog")
     def test_the_groups_are_found_with_a_probe_each(self, store: Store) -> None:

@@ -12,8 +12,10 @@ from urllib.parse import unquote
 from uuid import UUID
 
 import pytest
+from celery import Celery
 from sqlalchemy import event, func
 
+from outbox_tasks import Outbox
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.doctor import Examination
 from outbox_tasks.operating.messages.acts import Operator
@@ -412,7 +414,7 @@ class TestDoctor:
         looks: list[float] = []
         may_end = threading.Event()
 
-        def examine(settings: Settings) -> Examination:
+        def examine(settings: Settings, app: object) -> Examination:
             looks.append(time.monotonic())
             may_end.wait(60)
             return Examination([])
@@ -460,3 +462,19 @@ def test_without_tables_or_a_database_the_page_says_so(
         eventually(lambda: f"✗ error {code}" in browser.text("/doctor"))
     finally:
         page.close()
+
+
+def test_of_an_installed_relay_the_application_s_broker_is_asked(
+    settings: MakeSettings, store: Store, broker_url: str
+) -> None:
+    app = Celery("shop", broker=broker_url, set_as_current=False)
+    outbox = Outbox(settings(broker_url=None))
+    page = Page(outbox, who=lambda host: None)
+    try:
+        assert "not asked" in Browser(page).text("/")
+        outbox.install(app)
+        page.close()
+        assert "outbox.claim 0" in Browser(page).text("/")
+    finally:
+        page.close()
+        app.close()

@@ -18,14 +18,13 @@ from outbox_tasks.cli.shared.options import ActOptions, F, act_options, as_filte
 from outbox_tasks.cli.shared.output import STATE_STYLES, console, echo_json, say, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.acts import Action, Done, Kind, Operator, Plan
+from outbox_tasks.operating.messages.filters import DONE, for_act
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import many, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-DONE = {"redrive": "redriven", "discard": "discarded", "purge": "deleted"}
 
 
 def choice_options(command: F) -> F:
@@ -64,10 +63,10 @@ def act(
     if not (ids or everything or filtered):
         raise click.UsageError(f"say which messages to {action}: IDS, filters such as --group, or --all")
     options = replace(options, limit=limit, rate=rate)
-    wanted = as_filter(states, error, group, **given)
+    wanted = for_act(action, as_filter(states, error, group, **given), named=bool(ids))
     with open_store() as store:
         if ids:
-            act_on_ids(store, action, states, list(dict.fromkeys(ids)), options)
+            act_on_ids(store, action, wanted.states, list(dict.fromkeys(ids)), options)
         else:
             act_on_filter(store, action, wanted, options)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -12,12 +11,11 @@ from typing import Any, TypeVar, cast
 import click
 
 from outbox_tasks.cli.shared.output import json_option
+from outbox_tasks.errors import InvalidFilter
+from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import Filter
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-GROUP = re.compile("[0-9a-f]{12}")
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg] # generic only in newer releases of click
@@ -28,10 +26,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg] # generic only in new
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", value)
-        if found is None:
-            self.fail(f"{value!r} is not a length of time: write 90s, 15m, 2h, 3d or 1w", param, ctx)
-        return float(found[1]) * UNITS[found[2]]
+        try:
+            return filters.seconds_of(value)
+        except InvalidFilter as error:
+            self.fail(error.reason, param, ctx)
 
 
 def filter_options(command: F) -> F:
@@ -54,11 +52,10 @@ def filter_options(command: F) -> F:
 
 def as_filter(states: tuple[str, ...], error: str | None, group: str | None = None, **given: Any) -> Filter:
     """The filter that the options make."""
-    if error is not None and group is None and GROUP.fullmatch(error):
-        error, group = None, error
-    if group is not None and states and "dead" not in states:
-        raise click.UsageError("an error group is one of dead letters: it goes with --state dead alone")
-    return Filter(states=("dead",) if group is not None else states, code=error, group=group, **given)
+    try:
+        return filters.as_filter(states, error, group, **given)
+    except InvalidFilter as refused:
+        raise click.UsageError(refused.reason) from None
 
 
 def limit_option(default: int, most: int | None = None) -> Callable[[F], F]:

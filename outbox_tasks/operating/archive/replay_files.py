@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,8 +13,8 @@ from uuid import UUID
 
 from outbox_tasks.errors import ArchiveFilesNotInstalled, ArchiveUnreadable
 from outbox_tasks.model import TASK_HEADER
-from outbox_tasks.operating.archive import files, replay_statements
-from outbox_tasks.operating.archive.files import COLUMNS, EPOCH, MICROSECOND, SUFFIXES, Row
+from outbox_tasks.operating.archive import files
+from outbox_tasks.operating.archive.files import COLUMNS, EPOCH, MICROSECOND, PAYLOAD, SUFFIXES, Row
 from outbox_tasks.operating.archive.replay_sources import Counted, Place, Source, Span, in_lots
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.redaction import without_secrets
@@ -23,6 +22,7 @@ from outbox_tasks.relay.claim_check import SHOWN, without_login
 from outbox_tasks.text import is_text
 
 TEXTS = [name for name, kind in COLUMNS.items() if kind == "text"]
+NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
 NEEDED = ("id", "seq", "destination", "event_type", "state", "payload", "headers", "created_at", "finished_at")
 
 
@@ -95,21 +95,13 @@ class Kept(Source):
 
     def __init__(self) -> None:
         self._kept = sqlite3.connect("")  # a file that has no name, and goes with the connection
-        self._kept.execute(
-            "CREATE TABLE kept (part TEXT, seq INTEGER, id TEXT, destination TEXT, event_type TEXT, state TEXT,"
-            " task INTEGER, size INTEGER, row BLOB, PRIMARY KEY (part, seq, id)) WITHOUT ROWID"
-        )
+        self._kept.execute(f"CREATE TABLE kept (part, {NAMES}, task, size, PRIMARY KEY (part, seq, id)) WITHOUT ROWID")
 
     def keep(self, part: str, rows: Iterable[tuple[Row, bool]]) -> None:
         """Keep the rows of a part. With each row: whether it is a stored task."""
-        place = {name: list(COLUMNS).index(name) for name in ("seq", "id", *replay_statements.KIND, "payload")}
-        seq, id, *kind, payload = place.values()
         self._kept.executemany(
-            "INSERT OR IGNORE INTO kept VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                (part, row[seq], row[id], *(row[n] for n in kind), task, len(row[payload]), pickle.dumps(tuple(row)))
-                for row, task in rows
-            ),
+            f"INSERT OR IGNORE INTO kept VALUES ({', '.join('?' * (len(COLUMNS) + 3))})",
+            ((part, *row, task, len(row[PAYLOAD])) for row, task in rows),
         )
 
     def kinds(self, after: Place) -> Iterator[Any]:
@@ -122,11 +114,12 @@ class Kept(Source):
 
     def lots(self, after: Place, size: int) -> Iterator[tuple[Place, Sequence[Row]]]:
         found = self._kept.execute(
-            "SELECT part, seq, id, row, size FROM kept WHERE (part, seq, id) > (?, ?, ?) ORDER BY part, seq, id", after
+            f"SELECT part, seq, id, {NAMES}, size FROM kept WHERE (part, seq, id) > (?, ?, ?) ORDER BY part, seq, id",
+            after,
         )
         for lot in in_lots(found, size):
-            part, seq, id, _, _ = lot[-1]
-            yield Place(part, seq, id), [pickle.loads(row) for _, _, _, row, _ in lot]
+            part, seq, id, *_ = lot[-1]
+            yield Place(part, seq, id), [row for _, _, _, *row, _ in lot]
 
 
 def is_wanted(row: dict[str, Any], wanted: Filter, span: Span) -> bool:

@@ -106,7 +106,7 @@ class Lookup:
     def find(self, wanted: Filter, size: int) -> Found:
         """The newest `size` of the wanted messages; if only dead letters are wanted, the last to die."""
         found = Found()
-        parameters = {**wanted.parameters, "size": size, "group": wanted.group, **_bounds(wanted.older_than)}
+        parameters = {**wanted.parameters, "size": size, "group": wanted.group, **bounds(wanted.older_than)}
         # An index has these together and in order: the first rows are the wanted ones.
         ready = self._only_dead(wanted) and wanted.facts.keys() <= {"states", "destination", "group"}
         look = size if ready else LOOK if wanted.facts else UNSORTED
@@ -217,7 +217,7 @@ def latest(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return max(rows, key=lambda row: (row["finished_at"] is None, row["finished_at"]))
 
 
-def _bounds(older_than: float | None) -> dict[str, UUID]:
+def bounds(older_than: float | None) -> dict[str, UUID]:
     """Two bounds for ids with a time in them: the last id that is old enough, and the last id that any host may have
     made by now."""
     now = time.time() + SKEW

@@ -67,7 +67,7 @@ def newest(t: Tables) -> Select[Any]:
     latest, own_ids = _by_time(m, columns(m))
     latest_rows = latest.cte("latest")
     before = m.c.id < select(latest_rows.c.id).order_by(latest_rows.c.id).limit(1).scalar_subquery()
-    oldest = select(*columns(m), _lane("oldest")).where(before).order_by(m.c.id).limit(_look())
+    oldest = select(*columns(m), in_lane("oldest")).where(before).order_by(m.c.id).limit(_look())
     return _found([select(latest_rows), own_ids, oldest], "created_at")
 
 
@@ -82,7 +82,7 @@ def waiting(t: Tables) -> Select[Any]:
     m = t.messages
     kind = (pending(m), m.c.key.is_(None))
     lanes = (select(as_priority(n)) for n in PRIORITIES.values())
-    lane, place = union_all(*lanes).subquery("lane"), _places(m, kind)
+    lane, place = union_all(*lanes).subquery("lane"), places(m, kind)
     own = (*kind, m.c.destination == place.c.name, m.c.priority == lane.c.priority)
     parts = []
     for name, when, order in (
@@ -99,7 +99,7 @@ def waiting(t: Tables) -> Select[Any]:
 def of_key(t: Tables) -> Select[Any]:
     """Messages of one key that are not yet sent, to any destination, the latest first."""
     m = t.messages
-    place = _places(m, (m.c.key.is_not(None),))
+    place = places(m, (m.c.key.is_not(None),))
     own = (m.c.destination == place.c.name, m.c.key == bindparam("key", type_=Text))
     return _found([_of_each(m, place, own, (m.c.key.desc(), m.c.seq.desc()))], "created_at")
 
@@ -107,7 +107,7 @@ def of_key(t: Tables) -> Select[Any]:
 def dead_of_destinations(t: Tables) -> Select[Any]:
     """Dead letters of each destination, the last to die first."""
     m = t.messages
-    place = _places(m, (is_dead(m),))
+    place = places(m, (is_dead(m),))
     own = (is_dead(m), m.c.destination == place.c.name)
     return _found([_of_each(m, place, own, (m.c.dead_at.desc(),))], "dead_at")
 
@@ -116,7 +116,7 @@ def dead_of_group(t: Tables) -> Select[Any]:
     """Dead letters of one error group, the last to die first. Parameters: as above, and group."""
     m = t.messages
     own = (is_dead(m), error_group(m) == bindparam("group", type_=Text))
-    some = select(*columns(m), _lane("group")).where(*own).order_by(m.c.dead_at.desc()).limit(_look())
+    some = select(*columns(m), in_lane("group")).where(*own).order_by(m.c.dead_at.desc()).limit(_look())
     return _found([some], "dead_at")
 
 
@@ -211,7 +211,7 @@ def _look() -> ColumnElement[Any]:
     return bindparam("look", type_=Integer)
 
 
-def _lane(name: str) -> ColumnElement[str]:
+def in_lane(name: str) -> ColumnElement[str]:
     """Names a part of the rows. A part with `look` rows was cut: there may be more."""
     return literal_column(f"'{name}'", Text).label("lane")
 
@@ -219,10 +219,10 @@ def _lane(name: str) -> ColumnElement[str]:
 def _by_time(table: Table, shown: list[ColumnElement[Any]]) -> list[Select[Any]]:
     id, high, top = table.c.id, bindparam("high", type_=Uuid), bindparam("top", type_=Uuid)
     lanes = (("newest", id <= high), ("own ids", id > top))
-    return [select(*shown, _lane(n)).where(part).order_by(id.desc()).limit(_look()) for n, part in lanes]
+    return [select(*shown, in_lane(n)).where(part).order_by(id.desc()).limit(_look()) for n, part in lanes]
 
 
-def _places(m: Table, kind: Iterable[ColumnElement[bool]]) -> FromClause:
+def places(m: Table, kind: Iterable[ColumnElement[bool]]) -> FromClause:
     """The destinations that have such messages; or only the wanted one."""
     walk = hops.values(m.c.destination, kind, "walk")
     name = bindparam("destination", type_=Text)

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.operating.doctor import Examination, examine
@@ -17,20 +17,23 @@ from outbox_tasks.web import overview
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
 
+if TYPE_CHECKING:
+    from celery import Celery
+
 log = logging.getLogger(__name__)
 
 KEPT, SOON = 30.0, 5.0
 """Seconds for which the doctor's findings count; and before which it does not look again, even if somebody asks."""
 
-PATIENCE = 3.0
+PATIENCE = 0.2
 """Seconds for which a request waits for the findings. If they take longer, the page shows them by itself."""
 
 
 class Doctor:
     """Looks for what is wrong in a thread of its own: that may take seconds. It looks once at a time."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, app: Celery | None) -> None:
+        self._settings, self._app = settings, app
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ended = -math.inf
@@ -57,7 +60,7 @@ class Doctor:
 
     def _examine(self) -> None:
         try:
-            self.found, self.failed = examine(self._settings), None
+            self.found, self.failed = examine(self._settings, self._app), None
         except Exception as error:
             log.exception("the doctor failed")
             self.failed = f"The doctor failed: {type(error).__name__}. The page's log says why."
@@ -66,7 +69,7 @@ class Doctor:
 
 def doctor(visit: Visit) -> Response:
     """The findings. The refresh of the page shows what was found; it does not make the doctor look."""
-    found = visit.look("doctor", lambda: Doctor(visit.settings), seconds=math.inf)
+    found = visit.look("doctor", lambda: Doctor(visit.settings, visit.app), seconds=math.inf)
     if "hx-request" not in visit.request.headers:
         found.look(again=visit.ask("again") is not None)
     return visit.show("doctor.html", doctor=found, alerts=_alerts(visit))

@@ -1,0 +1,71 @@
+"""`outbox-tasks web`: the page, without an application around it."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+
+import click
+
+from outbox_tasks.cli.shared.output import say
+from outbox_tasks.cli.shared.store import installed
+from outbox_tasks.errors import WebNotInstalled, WebPortTaken
+from outbox_tasks.settings import Settings
+from outbox_tasks.web import Page
+
+THREADS = 12
+"""More than may read the database at once: the others tell people that the page is busy."""
+
+
+BEYOND = """\
+Warning: it listens beyond this machine, and over plain HTTP others can read the passwords. Put a proxy in front that
+speaks HTTPS."""
+
+
+@click.command()
+@click.option("--host", help="The address to listen on. Default: `web_host`.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Default: `web_port`. 0: any free port.")
+@click.option("--read-only", is_flag=True, help="Nobody can change anything, whatever `web_read_only` says.")
+def web(host: str | None, port: int | None, read_only: bool) -> None:
+    """Show the page in a browser, until Ctrl-C.
+
+    People sign in with a name and a password of the setting `web_users`. Without it, the page does not start.
+    """
+    _, settings = installed() or (None, Settings())
+    page = Page(settings, read_only=read_only or settings.web_read_only)
+    try:
+        from waitress.server import create_server
+    except ImportError as error:
+        raise WebNotInstalled(missing=error) from None
+    with _listening(host or settings.web_host, settings.web_port if port is None else port) as listener:
+        server = create_server(
+            page.wsgi,
+            sockets=[listener],
+            threads=THREADS,
+            ident=None,
+            max_request_body_size=page.longest_form("/edit"),
+            clear_untrusted_proxy_headers=False,  # from X-Forwarded-Proto follows only that the cookie is for HTTPS
+        )
+        say(f"The page is at {_url(listener)}")
+        if not ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback:
+            say(BEYOND, err=True)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            server.run()
+        finally:
+            server.close()
+            page.close()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise WebPortTaken(host=host, port=port, reason=str(error.strerror or error).partition(" (while")[0]) from None
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

@@ -1,0 +1,175 @@
+"""Values that mean something to SQL, to drivers and to templates: they come out as they went in, and nothing else
+happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+from outbox_tasks import Inbox, Message, Outbox
+from outbox_tasks.cli import outbox as commands
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.migrations import grants, upgrade
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
+from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
+
+HOSTILE = (
+    "'; DROP TABLE outbox_messages; --", '"; DROP TABLE outbox_all; --', "\\'; SELECT pg_sleep(9); --",
+    "%s %(id)s %% {id} ${id}", ":name ::text $1 ?", "a\\", "{a,b}", "/* */ -- \n;", "$$ $outbox$ '||'",
+    "x' OR 'x' = 'x",    "1e309", "null", "\u2028\u02bc\uff07",
+)  # fmt: skip
+EVERYTHING = " ".join(HOSTILE)
+
+
+@pytest.fixture
+def hostile_settings(settings: MakeSettings, rows: Rows, stream: Stream) -> Settings:
+    """With a destination of each hostile name."""
+    return settings(destinations={"orders": {"url": stream.url}, EVERYTHING: {"url": stream.url}}, nudge=False)
+
+
+@pytest.fixture
+def outbox(hostile_settings: Settings) -> Outbox:
+    return Outbox(hostile_settings)
+
+
+def fields(value: str) -> dict[str, Any]:
+    return {"key": value, "headers": {value: value}, "aggregate_type": value, "aggregate_id": value}
+
+
+def stored(rows: Rows, ids: list[UUID], values: tuple[str, ...] = HOSTILE) -> None:
+    """That the rows say what was published."""
+    found = {row.id: row for row in rows.hot()}
+    for id, value in zip(ids, values, strict=True):
+        row = found[id]
+        assert {row.event_type, row.key, row.aggregate_type, row.aggregate_id} == {value}
+        assert (json.loads(row.payload), row.headers) == ({value: value}, {value: value})
+
+
+class TestWhatIsPublished:
+    def test_in_a_connection(self, outbox: Outbox, rows: Rows, connection: Connection) -> None:
+        with connection.begin():
+            ids = [outbox.publish(connection, v, {v: v}, to=EVERYTHING, id=uuid4(), **fields(v)) for v in HOSTILE]
+        with connection.begin():
+            many = [Message(v, {v: v}, to=EVERYTHING, **fields(v)) for v in HOSTILE]
+            more = outbox.publish_many(connection, many)
+        stored(rows, ids)
+        stored(rows, more)
+
+    def test_through_asyncpg(self, outbox: Outbox, rows: Rows, engine: Engine) -> None:
+        async def write() -> list[UUID]:
+            made = create_async_engine(engine.url.set(drivername="postgresql+asyncpg"))
+            async with AsyncSession(made) as session, session.begin():
+                ids = [outbox.publish(session, v, {v: v}, to="orders", **fields(v)) for v in HOSTILE]
+            await made.dispose()
+            return ids
+
+        stored(rows, asyncio.run(write()))
+
+    def test_by_sql(self, rows: Rows, connection: Connection, schema: str) -> None:
+        publish = text(
+            f"SELECT {schema}.outbox_publish(:v, CAST(:payload AS text), key => :v, destination => :v, "
+            "headers => CAST(:headers AS jsonb), aggregate_type => :v, aggregate_id => :v, id => :id)"
+        )
+        with connection.begin():
+            ids = [
+                connection.scalar(publish, {"v": v, "payload": said, "headers": said, "id": id})
+                for v in HOSTILE
+                if (said := json.dumps({v: v})) and (id := uuid4())
+            ]
+        stored(rows, ids)
+
+    def test_is_sent_as_it_is(self, outbox: Outbox, rows: Rows, connection: Connection, stream: Stream) -> None:
+        with connection.begin():
+            for value in HOSTILE:
+                outbox.publish(connection, value, {value: value}, to=EVERYTHING, **fields(value))
+        with closing(Store.connect(outbox.settings)) as store, closing(Publishers(outbox.settings)) as publishers:
+            drain(store, publishers)
+        assert {entry["ce_type"].decode() for entry in stream.entries()} == set(HOSTILE)
+        assert {entry["ce_partitionkey"].decode() for entry in stream.entries()} == set(HOSTILE)
+        assert rows.hot() == []
+
+
+class TestAnInbox:
+    def test_keeps_names_apart(self, rows: Rows, connection: Connection, schema: str) -> None:
+        for value in HOSTILE:
+            with connection.begin():
+                inbox = Inbox(value, schema=schema)
+                assert [inbox.first(connection, v) for v in HOSTILE] == [True] * len(HOSTILE)
+                assert not inbox.first(connection, value)
+
+
+class TestCommands:
+    @pytest.fixture
+    def run(self, hostile_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+        monkeypatch.setenv("OUTBOX_DATABASE_URL", str(hostile_settings.database_url))
+        monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(hostile_settings.database_schema))
+        monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({n: {"url": "a://b"} for n in (EVERYTHING, "orders")}))
+
+        def command(*arguments: str) -> Result:
+            return CliRunner().invoke(commands, arguments, prog_name="outbox-tasks")
+
+        return command
+
+    def test_find_exactly_what_they_are_asked_for(self, run: Any, rows: Rows) -> None:
+        for value in HOSTILE:
+            columns = {"destination": EVERYTHING, "event_type": value, "key": value, "last_error_code": value}
+            rows.insert(1, **columns, status="dead", attempts=1, dead_at=seconds_from_now(-60))
+        for value, option in zip(HOSTILE, ("--key", "--type", "--error") * len(HOSTILE), strict=False):
+            done = run("list", option, value, "--destination", EVERYTHING, "--json")
+            [found] = [json.loads(line)["messages"] for line in done.output.splitlines()]
+            assert [one["event_type"] for one in found] == [value], (option, done.output)
+
+    def test_act_on_exactly_that(self, run: Any, rows: Rows) -> None:
+        some, dead = HOSTILE[:4], {"status": "dead", "attempts": 1, "dead_at": seconds_from_now(-60)}
+        ids = [rows.insert(1, event_type=value, key=value, destination=EVERYTHING, **dead)[0] for value in some]
+        for command in [
+            ("redrive", "--key", some[0], "--yes", "--who", some[0]),
+            ("redrive", "--type", some[1], "--yes", "--who", some[1], "--why", some[1]),
+            ("discard", ids[2], "--yes", "--who", some[2], "--why", some[2]),
+            ("pause", EVERYTHING, "--who", EVERYTHING, "--why", EVERYTHING),
+            ("resume", EVERYTHING, "--who", EVERYTHING, "--why", EVERYTHING),
+        ]:
+            assert run(*command).exit_code == 0, command
+        assert [(row.event_type, row.status) for row in rows.hot()] == [
+            (some[0], "pending"), (some[1], "pending"), (some[3], "dead"),
+        ]  # fmt: skip
+        assert [row.event_type for row in rows.archived()] == [some[2]]
+        [entries] = json.loads(run("audit", "--json").output).values()
+        assert {entry["who"] for entry in entries} == {*some[:3], EVERYTHING}
+
+
+@pytest.mark.parametrize("name", ['a"; DROP SCHEMA public; --', "a b", "{x} é", "a-b.c"])
+def test_a_schema_of_an_odd_name_is_a_schema_of_this_name(engine: Engine, name: str) -> None:
+    with engine.connect() as connection, connection.begin() as transaction:
+        upgrade(connection, name)
+        assert connection.scalar(text("SELECT to_regnamespace(quote_ident(:name)) IS NOT NULL"), {"name": name})
+        for statement in grants(connection, "reader", name, name):
+            assert name.replace('"', '""') in statement
+        inbox = Inbox("billing", schema=name)
+        assert [inbox.first(connection, "1") for _ in range(2)] == [True, False]
+        transaction.rollback()
+
+
+@pytest.mark.parametrize("name", ["x' || pg_sleep(9)::text || '", "%s", "a:schema", "a$$; SELECT 1; $$", "a\\", "a\n"])
+def test_a_schema_whose_name_could_leave_its_quotes_is_refused(engine: Engine, name: str) -> None:
+    with engine.connect() as connection, connection.begin() as transaction:
+        with pytest.raises(ConfigurationError, match="control character in its name"):
+            upgrade(connection, name)
+        transaction.rollback()
+
+
+def test_the_relay_takes_plain_names_of_schemas_only(settings: MakeSettings) -> None:
+    with pytest.raises(ConfigurationError, match="database_schema"):
+        settings(database_schema='a"; DROP SCHEMA public; --')

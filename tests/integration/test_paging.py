@@ -1,0 +1,241 @@
+"""Lists page by page: each message once, in order, in both directions, and by index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from random import Random
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, insert, literal_column, select
+
+from outbox_tasks.operating.messages import paging
+from outbox_tasks.operating.messages.find import ARCHIVED, Filter, Lookup, bounds
+from outbox_tasks.operating.messages.paging import Cursor, Page, read_page
+from outbox_tasks.relay.store import Store
+from tests.conftest import Rows
+
+NOW = datetime.now(UTC)
+TOP = bounds(None)["top"]
+
+each_example = hypothesis_settings(
+    max_examples=25,
+    phases=[Phase.generate],  # there is nothing to shrink in a seed
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+CHOICES: dict[str, list[Any]] = {
+    "id": ["time", "time", "again", "random", "number"],
+    "destination": ["orders", "mails"],
+    "event_type": ["order.made", "order.paid", "mail"],
+    "key": [None, None, "k", "l"],
+    "state": ["pending", "scheduled", "leased", "retrying", "dead", "dead", "sent", "sent", "sent", "discarded"],
+    "last_error_code": [None, "busy"],
+    "age": [60, 60, 3600, 90_000],
+    "dead": [5, 5, 50],
+}
+# From a seed: what hypothesis itself chooses is too often all alike.
+records = st.builds(
+    lambda seed, size: [{name: seed.choice(some) for name, some in CHOICES.items()} for _ in range(size)],
+    st.builds(Random, st.integers(0, 1 << 32)),
+    st.sampled_from([0, 5, 20]),
+)
+filters = st.builds(
+    Filter,
+    states=st.sampled_from([(), (), ("dead",), ("sent",), ("pending", "leased"), ("dead", "discarded"), ARCHIVED]),
+    destination=st.sampled_from([None, None, "orders"]),
+    event_type=st.sampled_from([None, None, "order.*"]),
+    key=st.sampled_from([None, None, None, "k"]),
+    code=st.sampled_from([None, None, None, "busy"]),
+    older_than=st.sampled_from([None, None, 1800.0]),
+    newer_than=st.sampled_from([None, None, 7200.0]),
+)
+
+
+@pytest.fixture
+def fill(rows: Rows) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+    """Replaces all rows of the tables. Returns them, as a reference."""
+
+    def fill(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        made: list[dict[str, Any]] = []
+        for n, one in enumerate(records):
+            made.append(_row(n, one, made))
+        tables = rows.tables
+        with rows.engine.begin() as connection:
+            for table, archived in ((tables.messages, False), (tables.archive, True)):
+                connection.execute(delete(table))
+                own = [row for row in made if (row["state"] in ARCHIVED) == archived]
+                names = {*table.c.keys()} if archived else {*table.c.keys()} - {"seq"}
+                for row in own:
+                    values = {name: value for name, value in row.items() if name in names}
+                    row["seq"] = connection.scalar(insert(table).values(values).returning(table.c.seq))
+        return made
+
+    return fill
+
+
+def _row(n: int, of: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row as the tables have it, with its state."""
+    created, state = NOW - timedelta(seconds=of["age"]), of["state"]
+    with_time = UUID(int=(int(created.timestamp() * 1000) << 80 | 7 << 76 | 2 << 62) + n)
+    id = {"number": UUID(int=n), "random": UUID(int=0xF << 124 | uuid4().int)}.get(of["id"], with_time)
+    if of["id"] == "again":  # an earlier one's: a replay writes it again
+        again = [row["id"] for row in before if state in ARCHIVED and row["state"] in ARCHIVED]
+        id = (again or [id])[-1]
+    finished = NOW - timedelta(days=1, seconds=-n)
+    row = {**of, "id": id, "seq": n + 1, "payload": b"{}", "created_at": created, "finished_at": finished}
+    waits = {"locked_until": NOW + timedelta(hours=1)}
+    row |= {
+        "scheduled": waits,
+        "leased": {**waits, "lease": uuid4()},
+        "retrying": {**waits, "attempts": 1},
+        "dead": {"status": "dead", "dead_at": NOW - timedelta(seconds=of["dead"])},
+    }.get(state, {"locked_until": created})
+    return {"content_type": "text/plain", "headers": {}, "attempts": 0, **row}
+
+
+def expected(made: list[dict[str, Any]], wanted: Filter) -> list[UUID]:
+    """The ids in their order, in plain Python."""
+
+    def fits(row: dict[str, Any]) -> bool:
+        age = (NOW - row["created_at"]).total_seconds()
+        return (
+            (not wanted.states or row["state"] in wanted.states)
+            and wanted.destination in (None, row["destination"])
+            and (wanted.event_type is None or fnmatchcase(row["event_type"], wanted.event_type))
+            and wanted.key in (None, row["key"])
+            and wanted.code in (None, row["last_error_code"])
+            and (wanted.older_than is None or age >= wanted.older_than)
+            and (wanted.newer_than is None or age <= wanted.newer_than)
+        )
+
+    def by_id(some: list[dict[str, Any]]) -> list[UUID]:
+        return sorted({row["id"] for row in some}, key=lambda id: (id <= TOP, id), reverse=True)
+
+    fitting = [row for row in made if fits(row)]
+    if wanted.key is None and wanted.states == ("dead",):
+        return [row["id"] for row in sorted(fitting, key=lambda row: (row["dead_at"], row["id"]), reverse=True)]
+    if wanted.key is None:
+        return by_id(fitting)
+    waiting = [row for row in fitting if row["state"] not in ARCHIVED]
+    archived = [row for row in fitting if row["state"] in ARCHIVED]
+    return [row["id"] for row in sorted(waiting, key=lambda row: -row["seq"])] + by_id(archived)
+
+
+def walk(store: Store, wanted: Filter, size: int, at: Cursor | None = None) -> Iterator[Page]:
+    """All pages, one after the other, to the side of the cursor."""
+    newer = at is not None and at.newer
+    for _ in range(500):
+        page = read_page(store, wanted, size, at)
+        yield page
+        found = page.newer if newer else page.older
+        if found is None:
+            return
+        at = Cursor.parse(str(found))
+        assert at == found
+    pytest.fail("the walk has no end")
+
+
+def ids(pages: list[Page]) -> list[UUID]:
+    return [message["id"] for page in pages for message in page.messages]
+
+
+@pytest.mark.parametrize("look", [3, 1000])
+@each_example
+@given(records=records, wanted=filters, size=st.integers(1, 4))
+def test_a_walk_finds_each_message_once_in_both_directions(
+    store: Store, fill: Any, look: int, records: list[dict[str, Any]], wanted: Filter, size: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("LOOK", "FIRST_LOOK"):
+            patched.setattr(paging, name, look)
+        right = expected(fill(records), wanted)
+        pages = list(walk(store, wanted, size))
+        assert ids(pages) == right
+        assert all(len(page.messages) == size for page in pages[:-1] if page.complete)
+        assert pages[0].newer is None
+        if (back := pages[-1].newer) is not None:
+            last = len(pages[-1].messages)
+            backwards = list(walk(store, wanted, size, back))
+            assert ids(backwards[::-1]) == right[: len(right) - last]
+            assert backwards[-1].newer is None
+            # And from there to the end again.
+            assert backwards[-1].older is not None
+            top = len(backwards[-1].messages)
+            assert ids(list(walk(store, wanted, size, backwards[-1].older))) == right[top:]
+
+
+@each_example
+@given(
+    records=records.filter(bool),
+    sent=st.lists(st.integers(0, 9), min_size=10, max_size=10),
+    size=st.integers(1, 3),
+)
+def test_messages_that_are_sent_or_written_meanwhile_move_nothing(
+    store: Store, rows: Rows, fill: Any, records: list[dict[str, Any]], sent: list[int], size: int
+) -> None:
+    made = fill([{**one, "id": one["id"].replace("again", "time")} for one in records])
+    m, a = rows.tables.messages, rows.tables.archive
+    shared = [c.name for c in a.c if c.name in m.c]
+    seen: list[UUID] = []
+    for page in walk(store, Filter(), size):
+        seen += ids([page])
+        with rows.engine.begin() as connection:
+            id = made[sent.pop() % len(made)]["id"]
+            copied = select(*(m.c[name] for name in shared), literal_column("'sent'")).where(m.c.id == id)
+            connection.execute(insert(a).from_select([*shared, "state"], copied))
+            connection.execute(delete(m).where(m.c.id == id))
+        rows.insert(1)
+        sent = sent or [0]
+    assert seen == expected(made, Filter())
+
+
+def test_the_dead_of_a_group_have_pages(store: Store, rows: Rows) -> None:
+    died = {"status": "dead", "last_error_code": "http_400", "last_error": "no such order"}
+    ours = [rows.insert(dead_at=NOW - timedelta(minutes=n // 3), **died)[0] for n in range(7)]
+    rows.insert(3, dead_at=NOW, **{**died, "last_error_code": "http_401"})
+    group = next(group["group"] for group in Lookup(store).groups()[0] if group["count"] == 7)
+    found = ids(list(walk(store, Filter(states=("dead",), group=group), 2)))
+    assert len(found) == 7
+    assert {str(id) for id in found} == set(ours)
+    assert [str(id) for id in found[-1:]] == ours[-1:]
+
+
+def test_says_how_far_it_looked_and_goes_on_from_there(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LOOK", "FIRST_LOOK"):
+        monkeypatch.setattr(paging, name, 20)
+    [wanted] = rows.insert(event_type="wanted")
+    rows.insert(50)
+    page = read_page(store, Filter(event_type="wanted"), 10)
+    assert (page.messages, page.complete, page.looked) == ([], False, 20)
+    assert page.reached is not None
+    found = list(walk(store, Filter(event_type="wanted"), 10))
+    assert len(found) == 3
+    assert [str(id) for id in ids(found)] == [wanted]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "older", "~~~", "older~0~id~zz", "older~9~id~0", "older~0~id~0~no", "older~0~key~0~1", "older~0~key~0~x~y",
+        f"older~0~key~0~{1 << 63}~{uuid4()}", f"older~0~death~0~yesterday~{uuid4()}", "up~0~id~0", "older~0~hat~0",
+        f"older~0~id~{'f' * 13}", f"older~-1~id~0~{uuid4()}", "older~0~id~0~\0", "older~٣~id~0",
+    ],
+)  # fmt: skip
+def test_a_text_that_is_no_cursor_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 # whatever it says, the page says it in its own words
+        Cursor.parse(text)
+
+
+@pytest.mark.parametrize("text", ["older~0~death~0", "older~2~id~0", f"older~0~key~0~1~{uuid4()}"])
+def test_a_cursor_of_other_filters_is_refused(store: Store, text: str) -> None:
+    with pytest.raises(ValueError, match="other filters"):
+        read_page(store, Filter(), 10, Cursor.parse(text))

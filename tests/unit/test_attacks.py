@@ -1,0 +1,178 @@
+"""What an attacker would look for in the code, and what whoever can write to the queues may try."""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from kombu.message import Message
+
+import outbox_tasks
+from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, WAIT
+from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.settings.destination import LARGEST_BUNDLE
+from outbox_tasks.worker.message_checks import checked
+
+PACKAGE = Path(outbox_tasks.__file__).parent
+SOURCES = {
+    path.relative_to(root.parent).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for root in (PACKAGE, PACKAGE.parent / "workers")
+    for path in root.rglob("*.py")
+}
+
+TAKES_SQL = {"literal_column", "text", "DDL", "exec_driver_sql", "execute", "executemany", "script", "scalar", "op"}
+"""Functions whose first argument is SQL, or may be."""
+
+BUILT = {
+    "outbox_tasks/database/activity.py": {"f\"'{outcome}'\""},
+    "outbox_tasks/database/claim.py": {"f'{m.name}.ctid'"},
+    "outbox_tasks/database/lost_tasks.py": {"f\"'{{{path}}}'\"", "f\"'{TASK_HEADER}'\""},
+    "outbox_tasks/database/pieces.py": {"f'{number}::smallint'"},
+    "outbox_tasks/database/runs.py": {"f\"'{TASK_HEADER}'\""},
+    "outbox_tasks/database/states.py": {"f\"'{name}'\"", "f\"'{PENDING}'\""},
+    "outbox_tasks/database/write.py": {"f\"'{name}'\""},
+    "outbox_tasks/operating/archive/replay_files.py": {
+        "f'CREATE TABLE kept (part, {NAMES}, task, size, PRIMARY KEY (part, seq, id)) WITHOUT ROWID'",
+        "f\"INSERT OR IGNORE INTO kept VALUES ({', '.join('?' * (len(COLUMNS) + 3))})\"",
+        "f'SELECT part, seq, id, {NAMES}, size FROM kept WHERE (part, seq, id) > (?, ?, ?) ORDER BY part, seq, id'",
+    },
+    "outbox_tasks/operating/archive/replay_statements.py": {"f\"'{TASK_HEADER}'\""},
+    "outbox_tasks/operating/archive/statements.py": {"f\"'{text}'\""},
+    "outbox_tasks/operating/audit.py": {"f\"'{action}'\""},
+    "outbox_tasks/operating/messages/find_statements.py": {"f\"'{name}'\""},
+}
+"""SQL that is put together. Each part is a constant of ours: a column, a number, or the name of a state, outcome, lane
+or action. What others say is always a bound parameter."""
+
+
+def _built(tree: ast.AST) -> Iterator[str]:
+    """The SQL that a module puts together from parts."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            sql = node.args[0]
+            formats = isinstance(sql, ast.Call) and getattr(sql.func, "attr", "") in ("format", "format_map", "join")
+            if name in TAKES_SQL and (isinstance(sql, ast.JoinedStr | ast.BinOp) or formats):
+                yield ast.unparse(sql)
+
+
+def test_no_statement_is_put_together_from_what_others_say() -> None:
+    found = {name: set(_built(tree)) for name, tree in SOURCES.items() if "/migrations/" not in name}
+    assert {name: built for name, built in found.items() if built} == BUILT
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    modules = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "yaml"}
+    calls = {"eval", "exec", "__import__"}
+    found = set()
+    for name, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            imported += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in calls
+            if called or {one.partition(".")[0] for one in imported} & modules:
+                found.add(f"{name}:{getattr(node, 'lineno', 0)}")
+    assert found == set()
+
+
+class Evil:
+    """Runs code as it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._path,)
+
+
+ID, LEASE = str(uuid4()), str(uuid4())
+ROW = [ID, 0, "order.created"]
+SINGLE = ["order.created", "orders", 0, LEASE]
+HUGE = "x" * 1_000_000
+
+
+def arrival(task: str, arguments: Any, keywords: Any = None, **headers: Any) -> Message:
+    """A message as it comes from the queue of an app that accepts anything."""
+    body = json.dumps([arguments, keywords or {}, {}])
+    return Message(
+        body, accept=None, content_type="application/json", content_encoding="utf-8",
+        headers={"id": ID, "task": task, **headers}, delivery_info={"routing_key": PUBLISH_QUEUE},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def run() -> list[Message]:
+    """The messages that reached Celery."""
+    return []
+
+
+def take(message: Message, run: list[Message]) -> None:
+    """Have it taken as a worker takes it."""
+    message.channel = SimpleNamespace(basic_reject=lambda *_, **__: None)
+    consumer = SimpleNamespace(app=SimpleNamespace(tasks={}), connection_errors=())
+    checked(consumer, run.append)(message)
+
+
+FORGED: dict[str, Message] = {
+    "more rows than a bundle has": arrival(BUNDLE_TASK, ["orders", LEASE, [ROW] * (LARGEST_BUNDLE + 1)]),
+    "no rows": arrival(BUNDLE_TASK, ["orders", LEASE, []]),
+    "a row of another kind": arrival(BUNDLE_TASK, ["orders", LEASE, [{"id": ID}]]),
+    "an id with SQL in it": arrival(BUNDLE_TASK, ["orders", LEASE, [[f"{ID}' OR true --", 0, "a"]]]),
+    "an id with a newline at its end": arrival(BUNDLE_TASK, ["orders", LEASE, [[f"{ID}\n", 0, "a"]]]),
+    "an attempt that is true": arrival(PUBLISH_TASK, ["a", "orders", True, LEASE]),
+    "an attempt below zero": arrival(PUBLISH_TASK, ["a", "orders", -1, LEASE]),
+    "an attempt with a fraction": arrival(PUBLISH_TASK, ["a", "orders", 0.5, LEASE]),
+    "a lease with SQL in it": arrival(PUBLISH_TASK, ["a", "orders", 0, "' OR true --"]),
+    "a lease of a million characters": arrival(PUBLISH_TASK, ["a", "orders", 0, HUGE]),
+    "no lease": arrival(PUBLISH_TASK, ["a", "orders", 0, None]),
+    "a destination that is a list": arrival(PUBLISH_TASK, ["a", ["orders"], 0, LEASE]),
+    "half of a character": arrival(PUBLISH_TASK, ["a", "\ud800", 0, LEASE]),
+    "an event type that is a table": arrival(PUBLISH_TASK, [{"a": 1}, "orders", 0, LEASE]),
+    "an unknown keyword": arrival(PUBLISH_TASK, SINGLE, {"__class__": "x"}),
+    "a wait beyond all time": arrival(PUBLISH_TASK, SINGLE, **{WAIT: 1e300}),
+    "a wait that is no number": arrival(PUBLISH_TASK, SINGLE, **{WAIT: float("nan")}),
+    "a claim with arguments": arrival(CLAIM_TASK, [1000]),
+    "maintenance with keywords": arrival(MAINTAIN_TASK, [], {"older_than": 0}),
+    "an id of a million characters": arrival(PUBLISH_TASK, SINGLE, id=HUGE),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_task_is_refused_in_a_short_line(
+    name: str, run: list[Message], caplog: pytest.LogCaptureFixture
+) -> None:
+    take(FORGED[name], run)
+    assert run == []
+    [said] = caplog.messages
+    assert said.startswith("refused")
+    assert len(said) < 1000
+
+
+def test_tasks_as_the_relay_writes_them_are_taken(run: list[Message], caplog: pytest.LogCaptureFixture) -> None:
+    good = [
+        arrival(PUBLISH_TASK, SINGLE), arrival(BUNDLE_TASK, ["orders", LEASE, [ROW] * LARGEST_BUNDLE]),
+        arrival(CLAIM_TASK, []), arrival(MAINTAIN_TASK, []),
+    ]  # fmt: skip
+    for message in good:
+        take(message, run)
+    assert run == good
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("task", [PUBLISH_TASK, BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK])
+def test_a_pickled_task_of_ours_is_refused_and_not_run_also_where_the_app_accepts_pickle(
+    task: str, run: list[Message], tmp_path: Path
+) -> None:
+    body = pickle.dumps([Evil(tmp_path / "owned"), {}, {}])
+    sent = {"content_type": "application/x-python-serialize", "content_encoding": "binary"}
+    message = Message(body, accept={sent["content_type"]}, headers={"id": ID, "task": task}, delivery_info={}, **sent)
+    take(message, run)
+    assert run == []
+    assert not (tmp_path / "owned").exists()
