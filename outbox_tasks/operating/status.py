@@ -48,11 +48,11 @@ class Status:
         return sum(worker.facts.get("concurrency") or 0 for worker in self.seen.heartbeats.consumers(PUBLISH_QUEUE))
 
 
-def read(store: Store, queues: Queues) -> Status:
-    """Read all of it. Raises `DatabaseUnavailable` or `SchemaMissing`."""
+def read(store: Store, queues: Queues, bound: int = overview.BOUND) -> Status:
+    """Read all of it. What goes beyond the bound is estimated. Raises `DatabaseUnavailable` or `SchemaMissing`."""
     queued = queues.ask()
     problem = health.slow(store)
-    seen = overview.read(store)
+    seen = overview.read(store, bound)
     archived, estimated = overview.archived(store)
     problems = [*filter(None, [problem]), *health.judge(store.settings, seen)]
     return Status(problems, seen, queued(), archived, estimated)

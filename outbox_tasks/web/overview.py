@@ -20,6 +20,9 @@ from outbox_tasks.web.visit import Visit
 STATUS = "status"
 """The name of the look at the whole outbox."""
 
+BOUND = 1_000
+"""Messages of a destination and state are counted up to this. The command counts more, but not every two seconds."""
+
 WIDTH, SPANS = 600, 36
 """Seconds of a column of the small charts, and how many they have: six hours."""
 
@@ -43,7 +46,7 @@ class Trouble:
 
 def look_at(visit: Visit) -> Status:
     """The whole outbox."""
-    return visit.look(STATUS, lambda: status.read(visit.store, _queues(visit)))
+    return visit.look(STATUS, lambda: status.read(visit.store, _queues(visit), BOUND))
 
 
 def _queues(visit: Visit) -> Queues:

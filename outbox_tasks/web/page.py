@@ -227,7 +227,9 @@ class Page:
     def trouble(self, request: Request, error: Exception) -> Response:
         """A page that says what went wrong."""
         status, text = _said(error)
-        names = {"status": status, "text": text}
+        names: dict[str, Any] = {"status": status, "text": text}
+        if status < 500:  # to ask again changes nothing, and a browser might ask for the password again and again
+            names["again"] = None
         try:
             response = page("trouble.html", request, names, titles=routes.TITLES, status=status)
         except Exception:
