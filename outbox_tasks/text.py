@@ -61,6 +61,8 @@ def command_line(*words: str) -> str:
 
 def printable(text: str) -> str:
     """The text without characters that would move the cursor, colour the screen or turn the line round."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.operating import status
 from outbox_tasks.operating.courses import Course, courses, empty
@@ -15,7 +15,11 @@ from outbox_tasks.operating.overview import DestinationStatus
 from outbox_tasks.operating.status import Queues, Status, dead_letters_wait, keys_held_up, why_not_in_order
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts.table import AlertTable
+from outbox_tasks.web import charts
 from outbox_tasks.web.visit import Visit
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 STATUS = "status"
 """The name of the look at the whole outbox."""
@@ -54,9 +58,14 @@ def _queues(visit: Visit) -> Queues:
     return visit.look("queues", lambda: Queues(visit.settings, visit.app), seconds=math.inf)
 
 
-def sends(visit: Visit) -> Mapping[str, Course]:
-    """How the sends of the last hours went, by destination."""
-    return visit.look("sends", lambda: courses(visit.store, WIDTH, SPANS), seconds=SELDOM)
+def drawn(visit: Visit, names: Iterable[str]) -> Mapping[str, Markup]:
+    """The small charts of these destinations."""
+
+    def draw() -> dict[str, Markup]:
+        return {name: charts.small(name, course) for name, course in courses(visit.store, WIDTH, SPANS).items()}
+
+    found = visit.look("drawn", draw, seconds=SELDOM)
+    return {name: found.get(name) or charts.small(name, empty(WIDTH, SPANS)) for name in names}
 
 
 def sends_to(visit: Visit, name: str, width: int, spans: int) -> Course:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,9 +14,11 @@ from uuid import UUID
 
 import pytest
 from celery import Celery
+from click.testing import CliRunner
 from sqlalchemy import event, func
 
 from outbox_tasks import Outbox
+from outbox_tasks.cli import outbox
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.doctor import Examination
 from outbox_tasks.operating.messages.acts import Operator
@@ -348,7 +351,7 @@ class TestArchive:
         assert "Kept for 3 d" in text
         assert "bucket/outbox, as parquet" in text
         assert "outbox_archive_default for days without one of their own" in text
-        assert re.search(r"20\d\d-\d\d-\d\d outbox_archive_20\d{6} attached [\d.]+ \w+", text)
+        assert re.search(r"20\d\d-\d\d-\d\d outbox_archive_20\d{6} (kept|made ahead) [\d.]+ \w+", text)
         assert "ever: archive_retention is 0" in visit(archive_retention=0).text("/archive")
 
 
@@ -468,13 +471,28 @@ def test_of_an_installed_relay_the_application_s_broker_is_asked(
     settings: MakeSettings, store: Store, broker_url: str
 ) -> None:
     app = Celery("shop", broker=broker_url, set_as_current=False)
-    outbox = Outbox(settings(broker_url=None))
-    page = Page(outbox, who=lambda host: None)
+    shop = Outbox(settings(broker_url=None))
+    page = Page(shop, who=lambda host: None)
     try:
         assert "not asked" in Browser(page).text("/")
-        outbox.install(app)
+        shop.install(app)
         page.close()
         assert "outbox.claim 0" in Browser(page).text("/")
     finally:
         page.close()
         app.close()
+
+
+def test_each_command_that_a_page_shows_is_one_of_ours(visit: Visit, rows: Rows) -> None:
+    rows.insert(1)
+    browser = visit()
+    shown = {
+        unescape(line)
+        for path in ("/destinations/orders", "/archive", "/doctor", "/keys", "/audit")
+        for line in re.findall('data-copy="([^"]*)"', browser.read(path))
+    }
+    assert len(shown) >= 4
+    for line in shown:
+        program, *arguments = shlex.split(line)
+        assert program == "outbox-tasks"
+        assert CliRunner().invoke(outbox, [*arguments, "--help"]).exit_code == 0, line

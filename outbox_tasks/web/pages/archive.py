@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date
 from typing import Any
 
 from outbox_tasks.operating.archive import statements
@@ -42,7 +42,10 @@ def archive(visit: Visit) -> Response:
         bytes=sum(one.bytes for one in found),
         export=settings.archive_export and redacted(settings.archive_export),
         settings=settings,
-        commands=[command_line("export"), command_line("purge", "--archive", "--older-than", "30d", "--why", "…")],
+        commands=[
+            command_line("export", *(() if settings.archive_export else ("--to", "s3://bucket/outbox"))),
+            command_line("purge", "--older-than", "30d", "--why", "…"),
+        ],
     )
 
 
@@ -53,11 +56,12 @@ def _read(visit: Visit) -> list[Partition]:
 
 
 def _partition(row: Any) -> Partition:
-    state = "attached" if row.attached else "detached"
+    day = day_of(row.name, row.since, row.until)
+    state = "made ahead" if day and day > row.now.astimezone(UTC).date() else "kept" if row.attached else "detached"
     if row.name == statements.DEFAULT:
         state = "for days without one of their own"
     elif row.name.startswith(statements.GONE):
         state = "about to be dropped"
     elif row.name.startswith(statements.REST):
         state = "its rows are moved back"
-    return Partition(row.name, day_of(row.name, row.since, row.until), state, row.bytes)
+    return Partition(row.name, day, state, row.bytes)

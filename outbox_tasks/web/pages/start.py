@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
-
-from outbox_tasks.operating.courses import empty
-from outbox_tasks.web import charts, overview
+from outbox_tasks.web import overview
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages.workers import in_order
 from outbox_tasks.web.visit import Visit
@@ -16,7 +13,7 @@ TROUBLES, DESTINATIONS, WORKERS = 20, 100, 10
 
 def start(visit: Visit) -> Response:
     """All at one glance."""
-    found, sends = overview.look_at(visit), overview.sends(visit)
+    found = overview.look_at(visit)
     wanted = (visit.ask("find") or "").casefold()
     everything = found.seen.destinations
     named = [(name, one) for name, one in everything.items() if wanted in name.casefold()]
@@ -33,10 +30,7 @@ def start(visit: Visit) -> Response:
         number=len(everything),
         more_destinations=len(named) - DESTINATIONS,
         supervised=any(one.states["handed over"] or one.states["running"] for one in everything.values()),
-        drawn={
-            name: charts.small(name, sends.get(name) or empty(overview.WIDTH, overview.SPANS))
-            for name, _ in islice(named, DESTINATIONS)
-        },
+        drawn=overview.drawn(visit, (name for name, _ in named[:DESTINATIONS])),
         hours=overview.WIDTH * overview.SPANS // 3600,
         workers=workers[:WORKERS],
         all_workers=len(workers),
