@@ -24,13 +24,13 @@ from sqlalchemy import event, text
 from bench.report import Figures, Say, bench
 from outbox_tasks.database.connection import PLANNING
 from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.local import pgbouncer
 from outbox_tasks.local.bench import BACKLOG, Bench, cpu_seconds, running
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome
 from outbox_tasks.relay.claim import bundled
 from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from tests.integration import pgbouncer
 
 AHEAD = 300
 """Bundles that wait for the clients at most."""
@@ -148,11 +148,11 @@ class Simulation(Bench):
     def pooled(self) -> Iterator[Settings]:
         """The settings behind PgBouncer: see docs/settings.md."""
         prepared = {"max_prepared_statements": 100} if pgbouncer.version() >= PREPARING else {}
-        with pgbouncer.pooled(str(self.settings.database_url), **POOLER, **prepared) as url:
+        with pgbouncer.PgBouncer(str(self.settings.database_url), **POOLER, **prepared) as pooler:
             with self.engine.begin() as connection:
                 for name, value in {**PLANNING, "statement_timeout": "3s"}.items():
                     connection.execute(text(f"ALTER ROLE CURRENT_USER SET {name} = '{value}'"))
-            yield self.settings.replace(database_url=url, statement_timeout=0)
+            yield self.settings.replace(database_url=pooler.url, statement_timeout=0)
 
 
 @bench

@@ -25,6 +25,10 @@ from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
     "--rate", type=click.FloatRange(1.0, 10_000), help="Messages a second that the application writes.  [default: 150]"
 )
 @click.option("--short-leases", is_flag=True, help="Leases of some seconds instead of yours, to see more recoveries.")
+@click.option(
+    "--with", "extras", multiple=True, type=click.Choice(["standby", "pgbouncer", "small-disk"]),
+    help="Give the soak's own database a standby to fail over to, a pooler before it, or a disk that can be filled.",
+)  # fmt: skip
 @click.option("--alone", is_flag=True, help="One fault at a time, each after the backlog of the one before is gone.")
 @click.option("--flush-broker", is_flag=True, help="Allow the flush of its database of a broker that you name.")
 @click.option(
@@ -35,7 +39,7 @@ from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
 )
 def soak(
     as_json: bool, seed: int | None, minutes: float, every: float | None, rate: float | None, short_leases: bool,
-    alone: bool, flush_broker: bool, directory: Path | None, report: Path | None,
+    extras: tuple[str, ...], alone: bool, flush_broker: bool, directory: Path | None, report: Path | None,
 ) -> None:  # fmt: skip
     """Break the relay in every way, and look for what is lost.
 
@@ -48,12 +52,14 @@ def soak(
     hold, such as leases and time limits.
     """
     from outbox_tasks.local.soak import report as reports
+    from outbox_tasks.local.soak.options import RATE, Options
     from outbox_tasks.local.soak.run import soak as run
-    from outbox_tasks.local.soak.stage import RATE, Options
 
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise click.BadParameter("it is not empty", param_hint="--directory")
     kept = directory or Path(tempfile.mkdtemp(prefix="outbox-soak-"))
     chosen = random.getrandbits(32) if seed is None else seed
-    options = Options(chosen, minutes, kept, rate or RATE, short_leases, flush_broker, every, alone)
+    options = Options(chosen, minutes, kept, rate or RATE, short_leases, flush_broker, every, extras, alone)
     try:
         result = run(options, console(stderr=True))
     except BaseException:

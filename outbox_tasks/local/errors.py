@@ -54,3 +54,16 @@ class ServerLost(LocalError):
 
 class NothingArrived(LocalError):
     """Only {count} messages arrived within {seconds:g} s, before any fault. The logs are in {directory}"""
+
+
+class DiskNotMade(LocalError):
+    """The small disk could not be made: {reason}
+    Only root may mount a file system. Run the soak as root, or without --with small-disk."""
+
+
+class PoolerNotInstalled(LocalError):
+    """PgBouncer is not installed. Install it, or run the soak without --with pgbouncer."""
+
+
+class StandbyBehind(LocalError):
+    """The standby has not caught up with its primary within {seconds:g} s."""

@@ -27,6 +27,7 @@ def test_under_all_faults_at_once_nothing_is_lost_or_overtaken(tmp_path: Path) -
     assert told["faults"] + sum(told["missed"].values()) == told["planned"]
     assert told["committed"] > 200
     assert told["rolled_back"] > 0
+    assert sum(told["transitions"].values()) > 3 * told["committed"]
     # What a look into it needs is there.
     assert len((place / "rows.jsonl").read_text().splitlines()) == told["committed"]
     assert list(place.glob("logs/publish1.log"))

@@ -16,10 +16,10 @@ from outbox_tasks.cli import outbox
 from outbox_tasks.local.soak import run
 from outbox_tasks.local.soak.faults import KINDS
 from outbox_tasks.local.soak.ledger import COMMITTED, LINE, WITHDRAWN, Notes, Written, counted, noted
+from outbox_tasks.local.soak.options import Options
 from outbox_tasks.local.soak.plan import plan
 from outbox_tasks.local.soak.report import html
 from outbox_tasks.local.soak.result import Result
-from outbox_tasks.local.soak.stage import Options
 from outbox_tasks.local.soak.verdict import Arrival, Evidence, Happened, Row, judge
 
 DOC = Path(__file__).parents[2] / "docs/soak.md"
@@ -128,6 +128,11 @@ class TestVerdict:
         wrong = [Arrival("a", 10.2), Arrival("c", 11.2), Arrival("b", 11.3)]
         assert judge(replace(GOOD, rows=rows, arrivals=wrong)).overtakes == []
 
+    def test_a_change_that_the_model_does_not_know_is_a_problem(self) -> None:
+        verdict = judge(replace(GOOD, impossible=["2 times, and there is no such transition: …\n  its life"]))
+        [problem] = verdict.problems
+        assert problem.endswith("no such transition: …")
+
     def test_what_was_found_on_the_way_is_a_problem(self) -> None:
         assert judge(replace(GOOD, remarks=["a row went a way that is not in the model"])).problems
 
@@ -141,14 +146,14 @@ class TestVerdict:
 
 HARMFUL = {
     "broker_killed", "broker_flushed", "broker_full", "database_killed", "database_stopped", "backend_killed",
-    "backend_stopped", "connections_used",
+    "backend_stopped", "connections_used", "failover", "disk_full", "pooler_killed",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("may_flush", [False, True])
 def test_servers_that_a_user_names_are_not_hurt(may_flush: bool, tmp_path: Path) -> None:
     options = Options(7, 2, tmp_path, 150, may_flush=may_flush)
-    stage: Any = SimpleNamespace(options=options, postgres=None, valkey=None, to_database=object())
+    stage: Any = SimpleNamespace(options=options, database=None, valkey=None, to_database=object())
     refused = {name for name, kind in KINDS.items() if kind.missing(stage)} - {"clock_wrong"}
     assert refused == HARMFUL - ({"broker_flushed"} if may_flush else set())
 

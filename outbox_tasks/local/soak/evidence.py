@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, column, select, table
 
 from outbox_tasks.local.soak.ledger import COMMITTED, WITHDRAWN, noted, written
 from outbox_tasks.local.soak.stage import BUNDLED, SINGLE, Stage
-from outbox_tasks.local.soak.verdict import Arrival, Evidence, Row
+from outbox_tasks.local.soak.verdict import Arrival, Evidence, Row, Verdict
 
 PAGE = 5000
 COLUMNS = ("id", "destination", "key", "seq", "state", "last_error_code")
@@ -21,6 +21,7 @@ COLUMNS = ("id", "destination", "key", "seq", "state", "last_error_code")
 def evidence(stage: Stage, **more: Any) -> Evidence:
     """All of it, after the relay and the application have stopped."""
     schema = stage.settings.database_schema
+    traced = stage.trace.check()
     columns: list[ColumnElement[Any]] = [column(name) for name in COLUMNS]
     rows = select(*columns).select_from(table("outbox_all", schema=schema))
     with stage.engine.connect() as connection:
@@ -30,6 +31,8 @@ def evidence(stage: Stage, **more: Any) -> Evidence:
             withdrawn=frozenset(id for id, _ in noted(stage.options.directory, WITHDRAWN)),
             rows={str(id): Row(*rest) for id, *rest in connection.execute(rows)},
             arrivals=[*_arrivals(stage.destination.url, BUNDLED), *_arrivals(stage.destination.url, SINGLE)],
+            transitions=traced.counts,
+            impossible=[str(wrong) for wrong in traced.wrong],
             **more,
         )
 
@@ -46,8 +49,15 @@ def _arrivals(url: str, stream: str) -> Iterator[Arrival]:
 
 def keep(found: Evidence, directory: Path) -> None:
     """Write it down, a line for each record, for whoever looks into it."""
+    (directory / "impossible.txt").write_text("\n".join(found.impossible))
     for name in ("written", "arrivals", "happened"):
         lines = (json.dumps(record._asdict()) for record in getattr(found, name))
         (directory / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines))
     rows = (json.dumps({"id": id, **row._asdict()}) for id, row in found.rows.items())
     (directory / "rows.jsonl").write_text("".join(f"{line}\n" for line in rows))
+
+
+def keep_lives(stage: Stage, verdict: Verdict) -> None:
+    """Write down all that happened to the rows of messages with which something is wrong."""
+    lives = ("\n  ".join([id, *stage.trace.life(id)]) for id in verdict.suspects)
+    (stage.options.directory / "lives.txt").write_text("\n".join(lives))

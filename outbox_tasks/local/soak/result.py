@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from outbox_tasks import __version__
-from outbox_tasks.local.soak.stage import RATE, Options
+from outbox_tasks.local.soak.options import RATE, Options
 from outbox_tasks.local.soak.verdict import Verdict
 
 
@@ -37,6 +37,7 @@ class Result:
         words = ["outbox-tasks", "soak", "--seed", str(o.seed), "--minutes", f"{o.minutes:g}"]
         words += ["--short-leases"] if o.short_leases else []
         words += ["--flush-broker"] if o.may_flush else []
+        words += [word for extra in o.extras for word in ("--with", extra)]
         words += ["--alone"] if o.alone else []
         words += ["--rate", f"{o.rate:g}"] if o.rate != RATE else []
         words += ["--every", f"{o.every:g}"] if o.every else []

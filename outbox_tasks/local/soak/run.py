@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections import Counter
 from contextlib import suppress
@@ -16,14 +17,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outbox_tasks.database.schema import PENDING, tables
 from outbox_tasks.local.errors import NothingArrived
-from outbox_tasks.local.soak.evidence import evidence, keep
+from outbox_tasks.local.soak.applications import APPLICATIONS
+from outbox_tasks.local.soak.evidence import evidence, keep, keep_lives
 from outbox_tasks.local.soak.faults import KINDS
 from outbox_tasks.local.soak.faults.happening import Happening
 from outbox_tasks.local.soak.ledger import COMMITTED, counted
 from outbox_tasks.local.soak.memory import Memories
+from outbox_tasks.local.soak.options import Options
 from outbox_tasks.local.soak.plan import plan
 from outbox_tasks.local.soak.result import Result
-from outbox_tasks.local.soak.stage import APPLICATIONS, BUNDLED, SINGLE, Options, Stage, stage
+from outbox_tasks.local.soak.stage import BUNDLED, SINGLE, Stage, stage
 from outbox_tasks.local.soak.verdict import judge
 
 TICK, LOOK = 0.05, 1.0
@@ -35,6 +38,9 @@ STUCK = 60.0
 
 REST = 5.0
 """Seconds that faults which come alone are apart, beyond a lease and a half in the queue."""
+
+SAID = 3.0
+"""Seconds for that."""
 
 RESTART = 1.0
 """A process that has run for less than this is not started again at once."""
@@ -88,9 +94,11 @@ class Run:
             memory=self._memories.largest(),
             remarks=self._on.applications.remarks,
         )
+        verdict = judge(found)
         keep(found, self._options.directory)
+        keep_lives(self._on, verdict)
         return Result(
-            self._options, judge(found), self._not_run, Counter(self._faults.missed), len(self._plan),
+            self._options, verdict, self._not_run, Counter(self._faults.missed), len(self._plan),
             round(time.time() - began, 1), round(drained, 1),
         )  # fmt: skip
 
@@ -129,6 +137,8 @@ class Run:
                 break
             if (pending, arrived) != before:
                 before, moved = (pending, arrived), time.monotonic()
+        else:
+            self._ask_where_they_stand()
         return time.monotonic() - began
 
     def _look_after(self, *, applications: bool = True) -> None:
@@ -147,6 +157,13 @@ class Run:
                 self._task, completed=happened, faults=happened, arrived=self._arrived(),
                 committed=counted(self._options.directory, COMMITTED),
             )  # fmt: skip
+
+    def _ask_where_they_stand(self) -> None:
+        """Let each worker write into its log what all its threads are doing."""
+        for service in self._on.relay:
+            if service.name != "beat":
+                service.child.send_signal(signal.SIGUSR1)
+        time.sleep(SAID)
 
     def _arrived(self) -> int:
         return sum(int(self._destination.xlen(stream)) for stream in (BUNDLED, SINGLE))

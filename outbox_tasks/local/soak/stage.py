@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,11 +15,14 @@ from sqlalchemy import Engine, NullPool, create_engine
 
 from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local.places import empty_redis, only_these, own_tables
-from outbox_tasks.local.processes import Child
 from outbox_tasks.local.proxy import Proxy, through
 from outbox_tasks.local.relay_processes import Relay
-from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.local.soak.applications import Applications
+from outbox_tasks.local.soak.database import Database, own_database
 from outbox_tasks.local.soak.ledger import table
+from outbox_tasks.local.soak.options import Options
+from outbox_tasks.local.soak.trace import Trace
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.sources import PREFIX
@@ -43,64 +45,7 @@ SINGLE, BUNDLED = "single", "bundled"
 ATTEMPTS = 10_000
 """A message that can be delivered never dies of its attempts here."""
 
-RATE = 150.0
-"""Messages a second that the application writes, unless you say another number."""
-
-CLAIMERS, PUBLISHERS, CONCURRENCY, APPLICATIONS = 2, 2, 2, 2
-
-KILLED = (0, -9, -15)
-"""How a process of the application may end. Anything else is a finding."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user asked for."""
-
-    seed: int
-    minutes: float
-    directory: Path
-    rate: float
-    short_leases: bool = False
-    may_flush: bool = False
-    every: float | None = None
-    alone: bool = False
-    """One fault at a time, each after the one before is over and forgotten."""
-
-
-class Applications:
-    """The processes of the application."""
-
-    def __init__(self, options: Options, env: Mapping[str, str]) -> None:
-        self._options, self._env = options, dict(env)
-        self._started = 0
-        self.children: list[Child] = []
-        self.remarks: list[str] = []
-
-    def start(self) -> None:
-        """One more."""
-        self._started += 1
-        seed = self._options.seed * 1000 + self._started
-        arguments = [str(seed), str(self._options.directory), str(self._options.rate / APPLICATIONS)]
-        argv = [sys.executable, "-m", "outbox_tasks.local.soak.application", *arguments]
-        name = f"application{self._started}"
-        log = self._options.directory / f"{name}.log"
-        self.children.append(Child.start(name, argv, env=self._env, log=log, stop_timeout=15))
-
-    def supervise(self) -> None:
-        """Start others in the place of those that have ended."""
-        for child in [child for child in self.children if not child.alive]:
-            child.end()
-            self.children.remove(child)
-            if child.returncode not in KILLED:
-                lines = child.tail(3).strip().splitlines()
-                self.remarks.append(f"{child.name} ended with exit code {child.returncode}: {lines[-1:]}")
-            self.start()
-
-    def stop(self) -> None:
-        for child in self.children:
-            child.ask_to_stop()
-        for child in self.children:
-            child.stop()
+CLAIMERS, PUBLISHERS, CONCURRENCY = 2, 2, 2
 
 
 @dataclass(frozen=True)
@@ -111,10 +56,11 @@ class Stage:
     settings: Settings
     """Those of the relay: it goes through the proxies."""
     database_url: str
-    """Past the proxy."""
+    """Past proxy and pooler."""
     broker_url: str
     engine: Engine
-    postgres: EmbeddedPostgres | None
+    trace: Trace
+    database: Database | None
     valkey: EmbeddedValkey | None
     destination: EmbeddedValkey
     to_database: Proxy | None
@@ -130,28 +76,33 @@ def stage(options: Options) -> Iterator[Stage]:
     yours = Settings()
     values: dict[str, Any] = {name: getattr(yours, name) for name in CARRIED}
     values |= SHORT_LEASES if options.short_leases else {}
-    name = f"outbox_soak_{options.directory.name.rpartition('-')[2].lower()}"
+    name = f"outbox_soak_{secrets.token_hex(4)}"
     with ExitStack() as stack:
-        postgres = None if yours.database_url else stack.enter_context(EmbeddedPostgres(options.directory / "database"))
+        database = None if yours.database_url else stack.enter_context(own_database(options))
         valkey = None if yours.broker_url else stack.enter_context(EmbeddedValkey(options.directory / "broker"))
         destination = stack.enter_context(EmbeddedValkey(options.directory / "destination"))
-        database_url = postgres.url if postgres else str(yours.database_url)
+        database_url = database.url if database else str(yours.database_url)
+        pooler = database and database.pooler
+        values |= {"statement_timeout": 0} if pooler else {}
         given = empty_redis(str(yours.broker_url), "soak", name)
         broker_url = valkey.url if valkey else stack.enter_context(given)
-        to_database = _before(stack, database_url, 5432) if _may_be_led_round(database_url) else None
+        relays_url = pooler.url if pooler else database_url
+        to_database = _before(stack, relays_url, 5432) if _may_be_led_round(relays_url) else None
         to_broker, to_destination = _before(stack, broker_url, 6379), _before(stack, destination.url, 6379)
         values |= {
-            "database_url": through(database_url, to_database) if to_database else database_url,
+            "database_url": through(relays_url, to_database) if to_database else relays_url,
             "database_schema": name,
             "broker_url": through(broker_url, to_broker),
             "destinations": _destinations(through(destination.url, to_destination)),
         }
         stack.enter_context(only_these(_variables(values)))
         settings = Settings()
-        _tables(stack, settings.replace(database_url=database_url), kept=postgres is not None)
+        _tables(stack, settings.replace(database_url=database_url), kept=database is not None)
         engine = create_engine(engine_url(database_url), poolclass=NullPool, connect_args={"connect_timeout": 5})
         stack.callback(engine.dispose)
         table(name).create(engine)
+        trace = Trace(engine, name)
+        trace.install()
         logs = options.directory / "logs"
         logs.mkdir()
         applications = Applications(options, {f"{PREFIX}DATABASE_URL": database_url})
@@ -159,8 +110,8 @@ def stage(options: Options) -> Iterator[Stage]:
         stack.enter_context(relay)
         stack.callback(applications.stop)
         yield Stage(
-            options, settings, database_url, broker_url, engine, postgres, valkey, destination, to_database, to_broker,
-            to_destination, relay, applications,
+            options, settings, database_url, broker_url, engine, trace, database, valkey, destination, to_database,
+            to_broker, to_destination, relay, applications,
         )  # fmt: skip
 
 

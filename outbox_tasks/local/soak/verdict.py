@@ -13,8 +13,8 @@ from typing import NamedTuple
 from outbox_tasks.local.soak.ledger import Written
 
 SENT, DEAD, DISCARDED = "sent", "dead", "discarded"
-EXAMPLES = 5
-"""Ids that a problem names."""
+EXAMPLES, SUSPECTS = 5, 50
+"""Ids that a problem names, and of which the lives are written down."""
 
 
 class Row(NamedTuple):
@@ -65,6 +65,10 @@ class Evidence:
     """In the order of each destination."""
     happened: Sequence[Happened] = ()
     memory: Sequence[Memory] = ()
+    transitions: Mapping[str, int] = field(default_factory=dict)
+    """How often the rows made each transition of the model."""
+    impossible: Sequence[str] = ()
+    """Changes of rows that are no transition, each with the lives of some of its messages."""
     remarks: Sequence[str] = ()
     """What else is wrong: found while it ran."""
 
@@ -100,6 +104,9 @@ class Verdict:
     """Of the repetitions: the error on the row."""
     unexplained: list[str]
     overtakes: list[str]
+    transitions: dict[str, int]
+    impossible: list[str]
+    """The changes of rows that the model does not know."""
     faults: int
     recoveries: dict[str, Recovery] = field(default_factory=dict)
     memory: list[Memory] = field(default_factory=list)
@@ -116,7 +123,17 @@ class Verdict:
             (self.unexplained, "Delivered more than once, without a cause on the row"),
             (self.overtakes, "Delivered before an earlier message of their key"),
         ]
-        return [f"{what}: {len(ids):,} ({_examples(ids)})" for ids, what in found if ids] + self.remarks
+        return [
+            *(f"{what}: {len(ids):,} ({_examples(ids)})" for ids, what in found if ids),
+            *(f"A row changed as no row may: {change}" for change in self.impossible),
+            *self.remarks,
+        ]
+
+    @property
+    def suspects(self) -> list[str]:
+        """Messages whose lives are worth a look."""
+        wrong = (self.lost, self.ghosts, self.stuck, self.died, self.unexplained, self.overtakes)
+        return [id for ids in wrong for id in ids[:SUSPECTS]]
 
 
 def _examples(ids: Sequence[str]) -> str:
@@ -153,6 +170,8 @@ def judge(evidence: Evidence) -> Verdict:
         causes=dict(causes.most_common()),
         unexplained=[id for id in repeated if not code.get(id)],
         overtakes=overtakes(evidence.arrivals, evidence.rows),
+        transitions=dict(evidence.transitions),
+        impossible=[change.partition("\n")[0] for change in evidence.impossible],
         faults=len(evidence.happened),
         recoveries=recoveries(evidence),
         memory=list(evidence.memory),

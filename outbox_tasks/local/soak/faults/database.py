@@ -11,7 +11,8 @@ from psycopg import sql
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.local.frozen import freeze, thaw
-from outbox_tasks.local.soak.faults.kind import End, Kind, database_proxy, own_database
+from outbox_tasks.local.soak.faults.kind import End, Kind, NothingToHurt, database_proxy, extra, own_database
+from outbox_tasks.local.soak.options import PGBOUNCER, SMALL_DISK, STANDBY
 from outbox_tasks.local.soak.stage import Stage
 
 DELAY = (0.005, 0.1)
@@ -21,6 +22,7 @@ CONNECTIONS = 200
 """More than the server takes."""
 
 ROWS = 200
+BLOCK = b"0" * 65_536
 
 
 def _connected(stage: Stage) -> psycopg.Connection:
@@ -36,14 +38,14 @@ def _backend(stage: Stage, chance: random.Random) -> int:
 
 
 def killed(stage: Stage, chance: random.Random) -> End:
-    assert stage.postgres is not None
-    stage.postgres.kill()
-    return stage.postgres.start
+    assert stage.database is not None
+    stage.database.server.kill()
+    return stage.database.server.start
 
 
 def stopped(stage: Stage, chance: random.Random) -> End:
-    assert stage.postgres is not None
-    processes = freeze(stage.postgres.pid)
+    assert stage.database is not None
+    processes = freeze(stage.database.server.pid)
     return lambda: thaw(processes)
 
 
@@ -106,6 +108,36 @@ def snapshot_held(stage: Stage, chance: random.Random) -> End:
     return _held(stage, sql.SQL("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"), snapshot)
 
 
+def failover(stage: Stage, chance: random.Random) -> None:
+    assert stage.database is not None
+    if stage.database.standby is None:
+        raise NothingToHurt
+    stage.database.fail_over()
+
+
+def pooler_killed(stage: Stage, chance: random.Random) -> End:
+    assert stage.database is not None
+    assert stage.database.pooler is not None
+    stage.database.pooler.kill()
+    return stage.database.pooler.start
+
+
+def disk_full(stage: Stage, chance: random.Random) -> End:
+    database = stage.database
+    assert database is not None
+    assert database.disk is not None
+    filler = database.disk / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(BLOCK):
+            """Until there is no more room."""
+
+    def end() -> None:
+        filler.unlink()
+        database.server.start()  # if it could not write its log, it has ended
+
+    return end
+
+
 def silent(stage: Stage, chance: random.Random) -> End:
     assert stage.to_database is not None
     stage.to_database.silence()
@@ -157,6 +189,15 @@ KINDS = [
     Kind("table_locked", "a transaction holds a lock on `outbox_messages` that lets nobody write", table_locked),
     Kind("rows_locked", "a transaction holds locks on up to 200 messages", rows_locked),
     Kind("snapshot_held", "a transaction holds a snapshot, so vacuum can't remove dead rows", snapshot_held),
+    Kind(
+        "failover",
+        "PostgreSQL dies, and its synchronous standby takes its place: once in a run",
+        failover,
+        extra(STANDBY),
+        SERVER,
+    ),
+    Kind("disk_full", "PostgreSQL's disk has no room left", disk_full, extra(SMALL_DISK), SERVER),
+    Kind("pooler_killed", "`kill -9` of PgBouncer; it comes back later", pooler_killed, extra(PGBOUNCER)),
     Kind(
         "database_silent",
         "nothing passes between the relay and PostgreSQL, and no connection is closed",

@@ -12,12 +12,12 @@ import psycopg
 import redis
 
 from outbox_tasks.local.soak.faults import KINDS
-from outbox_tasks.local.soak.faults.kind import End, Kind
+from outbox_tasks.local.soak.faults.kind import End, Kind, NothingToHurt
 from outbox_tasks.local.soak.plan import Planned
 from outbox_tasks.local.soak.stage import Stage
 from outbox_tasks.local.soak.verdict import Happened
 
-MISSED = (psutil.Error, ProcessLookupError, IndexError, psycopg.Error, redis.RedisError)
+MISSED = (NothingToHurt, psutil.Error, ProcessLookupError, IndexError, psycopg.Error, redis.RedisError)
 """There was nothing that could be hurt: another fault had been faster."""
 
 

@@ -14,6 +14,10 @@ End = Callable[[], None]
 FAKETIME = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 
 
+class NothingToHurt(Exception):
+    """What it would hurt is not there any more."""
+
+
 def always(stage: Stage) -> str | None:
     """It concerns our own processes and connections only."""
     return None
@@ -21,7 +25,7 @@ def always(stage: Stage) -> str | None:
 
 def own_database(stage: Stage) -> str | None:
     """It hurts the database server."""
-    return None if stage.postgres else "the database is not the soak's own"
+    return None if stage.database else "the database is not the soak's own"
 
 
 def own_broker(stage: Stage) -> str | None:
@@ -42,6 +46,15 @@ checks its name"
 def faketime(stage: Stage) -> str | None:
     """It needs libfaketime."""
     return None if FAKETIME else "libfaketime is not installed (the Debian package faketime)"
+
+
+def extra(name: str) -> Callable[[Stage], str | None]:
+    """It needs something around the soak's own database."""
+
+    def missing(stage: Stage) -> str | None:
+        return own_database(stage) or (None if name in stage.options.extras else f"it needs --with {name}")
+
+    return missing
 
 
 @dataclass(frozen=True)
