@@ -17,7 +17,7 @@ from outbox_tasks.settings import Settings
 MAY: dict[Kind, str] = {
     "writer": "write messages",
     "worker": "run supervised tasks, and keep an inbox",
-    "relay": "run the relay, all but the archive's partitions",
+    "relay": "run the relay",
     "operator": "find and mend messages, and pause destinations",
     "reader": "see states, counts and errors, but no payloads",
 }

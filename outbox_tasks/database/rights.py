@@ -25,7 +25,6 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
     "relay": {
         "others": CHANGED,
         "messages": ("SELECT", "UPDATE", "DELETE"),
-        "archive": ("SELECT", "INSERT", "UPDATE"),
         "inbox": ("SELECT", "UPDATE", "DELETE"),
         "audit": ("SELECT", "DELETE"),
         "acts": (),
@@ -59,6 +58,13 @@ COMPUTED = (*MADE, "outbox_readable", "outbox_error_group", "outbox_identity", "
 """The functions that work with the rights of their caller."""
 
 
+HOUSEKEEPING = (
+    "outbox_archive_prepare", "outbox_archive_make_day", "outbox_archive_renew_default", "outbox_archive_await_settles",
+    "outbox_archive_detach", "outbox_archive_drop", "outbox_archive_share",
+)  # fmt: skip
+"""The functions that make and drop partitions of the archive, with the rights of their owner."""
+
+
 def rights(t: Tables, kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
     """What a role may do: each table, the view and the sequence, with the privileges on it."""
     given = GIVEN[kind]
@@ -70,4 +76,6 @@ def rights(t: Tables, kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 def functions(kind: Kind) -> tuple[str, ...]:
     """The names of the functions that a role may call."""
-    return (*MADE, "outbox_publish", "outbox_cancel") if kind == "writer" else COMPUTED
+    if kind == "writer":
+        return (*MADE, "outbox_publish", "outbox_cancel")
+    return COMPUTED + HOUSEKEEPING if kind == "relay" else COMPUTED

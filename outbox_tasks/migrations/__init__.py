@@ -125,6 +125,8 @@ def grants(
     if called is None:
         raise SchemaMissing(where=where(schema))
     yield f"GRANT EXECUTE ON FUNCTION {called} TO {to};"
+    if kind in ("relay", "operator"):  # those who work on single days
+        yield f"SELECT {place}.outbox_archive_share();"
 
 
 def _shown(run: _Alchemy | _Django, relation: str) -> str:

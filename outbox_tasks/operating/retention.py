@@ -85,6 +85,7 @@ def maintain(store: Store) -> Maintained:
         with _logged("could not make the archive's next partitions", done):
             done.made = prepare(store)
             done.more = refill(store, MOMENT)
+            store.rows(archive.call(store.settings.database_schema, "share"), {})
         with _logged("could not delete old counts, workers and acts", done):
             store.traffic.forget_publishers()
             _forget_small(store)
@@ -202,7 +203,7 @@ def _remove(store: Store, day: Day, done: Trimmed) -> None:
         day = _detached(store, day)
         # Now nobody can add rows to it. If somebody has added rows since the export, this exports it again.
         _export(store, day, done)
-    store.do(archive.drop(day.table), {})
+    store.rows(archive.call(store.settings.database_schema, "drop", day.table.name), {})
 
 
 def _export(store: Store, day: Day, done: Trimmed) -> None:

@@ -167,6 +167,8 @@ def current() -> dict[str, str]:
         ),
         "archive_renew_default": archive.call("some_schema", "renew_default"),
         "archive_detach": archive.call("some_schema", "detach", "outbox_archive_20261120"),
+        "archive_drop": archive.call("some_schema", "drop", "outbox_archive_gone_20261120"),
+        "archive_share": archive.call("some_schema", "share"),
         "archive_await_settles": archive.call("some_schema", "await_settles"),
         "forget_counts": archive.forget(t.tallies, t.tallies.c.minute),
         "forget_workers": archive.forget(t.heartbeats, t.heartbeats.c.seen_at, t.heartbeats.c.kind == "worker"),

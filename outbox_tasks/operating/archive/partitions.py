@@ -130,7 +130,7 @@ def refill(store: Store, seconds: float) -> bool:
                 if time.monotonic() >= ends:
                     return True
                 time.sleep(PAUSE)
-        store.do(statements.drop(rest), {})
+        store.rows(statements.call(store.settings.database_schema, "drop", row.name), {})
     return False
 
 

@@ -33,7 +33,6 @@ from sqlalchemy import (
     table,
 )
 from sqlalchemy.dialects.postgresql import BIT, REGCLASS
-from sqlalchemy.schema import DropTable
 from sqlalchemy.sql import ColumnElement, Delete, Executable
 from sqlalchemy.types import UserDefinedType
 
@@ -192,11 +191,6 @@ def call(schema: str | None, name: str, *arguments: Any) -> Executable:
     """Call the function `outbox_archive_<name>` of the migrations. `renew_default`, `detach` and `await_settles` return
     False if somebody is in the way."""
     return select(function(schema, f"outbox_archive_{name}")(*arguments))
-
-
-def drop(p: Table) -> Executable:
-    """Drop a detached partition."""
-    return DropTable(p, if_exists=True)
 
 
 def forget(old: Table, time: ColumnElement[Any], *only: ColumnElement[bool]) -> Delete:

@@ -20,7 +20,6 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
-    case,
     cast,
     column,
     exists,
@@ -51,7 +50,7 @@ def _catalog(catalog: str, /, **columns: Any) -> TableClause:
 
 TIME = DateTime(True)
 XID = Text  # only compared for equality
-CLASS = _catalog("pg_class", oid=OID, relname=Text, relnamespace=OID, relowner=OID, reloptions=ARRAY(Text))
+CLASS = _catalog("pg_class", oid=OID, relname=Text, relnamespace=OID, reloptions=ARRAY(Text))
 NAMESPACE = _catalog("pg_namespace", oid=OID, nspname=Text)
 INDEX = _catalog(
     "pg_index", indexrelid=OID, indrelid=OID, indisvalid=Boolean, indisready=Boolean, indnkeyatts=SmallInteger
@@ -115,17 +114,11 @@ def upgraded(t: Tables) -> Select[Any]:
 
 
 def rights(t: Tables) -> Select[Any]:
-    """The rights that our role lacks, and who owns the relation. Parameter: needed (JSON rows of relation and
-    privilege; `owner`: the rights of the relation's owner; `create`: the right to make relations in its schema)."""
+    """The rights that our role lacks. Parameter: needed (JSON rows of relation and privilege)."""
     c, needed = CLASS, json_rows("needed", relation=Text, privilege=Text)
-    granted = case(
-        (needed.c.privilege == "owner", func.pg_has_role(c.c.relowner, "USAGE")),
-        (needed.c.privilege == "create", func.has_schema_privilege(c.c.relnamespace, "CREATE")),
-        else_=func.has_table_privilege(c.c.oid, needed.c.privilege),
-    )
     found = needed.join(c, c.c.relname == needed.c.relation)
-    owner = func.pg_get_userbyid(c.c.relowner).label("owner")
-    return select(needed.c.relation, needed.c.privilege, owner).select_from(found).where(_in_our_schema(t), ~granted)
+    granted = func.has_table_privilege(c.c.oid, needed.c.privilege)
+    return select(needed.c.relation, needed.c.privilege).select_from(found).where(_in_our_schema(t), ~granted)
 
 
 def uncallable(t: Tables) -> Select[Any]:

@@ -74,44 +74,25 @@ def version(site: Site) -> Results:
 
 def rights(site: Site) -> Results:
     """Whether the relay's role has the rights that it needs."""
-    lacking: dict[str, list[str]] = {}
     t = site.store.tables
-    found = site.rows(statements.rights(t), needed=json.dumps(list(_needed(t))))
-    for row in found:
+    needed = [{"relation": name, "privilege": one} for name, privileges in rights_of(t, "relay") for one in privileges]
+    lacking: dict[str, list[str]] = {}
+    for row in site.rows(statements.rights(t), needed=json.dumps(needed)):
         lacking.setdefault(row.relation, []).append(row.privilege)
-    owned = {"owner", "create"}
-    owners = {row.owner for row in found if row.privilege == "owner"}
-    lists = {name: ", ".join(sorted({*privileges} - owned)) for name, privileges in lacking.items()}
-    rights = {name: privileges for name, privileges in lists.items() if privileges}
+    granted = [(", ".join(sorted(some)), name, _named(t, name)) for name, some in lacking.items()]
     uncallable = [row.function for row in site.rows(statements.uncallable(t), names=list(functions("relay")))]
+    granted += [("EXECUTE", name, f"FUNCTION {name}") for name in uncallable]
     [row] = site.rows(statements.server())
-    if rights or uncallable:
-        granted = [(some, name, _named(t, name)) for name, some in rights.items()]
-        granted += [("EXECUTE", name, f"FUNCTION {name}") for name in uncallable]
+    if granted:
         yield error(
             "rights_missing",
             f"The role {row.role} lacks rights: {'; '.join(f'{some} on {name}' for some, name, _ in granted)}.",
-            "Whatever needs them fails: claims, sends, counts.",
-            "\n".join(f"GRANT {some} ON {what} TO {quoted(row.role)};" for some, _, what in granted),
-        )
-    elif owned & {*lacking.get(t.archive.name, [])}:
-        yield warning(
-            "rights_missing",
-            f"The role {row.role} can't make partitions of {t.archive.name}: it is not its owner.",
-            "After the prepared days, rows go into the default partition, and nobody drops old days.",
-            # Not ALTER TABLE … OWNER: the archive's functions run with the rights of its owner.
-            "".join(f"GRANT {quoted(owner)} TO {quoted(row.role)};  -- the archive's owner\n" for owner in owners)
-            + f"GRANT CREATE ON SCHEMA {quoted(t.archive.schema or 'public')} TO {quoted(row.role)};\n"
-            "Or let maintenance run as the owner's role.",
+            "Whatever needs them fails: claims, sends, counts, housekeeping.",
+            "\n".join(f"GRANT {some} ON {what} TO {quoted(row.role)};" for some, _, what in granted)
+            + f"\nSELECT {_named(t, 'outbox_archive_share')}();",
         )
     else:
         yield Fine(f"the role {row.role} has all rights that it needs")
-
-
-def _needed(t: Tables) -> Iterator[dict[str, str]]:
-    for relation, privileges in rights_of(t, "relay"):
-        yield from ({"relation": relation, "privilege": privilege} for privilege in privileges)
-    yield from ({"relation": t.archive.name, "privilege": privilege} for privilege in ("owner", "create"))
 
 
 def _named(t: Tables, name: str) -> str:
