@@ -1,0 +1,126 @@
+"""Every page that there is, over an outbox full of hostile texts, and asked with hostile values: nobody's text becomes
+part of the page, and nothing makes it fail."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine
+
+from outbox_tasks.settings import Settings
+from outbox_tasks.web import Page, Person, Role
+from outbox_tasks.web.http import Request, Response, query_of
+from outbox_tasks.web.routes import ROUTES, Route
+from tests.conftest import Rows, make_tables, own_schema, seconds_from_now
+
+MARKUP = "</td><img src=x onerror=alert(1)>'\"{{ 7*7 }}\u202egnp\x1b[31m&lt;"
+"""If any of it is seen as it is, a page trusted it."""
+
+VALUES = [
+    MARKUP, "-1", "0", "9" * 40, "1e999", "nan", "0x10", "٣", "%", "_\\", "../../etc/passwd", "\ud7ff\U0010ffff",
+    "x" * 4000, "infinity", "0001-01-01", "10000-01-01", "2026-11-22T00:00:00+99:99", str(UUID(int=7)),
+    "1 OR 1=1; --", "\r\nSet-Cookie: a=b",
+]  # fmt: skip
+
+LOOKS = [route for route in ROUTES if route.method == "GET"]
+FORMS = [route for route in ROUTES if route.method == "POST"]
+TOKEN = "t" * 43
+
+
+class Asked(dict[str, list[str]]):
+    """The fields of a query or a form; it remembers for which it was asked."""
+
+    def __init__(self, fields: dict[str, list[str]]) -> None:
+        super().__init__(fields)
+        self.names: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.names.add(name)
+        return super().get(name, default)
+
+
+@pytest.fixture(scope="module")
+def page(postgres_url: str, engine: Engine) -> Iterator[Page]:
+    with own_schema(engine) as schema:
+        make_tables(engine, schema)
+        rows = Rows(engine, schema)
+        hostile = {"event_type": MARKUP, "key": MARKUP, "payload": MARKUP.encode(), "destination": MARKUP}
+        rows.insert(3, **hostile)
+        rows.insert(
+            3, **hostile, status="dead", last_error_code=MARKUP, last_error=MARKUP, dead_at=seconds_from_now(-1)
+        )
+        rows.insert(2, content_type=MARKUP, headers={"x": MARKUP, MARKUP: "y"}, payload=bytes(range(256)))
+        settings = Settings(
+            database_url=postgres_url,
+            database_schema=schema,
+            destinations={
+                "orders": {"url": "redis+stream://localhost:6379/0/orders"},
+                "<b>": {"url": "http://x.example"},
+            },
+        )
+        page = Page(settings, who=lambda host: Person(MARKUP, Role.ACT))
+        yield page
+        page.close()
+
+
+def path_of(route: Route, value: str) -> str:
+    return re.sub(r"\{\w+\}", lambda _: value, route.pattern)
+
+
+def harmless(answer: Response) -> None:
+    assert answer.status != 500
+    kind = dict(answer.headers).get("Content-Type", "")
+    if kind.startswith("text/html"):
+        text = answer.body.decode()
+        assert "<img" not in text
+        assert "alert(1)>" not in text
+        assert "\x1b" not in re.sub(r'(?:value|data-copy)="[^"]*"', "", text)
+        assert "\u202e" not in re.sub(r'(?:value|data-copy)="[^"]*"|<textarea.*?</textarea>', "", text, flags=re.DOTALL)
+    for name, value in answer.headers:
+        assert "\n" not in f"{name}{value}"
+        assert value.isascii()
+
+
+@pytest.mark.parametrize("route", LOOKS, ids=lambda route: route.pattern)
+def test_no_address_makes_a_page_fail_or_trusts_a_text(page: Page, route: Route) -> None:
+    for value in VALUES if "{" in route.pattern else [""]:
+        asked = Asked({})
+        harmless(page.handle(Request("GET", path_of(route, value), query=asked)))
+    for name in asked.names:
+        for value in VALUES:
+            harmless(page.handle(Request("GET", path_of(route, "orders"), query={name: [value]})))
+
+
+@pytest.mark.parametrize("route", FORMS, ids=lambda route: route.pattern)
+def test_no_form_makes_a_page_fail_or_trusts_a_text(page: Page, route: Route) -> None:
+    def send(value: str, form: dict[str, list[str]]) -> None:
+        headers = {"cookie": f"outbox_csrf={TOKEN}", "sec-fetch-site": "same-origin"}
+        harmless(page.handle(Request("POST", path_of(route, value), form=form, headers=headers)))
+
+    asked = Asked({"csrf": [TOKEN], "why": ["because"]})
+    for value in VALUES if "{" in route.pattern else [""]:
+        send(value, asked)
+    for name in asked.names - {"csrf"}:
+        for value in VALUES:
+            send("orders", {"csrf": [TOKEN], "why": ["because"], name: [value]})
+
+
+def test_all_links_lead_somewhere(page: Page) -> None:
+    """From the start page on, also to what has hostile names."""
+    found, seen = ["/"], {"/"}
+    while found and len(seen) < 150:
+        link = urlsplit(found.pop(0))
+        answer = page.handle(Request("GET", unquote(link.path), query=query_of(link.query.encode())))
+        harmless(answer)
+        assert answer.status in (200, 404), link
+        new = [unescape(one) for one in re.findall(r'href="(/[^"]*)"', answer.body.decode("utf-8", "replace"))]
+        new = [one for one in dict.fromkeys(new) if one not in seen]
+        found += new
+        seen |= set(new)
+    assert any("/destinations/%3C/td%3E%3Cimg%20src" in link for link in seen)
