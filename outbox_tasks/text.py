@@ -54,9 +54,21 @@ def many(count: int, noun: str, shown: str | None = None) -> str:
     return f"{shown or f'{count:,}'} {noun}{'' if count == 1 else 's'}"
 
 
-def command_line(*words: str) -> str:
-    """A command of ours, as a person may paste it into a shell."""
-    return shlex.join(["outbox-tasks", *words])
+def shell_line(*words: str) -> str:
+    """A command of ours, as bash and zsh take it. Control characters are codes, since a terminal would obey them when
+    they are pasted."""
+    return " ".join(map(_quoted, ("outbox-tasks", *words)))
+
+
+def _quoted(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    plain = word.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + "".join(c if c.isprintable() else _code(c) for c in plain) + "'"
+
+
+def _code(character: str) -> str:
+    return f"\\x{ord(character):02x}" if ord(character) < 128 else f"\\U{ord(character):08x}"
 
 
 def printable(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -12,7 +11,7 @@ from uuid import UUID
 
 from outbox_tasks.errors import InvalidFilter
 from outbox_tasks.operating.messages.find import DEAD, STATES, Filter
-from outbox_tasks.text import is_text, short
+from outbox_tasks.text import is_text, shell_line, short
 
 UNITS = {"w": 604_800.0, "d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 
@@ -115,7 +114,7 @@ def command_line(
     named = [str(id) for id in ids]
     query = {} if named else query_of(wanted)
     states = query.pop("state", [])
-    words = ["outbox-tasks", action, *named, *(("--all",) if not (named or query) else ())]
+    words = [action, *named, *(("--all",) if not (named or query) else ())]
     if action != "redrive" and "group" not in query and states != [DEAD]:
         words += [word for state in states for word in ("--state", state)]
     more = {"rate": None if rate is None else _plain(rate), "limit": limit, "why": why}
@@ -123,19 +122,7 @@ def command_line(
         if value is not None:
             # A value that begins with a dash would be read as an option.
             words += [f"--{name}={value}"] if str(value).startswith("-") else [f"--{name}", str(value)]
-    return " ".join(map(_quoted, words))
-
-
-def _quoted(word: str) -> str:
-    """A word as bash and zsh take it: control characters as codes, since a terminal would obey them when pasted."""
-    if word.isprintable():
-        return shlex.quote(word)
-    plain = word.replace("\\", "\\\\").replace("'", "\\'")
-    return "$'" + "".join(c if c.isprintable() else _code(c) for c in plain) + "'"
-
-
-def _code(character: str) -> str:
-    return f"\\x{ord(character):02x}" if ord(character) < 128 else f"\\U{ord(character):08x}"
+    return shell_line(*words)
 
 
 def _plain(number: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from outbox_tasks.operating.archive import statements
 from outbox_tasks.operating.archive.partitions import day_of
 from outbox_tasks.redaction import redacted
-from outbox_tasks.text import command_line
+from outbox_tasks.text import shell_line
 from outbox_tasks.web import overview
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
@@ -43,8 +43,8 @@ def archive(visit: Visit) -> Response:
         export=settings.archive_export and redacted(settings.archive_export),
         settings=settings,
         commands=[
-            command_line("export", *(() if settings.archive_export else ("--to", "s3://bucket/outbox"))),
-            command_line("purge", "--older-than", "30d", "--why", "…"),
+            shell_line("export", *(() if settings.archive_export else ("--to", "s3://bucket/outbox"))),
+            shell_line("purge", "--older-than", "30d", "--why", "…"),
         ],
     )
 

@@ -47,7 +47,7 @@ def _number(text: str) -> int | None:
 
 
 def _path(act: dict[str, Any]) -> str | None:
-    """The page about what somebody acted on."""
+    """The page of the destination or the message that somebody acted on."""
     target = act["target"]
     if act["action"] in ("pause", "resume"):
         return f"/destinations/{target}"

@@ -16,7 +16,7 @@ from outbox_tasks.operating.status import why_not_in_order
 from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN, Destination
-from outbox_tasks.text import command_line
+from outbox_tasks.text import shell_line
 from outbox_tasks.web import charts, overview
 from outbox_tasks.web.http import NotFound, Refused, Response
 from outbox_tasks.web.visit import Visit
@@ -62,6 +62,7 @@ def destination(visit: Visit) -> Response:
         raise NotFound(f"There is no destination {name!r}, and no message to one.")
     course = overview.sends_to(visit, name, WIDTH, SPANS)
     state = one.breaker["state"]
+    dashes = ("--",) if name.startswith("-") else ()  # or the name would be read as an option
     return visit.show(
         "destination.html",
         name=name,
@@ -69,7 +70,7 @@ def destination(visit: Visit) -> Response:
         state=state if one.configured else "unknown",
         why=why_not_in_order(name, one.breaker, UTC),
         may_resume=state != "closed" or one.breaker["failures"],
-        commands={act: command_line(act, name, "--why", "…") for act in ("pause", "resume")},
+        commands={act: shell_line(act, "--why", "…", *dashes, name) for act in ("pause", "resume")},
         details=visit.look(f"destination {name}", lambda: _details(visit, name, one)),
         most=visit.settings.most_sends(name, found.seen.publish_processes) if one.configured else None,
         states=[*counted.STATES, *ARCHIVED],
