@@ -19,6 +19,8 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
+from outbox_tasks.local.soak.trace import Trace
+from outbox_tasks.local.soak.transitions import Transition
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.relay.claim import Tally, claim
 from outbox_tasks.relay.store import Store
@@ -47,6 +49,29 @@ LONG = {"queue_lease": 100}
 """Leases whose end no test waits for."""
 
 MakeRelay = Callable[..., Relay]
+
+
+@contextmanager
+def traced(engine: Engine, schema: str, *by_hand: Transition) -> Iterator[None]:
+    """Whatever happens inside, each row only makes the transitions of the protocol."""
+    trace = Trace(engine, schema)
+    trace.install()
+    yield
+    found = trace.check(*by_hand)
+    assert not found.wrong, found
+
+
+@pytest.fixture
+def by_hand() -> tuple[Transition, ...]:
+    """The changes that a test makes itself."""
+    return ()
+
+
+@pytest.fixture
+def rows(rows: Rows, schema: str, by_hand: tuple[Transition, ...]) -> Iterator[Rows]:
+    """As for all tests, but traced."""
+    with traced(rows.engine, schema, *by_hand):
+        yield rows
 
 
 @pytest.fixture
@@ -110,7 +135,8 @@ class OwnDatabase:
 @pytest.fixture
 def database(own_postgres: EmbeddedPostgres) -> Iterator[OwnDatabase]:
     made = OwnDatabase(own_postgres)
-    yield made
+    with traced(made.engine, made.schema):
+        yield made
     made.engine.dispose()
 
 

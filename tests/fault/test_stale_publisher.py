@@ -9,6 +9,7 @@ import psutil
 import pytest
 from sqlalchemy import Engine
 
+from outbox_tasks.local.soak.transitions import Transition
 from outbox_tasks.model import Bundle, Outcome, Ticket
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.send import begin_and_send
@@ -18,6 +19,12 @@ from tests.conftest import Rows, Stream, eventually, seconds_from_now
 from tests.fault.conftest import Here, archive_locked, waiting_for_locks
 
 PublishedByAnother = Callable[[str], tuple[Bundle, list[tuple[Ticket, Outcome]]]]
+
+
+@pytest.fixture
+def by_hand() -> tuple[Transition, ...]:
+    """One test takes a lease away that has not run out."""
+    return (Transition("another claim", ("leased",), ("leased",), "", lease="new", moved=("later",)),)
 
 
 @pytest.fixture

@@ -278,7 +278,8 @@ RUNS = (
     ),
     Transition(
         "put back", RUNNING, ("handed over",), "`database/runs.py` `requeue_run`",
-        "the run's token: `confirm_within`", codes=("requeued",),
+        "the run's token: `confirm_within`, or now if its broker has no copy", ends=("now", "ahead"),
+        codes=("requeued",),
     ),
     Transition(
         "end the wait", ("handed over",), ("handed over",), "`database/lost_tasks.py` `end_waits`",
