@@ -310,6 +310,10 @@ class InvalidFilter(OutboxError):
     """The filter was refused: {reason}."""
 
 
+class InvalidAct(OutboxError):
+    """Nothing was done: {reason}."""
+
+
 class EditRefused(OutboxError):
     """The new payload of message {id} was refused: {reason}."""
 

@@ -23,6 +23,7 @@ from outbox_tasks.errors import (
     WebMisused,
     WebNotInstalled,
 )
+from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.store import Store
@@ -88,16 +89,24 @@ class _Own:
     """What each process makes for itself."""
 
     store: Store
+    acts: Runner
     looks: Looks = field(default_factory=Looks)
     turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
     checked: bool = False
     """Whether the tables were seen to be of this release."""
 
-    def check(self) -> None:
-        """Raises `SchemaMissing`, `SchemaTooOld` or `SchemaTooNew` unless the tables are of this release."""
+    def check(self, *, read_only: bool) -> None:
+        """Raises `SchemaMissing`, `SchemaTooOld` or `SchemaTooNew` unless the tables are of this release. If they are,
+        acts that another process has left go on."""
         if not self.checked:
             self.looks.get("tables", self.store.check_version, 2.0)
             self.checked = True
+            if not read_only:
+                self.acts.start()
+
+    def close(self) -> None:
+        self.acts.close()
+        self.store.close()
 
 
 class Page:
@@ -118,8 +127,7 @@ class Page:
         self.who = who
         self.read_only = self.settings.web_read_only if read_only is None else read_only
         self._passwords = Passwords(self.settings.web_users)
-        Store.connect(self.settings)  # only to refuse a database_url that can't be used: it connects when first asked
-        self._own = PerProcess(lambda: _Own(Store.connect(self.settings)))
+        self._own = PerProcess(self._make)
         self.wsgi, self.asgi = Wsgi(self), Asgi(self)
         # What can't work fails now. It connects when it is first asked, and after a fork each process for itself.
         self._own.get()
@@ -150,7 +158,11 @@ class Page:
         """Close this process's connections, and end its threads."""
         self.asgi.close()
         if own := self._own.take():
-            own.store.close()
+            own.close()
+
+    def _make(self) -> _Own:
+        store = Store.connect(self.settings)
+        return _Own(store, Runner(store))
 
     @property
     def app(self) -> Celery | None:
@@ -210,14 +222,14 @@ class Page:
             access.check_origin(request)
         own, token = self._own.get(), access.token_of(request)
         visit = Visit(
-            request, person, store=own.store, looks=own.looks, read_only=self.read_only,
+            request, person, store=own.store, looks=own.looks, acts=own.acts, read_only=self.read_only,
             csrf=token or secrets.token_urlsafe(32), arguments=arguments, titles=routes.TITLES, app=self.app,
         )  # fmt: skip
         if not own.turns.acquire(timeout=PATIENCE):
             raise Refused(503, "The page is busy: too many people ask at once. It tries again by itself.")
         try:
             if not route.without_tables:
-                own.check()
+                own.check(read_only=self.read_only)
             response = route.page(visit)
         finally:
             own.turns.release()

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.http import NotFound, Refused, Response
-from outbox_tasks.web.pages import archive, audit, destinations, doctor, keys, start, workers
+from outbox_tasks.web.pages import act, archive, audit, destinations, doctor, errors, keys, start, workers
 from outbox_tasks.web.visit import Visit
 
 
@@ -41,6 +41,12 @@ ROUTES = [
     Route("GET", "/destinations/{name}", LOOK, destinations.destination),
     Route("POST", "/destinations/{name}/pause", ACT, destinations.pause),
     Route("POST", "/destinations/{name}/resume", ACT, destinations.resume),
+    Route("GET", "/errors", LOOK, errors.errors, "Errors"),
+    Route("GET", "/errors/{group}", LOOK, errors.group),
+    Route("GET", "/acts/new", ACT, act.new),
+    Route("POST", "/acts", ACT, act.begin),
+    Route("POST", "/acts/{entry}/stop", ACT, act.stop),
+    Route("GET", "/acts/{entry}", LOOK, act.show),
     Route("GET", "/keys", LOOK, keys.keys, "Keys"),
     Route("GET", "/workers", LOOK, workers.workers, "Workers"),
     Route("GET", "/archive", LOOK, archive.archive, "Archive"),

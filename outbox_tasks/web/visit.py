@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from outbox_tasks import __version__
+from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
@@ -30,11 +31,13 @@ class Visit:
     """One request of one person."""
 
     def __init__(
-        self, request: Request, person: Person, *, store: Store, looks: Looks, read_only: bool, csrf: str,
+        self, request: Request, person: Person, *, store: Store, looks: Looks, acts: Runner, read_only: bool, csrf: str,
         arguments: Mapping[str, str], titles: Mapping[str, str], app: Celery | None,
     ) -> None:  # fmt: skip
         self.request, self.person, self.arguments = request, person, arguments
         self.store, self.looks, self.settings = store, looks, store.settings
+        self.acts = acts
+        """People's acts in the background."""
         self.read_only, self.csrf, self.titles = read_only, csrf, titles
         self.app = app
 

@@ -48,13 +48,16 @@ class Browser:
         self.token = "t" * 43
         self.headers = {"cookie": f"outbox_csrf={self.token}"}
 
+    def request(self, method: str, path: str, **more: Any) -> Request:
+        return Request(method, path, headers=self.headers, **more)
+
     def get(self, path: str, **query: str) -> Response:
         asked = {name: [value] for name, value in query.items()}
-        return self.page.handle(Request("GET", path, query=asked, headers=self.headers), self.person)
+        return self.page.handle(self.request("GET", path, query=asked), self.person)
 
     def post(self, path: str, **form: str) -> Response:
         sent = {name: [value] for name, value in {"csrf": self.token, **form}.items()}
-        return self.page.handle(Request("POST", path, form=sent, headers=self.headers), self.person)
+        return self.page.handle(self.request("POST", path, form=sent), self.person)
 
     def read(self, path: str, **query: str) -> str:
         """The page's HTML."""

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, islice
-from math import ceil
+from math import ceil, inf
 from threading import Event
 from typing import Any, Literal
 from uuid import UUID
@@ -58,7 +58,7 @@ class Plan:
     until: datetime
     count: int = 0
     more: bool = False
-    """Whether there are more: counting ended at `COUNTED`."""
+    """Whether there may be more: counting ended at `COUNTED`, or when its time was over."""
     kinds: list[Kind] = field(default_factory=list)
     """The largest first."""
 
@@ -95,16 +95,17 @@ class Operator:
             "discard": act_statements.discard(t, archive=keep, leased=True),
         }
 
-    def plan(self, wanted: Filter, until: Callable[[datetime], datetime] | None = None) -> Plan:
-        """Counts the messages that an act would change now, or at an earlier time `until(now)`."""
-        now = self._now()[0]
+    def plan(self, wanted: Filter, until: Callable[[datetime], datetime] | None = None, seconds: float = inf) -> Plan:
+        """Counts the messages that an act would change now, or at an earlier time `until(now)`; for so many seconds."""
+        ends, now = time.monotonic() + seconds, self._now()[0]
         plan = Plan(until(now) if until else now)
         kinds: dict[tuple[str, str, str, str | None], Kind] = {}
         for row in chain.from_iterable(self._walks(wanted, plan.until, counted=True)):
-            kind = Kind(row.destination, row.event_type, row.state, row.last_error_code, row.id)
-            kinds.setdefault((kind.destination, kind.event_type, kind.state, kind.code), kind).count += row.count
-            plan.count += row.count
-            if plan.count >= COUNTED:
+            if row.id is not None:
+                kind = Kind(row.destination, row.event_type, row.state, row.last_error_code, row.id)
+                kinds.setdefault((kind.destination, kind.event_type, kind.state, kind.code), kind).count += row.count
+                plan.count += row.count
+            if plan.count >= COUNTED or time.monotonic() > ends:
                 plan.more = True
                 break
         plan.kinds = sorted(kinds.values(), key=lambda kind: -kind.count)
@@ -114,7 +115,8 @@ class Operator:
         """The ids of the wanted messages that were there, or dead, at that time: by the time of their death, or the
         oldest first if not all of them are dead."""
         walks = self._walks(wanted, until, counted=False)
-        for row in heapq.merge(*walks, key=lambda row: (row.dead_at, row.id)) if len(walks) > 1 else walks[0]:
+        some = ((row for row in walk if row.id is not None) for walk in walks)
+        for row in heapq.merge(*some, key=lambda row: (row.dead_at, row.id)) if len(walks) > 1 else next(some):
             yield row.id
 
     def _walks(self, wanted: Filter, until: datetime, *, counted: bool) -> list[Iterator[Any]]:
@@ -228,7 +230,7 @@ class Operator:
         place: dict[str, Any] = dict(FIRST_PAGE)
         while True:
             rows = self._database.rows(statement, {**parameters, **place})
-            yield from (row for row in rows if row.id is not None)
+            yield from rows
             if rows[0].last is None:
                 return
             place |= {name: getattr(rows[0], name) for name in FIRST_PAGE if name in rows[0]._fields}

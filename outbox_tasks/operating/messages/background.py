@@ -66,7 +66,7 @@ class Runner:
         self._running: dict[int, _Running] = {}
         self._slow: dict[int, int] = {}
         self._look_at = self._renew_at = 0.0
-        self._woken, self._closed = threading.Event(), False
+        self._woken, self._closed, self._troubled = threading.Event(), False, False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -124,13 +124,26 @@ class Runner:
         """The acts that go on, the oldest first."""
         return [dict(row._mapping) for row in self._database.rows(statements.going(self._tables), {"size": size})]
 
-    def wake(self) -> None:
-        """Look for acts now; start the thread, if it does not run yet."""
+    def start(self) -> None:
+        """Start the thread, if it does not run yet. It looks for acts that nobody runs."""
         with self._lock:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._work, name="outbox_tasks acts", daemon=True)
                 self._thread.start()
+
+    def wake(self) -> None:
+        """Look for acts now."""
+        self.start()
         self._woken.set()
+
+    def ended(self, entry: int, seconds: float) -> bool:
+        """Wait until an act has ended, but not for long. Returns whether it has."""
+        until = time.monotonic() + seconds
+        while (act := self.act(entry)) is not None and act["wanted"] is not None:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        return True
 
     def close(self) -> None:
         """End after the current batch, and leave the acts to other processes."""
@@ -195,10 +208,13 @@ class Runner:
             if act is not None and act["wanted"] is not None:
                 self._running[row.entry] = _Running(self._steps(act))
         self._look_at = time.monotonic() + (LOOK if self._running or self.going(1) else IDLE)
+        if not self._running:
+            self._troubled = False
 
     def _step(self, entry: int, act: _Running) -> None:
         try:
             act.due = time.monotonic() + next(act.steps)
+            self._troubled = False
             self._slow.pop(entry, None)
             return
         except StopIteration:
@@ -217,7 +233,8 @@ class Runner:
 
     def _later(self, error: OutboxError) -> float:
         """After trouble the acts are taken again, and go on as if their process had died."""
-        log.warning("acts in the background wait: %s", error)
+        log.log(logging.DEBUG if self._troubled else logging.WARNING, "acts in the background wait: %s", error)
+        self._troubled = True
         self._look_at = time.monotonic() + RETRY
         return RETRY
 

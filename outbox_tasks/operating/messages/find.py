@@ -201,6 +201,14 @@ class Lookup:
         found.sort(key=lambda group: (-group["count"], group["group"]))
         return found, read < MOST_GROUPS
 
+    def group(self, name: str) -> dict[str, Any] | None:
+        """An error group, as `groups` has it; None: it has no dead letters."""
+        before = f"{int(name, 16) - 1:012x}" if int(name, 16) else ""
+        rows = self._database.rows(
+            find_statements.groups(self._tables), {"past": before, "most": 1, "destination": None}
+        )
+        return dict(rows[0]._mapping) if rows and rows[0].group == name else None
+
     def acts(self, size: int, before: int | None = None) -> list[dict[str, Any]]:
         """The latest acts of people, the last one first; those before the act with this seq."""
         rows = self._database.rows(audit.entries(self._tables), {"size": size, "before": before})

@@ -1,0 +1,221 @@
+"""Acts on messages: a preview, a form with a reason, and one act, as it goes on and when it has ended.
+
+There are two acts. Redrive sends dead letters again. Discard gives messages up; for a message that still waits, that is
+what `outbox.cancel` does, with an entry in the audit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from outbox_tasks.errors import InvalidAct
+from outbox_tasks.operating import audit
+from outbox_tasks.operating.messages import filters
+from outbox_tasks.operating.messages.acts import Action, Operator, Plan
+from outbox_tasks.operating.messages.find import Filter, Lookup
+from outbox_tasks.text import is_text
+from outbox_tasks.web.access import Role
+from outbox_tasks.web.http import NotFound, Refused, Response
+from outbox_tasks.web.visit import Visit
+
+MOST_IDS = 100
+"""Messages that can be named, as many as a list shows."""
+
+KINDS = 50
+"""Kinds of messages that the preview shows."""
+
+PATIENCE = 1.0
+"""Seconds for which the preview counts, and for which a form waits for an act on named messages."""
+
+RATES = (0.01, 100_000.0)
+LIMITS = (1, 1_000_000_000)
+LONGEST_WHY = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which messages an act is for."""
+
+    action: Action
+    wanted: Filter
+    ids: Sequence[UUID]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, list[str]]) -> Choice:
+        """What an address or a form says. Raises `InvalidAct` or `InvalidFilter`."""
+        action: Any = (fields.get("action") or [""])[0]
+        if action not in filters.CHANGEABLE:
+            raise InvalidAct(reason=f"the acts are {' and '.join(filters.CHANGEABLE)}")
+        wanted, ids = filters.asked(fields), filters.ids_of(fields.get("id", []))
+        if len(ids) > MOST_IDS:
+            raise InvalidAct(reason=f"at most {MOST_IDS} messages can be named; choose more of them by a filter")
+        if ids and wanted.facts:
+            raise InvalidAct(reason="name the messages, or choose them by a filter, not both")
+        return cls(action, filters.for_act(action, wanted, named=bool(ids)), ids)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a form sends, so that `of` reads the same."""
+        chosen = {"id": [str(id) for id in self.ids]} if self.ids else filters.query_of(self.wanted)
+        return {"action": self.action, **chosen}
+
+
+def new(visit: Visit) -> Response:
+    """The preview: which messages, how many, of which kinds."""
+    if not visit.may(Role.ACT):
+        raise Refused(403, "This page is read-only: nothing can be changed here.")
+    return _preview(visit, Choice.of(visit.request.query))
+
+
+def _preview(visit: Visit, choice: Choice, refused: InvalidAct | None = None) -> Response:
+    store = visit.store
+    plan: Plan | None = None
+    states: Mapping[str, str] = {}
+    if choice.ids:
+        states = Lookup(store).states(list(choice.ids))
+        fit = sum(states.get(str(id)) in choice.wanted.states for id in choice.ids)
+    else:
+        plan = Operator(store, visit.person.name).plan(choice.wanted, seconds=PATIENCE)
+        fit = plan.count
+    sure = plan is None or not plan.more
+    lost = {kind.destination for kind in plan.kinds} - store.settings.destinations.keys() if plan else set()
+    return visit.show(
+        "act_new.html",
+        status=200 if refused is None else 400,
+        again=None,
+        refused=refused,
+        choice=choice,
+        chosen=which(choice.wanted),
+        done=filters.DONE[choice.action],
+        plan=plan,
+        kinds=plan.kinds[:KINDS] if plan else [],
+        states=states,
+        fit=fit,
+        sure=sure,
+        hidden={
+            **choice.fields,
+            "until": visit.said("until") or (plan.until.isoformat() if plan else None),
+            "total": fit if sure else None,
+            "token": visit.said("token") or str(uuid4()),
+        },
+        unknown=sorted(lost) if choice.action == "redrive" else [],
+        command=filters.command_line(choice.action, choice.wanted, choice.ids),
+        longest_why=LONGEST_WHY,
+    )
+
+
+def begin(visit: Visit) -> Response:
+    """Do what the form says, in the background; the form's token makes that a repetition does nothing."""
+    choice = Choice.of(visit.request.form)
+    try:
+        given = _given(visit)
+    except InvalidAct as refused:
+        return _preview(visit, choice, refused)
+    entry = visit.acts.begin(choice.action, choice.wanted, choice.ids, who=visit.person.name, **given)
+    if choice.ids:
+        visit.acts.ended(entry, PATIENCE)
+    visit.looks.forget("acts")
+    return visit.go(f"/acts/{entry}")
+
+
+def _given(visit: Visit) -> dict[str, Any]:
+    """The other fields of the form. Raises `InvalidAct`."""
+    why = visit.said("why")
+    if why is None or not (is_text(why) and len(why) <= LONGEST_WHY):
+        raise InvalidAct(reason=f"say why, in 1 to {LONGEST_WHY} characters: the audit keeps it")
+    rate, limit, total = _number(visit, "rate"), _number(visit, "limit"), _number(visit, "total")
+    if rate is not None and not RATES[0] <= rate <= RATES[1]:
+        raise InvalidAct(reason=f"the rate is a number from {RATES[0]:g} to {RATES[1]:,.0f} messages a second")
+    if limit is not None and not (LIMITS[0] <= limit <= LIMITS[1] and limit == int(limit)):
+        raise InvalidAct(reason=f"the limit is a whole number from {LIMITS[0]} to {LIMITS[1]:,}")
+    try:
+        token, said = UUID(visit.said("token") or ""), visit.said("until")
+        until = None if said is None else datetime.fromisoformat(said)
+    except ValueError:
+        raise InvalidAct(reason="the form is not whole; begin with the preview") from None
+    if until is not None and until.tzinfo is None:
+        raise InvalidAct(reason="the form is not whole; begin with the preview")
+    known = None if total is None or not 0 <= total <= LIMITS[1] else int(total)
+    if known is not None and limit is not None:
+        known = min(known, int(limit))
+    return {"why": why, "rate": rate, "limit": None if limit is None else int(limit), "total": known,
+            "until": until, "token": token}  # fmt: skip
+
+
+def _number(visit: Visit, name: str) -> float | None:
+    """A number of the form. Raises `InvalidAct`."""
+    said = visit.said(name)
+    try:
+        number = None if said is None else float(said)
+    except ValueError:
+        raise InvalidAct(reason=f"the {name} is a number") from None
+    return number
+
+
+def show(visit: Visit) -> Response:
+    """One act: how far it is, or what was done."""
+    act = _act(visit)
+    facts = act["facts"]
+    going = act["wanted"] is not None
+    if going and not act["held"] and not visit.read_only:
+        visit.acts.wake()
+    ended = {name: facts.get(name) for name in ("seconds", "stopped", "error", "missed")}
+    wanted = Filter.recorded({name: facts[name] for name in Filter.__slots__ if name in facts})
+    known = act["action"] in filters.CHANGEABLE
+    named = 1 if act["target"] else facts.get("named")
+    took = act["age"] if going else ended["seconds"]
+    speed = act["count"] / took if took and act["count"] else None
+    return visit.show(
+        "act.html",
+        act=act,
+        going=going,
+        ended=ended,
+        named=named,
+        known=known,
+        chosen=which(wanted),
+        limit=facts.get("limit"),
+        group=wanted.group,
+        speed=speed,
+        left=(act["total"] - act["count"]) / speed if going and speed and act["total"] else None,
+        done=filters.DONE.get(act["action"]),
+        deed=audit.deed(act),
+        facts=audit.facts_of({"facts": {k: v for k, v in facts.items() if k not in ended}}),
+        command=_command(act, wanted) if known else None,
+    )
+
+
+def stop(visit: Visit) -> Response:
+    """End an act after its current batch."""
+    act = _act(visit)
+    visit.acts.stop(act["seq"], visit.person.name)
+    visit.looks.forget("acts")
+    return visit.go(f"/acts/{act['seq']}")
+
+
+def which(wanted: Filter) -> dict[str, str]:
+    """A filter in words."""
+    query = filters.query_of(wanted)
+    return {
+        name.replace("-", " "): ", ".join(value) if isinstance(value, list) else value for name, value in query.items()
+    }
+
+
+def _act(visit: Visit) -> dict[str, Any]:
+    text = visit.arguments["entry"]
+    act = visit.acts.act(int(text)) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+    if act is None:
+        raise NotFound("The audit has no such act.")
+    return act
+
+
+def _command(act: Mapping[str, Any], wanted: Filter) -> str | None:
+    """The command that does the same; None: the audit does not say which messages were named."""
+    ids = [UUID(act["target"])] if act["target"] else []
+    if not ids and "named" in act["facts"]:
+        return None
+    limit = act["facts"].get("limit")
+    return filters.command_line(act["action"], wanted, ids, rate=act["rate"], limit=limit, why=act["why"])

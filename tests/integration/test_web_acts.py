@@ -1,0 +1,381 @@
+"""Acts on the page: errors, the preview, the form, one act as it goes on; and whatever a hostile form may say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from html import unescape
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from outbox_tasks.operating.messages import acts as batches
+from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.operating.messages.find import Filter, Lookup
+from outbox_tasks.relay.store import Store
+from outbox_tasks.web import Page, Role
+from outbox_tasks.web.http import Response
+from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
+from tests.integration.test_redrive import acts, bury
+from tests.integration.test_web_overview import EVIL, Browser, words
+
+Visit = Callable[..., Browser]
+
+
+@pytest.fixture
+def visit(store: Store, settings: MakeSettings) -> Iterator[Visit]:
+    """Makes browsers of a page over the test's tables."""
+    made: list[Page] = []
+
+    def make(role: Role = Role.ACT, **values: Any) -> Browser:
+        made.append(Page(settings(**values), who=lambda host: None))
+        return Browser(made[-1], role)
+
+    yield make
+    for page in made:
+        page.close()
+
+
+@pytest.fixture
+def browser(visit: Visit) -> Browser:
+    return visit()
+
+
+def form(html: str) -> dict[str, str]:
+    """The fields of the form on a page, as a browser would send them."""
+    fields = re.findall(r'<input[^>]* name="([^"]*)"(?:[^>]* value="([^"]*)")?', html)
+    return {unescape(name): unescape(value) for name, value in fields if value}
+
+
+def preview(browser: Browser, action: str = "redrive", **query: str) -> dict[str, str]:
+    return form(browser.read("/acts/new", action=action, **query))
+
+
+def entry_of(answer: Response) -> int:
+    assert answer.status == 303, words(answer.body.decode())
+    [place] = [value for name, value in answer.headers if name == "Location"]
+    return int(place.removeprefix("/acts/"))
+
+
+def told(answer: Response) -> str:
+    return words(answer.body.decode())
+
+
+def ended(browser: Browser, entry: int) -> str:
+    """What the page of an act says once it has ended."""
+
+    def over() -> str | None:
+        shown = browser.text(f"/acts/{entry}")
+        return None if "under way" in shown else shown
+
+    return eventually(over)  # type: ignore[no-any-return]
+
+
+def group_of(store: Store) -> str:
+    return str(Lookup(store).groups()[0][0]["group"])
+
+
+class TestErrors:
+    def test_are_groups_with_their_numbers(self, browser: Browser, rows: Rows) -> None:
+        bury(rows, 12)
+        bury(rows, 2, destination="mails", last_error_code="timeout")
+        shown = browser.text("/errors")
+        assert re.search(r"12 \d+ (s|min) ago \d+ (s|min) ago orders order.created http_400", shown)
+        assert shown.index("http_400 refused: no such order 42") < shown.index("timeout")
+        assert "timeout" in browser.text("/errors", destination="mails")
+        assert "http_400" not in browser.text("/errors", destination="mails")
+
+    def test_without_dead_letters(self, browser: Browser, rows: Rows) -> None:
+        assert "No dead letters." in browser.text("/errors")
+        assert "This group has no dead letters now." in browser.text("/errors/0123456789ab")
+        assert "This group has no dead letters now." in browser.text("/errors/000000000000")
+
+    def test_what_is_no_group(self, browser: Browser, rows: Rows) -> None:
+        names = ["x", "0123456789AB", "0123456789abc", "' OR 1=1", "../acts", "%"]
+        assert {browser.get(f"/errors/{name}").status for name in names} == {404}
+
+    def test_one_group(self, browser: Browser, store: Store, rows: Rows) -> None:
+        ids = bury(rows, 25)
+        bury(rows, 1, last_error_code="timeout")
+        html = browser.read(f"/errors/{group_of(store)}")
+        assert "Dead letters 25" in words(html)
+        assert "timeout" not in words(html)
+        assert sum(f"/messages/{id}" in html for id in ids) == 20
+        assert f"outbox-tasks redrive --group {group_of(store)}" in html
+        assert f"/acts/new?action=redrive&amp;group={group_of(store)}" in html
+
+    def test_hostile_texts_are_texts(self, browser: Browser, store: Store, rows: Rows) -> None:
+        bury(rows, event_type=EVIL, last_error=EVIL, last_error_code=EVIL, key=EVIL)
+        for path in ("/errors", f"/errors/{group_of(store)}"):
+            html = browser.read(path)
+            assert "<script>alert" not in html
+            assert "&lt;script&gt;alert(1)" in html
+            assert "\u202e" not in html
+
+    def test_the_buttons_are_for_those_who_may_act(self, visit: Visit, store: Store, rows: Rows) -> None:
+        bury(rows)
+        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(web_read_only=True)):
+            assert "/acts/new" not in browser.read(f"/errors/{group_of(store)}")
+
+
+class TestPreview:
+    def test_says_how_many_of_which_kind(self, browser: Browser, rows: Rows) -> None:
+        bury(rows, 3)
+        [mail] = bury(rows, 1, destination="mails", event_type="mail.sent")
+        shown = browser.text("/acts/new", action="redrive")
+        assert "Redrive 4 messages?" in shown
+        assert "orders order.created http_400 ✗ dead 3" in shown
+        assert f"mails mail.sent http_400 ✗ dead 1 {mail}" in shown
+        assert "mails is not configured here: its messages would be dead again in an hour." in shown
+        assert "outbox-tasks redrive --all" in shown
+        shown = browser.text("/acts/new", action="discard", destination="mails")
+        assert "Discard 1 message?" in shown
+        assert "is not configured" not in shown
+        assert rows.state(mail) == "dead"
+
+    def test_of_nothing_has_no_form(self, browser: Browser, rows: Rows) -> None:
+        html = browser.read("/acts/new", action="redrive", destination="orders")
+        assert "There is nothing to redrive." in html
+        assert "<form" not in html
+
+    def test_of_named_messages(self, visit: Visit, rows: Rows) -> None:
+        [dead], [waits], nobody = bury(rows), rows.insert(), str(uuid4())
+        browser = visit()
+        html = browser.page.handle(
+            browser.request("GET", "/acts/new", query={"action": ["redrive"], "id": [dead, waits, nobody]}),
+            browser.person,
+        ).body.decode()
+        shown = words(html)
+        assert "Redrive 1 message?" in shown
+        assert f"{waits} · pending It stays as it is." in shown
+        assert f"{nobody} not there It stays as it is." in shown
+
+    def test_counts_for_a_moment_only(self, browser: Browser, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(batches, "LOOK", 2)
+        monkeypatch.setattr("outbox_tasks.web.pages.act.PATIENCE", 0.0)
+        bury(rows, 5)
+        html = browser.read("/acts/new", action="redrive")
+        assert "There may be more" in words(html)
+        assert "total" not in form(html)
+
+    def test_refuses_what_it_can_not_mean(self, browser: Browser, rows: Rows) -> None:
+        queries: list[dict[str, str]] = [
+            {},
+            {"action": "purge"},
+            {"action": "drop table"},
+            {"action": "redrive", "id": "1 OR 1=1"},
+            {"action": "redrive", "id": str(UUID(int=1)), "key": "k"},
+            {"action": "redrive", "state": "pending"},
+            {"action": "discard", "state": "leased"},
+            {"action": "redrive", "state": "nonsense"},
+            {"action": "redrive", "older-than": "99999999999d"},
+            {"action": "redrive", "older-than": "-1s"},
+            {"action": "redrive", "key": "x" * 501},
+            {"action": "redrive", "key": "a\0b"},
+            {"action": "redrive", "group": "0123456789ab", "state": "sent"},
+        ]
+        assert [browser.get("/acts/new", **query).status for query in queries] == [400] * len(queries)
+
+    def test_takes_any_text_as_a_text(self, browser: Browser, rows: Rows) -> None:
+        values = ["%", "_", "'; DROP TABLE outbox_messages; --", "\n\x1b[2J", EVIL, "\\", "😀" * 250]
+        for number, value in enumerate(values):
+            [id] = bury(rows, key=value, event_type=f"{number}{value[:50]}")
+            for query in ({"key": value}, {"type": f"{number}{value[:50]}"}, {"key": value, "destination": "orders"}):
+                fields = preview(browser, **query)
+                assert all(fields[name] == said for name, said in query.items())
+                assert fields["total"] == "1"
+            ended(browser, entry_of(browser.post("/acts", **preview(browser, key=value), why=f"why {value[:400]}")))
+            assert rows.state(id) == "pending"
+        assert [act.count for act in acts(rows)] == [1] * len(values)
+
+    def test_is_for_those_who_may_act(self, visit: Visit, rows: Rows) -> None:
+        bury(rows)
+        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(web_read_only=True)):
+            assert browser.get("/acts/new", action="redrive").status == 403
+
+
+class TestBegin:
+    def test_redrives_a_group(self, browser: Browser, store: Store, rows: Rows) -> None:
+        bury(rows, 30)
+        bury(rows, 2, last_error_code="timeout")
+        fields = preview(browser, group=group_of(store))
+        entry = entry_of(browser.post("/acts", **fields, why="the shop is back"))
+        shown = ended(browser, entry)
+        assert "30 messages redriven" in shown
+        assert "Who anna" in shown
+        assert "Why the shop is back" in shown
+        assert f"redrive --group {fields['group']} --why 'the shop is back'" in shown
+        [act] = acts(rows)
+        assert (act.who, act.why, act.count) == ("anna", "the shop is back", 30)
+        assert sum(row.status == "dead" for row in rows.hot()) == 2
+
+    def test_a_message_is_changed_at_once(self, browser: Browser, rows: Rows) -> None:
+        [id] = bury(rows)
+        entry = entry_of(browser.post("/acts", **preview(browser, id=id), why="so"))
+        assert rows.state(id) == "pending"
+        html = browser.read(f"/acts/{entry}")
+        assert "1 message redriven" in words(html)
+        assert f"/messages/{id}" in html
+        assert f"outbox-tasks redrive {id} --why so" in html
+
+    def test_discards_a_message_that_waits(self, browser: Browser, rows: Rows) -> None:
+        [id] = rows.insert(locked_until=seconds_from_now(600))
+        entry_of(browser.post("/acts", **preview(browser, "discard", id=id), why="nobody wants it"))
+        assert rows.state(id) == "discarded"
+
+    def test_leaves_what_died_after_the_preview(self, browser: Browser, rows: Rows) -> None:
+        bury(rows, 2)
+        fields = preview(browser)
+        [later] = bury(rows, dead_at=seconds_from_now(0))
+        assert "2 messages redriven" in ended(browser, entry_of(browser.post("/acts", **fields, why="so")))
+        assert rows.state(later) == "dead"
+
+    def test_a_form_that_is_sent_twice_begins_one_act(self, browser: Browser, rows: Rows) -> None:
+        [id] = bury(rows)
+        fields = {**preview(browser), "why": "so"}
+        first = entry_of(browser.post("/acts", **fields))
+        ended(browser, first)
+        rows.change([id], status="dead", dead_at=seconds_from_now(-30))
+        assert entry_of(browser.post("/acts", **fields)) == first
+        assert [act.count for act in acts(rows)] == [1]
+        assert rows.state(id) == "dead"
+
+    def test_at_a_rate_and_up_to_a_limit(self, browser: Browser, rows: Rows) -> None:
+        bury(rows, 30)
+        entry = entry_of(browser.post("/acts", **preview(browser), why="so", rate="200", limit="7"))
+        shown = ended(browser, entry)
+        assert "7 messages redriven" in shown
+        assert "At most 7" in shown
+
+    def test_says_what_somebody_else_was_faster_with(self, browser: Browser, rows: Rows, store: Store) -> None:
+        first, second, third = bury(rows, 3)
+        fields = preview(browser)
+        Operator(store, "bob").act("redrive", [UUID(first)])
+        with rows.engine.connect() as other, other.begin():
+            other.execute(text(f"SELECT FROM {rows.tables.messages} WHERE id = '{second}' FOR UPDATE"))
+            shown = ended(browser, entry_of(browser.post("/acts", **fields, why="so")))
+        assert "1 message redriven" in shown
+        assert "1 message was not redriven: somebody else had changed it, or it was on the way." in shown
+        assert [rows.state(id) for id in (first, second, third)] == ["pending", "dead", "pending"]
+
+    def test_refuses_a_bad_form_and_keeps_what_was_written(self, browser: Browser, rows: Rows) -> None:
+        [id] = bury(rows)
+        refused: list[tuple[dict[str, str], str]] = [
+            ({"why": ""}, "say why"),
+            ({"why": "  "}, "say why"),
+            ({"why": "x" * 501}, "say why"),
+            ({"why": "a\0b"}, "say why"),
+            ({"rate": "fast"}, "the rate is a number"),
+            ({"rate": "0"}, "the rate is a number from"),
+            ({"rate": "-1"}, "the rate is a number from"),
+            ({"rate": "nan"}, "the rate is a number from"),
+            ({"rate": "1e999"}, "the rate is a number from"),
+            ({"limit": "0"}, "the limit is a whole number"),
+            ({"limit": "1.5"}, "the limit is a whole number"),
+            ({"limit": "1e400"}, "the limit is a whole number"),
+            ({"limit": "9" * 5000}, "the limit is a whole number"),
+            ({"limit": "'; DROP TABLE x"}, "the limit is a number"),
+            ({"token": ""}, "the form is not whole"),
+            ({"token": "%"}, "the form is not whole"),
+            ({"until": "yesterday"}, "the form is not whole"),
+            ({"until": "2026-11-22"}, "the form is not whole"),
+        ]
+        fields = {**preview(browser), "why": "because", "rate": "5"}
+        for changed, said in refused:
+            answer = browser.post("/acts", **{**fields, **changed})
+            assert (answer.status, said in told(answer)) == (400, True), changed
+            again = form(answer.body.decode())
+            assert {name: again[name] for name in ("why", "rate") if name not in changed} == {
+                name: fields[name] for name in ("why", "rate") if name not in changed
+            }
+        assert (rows.state(id), acts(rows)) == ("dead", [])
+
+    def test_a_form_that_lies_harms_only_its_own_display(self, browser: Browser, rows: Rows) -> None:
+        [later] = bury(rows, dead_at=seconds_from_now(600))
+        for changed in ({"total": "-5"}, {"total": "1e30"}, {"until": "9999-12-31T00:00:00+00:00"}):
+            bury(rows, 2)
+            shown = ended(browser, entry_of(browser.post("/acts", **{**preview(browser), "why": "so", **changed})))
+            assert "2 messages redriven" in shown
+        assert rows.state(later) == "dead"
+
+    def test_refuses_a_forged_choice(self, browser: Browser, rows: Rows) -> None:
+        bury(rows)
+        for fields in ({"action": "purge"}, {"action": "redrive", "state": "sent"}, {"id": "x"}):
+            assert browser.post("/acts", **{**preview(browser), "why": "so", **fields}).status == 400
+        assert acts(rows) == []
+
+    def test_refuses_too_many_names(self, browser: Browser, rows: Rows) -> None:
+        ids = [str(uuid4()) for _ in range(101)]
+        request = browser.request("GET", "/acts/new", query={"action": ["redrive"], "id": ids})
+        assert browser.page.handle(request, browser.person).status == 400
+
+    def test_is_for_those_who_may_act(self, visit: Visit, rows: Rows) -> None:
+        bury(rows)
+        fields = {**preview(visit()), "why": "so"}
+        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(web_read_only=True)):
+            assert browser.post("/acts", **fields).status == 403
+        assert visit().post("/acts", **{**fields, "csrf": "x" * 43}).status == 403
+        assert acts(rows) == []
+
+
+class TestAct:
+    def test_shows_how_far_it_is_and_is_stopped(self, visit: Visit, rows: Rows, store: Store) -> None:
+        bury(rows, 40)
+        browser, group = visit(), group_of(store)
+        entry = entry_of(browser.post("/acts", **preview(browser, group=group), why="slowly", rate="20"))
+        html = eventually(lambda: (page := browser.read(f"/acts/{entry}")) and 'value="0"' not in page and page)
+        assert re.search(r'<progress max="40" value="\d+"', html)
+        assert "Rate 20 a second" in words(html)
+        assert f"--group {group} --rate 20 --why slowly" in words(html)
+        assert f"/acts/{entry}" in browser.read("/errors")
+        looker = visit(Role.LOOK)
+        assert "Stop" not in looker.text(f"/acts/{entry}")
+        assert looker.post(f"/acts/{entry}/stop").status == 403
+        assert visit(web_read_only=True).post(f"/acts/{entry}/stop").status == 403
+        assert entry_of(browser.post(f"/acts/{entry}/stop")) == entry
+        shown = browser.text(f"/acts/{entry}")
+        [act] = acts(rows)
+        assert 0 < act.count < 40
+        assert f"anna stopped it after {act.count} message" in shown
+        assert entry_of(browser.post(f"/acts/{entry}/stop")) == entry
+
+    def test_of_the_command_line_is_shown_from_the_audit(self, browser: Browser, store: Store, rows: Rows) -> None:
+        ids = [UUID(id) for id in bury(rows, 3)]
+        done = Operator(store, "bob", "by hand").act("discard", ids, facts={"named": 3})
+        shown = browser.text(f"/acts/{done.entry}")
+        assert "3 messages discarded" in shown
+        assert "It was begun at the command line or by an application." in shown
+        assert "3 messages, by their ids" in shown
+
+    def test_of_another_kind_is_shown_too(self, browser: Browser, store: Store, rows: Rows) -> None:
+        [id] = bury(rows)
+        entry = Operator(store, "bob", "typo").edit(UUID(id), b"{}", b"[1]", "application/json")
+        shown = browser.text(f"/acts/{entry}")
+        assert f"No. {entry}: edit" in shown
+        assert "size 3" in shown
+        assert "e30" not in shown  # the former payload
+
+    def test_that_is_not_there(self, browser: Browser, rows: Rows) -> None:
+        for entry in ("0", "99", "-1", "x", "1" * 30, "٣", "1 OR 1=1"):
+            assert browser.get(f"/acts/{entry}").status == 404
+            assert browser.post(f"/acts/{entry}/stop").status == 404
+
+    def test_that_nobody_runs_is_taken_by_this_process(self, visit: Visit, rows: Rows) -> None:
+        bury(rows, 3)
+        reader = visit(web_read_only=True)
+        acts_of = reader.page._own.get().acts
+        acts_of.wake = lambda: None  # type: ignore[method-assign]
+        entry = acts_of.begin("redrive", Filter(states=("dead",)), who="bob", why="so", token=uuid4())
+        assert "No process runs it at this moment." in reader.text(f"/acts/{entry}")
+        assert acts_of._thread is None
+        assert "3 messages redriven" in ended(visit(), entry)
+
+    def test_when_it_was(self, browser: Browser, store: Store, rows: Rows) -> None:
+        [id] = bury(rows)
+        entry = entry_of(browser.post("/acts", **preview(browser, id=id), why=EVIL))
+        html = browser.read(f"/acts/{entry}")
+        assert f"{datetime.now(UTC):%Y-%m-%d}" in html
+        assert "<script>alert" not in html
