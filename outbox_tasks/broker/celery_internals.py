@@ -113,6 +113,23 @@ def redis_unacked(channel: Any) -> int | None:
     return int(channel.client.hlen(channel.unacked_key)) if hasattr(channel, "client") else None
 
 
+def limit_only_tasks() -> None:
+    """Let the soft time limit raise only while a task runs: billiard's `soft_timeout_sighandler`. It may come just as a
+    process writes what has become of its task. The worker then can't read what follows, and ends."""
+    from billiard import pool
+    from celery import current_task
+
+    raises = pool.soft_timeout_sighandler
+    if raises.__module__ != pool.__name__:
+        return
+
+    def raise_in_task(*signal: Any) -> None:
+        if current_task:
+            raises(*signal)
+
+    pool.soft_timeout_sighandler = raise_in_task
+
+
 def quiet_tracer(task: Any) -> Function:
     """`build_tracer` makes what runs a task: signals, retries and failures. This one logs no line for a success."""
     from celery.app import trace

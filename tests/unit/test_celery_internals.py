@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from billiard import pool
+from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, signals
 from celery.app import trace
 from celery.apps import worker
@@ -87,6 +89,23 @@ def test_no_other_transport_is_taken_for_redis() -> None:
         assert internals.redis_steps(consumer) == []
         internals.wrap_redis_read(consumer, pytest.fail)
         internals.wrap_event_publish(consumer, pytest.fail)
+
+
+def test_the_soft_time_limit_interrupts_tasks_and_not_the_report_of_what_became_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool, "soft_timeout_sighandler", pool.soft_timeout_sighandler)
+    assert "soft_timeout_sighandler" in pool.Worker.after_fork.__code__.co_names
+    internals.limit_only_tasks()
+    internals.limit_only_tasks()  # of another app in the same process
+    told = Celery(set_as_current=False)
+
+    @told.task
+    def slow() -> None:
+        pool.soft_timeout_sighandler(10, None)
+
+    assert isinstance(slow.apply().result, SoftTimeLimitExceeded)
+    pool.soft_timeout_sighandler(10, None)
 
 
 def test_a_request_gives_its_arguments_and_its_event_dispatcher() -> None:
