@@ -12,7 +12,7 @@ sources := outbox_tasks workers beat_schedule.py $(wildcard tests bench examples
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo up quick test fault lint format bench constraints clean
+.PHONY: help venv demo up quick test fault lint format bench constraints audit clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,11 @@ constraints: ## pin the newest versions that fit pyproject.toml anew
 	  "$$scratch/venv/bin/python" -m pip --disable-pip-version-check --quiet --quiet install '.[all,dev]' && \
 	  { grep '^#' constraints.txt; "$$scratch/venv/bin/python" -m pip freeze --exclude outbox-tasks; } >"$$scratch/new" && \
 	  cat "$$scratch/new" >constraints.txt
+
+audit: ## known vulnerabilities of the pinned versions; asks the Python package index, so it needs a network
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $(PYTHON) -m venv "$$scratch/venv" && \
+	  "$$scratch/venv/bin/python" -m pip --disable-pip-version-check --quiet --quiet install pip-audit && \
+	  "$$scratch/venv/bin/pip-audit" --no-deps --disable-pip --requirement constraints.txt
 
 clean: ## remove the virtual environment, caches and builds
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks build dist

@@ -28,7 +28,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.text import printable
 
 DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OUTBOX_DESTINATIONS"
-FLOWER_PASSWORD = "OUTBOX_FLOWER_PASSWORD"
+FLOWER_PASSWORD = "OUTBOX_FLOWER_PASSWORD"  # noqa: S105 - the name of a variable
 FLOWER_PORT = 5555
 EXAMPLE = "orders"
 """The destination of the first steps in README."""

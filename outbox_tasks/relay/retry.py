@@ -33,7 +33,7 @@ def backoff(
     base = (destination and destination.backoff_base) or settings.backoff_base
     cap = (destination and destination.backoff_cap) or settings.backoff_cap
     plain = get_exponential_backoff_interval(base, min(max(attempts, 1) - 1, 60), cap)
-    return float(max(plain, at_least)) * (1 + JITTER * random.random())
+    return float(max(plain, at_least)) * (1 + JITTER * random.random())  # noqa: S311 - nothing secret
 
 
 def asked(outcome: Outcome) -> float:

@@ -64,7 +64,9 @@ def _built(tree: ast.AST) -> Iterator[str]:
 
 
 def test_no_statement_is_put_together_from_what_others_say() -> None:
-    found = {name: set(_built(tree)) for name, tree in SOURCES.items() if "/migrations/" not in name}
+    """The migrations put names of schemas in: see test_hostile_values. `local/` speaks to servers of its own."""
+    elsewhere = ("outbox_tasks/migrations/", "outbox_tasks/local/")
+    found = {name: set(_built(tree)) for name, tree in SOURCES.items() if not name.startswith(elsewhere)}
     assert {name: built for name, built in found.items() if built} == BUILT
 
 

@@ -21,7 +21,7 @@ NAME = re.compile(r"invalid resource name|invalid \[\w+\] name", re.IGNORECASE)
 """How Google and its emulator say that a topic can't have this name. By its status alone, the answer would blame a
 message."""
 
-NO_TOKEN = "Getting metadata from plugin failed"
+NO_TOKEN = "Getting metadata from plugin failed"  # noqa: S105 - the text of an error
 REASON = re.compile(r"\b(?:invalid|unauthorized|unsupported|access)_[a-z_]+\b")
 """OAuth's name for a refusal (RFC 6749). The rest of the text must not be shown."""
 

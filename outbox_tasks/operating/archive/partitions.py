@@ -139,7 +139,7 @@ def retry_while_locked(store: Store, statement: Executable) -> bool:
     for _ in range(TRIES):
         if store.rows(statement, {})[0][0]:
             return True
-        time.sleep(random.uniform(*WAITS))
+        time.sleep(random.uniform(*WAITS))  # noqa: S311 - nothing secret
     return False
 
 

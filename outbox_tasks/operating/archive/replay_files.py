@@ -100,7 +100,7 @@ class Kept(Source):
     def keep(self, part: str, rows: Iterable[tuple[Row, bool]]) -> None:
         """Keep the rows of a part. With each row: whether it is a stored task."""
         self._kept.executemany(
-            f"INSERT OR IGNORE INTO kept VALUES ({', '.join('?' * (len(COLUMNS) + 3))})",
+            f"INSERT OR IGNORE INTO kept VALUES ({', '.join('?' * (len(COLUMNS) + 3))})",  # noqa: S608 - of constants
             ((part, *row, task, len(row[PAYLOAD])) for row, task in rows),
         )
 
@@ -114,7 +114,8 @@ class Kept(Source):
 
     def lots(self, after: Place, size: int) -> Iterator[tuple[Place, Sequence[Row]]]:
         found = self._kept.execute(
-            f"SELECT part, seq, id, {NAMES}, size FROM kept WHERE (part, seq, id) > (?, ?, ?) ORDER BY part, seq, id",
+            f"SELECT part, seq, id, {NAMES}, size FROM kept"  # noqa: S608 - names of columns
+            " WHERE (part, seq, id) > (?, ?, ?) ORDER BY part, seq, id",
             after,
         )
         for lot in in_lots(found, size):
