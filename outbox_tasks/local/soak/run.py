@@ -82,7 +82,8 @@ class Run:
         """All of it."""
         began = time.time()
         with self._bar:
-            self._say(f"The plan of seed {self._options.seed} has {len(self._plan)} faults.")
+            kinds = ", ".join(one.kind for one in self._plan)
+            self._say(f"The plan of seed {self._options.seed} has {len(self._plan)} faults: {kinds}.")
             self._warm_up()
             self._make_faults()
             drained = self._drain()
