@@ -52,7 +52,7 @@ PAGES = {
     "messages": "/messages",
     "messages, dead": "/messages?state=dead",
     "messages, retrying, of a destination": "/messages?state=retrying&destination=mails",
-    "messages, sent, older than 3 days": "/messages?state=sent&older_than=3d",
+    "messages, sent, older than 3 days": "/messages?state=sent&older-than=3d",
     "messages, a rare type": "/messages?type=refund.made",
     "messages, no such type": "/messages?type=nothing.*",
     "messages, a key": "/messages?key=order:4",

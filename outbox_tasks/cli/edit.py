@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from dataclasses import replace
 from typing import BinaryIO
 from uuid import UUID
@@ -14,11 +13,11 @@ from rich.text import Text
 from outbox_tasks.cli.shared.acts import act_on_ids
 from outbox_tasks.cli.shared.options import ActOptions, act_options
 from outbox_tasks.cli.shared.output import console, echo_json, say
-from outbox_tasks.cli.shared.payload import laid_out, lossless
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import NotDead, UnknownMessage
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.operating.messages.payload import laid_out, lossless, mended
 from outbox_tasks.text import printable
 
 
@@ -69,17 +68,11 @@ def _edited(former: bytes) -> bytes:
     text = laid_out(former)
     if text is None:
         raise click.UsageError("the payload is not text: give the new one with --payload FILE")
-    found = lossless(former)
-    written = click.edit(text, extension=".txt" if found is None else ".json", require_save=True)
+    written = click.edit(text, extension=".txt" if lossless(former) is None else ".json", require_save=True)
     if written is None:
         raise click.ClickException("Nothing was changed.")
-    if found is None:
-        # An editor ends a text with a newline.
-        return (written if text.endswith("\n") else written.removesuffix("\n")).encode()
-    try:
-        return json.dumps(json.loads(written), ensure_ascii=False, separators=found[1]).encode()
-    except ValueError:
-        return written.encode()  # refused later, if it must be JSON
+    # An editor ends a text with a newline.
+    return mended(former, written if text.endswith("\n") else written.removesuffix("\n"))
 
 
 def _difference(former: bytes, payload: bytes, former_kind: str, kind: str) -> Text:

@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from outbox_tasks.cli.shared.options import limit_option
-from outbox_tasks.cli.shared.output import ago, cell, console, echo_json, error_of, json_option, say, table
+from outbox_tasks.cli.shared.output import ago, cell, console, echo_json, json_option, say, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import COUNTED, MOST_GROUPS, Lookup
+from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.text import one_line
 
 

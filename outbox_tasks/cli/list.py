@@ -16,13 +16,13 @@ from outbox_tasks.cli.shared.output import (
     cell,
     console,
     echo_json,
-    error_of,
     json_option,
     say,
     table,
 )
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import STATES, Found, Lookup
+from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.text import one_line
 
 WIDE = 110

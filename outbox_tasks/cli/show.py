@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -21,23 +20,14 @@ from outbox_tasks.cli.shared.output import (
     console,
     echo_json,
     echo_raw,
-    error_of,
     json_option,
 )
 from outbox_tasks.cli.shared.payload import shown_payload
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import UnknownMessage
 from outbox_tasks.operating.messages.find import Lookup
-from outbox_tasks.text import many, printable
-
-UNTIL = {
-    "scheduled": "due", "retrying": "due", "leased": "leased until", "handed over": "begins before",
-    "running": "leased until",
-}  # fmt: skip
-"""What the time in `locked_until` means."""
-
-KEPT = 30
-"""Entries of a history that are shown: the first one, and the last ones."""
+from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
+from outbox_tasks.text import printable
 
 
 @click.command()
@@ -81,13 +71,14 @@ def _message(one: dict[str, Any]) -> RenderableType:
     timeline = Table.grid(padding=(0, 2))
     timeline.add_column(style="dim", no_wrap=True)
     timeline.add_column(overflow="fold")
-    for moment, what in _timeline(one):
-        timeline.add_row(cell(moment), Text(printable(what)))
+    for event in life(one):
+        at = event.at if isinstance(event.at, str) else clock(event.at)
+        timeline.add_row(cell(at), Text(printable(event.text)))
     parts += [Text("\nHistory", "bold"), timeline]
-    if len(one["history"] or ()) >= KEPT:
+    if len(one["history"]) >= KEPT:
         parts.append(Text(f"Of a long history, the first entry and the last {KEPT - 1} are kept.", "dim"))
-    if traces := [entry["traceback"] for entry in one["history"] or () if entry.get("traceback")]:
-        parts += [Text("\nTraceback", "bold"), Text(printable(str(traces[-1])))]
+    if traces := tracebacks(one):
+        parts += [Text("\nTraceback", "bold"), Text(printable(traces[-1]))]
     size = f"{len(one['payload']):,} bytes"
     parts += [Text(f"\nPayload, {printable(one['content_type'])}, {size}", "bold"), Text(shown_payload(one["payload"]))]
     return Group(*parts)
@@ -129,41 +120,3 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _moment(moment: Any) -> str:
     past = ago(moment)
     return f"{clock(moment)} ({past if past.startswith('in ') else past + ' ago'})"
-
-
-def _timeline(one: dict[str, Any]) -> list[tuple[str, str]]:
-    """What happened, in order."""
-    entries = [(one["created_at"].isoformat(), "written")]
-    entries += [(entry.get("at", ""), _entry_text(entry)) for entry in one["history"] or ()]
-    if one["state"] == "sent":
-        entries.append((one["finished_at"].isoformat(), f"sent by {one['locked_by'] or 'nobody known'}"))
-    elif one["finished_at"] and not any(entry.get("what") == "discarded" for entry in one["history"] or ()):
-        entries.append((one["finished_at"].isoformat(), f"discarded: {error_of(one)}"))
-    return [(_when(moment), what) for moment, what in entries]
-
-
-def _when(moment: str) -> str:
-    try:
-        return clock(datetime.fromisoformat(moment))
-    except ValueError:
-        return moment
-
-
-def _entry_text(entry: dict[str, Any]) -> str:
-    """An entry of a history in words."""
-    text = str(entry.get("what", "?"))
-    if entry.get("attempt"):
-        text = (
-            f"attempt {entry['attempt']} {text}"
-            if text in ("failed", "outage")
-            else f"{text} after {_attempts(entry['attempt'])}"
-        )
-    if "by" in entry:
-        text += f" by {entry['by']}"
-    parts = [str(entry[name]) for name in ("code", "error", "why") if entry.get(name)]
-    return ": ".join([text, *parts])
-
-
-def _attempts(number: Any) -> str:
-    """The number is from the row's history, where a writer may have put anything."""
-    return many(number, "attempt") if isinstance(number, int) else f"{number} attempts"

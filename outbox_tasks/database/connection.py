@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -93,6 +94,14 @@ class _AnyTime(TimestamptzLoader):
             return FIRST if bytes(data).startswith(b"-") or bytes(data).endswith(b"BC") else LAST
 
 
+def _any_json(text: str | bytes) -> Any:
+    """A JSON value; the text itself, if it is nested too deeply or has a number too long for Python. See `_AnyTime`."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text if isinstance(text, str) else text.decode()
+
+
 def _reads_any_time(connection: Any, _: object) -> None:
     connection.adapters.register_loader("timestamptz", _AnyTime)
 
@@ -141,6 +150,7 @@ class Database:
             pool_timeout=5,
             pool_use_lifo=True,  # a server process that has just run this statement runs it faster
             use_native_hstore=False,  # saves a query for each connection
+            json_deserializer=_any_json,
             hide_parameters=True,  # no error may quote the contents of a row
             connect_args={
                 "connect_timeout": 5,

@@ -43,7 +43,15 @@ def environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(
-        ago=ago, span=_span, number=_number, many=many, clock=clock, when=when, exactly=exactly, printable=printable
+        ago=ago,
+        span=_span,
+        number=_number,
+        many=many,
+        clock=clock,
+        when=when,
+        exactly=exactly,
+        printable=printable,
+        cut=cut,
     )
     return made
 
@@ -76,6 +84,12 @@ def exactly(value: str) -> Markup:
     from markupsafe import escape
 
     return escape(value)
+
+
+def cut(text: str | None, longest: int) -> str:
+    """The beginning of a text that may be very long."""
+    some = printable((text or "")[: longest + 1])
+    return some if len(some) <= longest else f"{some[:longest]}…"
 
 
 def ago(moment: datetime | None) -> Markup | str:

@@ -9,7 +9,20 @@ from functools import cached_property
 
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.http import NotFound, Refused, Response
-from outbox_tasks.web.pages import act, archive, audit, destinations, doctor, errors, keys, start, workers
+from outbox_tasks.web.pages import (
+    act,
+    archive,
+    audit,
+    destinations,
+    doctor,
+    edit,
+    errors,
+    keys,
+    message,
+    messages,
+    start,
+    workers,
+)
 from outbox_tasks.web.visit import Visit
 
 
@@ -47,6 +60,11 @@ ROUTES = [
     Route("POST", "/acts", ACT, act.begin),
     Route("POST", "/acts/{entry}/stop", ACT, act.stop),
     Route("GET", "/acts/{entry}", LOOK, act.show),
+    Route("GET", "/messages", LOOK, messages.messages, "Messages"),
+    Route("GET", "/messages/{id}/payload", PAYLOAD, message.payload),
+    Route("GET", "/messages/{id}/edit", ACT, edit.edit),
+    Route("POST", "/messages/{id}/edit", ACT, edit.save),
+    Route("GET", "/messages/{id}", LOOK, message.message),
     Route("GET", "/keys", LOOK, keys.keys, "Keys"),
     Route("GET", "/workers", LOOK, workers.workers, "Workers"),
     Route("GET", "/archive", LOOK, archive.archive, "Archive"),

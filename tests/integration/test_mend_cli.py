@@ -21,7 +21,8 @@ from sqlalchemy import text
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.cli.shared.options import Duration
-from outbox_tasks.cli.shared.payload import lossless, shown_payload
+from outbox_tasks.cli.shared.payload import shown_payload
+from outbox_tasks.operating.messages.payload import lossless
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import printable
 from tests.conftest import Rows, eventually, seconds_from_now

@@ -100,8 +100,3 @@ def table(width: int, *columns: str, right: Iterable[str] = ()) -> Table:
             ratio=1 if name == columns[-1] else None,
         )  # fmt: skip
     return made
-
-
-def error_of(message: dict[str, Any]) -> str:
-    """The last error in one line."""
-    return one_line(": ".join(filter(None, (message["last_error_code"], message["last_error"]))))

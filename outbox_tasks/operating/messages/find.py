@@ -163,7 +163,9 @@ class Lookup:
             place["blocks"] = self._database.settings.dead_blocks(message["destination"])
             before = self._database.rows(find_statements.ahead(self._tables), place)
             message["ahead"] = dict(before[0]._mapping) if before else None
-        named = [entry["entry"] for entry in message["history"] or () if "entry" in entry]
+        message["history"] = _entries(message["history"])
+        named = [entry.get("entry") for entry in message["history"]]
+        named = [seq for seq in named if type(seq) is int and 0 <= seq < 1 << 63]
         acts = self._database.rows(audit.about(self._tables), {"target": str(id), "named": named})
         message["audit"] = [dict(row._mapping) for row in acts]
         message["elsewhere"] = self._elsewhere(message)
@@ -218,6 +220,11 @@ class Lookup:
         """The payload before the edit of this audit entry; None: it is no edit."""
         rows = self._database.rows(audit.former(self._tables), {"entry": entry})
         return bytes(rows[0].payload) if rows else None
+
+
+def _entries(history: Any) -> list[dict[str, Any]]:
+    """The entries of a history, into which a writer may have put anything."""
+    return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
 
 
 def latest(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -51,6 +51,8 @@ class Choice:
         if action not in filters.CHANGEABLE:
             raise InvalidAct(reason=f"the acts are {' and '.join(filters.CHANGEABLE)}")
         wanted, ids = filters.asked(fields), filters.ids_of(fields.get("id", []))
+        if "chosen" in fields and not ids:
+            raise InvalidAct(reason="no message was chosen; go back to the list and choose some")
         if len(ids) > MOST_IDS:
             raise InvalidAct(reason=f"at most {MOST_IDS} messages can be named; choose more of them by a filter")
         if ids and wanted.facts:

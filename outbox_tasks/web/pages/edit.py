@@ -1,0 +1,125 @@
+"""Mends the payload of a dead letter. What nobody touched keeps every byte."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge
+from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.operating.messages.find import DEAD
+from outbox_tasks.operating.messages.payload import laid_out, mended
+from outbox_tasks.text import printable, shell_line
+from outbox_tasks.web.http import Refused, Response
+from outbox_tasks.web.pages.message import id_of, read
+from outbox_tasks.web.visit import Visit
+
+LONGEST = 512 * 1024
+"""Bytes of a payload that can be edited in a browser."""
+
+CONTENT_TYPE = re.compile("[!-~][ -~]{0,199}")
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a person wrote."""
+
+    text: str
+    content_type: str
+    former: str
+    """The digest of the payload that the person saw."""
+
+
+def edit(visit: Visit) -> Response:
+    """The payload in a form, if it is text."""
+    return _form(visit, _dead(visit))
+
+
+def save(visit: Visit) -> Response:
+    """Keep what a person wrote, and show the message; or the form again, with what is wrong."""
+    one = _dead(visit)
+    draft = Draft(_raw(visit, "payload"), _raw(visit, "content_type").strip(), _raw(visit, "former"))
+    try:
+        why, payload = visit.why(), _written(one, draft)
+        Operator(visit.store, visit.person.name, why).edit(one["id"], one["payload"], payload, draft.content_type)
+    except (EditRefused, PayloadTooLarge) as error:
+        return _form(visit, one, draft, wrong=str(error), status=409 if draft.former != _digest(one) else 400)
+    except Refused as error:
+        return _form(visit, one, draft, wrong=str(error), status=error.status)
+    visit.looks.forget(f"message {one['id']}")
+    return visit.go(f"/messages/{one['id']}")
+
+
+def _written(one: Mapping[str, Any], draft: Draft) -> bytes:
+    """The new payload. Raises `EditRefused`."""
+
+    def refused(reason: str) -> EditRefused:
+        return EditRefused(id=one["id"], reason=reason)
+
+    if draft.former != _digest(one):
+        raise refused("somebody else has changed its payload meanwhile; look at it again")
+    if not CONTENT_TYPE.fullmatch(draft.content_type):
+        raise refused("a content type is a text such as application/json")
+    text, ends = _editable(one["payload"])
+    if text is None:
+        raise refused("it can't be edited in a browser")
+    written = _plain(draft.text)
+    payload = one["payload"] if written == _plain(text) else mended(one["payload"], written.replace("\n", ends))
+    if (payload, draft.content_type) == (one["payload"], one["content_type"]):
+        raise refused("nothing was changed")
+    return bytes(payload)
+
+
+def _form(
+    visit: Visit, one: Mapping[str, Any], draft: Draft | None = None, *, wrong: str | None = None, status: int = 200
+) -> Response:
+    text, _ = _editable(one["payload"])
+    shown = draft.text if draft else text
+    return visit.show(
+        "edit.html",
+        status=status,
+        again=None,
+        one=one,
+        draft=draft or Draft(text or "", one["content_type"], _digest(one)),
+        editable=text is not None,
+        hidden=shown is not None and printable(shown) != shown,
+        wrong=wrong,
+        command=shell_line("edit", str(one["id"]), "--payload", "FILE", "--why", "…"),
+    )
+
+
+def _editable(payload: bytes) -> tuple[str | None, str]:
+    """A payload as a browser can show it, and how its lines end. None: a browser would change more than a person does.
+
+    A browser makes all ends of lines alike, so they must be alike from the beginning.
+    """
+    text = laid_out(payload) if len(payload) <= LONGEST else None
+    if text is None:
+        return None, ""
+    ends = "\r\n" if "\r\n" in text else "\n"
+    return (text if ends.join(_plain(text).split("\n")) == text else None), ends
+
+
+def _plain(text: str) -> str:
+    """The text with line feeds alone at the ends of its lines: a browser sends two characters."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _digest(one: Mapping[str, Any]) -> str:
+    return sha256(one["payload"]).hexdigest()
+
+
+def _raw(visit: Visit, name: str) -> str:
+    """A value of the form, with the spaces around it."""
+    return visit.request.form.get(name, [""])[0]
+
+
+def _dead(visit: Visit) -> dict[str, Any]:
+    """The message. Raises `NotDead` unless it is a dead letter."""
+    one = read(visit, id_of(visit))
+    if one["state"] != DEAD:
+        raise NotDead(id=one["id"], state=one["state"])
+    return one

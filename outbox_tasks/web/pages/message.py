@@ -1,0 +1,155 @@
+"""One message: its life, its payload and headers, and the ways to what belongs to it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from outbox_tasks.errors import UnknownMessage
+from outbox_tasks.operating.audit import deed
+from outbox_tasks.operating.messages.acts import is_json
+from outbox_tasks.operating.messages.filters import CHANGEABLE
+from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Lookup
+from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
+from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
+from outbox_tasks.web.access import Role
+from outbox_tasks.web.http import NotFound, Response
+from outbox_tasks.web.render import cut
+from outbox_tasks.web.visit import Visit
+
+SHOWN = 12_000
+"""Characters of a payload that the page shows. A download has all of it."""
+
+LAID_OUT = 256 * 1024
+"""Bytes of a payload that is laid out on several lines, if it is JSON. To do so takes its time."""
+
+HEX_LINES = 32
+
+HEADER, HEADERS = 1_500, 8_000
+"""Characters of one header that are shown, and of all headers."""
+
+ACTS = 15
+"""Acts of people that are shown."""
+
+TRACEPARENT = re.compile("[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a message brings, for those who may see it."""
+
+    payload: str
+    size: int
+    is_text: bool
+    cut: bool
+    headers: list[tuple[str, str]]
+    more_headers: int
+    trace: str | None
+    """The page of its trace."""
+
+
+def message(visit: Visit) -> Response:
+    """Everything about one message."""
+    id = id_of(visit)
+    one = visit.look(f"message {id}", lambda: read(visit, id))
+    names: dict[str, Any] = {"again": None} if one["state"] in ARCHIVED else {}
+    return visit.show(
+        "message.html",
+        one=one,
+        life=life(one),
+        kept=KEPT,
+        error=error_of(one),
+        until=UNTIL.get(one["state"]),
+        traceback=next(reversed(tracebacks(one)), None),
+        acts=[(act, deed(act)) for act in one["audit"][-ACTS:]],
+        contents=_contents(visit, one) if visit.may(Role.PAYLOAD) else None,
+        tasks=list(_tasks(visit, one)),
+        can={action: one["state"] in states for action, states in CHANGEABLE.items()},
+        DEAD=DEAD,
+        **names,
+    )
+
+
+def payload(visit: Visit) -> Response:
+    """The bytes of a payload, as a file."""
+    id = id_of(visit)
+    one = read(visit, id)
+    ending = "json" if is_json(one["content_type"]) else "bin"
+    return visit.download(bytes(one["payload"]), f"{id}.{ending}")
+
+
+def id_of(visit: Visit) -> UUID:
+    """The id of the message that the address names. Raises `NotFound`."""
+    try:
+        return UUID(visit.arguments["id"])
+    except ValueError:
+        raise NotFound("The id of a message is a UUID, such as 01a2005d-d753-78be-8d86-fb2c39ca288f.") from None
+
+
+def read(visit: Visit, id: UUID) -> dict[str, Any]:
+    """The message. Raises `UnknownMessage`."""
+    found = Lookup(visit.store).one(id)
+    if found is None:
+        raise UnknownMessage(id=id)
+    return found
+
+
+def _contents(visit: Visit, one: dict[str, Any]) -> Contents:
+    payload = bytes(one["payload"])
+    text = laid_out(payload) if len(payload) <= LAID_OUT else _decoded(payload)
+    shown = hexadecimal(payload, HEX_LINES) if text is None else text[:SHOWN]
+    more = len(payload) > 16 * HEX_LINES if text is None else len(text) > SHOWN
+    headers, left = _headers(one["headers"])
+    return Contents(shown, len(payload), text is not None, more, headers, left, _trace(visit, one["headers"]))
+
+
+def _headers(headers: Any) -> tuple[list[tuple[str, str]], int]:
+    """Some headers as texts, and how many more there are. A writer may have put anything there."""
+    found = headers if isinstance(headers, dict) else {"": headers}
+    shown: list[tuple[str, str]] = []
+    for name, value in found.items():
+        text = value if isinstance(value, str) else _written(value)
+        if sum(map(len, chain.from_iterable(shown))) > HEADERS:
+            break
+        shown.append((cut(name, 100), cut(text, HEADER)))
+    return shown, len(found) - len(shown)
+
+
+def _decoded(payload: bytes) -> str | None:
+    """The beginning of a text; None: it is not text."""
+    try:
+        text = payload.decode()
+    except ValueError:
+        return None
+    return None if "\0" in text else text
+
+
+def _written(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return "…"
+
+
+def _trace(visit: Visit, headers: Any) -> str | None:
+    parent = headers.get("traceparent") if isinstance(headers, dict) else None
+    found = TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
+    url = visit.settings.web_trace_url
+    return url.replace("{trace_id}", found[1]) if url and found else None
+
+
+def _tasks(visit: Visit, one: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The pages of its tasks in Flower. A publish task has the id of its message."""
+    flower = visit.settings.web_flower_url
+    if flower is None:
+        return
+    yield "Its sends in Flower", f"{flower.rstrip('/')}/task/{one['id']}"
+    task = one["aggregate_id"] if one["aggregate_type"] == "celery.task" else None
+    if task and task != str(one["id"]):
+        yield "Its task in Flower", f"{flower.rstrip('/')}/task/{quote(task, safe='')}"

@@ -1,0 +1,133 @@
+"""Messages: a list with filters, page by page, and the way to those that people have in mind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from outbox_tasks.errors import InvalidFilter
+from outbox_tasks.operating.messages import filters
+from outbox_tasks.operating.messages.find import STATES, Filter, Lookup
+from outbox_tasks.operating.messages.life import error_of
+from outbox_tasks.operating.messages.paging import Cursor, Page, read_page
+from outbox_tasks.web.http import Response
+from outbox_tasks.web.visit import Visit
+
+SIZE = 50
+"""Messages on a page."""
+
+CHEAP = 2_000
+"""A list for which so many rows were looked at is not looked for again every two seconds."""
+
+FIELDS = (
+    ("destination", "Destination", "orders"), ("type", "Event type", "order.*"), ("key", "Key", ""),
+    ("error", "Error code or group", "http_400"), ("older-than", "Written more than … ago", "15m"),
+    ("newer-than", "Written less than … ago", "2h"),
+)  # fmt: skip
+"""The filters that are texts: the name, the label and an example of each."""
+
+
+@dataclass
+class Asked:
+    """What a person filled in."""
+
+    wanted: Filter = field(default_factory=Filter)
+    at: Cursor | None = None
+    wrong: dict[str, str] = field(default_factory=dict)
+    """What is wrong, by the name of the field."""
+
+
+def messages(visit: Visit) -> Response:
+    """The messages of the filters. What a person searches for leads to its message, or to a filter."""
+    if (word := visit.ask("find")) is not None:
+        return _search(visit, word)
+    asked = _asked(visit.request.query)
+    query = {name: [value for value in values if value.strip()] for name, values in visit.request.query.items()}
+    names: dict[str, Any] = {"asked": asked, "query": query, "fields": FIELDS, "states": STATES, "error_of": error_of}
+    if not asked.wrong:
+        try:
+            page, aside = visit.look(f"messages {asked.wanted} {asked.at}", lambda: _read(visit, asked))
+        except ValueError:
+            asked.wrong["at"] = "This page is one of a list with other filters."
+    if asked.wrong:
+        return visit.show("messages.html", status=400, again=None, page=None, filtered=True, **names)
+    if asked.at or page.looked > CHEAP:
+        names["again"] = None
+
+    def list_at(cursor: Cursor | None) -> str:
+        return visit.url("/messages", **{**filters.query_of(asked.wanted), "at": cursor and str(cursor)})
+
+    return visit.show(
+        "messages.html",
+        page=page,
+        aside=aside,
+        first=list_at(None) if asked.at else None,
+        newer=page.newer and list_at(page.newer),
+        older=page.older and list_at(page.older),
+        known=asked.wanted.destination is None or asked.wanted.destination in visit.settings.destinations,
+        filtered=bool(asked.wanted.facts),
+        acts=_acts(visit, asked.wanted),
+        changeable=filters.CHANGEABLE["discard"],
+        **names,
+    )
+
+
+def _search(visit: Visit, word: str) -> Response:
+    """To the message with this id; or else to those with this key, if there are any, or of this event type."""
+    try:
+        return visit.go(f"/messages/{UUID(word)}")
+    except ValueError:
+        pass
+    try:
+        of_key = filters.asked({"key": [word]})
+    except InvalidFilter:
+        return visit.go("/messages", key=word)
+    found = read_page(visit.store, of_key, 1).messages
+    return visit.go("/messages", **({"key": word} if found else {"type": word}))
+
+
+def _asked(query: Mapping[str, Sequence[str]]) -> Asked:
+    """What an address asks for. A value that can't be used is named, and the others count."""
+    asked = Asked()
+    good: dict[str, Sequence[str]] = {}
+    for name in ("state", "group", *(name for name, *_ in FIELDS)):
+        values = query.get(name, ())
+        try:
+            filters.asked({name: values})
+            good[name] = values
+        except InvalidFilter as error:
+            asked.wrong[name] = error.reason
+    try:
+        asked.wanted = filters.asked(good)
+    except InvalidFilter as error:  # these do not go together
+        asked.wrong["error"] = error.reason
+    if place := "".join(query.get("at", ())[:1]):
+        try:
+            asked.at = Cursor.parse(place)
+        except ValueError:
+            asked.wrong["at"] = "There is no such page of this list."
+    return asked
+
+
+def _read(visit: Visit, asked: Asked) -> tuple[Page, list[dict[str, Any]]]:
+    """A page; and if its search came to no end, what the other indexes lead to, farther back."""
+    page = read_page(visit.store, asked.wanted, SIZE, asked.at)
+    if page.complete or asked.at is not None:
+        return page, []
+    known = {message["id"] for message in page.messages}
+    found = Lookup(visit.store).find(asked.wanted, SIZE).messages
+    return page, [message for message in found if message["id"] not in known]
+
+
+def _acts(visit: Visit, wanted: Filter) -> dict[str, str]:
+    """The pages that show what an act on all messages of the filter would do."""
+    links = {}
+    for action in filters.CHANGEABLE:
+        try:
+            changed = filters.for_act(action, wanted, named=False)
+        except InvalidFilter:
+            continue  # it can't change messages in these states
+        links[action] = visit.url("/acts/new", action=action, **filters.query_of(changed))
+    return links

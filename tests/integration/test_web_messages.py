@@ -1,0 +1,365 @@
+"""The pages of messages: what they show to whom, and what no message can do to them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from html import unescape
+from itertools import chain
+from typing import Any
+from urllib.parse import parse_qsl
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import DateTime, cast, literal
+from sqlalchemy.dialects.postgresql import JSONB
+
+from outbox_tasks.operating.messages import find, paging
+from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.relay.store import Store
+from outbox_tasks.web import Page, Role
+from outbox_tasks.web.http import Response
+from outbox_tasks.web.pages import messages as messages_page
+from tests.conftest import MakeSettings, Rows, seconds_from_now
+from tests.integration.test_redrive import bury
+from tests.integration.test_web_overview import Browser
+
+Browse = Callable[..., Browser]
+
+
+@pytest.fixture
+def browse(store: Store, settings: MakeSettings) -> Iterator[Browse]:
+    made: list[Page] = []
+
+    def make(role: Role = Role.ACT, **values: Any) -> Browser:
+        made.append(Page(settings(broker_url=None, **values), who=lambda host: None))
+        return Browser(made[-1], role)
+
+    yield make
+    for page in made:
+        page.close()
+
+
+def listed(html: str) -> list[str]:
+    """The ids of a list, in their order."""
+    return re.findall(r'data-label="message" class="short"><a class="code" href="/messages/([^"]+)"', html)
+
+
+def link(html: str, text: str) -> dict[str, str] | None:
+    """The query of a link with this text."""
+    found = re.search(rf'<a href="/messages\?([^"]*)"[^>]*>{text}</a>', html)
+    return dict(parse_qsl(unescape(found[1]))) if found else None
+
+
+def location(answer: Response) -> str:
+    assert answer.status == 303, answer.body.decode()
+    return dict(answer.headers)["Location"]
+
+
+class TestList:
+    def test_has_pages_in_both_directions(self, browse: Browse, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(messages_page, "SIZE", 3)
+        dead = bury(rows, 7)
+        rows.insert(2)
+        browser, query, found = browse(), {"state": "dead"}, []
+        while query:
+            html = browser.read("/messages", **query)
+            found.append(listed(html))
+            query = link(html, "Older") or {}
+        assert [len(page) for page in found] == [3, 3, 1]
+        assert sorted(chain.from_iterable(found)) == sorted(dead)
+        assert listed(browser.read("/messages", **(link(html, "Newer") or {}))) == found[1]
+        assert listed(browser.read("/messages", **(link(html, "First page") or {}))) == found[0]
+
+    def test_says_where_its_search_ended_and_goes_on(
+        self, browse: Browse, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for module, name in ((paging, "LOOK"), (paging, "FIRST_LOOK"), (find, "LOOK")):
+            monkeypatch.setattr(module, name, 20)
+        monkeypatch.setattr(messages_page, "SIZE", 5)
+        rows.insert(30)
+        [wanted] = rows.insert(event_type="order.lost", destination="mails")
+        rows.insert(60)
+        browser = browse()
+        html = browser.read("/messages", type="order.lost")
+        assert listed(html) == []
+        assert "Looked at 20 messages" in html
+        html = browser.read("/messages", **(link(html, "Search on from there") or {}))
+        assert "Looked at 20 messages" in html
+        # The index of its destination leads to it at once.
+        html = browser.read("/messages", type="order.lost", destination="mails")
+        assert "Also found" in html
+        assert listed(html) == [wanted]
+        assert "No destination has this name here." in html
+
+    @pytest.mark.parametrize(
+        ("query", "said"),
+        [
+            ({"older-than": "x"}, "is not a length of time"),
+            ({"newer-than": "99999999999999999999d"}, "is too long"),
+            ({"state": "gone"}, "is no state"),
+            ({"key": "k" * 501}, "at most 500 characters"),
+            ({"group": "0123456789ab", "state": "sent"}, "goes with the state dead alone"),
+            ({"at": "<script>"}, "There is no such page"),
+            ({"at": f"older~0~key~0~1~{uuid4()}"}, "a list with other filters"),
+        ],
+    )
+    def test_says_what_is_wrong_with_a_filter(self, browse: Browse, query: dict[str, str], said: str) -> None:
+        answer = browse().get("/messages", **query)
+        assert answer.status == 400
+        assert said in answer.body.decode()
+        assert b"<script>" not in answer.body
+
+    def test_leads_to_what_somebody_searches_for(self, browse: Browse, rows: Rows) -> None:
+        [id] = rows.insert(key="order:42", event_type="order.made")
+        browser = browse()
+        for word, where in (
+            (f" {id.upper()} ", f"/messages/{id}"),
+            ("order:42", "/messages?key=order%3A42"),
+            ("order.made", "/messages?type=order.made"),
+            ("a&b=c#d", "/messages?type=a%26b%3Dc%23d"),
+        ):
+            assert location(browser.get("/messages", find=word)) == where
+        assert listed(browser.read("/messages", key="order:42")) == [id]
+
+    def test_offers_acts_only_to_those_who_may(self, browse: Browse, rows: Rows) -> None:
+        [dead], [waits] = bury(rows), rows.insert()
+        [runs] = rows.insert(lease=uuid4(), begun=True, locked_until=seconds_from_now(60))
+        html = browse().read("/messages")
+        assert re.findall(r'name="id" value="([^"]+)"', html) == [waits, dead]
+        assert runs in listed(html)
+        assert 'href="/acts/new?action=redrive&amp;state=dead"' in html
+        nothing = browse().get("/acts/new", action="redrive", chosen="yes")
+        assert nothing.status == 400
+        assert b"no message was chosen" in nothing.body
+        for browser in (browse(Role.PAYLOAD), browse(web_read_only=True)):
+            html = browser.read("/messages")
+            assert listed(html) == [runs, waits, dead]
+            assert "/acts/" not in html
+            assert 'name="id"' not in html
+
+
+class TestMessage:
+    def test_shows_its_life_and_what_belongs_to_it(self, browse: Browse, rows: Rows, store: Store) -> None:
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        [id] = bury(rows, key="k", payload=b'{"order":42}', headers={"traceparent": parent})
+        [behind] = rows.insert(key="k", event_type="order.paid")
+        Operator(store, "bob", "it is <mended>").edit(UUID(id), b'{"order":42}', b'{"order":43}', "application/json")
+        urls = {"web_flower_url": "https://flower.example.com/", "web_trace_url": "https://t.example.com/{trace_id}"}
+        browser = browse(**urls)
+        html, text = browser.read(f"/messages/{id}"), browser.text(f"/messages/{id}")
+        for words in ("http_400: refused: no such order 42", "written", "edited by bob: it is <mended>", '"order": 43'):
+            assert words in text
+        for there in (
+            f"https://flower.example.com/task/{id}", "https://t.example.com/0af7651916cd43dd8448eb211c80319c",
+            f"/messages/{id}/edit", f"/acts/new?action=redrive&amp;id={id}", f"/acts/new?action=discard&amp;id={id}",
+            f"/messages/{id}/payload", "/messages?key=k", "/destinations/orders",
+        ):  # fmt: skip
+            assert f'href="{there}"' in html
+        assert re.search(r'href="/errors/[0-9a-f]{12}"', html)
+        text = browser.text(f"/messages/{behind}")
+        assert f"Held up: 1 message of its key is before it. The first is {id} , which is dead." in text
+        assert "Cancel…" in text
+
+    def test_hides_payload_and_headers_from_those_who_may_only_look(self, browse: Browse, rows: Rows) -> None:
+        secret = "the secret of the message"
+        [id] = bury(rows, payload=secret.encode(), headers={"tenant": secret})
+        hidden = browse(Role.LOOK)
+        assert secret not in hidden.read(f"/messages/{id}")
+        assert secret not in hidden.read("/messages")
+        assert (hidden.get(f"/messages/{id}/payload").status, hidden.get(f"/messages/{id}/edit").status) == (403, 403)
+        reader = browse(Role.PAYLOAD)
+        assert reader.read(f"/messages/{id}").count(secret) == 2
+        assert reader.get(f"/messages/{id}/edit").status == 403
+        assert f"/messages/{id}/edit" not in reader.read(f"/messages/{id}")
+
+    def test_gives_the_bytes_of_its_payload_as_a_file(self, browse: Browse, rows: Rows) -> None:
+        payload = bytes(range(256)) * 5_000
+        [id] = rows.insert(payload=payload, content_type="text/html")
+        browser = browse(Role.PAYLOAD)
+        answer = browser.get(f"/messages/{id}/payload")
+        headers = dict(answer.headers)
+        assert answer.body == payload
+        assert headers["Content-Type"] == "application/octet-stream"
+        assert headers["Content-Disposition"] == f'attachment; filename="{id}.bin"'
+        html = browser.read(f"/messages/{id}")
+        assert "1,280,000 bytes, not text" in html
+        assert "000010  10 11 12 13" in html
+
+    @pytest.mark.parametrize("id", ["nothing", "../etc", str(uuid4()), f"{uuid4()}/x", "%", "\u202e"])
+    def test_that_does_not_exist_is_not_found(self, browse: Browse, id: str) -> None:
+        assert browse().get(f"/messages/{id}").status == 404
+
+    def test_of_a_task_leads_to_the_task(self, browse: Browse, rows: Rows) -> None:
+        task = {"aggregate_type": "celery.task", "aggregate_id": "a/b?c", "locked_by": "shop@host", "lease": uuid4()}
+        runs = {"begun": True, "attempts": 1, "handed_at": seconds_from_now(-5), "locked_until": seconds_from_now(60)}
+        [id] = rows.insert(**task, **runs)
+        browser = browse(web_flower_url="http://f.example.com/flower")
+        assert 'href="http://f.example.com/flower/task/a%2Fb%3Fc"' in browser.read(f"/messages/{id}")
+        text = browser.text(f"/messages/{id}")
+        assert "Run by shop@host" in text
+        assert "Handed over" in text
+
+
+def shown(html: str) -> str:
+    """What a browser has in the textarea of a page."""
+    [text] = re.findall(r"<textarea[^>]*>(.*?)</textarea>", html, re.DOTALL)
+    text = unescape(text.replace("\r\n", "\n").replace("\r", "\n"))
+    return text.removeprefix("\n")
+
+
+def value(html: str, name: str) -> str:
+    [found] = re.findall(rf'name="{name}" value="([^"]*)"', html)
+    return unescape(found)
+
+
+class TestEdit:
+    def send(self, browser: Browser, id: str, change: Callable[[str], str], **form: str) -> Response:
+        """Fill in the form as a browser does: all lines end in two characters."""
+        html = browser.read(f"/messages/{id}/edit")
+        sent = {
+            "payload": change(shown(html)).replace("\n", "\r\n"),
+            "content_type": value(html, "content_type"),
+            "former": value(html, "former"),
+            "why": "the order was wrong",
+        }
+        return browser.post(f"/messages/{id}/edit", **{**sent, **form})
+
+    @pytest.mark.parametrize(
+        ("payload", "mended"),
+        [
+            (b'{"a":1,"b":[1,2]}', b'{"a":7,"b":[1,2]}'),
+            (b'{"a": 1, "b": "\xc3\xbc"}', b'{"a": 7, "b": "\xc3\xbc"}'),
+            (b'{"a":1,  "n":1.10}', b'{"a":7,  "n":1.10}'),
+            (b'{"a":1,"a":2}\n', b'{"a":7,"a":2}\n'),
+            (b"\n\n1 line\n", b"\n\n7 line\n"),
+            (b"a\r\n1\r\n\r\n", b"a\r\n7\r\n\r\n"),
+            (b"  1 \t", b"  7 \t"),
+            ("\ufeff1 </textarea><script> &amp; \u202e\x0b\x1b[31m".encode(), None),
+        ],
+    )
+    def test_changes_nothing_that_nobody_touched(
+        self, browse: Browse, rows: Rows, payload: bytes, mended: bytes | None
+    ) -> None:
+        mended = mended or payload.replace(b"1", b"7", 1)
+        kind = "application/json" if payload.startswith(b"{") else "text/plain"
+        [id] = bury(rows, payload=payload, content_type=kind)
+        browser = browse()
+        refused = self.send(browser, id, lambda text: text)
+        assert refused.status == 400
+        assert b"nothing was changed" in refused.body
+        assert location(self.send(browser, id, lambda text: text, content_type="text/x")) == f"/messages/{id}"
+        assert (bytes(rows.one(id).payload), rows.one(id).content_type) == (payload, "text/x")
+        edited = self.send(browser, id, lambda text: text.replace("1", "7", 1), content_type=kind)
+        assert location(edited) == f"/messages/{id}"
+        assert bytes(rows.one(id).payload) == mended
+
+    def test_keeps_digits_that_a_person_writes(self, browse: Browse, rows: Rows) -> None:
+        [id] = bury(rows, payload=b'{"a":1}')
+        long = '{"a": 1.10, "b": 123456789012345678901234567890.5}'
+        assert self.send(browse(), id, lambda text: long).status == 303
+        assert rows.one(id).payload == long.encode()
+
+    def test_says_where_json_is_wrong_and_keeps_what_was_written(self, browse: Browse, rows: Rows) -> None:
+        [id] = bury(rows, payload=b'{"a":1,"b":2}')
+        answer = self.send(browse(), id, lambda text: text.replace("1,", "1"))
+        html = answer.body.decode()
+        assert answer.status == 400
+        assert "line 3 column 3" in html
+        assert shown(html) == '{\n  "a": 1\n  "b": 2\n}'
+        deep = self.send(browse(), id, lambda text: "[" * 100_000)
+        assert deep.status == 400
+        for wrong, said in ({"why": " "}, b"Say why"), ({"content_type": "a\nb"}, b"a content type is"):
+            answer = self.send(browse(), id, lambda text: "{}", **wrong)
+            assert (answer.status, shown(answer.body.decode())) == (400, "{}")
+            assert said in answer.body
+        assert rows.one(id).payload == b'{"a":1,"b":2}'
+
+    def test_overwrites_nobody_elses_edit(self, browse: Browse, rows: Rows, store: Store) -> None:
+        [id] = bury(rows, payload=b"1")
+
+        def meanwhile(text: str) -> str:
+            Operator(store, "bob").edit(UUID(id), b"1", b"2", "text/plain")
+            return "3"
+
+        answer = self.send(browse(), id, meanwhile)
+        assert answer.status == 409
+        assert b"somebody else has changed its payload meanwhile" in answer.body
+        assert shown(answer.body.decode()) == "3"
+        assert rows.one(id).payload == b"2"
+
+    @pytest.mark.parametrize("payload", [b"\x00\xff", b"a\0b", b"a\r\nb\n", b"a\rb", b"x" * 600_000])
+    def test_says_how_else_to_edit_what_a_browser_would_change(
+        self, browse: Browse, rows: Rows, payload: bytes
+    ) -> None:
+        [id] = bury(rows, payload=payload, content_type="text/plain")
+        browser = browse()
+        html = browser.read(f"/messages/{id}/edit")
+        assert "<textarea" not in html
+        assert f"outbox-tasks edit {id} --payload FILE" in html
+        form = {"payload": "b", "content_type": "text/plain", "former": "", "why": "w"}
+        assert browser.post(f"/messages/{id}/edit", **form).status in (400, 409)
+        assert bytes(rows.one(id).payload) == payload
+
+    def test_is_for_dead_letters(self, browse: Browse, rows: Rows) -> None:
+        [id] = rows.insert()
+        assert browse().get(f"/messages/{id}/edit").status == 409
+        assert browse().post(f"/messages/{id}/edit", payload="x").status == 409
+        [dead] = bury(rows)
+        assert browse(web_read_only=True).post(f"/messages/{dead}/edit", payload="x").status == 403
+
+
+EVIL = '<script>alert(1)</script></textarea></pre>" onclick="x\' javascript:alert(1) \x1b[31m\u202e\u2066\u200b\x07 & '
+DEEP = "[" * 2_000 + "]" * 2_000
+HUGE = "1" + "0" * 6_000
+
+
+ALWAYS = cast(literal("infinity"), DateTime(True))
+
+
+def json_text(text: str) -> Any:
+    """JSON as a writer in SQL may have it, whatever Python makes of it."""
+    return cast(literal(text), JSONB)
+
+
+class TestHostileMessages:
+    @pytest.mark.parametrize(
+        "columns",
+        [
+            {
+                "payload": (EVIL * 20_000).encode(), "headers": {EVIL + str(n): EVIL * 30 for n in range(100)},
+                "key": EVIL * 3, "event_type": EVIL * 3, "content_type": EVIL, "aggregate_id": EVIL * 9,
+                "aggregate_type": EVIL * 9, "last_error": EVIL * 900, "last_error_code": EVIL, "locked_by": EVIL * 9,
+                "history": [{"at": EVIL, "what": EVIL * 9, "by": EVIL, "error": EVIL, "traceback": EVIL * 900}] * 40,
+            },
+            {"payload": b'"' * 1_000_000, "headers": {"x": "&" * 1_000_000}, "last_error": "'" * 100_000},
+            {"payload": b"\xff\xfe" * 500_000, "headers": ["no", "object"], "history": {"no": "list"}},
+            {"payload": DEEP.encode(), "headers": json_text(DEEP), "history": json_text(DEEP)},
+            {"payload": f"[{HUGE}]".encode(), "headers": json_text(HUGE), "history": json_text(f"[{HUGE}]")},
+            {"payload": b"1e9999", "headers": "text", "history": [1, None, {"at": 5, "what": [], "attempt": ""}]},
+            {"payload": b"", "history": [{"entry": 2**70, "at": "9999-12-31T23:59:59-12:00", "traceback": {"a": 1}}]},
+            {"payload": b"<svg onload=x>", "content_type": "image/svg+xml", "attempts": 2**31 - 1},
+            {"headers": {"traceparent": "javascript:alert(1)", "eventid": EVIL}, "created_at": ALWAYS},
+        ],
+    )  # fmt: skip
+    def test_are_text_on_small_pages(self, browse: Browse, rows: Rows, columns: dict[str, Any]) -> None:
+        [id] = bury(rows, **columns)
+        browser = browse(web_trace_url="https://t.example.com/{trace_id}", web_flower_url="https://f.example.com")
+        for path in (f"/messages/{id}", "/messages", f"/messages/{id}/edit"):
+            answer = browser.get(path)
+            html = answer.body.decode()
+            assert answer.status == 200
+            assert len(answer.body) < 200_000 or path.endswith("/edit")
+            assert "<script>" not in html
+            assert "<svg onload" not in html
+            assert 'onclick="' not in html
+            assert 'href="javascript:' not in html
+            if not path.endswith("/edit"):  # a field must send back what it was given
+                assert not set(html) & set("\x1b\u202e\u2066\u200b\x07\0")
+
+    def test_fill_no_list_with_their_length(self, browse: Browse, rows: Rows) -> None:
+        long = dict.fromkeys(("key", "event_type", "last_error_code", "last_error"), '"' * 2000)
+        bury(rows, 60, **long)
+        answer = browse().get("/messages", state="dead")
+        assert answer.status == 200
+        assert len(answer.body) < 200_000
