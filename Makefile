@@ -57,7 +57,7 @@ constraints: ## pin the newest versions that fit pyproject.toml anew
 audit: ## known vulnerabilities of the pinned versions; asks the Python package index, so it needs a network
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $(PYTHON) -m venv "$$scratch/venv" && \
 	  "$$scratch/venv/bin/python" -m pip --disable-pip-version-check --quiet --quiet install pip-audit && \
-	  "$$scratch/venv/bin/pip-audit" --no-deps --disable-pip --requirement constraints.txt
+	  "$$scratch/venv/bin/pip-audit" --strict --no-deps --disable-pip --requirement constraints.txt
 
 clean: ## remove the virtual environment, caches and builds
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks build dist

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine
@@ -52,6 +53,16 @@ def test_an_idle_relay_claims_seldom_and_a_message_without_a_nudge_does_not_wait
     assert wait_for_more(empty_claims, 1, 4 * SELDOM) > 0.5 * SELDOM
     rows.insert()
     eventually(lambda: len(stream), 0.8 * SELDOM)
+
+
+def test_no_process_of_the_relay_listens_anywhere(relay: Relay, celery_setup: CeleryTestSetup) -> None:
+    """Unless a setting says so, nobody can connect to them."""
+    processes = [psutil.Process(node.container.pid) for node in relay.nodes]
+    processes += [child for process in processes for child in process.children(recursive=True)]
+    assert len(processes) > len(relay.nodes) > 2
+    found = [one for process in processes for one in process.net_connections("inet")]
+    assert {one.status for one in found} >= {psutil.CONN_ESTABLISHED}
+    assert [one for one in found if one.status == psutil.CONN_LISTEN] == []
 
 
 def test_beat_without_a_database_sends_every_claim(relay: Relay, empty_claims: Callable[[], int]) -> None:

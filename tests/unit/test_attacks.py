@@ -16,7 +16,7 @@ from kombu.message import Message
 
 import outbox_tasks
 from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, WAIT
-from outbox_tasks.settings import PUBLISH_QUEUE
+from outbox_tasks.settings import PUBLISH_QUEUE, Settings
 from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from outbox_tasks.worker.message_checks import checked
 
@@ -82,6 +82,12 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
             if called or {one.partition(".")[0] for one in imported} & modules:
                 found.add(f"{name}:{getattr(node, 'lineno', 0)}")
     assert found == set()
+
+
+def test_what_listens_if_it_is_told_to_listens_on_loopback() -> None:
+    settings = Settings()
+    assert (settings.monitor_host, settings.web_host) == ("127.0.0.1", "127.0.0.1")
+    assert (settings.monitor_port, settings.web_users) == (None, {})
 
 
 class Evil:
