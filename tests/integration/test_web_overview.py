@@ -291,6 +291,8 @@ class TestDestination:
         html = visit().read("/destinations/orders")
         assert "<title>orders: 1,200 sent and 30 failed in the last 24 hours</title>" in html
         assert "the last hour 1,200 30 1 to 2 hours ago 0 0" in words(html)
+        assert "23 to 24 hours ago 0 0" in words(html)
+        assert "24 to 25 hours" not in html
 
     def test_it_costs_so_many_statements(self, visit: Visit, rows: Rows) -> None:
         dead(rows, 3, key="k")
