@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import hmac
 import logging
 import secrets
@@ -72,9 +73,9 @@ class Passwords:
         if self._tried_too_often(count):
             wait = [("Retry-After", f"{MINUTE:.0f}")]
             raise Refused(429, "Too many wrong passwords for this name. Try again in a minute.", wait)
-        # The comparison takes the same time whether there is such a name or not.
+        # It takes the same time whether there is such a name or not, and however long the password is.
         expected = user.password if user else self._nobody
-        if not hmac.compare_digest(password.encode(), expected.encode()) or user is None:
+        if not hmac.compare_digest(_digest(password), _digest(expected)) or user is None:
             if self._note_wrong(count) == TRIES:
                 log.warning("after %d wrong passwords, %r can't sign in for a minute", TRIES, name)
             return None
@@ -92,6 +93,10 @@ class Passwords:
             recent = [at for at in self._wrong.get(count, []) if now - at < MINUTE]
             self._wrong[count] = [*recent, now][-TRIES:]
             return len(self._wrong[count])
+
+
+def _digest(password: str) -> bytes:
+    return hashlib.sha256(password.encode()).digest()
 
 
 def _basic(header: str) -> tuple[str, str] | None:

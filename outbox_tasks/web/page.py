@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import secrets
 import threading
 from collections.abc import Awaitable, Callable
@@ -26,6 +25,7 @@ from outbox_tasks.errors import (
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.per_process import PerProcess
+from outbox_tasks.redaction import logger
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.web import access, render, routes
@@ -49,7 +49,7 @@ from outbox_tasks.web.wsgi import Wsgi
 if TYPE_CHECKING:
     from celery import Celery
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 AT_ONCE = 8
 """Requests that may read the database at once. The others wait."""

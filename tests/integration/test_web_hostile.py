@@ -25,7 +25,7 @@ MARKUP = "</td><img src=x onerror=alert(1)>'\"{{ 7*7 }}\u202egnp\x1b[31m&lt;"
 VALUES = [
     MARKUP, "-1", "0", "9" * 40, "1e999", "nan", "0x10", "٣", "%", "_\\", "../../etc/passwd", "\ud7ff\U0010ffff",
     "x" * 4000, "infinity", "0001-01-01", "10000-01-01", "2026-11-22T00:00:00+99:99", str(UUID(int=7)),
-    "1 OR 1=1; --", "\r\nSet-Cookie: a=b",
+    "a\0b", "1 OR 1=1; --", "\r\nSet-Cookie: a=b",
 ]  # fmt: skip
 
 LOOKS = [route for route in ROUTES if route.method == "GET"]
