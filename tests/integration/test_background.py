@@ -119,6 +119,7 @@ class TestAnAct:
         seen = datetime.now(UTC)
         later = bury(rows, 2, dead_at=seconds_from_now(5))
         assert ended(runner, begin(runner, until=seen))["count"] == 2
+        assert ended(runner, begin(runner, until=seen, ids=[UUID(id) for id in later]))["facts"]["missed"] == 2
         assert {rows.state(id) for id in later} == {"dead"}
 
     def test_never_reaches_into_the_future(self, runner: Runner, rows: Rows) -> None:

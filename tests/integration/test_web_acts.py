@@ -18,11 +18,18 @@ from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Page, Role
 from outbox_tasks.web.http import Response
+from outbox_tasks.web.pages import act
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
 from tests.integration.test_redrive import acts, bury
 from tests.integration.test_web_overview import EVIL, Browser, words
 
 Visit = Callable[..., Browser]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is overloaded counts slowly."""
+    monkeypatch.setattr(act, "PATIENCE", 60.0)
 
 
 @pytest.fixture
@@ -155,7 +162,7 @@ class TestPreview:
 
     def test_counts_for_a_moment_only(self, browser: Browser, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(batches, "LOOK", 2)
-        monkeypatch.setattr("outbox_tasks.web.pages.act.PATIENCE", 0.0)
+        monkeypatch.setattr(act, "PATIENCE", 0.0)
         bury(rows, 5)
         html = browser.read("/acts/new", action="redrive")
         assert "There may be more" in words(html)
@@ -189,7 +196,7 @@ class TestPreview:
                 assert fields["total"] == "1"
             ended(browser, entry_of(browser.post("/acts", **preview(browser, key=value), why=f"why {value[:400]}")))
             assert rows.state(id) == "pending"
-        assert [act.count for act in acts(rows)] == [1] * len(values)
+        assert [done.count for done in acts(rows)] == [1] * len(values)
 
     def test_is_for_those_who_may_act(self, visit: Visit, rows: Rows) -> None:
         bury(rows)
@@ -208,8 +215,8 @@ class TestBegin:
         assert "Who anna" in shown
         assert "Why the shop is back" in shown
         assert f"redrive --group {fields['group']} --why 'the shop is back'" in shown
-        [act] = acts(rows)
-        assert (act.who, act.why, act.count) == ("anna", "the shop is back", 30)
+        [done] = acts(rows)
+        assert (done.who, done.why, done.count) == ("anna", "the shop is back", 30)
         assert sum(row.status == "dead" for row in rows.hot()) == 2
 
     def test_a_message_is_changed_at_once(self, browser: Browser, rows: Rows) -> None:
@@ -240,7 +247,7 @@ class TestBegin:
         ended(browser, first)
         rows.change([id], status="dead", dead_at=seconds_from_now(-30))
         assert entry_of(browser.post("/acts", **fields)) == first
-        assert [act.count for act in acts(rows)] == [1]
+        assert [done.count for done in acts(rows)] == [1]
         assert rows.state(id) == "dead"
 
     def test_at_a_rate_and_up_to_a_limit(self, browser: Browser, rows: Rows) -> None:
@@ -337,9 +344,9 @@ class TestAct:
         assert visit(web_read_only=True).post(f"/acts/{entry}/stop").status == 403
         assert entry_of(browser.post(f"/acts/{entry}/stop")) == entry
         shown = browser.text(f"/acts/{entry}")
-        [act] = acts(rows)
-        assert 0 < act.count < 40
-        assert f"anna stopped it after {act.count} message" in shown
+        [done] = acts(rows)
+        assert 0 < done.count < 40
+        assert f"anna stopped it after {done.count} message" in shown
         assert entry_of(browser.post(f"/acts/{entry}/stop")) == entry
 
     def test_of_the_command_line_is_shown_from_the_audit(self, browser: Browser, store: Store, rows: Rows) -> None:
