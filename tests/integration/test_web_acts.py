@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import http.client
 import re
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from html import unescape
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID, uuid4
 
 import pytest
+import waitress
 from sqlalchemy import text
 
 from outbox_tasks.operating.messages import acts as batches
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
-from outbox_tasks.web import Page, Role
+from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages import act
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
@@ -173,6 +177,7 @@ class TestPreview:
             {},
             {"action": "purge"},
             {"action": "drop table"},
+            {"action": "redrive", "chosen": "yes"},
             {"action": "redrive", "id": "1 OR 1=1"},
             {"action": "redrive", "id": str(UUID(int=1)), "key": "k"},
             {"action": "redrive", "state": "pending"},
@@ -326,6 +331,39 @@ class TestBegin:
             assert browser.post("/acts", **fields).status == 403
         assert visit().post("/acts", **{**fields, "csrf": "x" * 43}).status == 403
         assert acts(rows) == []
+
+
+def test_over_http(visit: Visit, rows: Rows) -> None:
+    """Preview, form, act, as a browser does it: with the cookie that the preview sets, and what it encodes."""
+    [id] = bury(rows, key="å&b=%\n+")
+    page = visit().page
+    page.who = lambda environ: Person("anna", Role.ACT)
+    server = waitress.create_server(page.wsgi, host="127.0.0.1", port=0, threads=2)
+    running = threading.Thread(target=server.run, daemon=True)
+    running.start()
+    connection = http.client.HTTPConnection("127.0.0.1", server.effective_port, timeout=60)
+
+    def ask(method: str, path: str, body: str | None = None, **headers: str) -> tuple[http.client.HTTPResponse, str]:
+        sent = {"Content-Type": "application/x-www-form-urlencoded", **headers} if body is not None else headers
+        connection.request(method, path, body, sent)
+        answer = connection.getresponse()
+        return answer, answer.read().decode()
+
+    try:
+        answer, html = ask("GET", "/acts/new?" + urlencode({"action": "redrive", "key": "å&b=%\n+"}))
+        cookie = str(answer.getheader("Set-Cookie")).partition(";")[0]
+        body = urlencode({**form(html), "why": "ü & so"})
+        for headers in ({"Cookie": cookie, "Sec-Fetch-Site": "cross-site"}, {}):
+            assert ask("POST", "/acts", body, **headers)[0].status == 403
+        assert acts(rows) == []
+        places = {ask("POST", "/acts", body, Cookie=cookie)[0].getheader("Location") for _ in range(2)}
+        [place] = places
+        assert "Why ü & so" in ended(Browser(page), int(str(place).removeprefix("/acts/")))
+        assert rows.state(id) == "pending"
+        assert [done.count for done in acts(rows)] == [1]
+    finally:
+        connection.close()
+        server.close()
 
 
 class TestAct:

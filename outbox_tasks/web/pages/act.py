@@ -53,6 +53,8 @@ class Choice:
         wanted, ids = filters.asked(fields), filters.ids_of(fields.get("id", []))
         if "chosen" in fields and not ids:
             raise InvalidAct(reason="no message was chosen; go back to the list and choose some")
+        if "chosen" in fields and not ids:
+            raise InvalidAct(reason="no message was chosen; without one, the act would be for all dead letters")
         if len(ids) > MOST_IDS:
             raise InvalidAct(reason=f"at most {MOST_IDS} messages can be named; choose more of them by a filter")
         if ids and wanted.facts:
