@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outbox_tasks.database.schema import PENDING, tables
 from outbox_tasks.local.errors import NothingArrived
+from outbox_tasks.local.processes import signals_as_ctrl_c
 from outbox_tasks.local.soak.applications import APPLICATIONS
 from outbox_tasks.local.soak.evidence import evidence, keep, keep_lives
 from outbox_tasks.local.soak.faults import KINDS
@@ -33,7 +34,7 @@ TICK, LOOK = 0.05, 1.0
 WARM, WARM_SECONDS = 100, 180.0
 """Messages that have arrived when the faults begin, and how long they may take."""
 
-STUCK = 60.0
+STUCK = 120.0
 """Seconds without any progress, beyond the leases, after which the rest is stuck."""
 
 REST = 5.0
@@ -53,7 +54,7 @@ def soak(options: Options, messages: Console) -> Result:
     """Run it, and judge."""
     options.directory.mkdir(parents=True, exist_ok=True)
     messages.print("Starting servers, relay and application …", highlight=False)
-    with stage(options) as on:
+    with signals_as_ctrl_c(), stage(options) as on:
         return Run(on, messages).result()
 
 
