@@ -28,6 +28,9 @@ VALUES = [
     "a\0b", "1 OR 1=1; --", "\r\nSet-Cookie: a=b",
 ]  # fmt: skip
 
+BAD = [MARKUP, "-1", "9" * 40, "nan", "٣", "10000-01-01", "infinity", "x" * 4000]
+"""What each field is asked with: no number, no time, and too much of them."""
+
 LOOKS = [route for route in ROUTES if route.method == "GET"]
 FORMS = [route for route in ROUTES if route.method == "POST"]
 TOKEN = "t" * 43
@@ -94,7 +97,7 @@ def test_no_address_makes_a_page_fail_or_trusts_a_text(page: Page, route: Route)
         asked = Asked({})
         harmless(page.handle(Request("GET", path_of(route, value), query=asked)))
     for name in asked.names:
-        for value in VALUES:
+        for value in BAD:
             harmless(page.handle(Request("GET", path_of(route, "orders"), query={name: [value]})))
 
 
@@ -108,7 +111,7 @@ def test_no_form_makes_a_page_fail_or_trusts_a_text(page: Page, route: Route) ->
     for value in VALUES if "{" in route.pattern else [""]:
         send(value, asked)
     for name in asked.names - {"csrf"}:
-        for value in VALUES:
+        for value in BAD:
             send("orders", {"csrf": [TOKEN], "why": ["because"], name: [value]})
 
 
@@ -119,7 +122,7 @@ def test_all_links_lead_somewhere(page: Page) -> None:
         link = urlsplit(found.pop(0))
         answer = page.handle(Request("GET", unquote(link.path), query=query_of(link.query.encode())))
         harmless(answer)
-        assert answer.status in (200, 404), link
+        assert answer.status == 200, link
         new = [unescape(one) for one in re.findall(r'href="(/[^"]*)"', answer.body.decode("utf-8", "replace"))]
         new = [one for one in dict.fromkeys(new) if one not in seen]
         found += new
