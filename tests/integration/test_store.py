@@ -255,6 +255,7 @@ class TestBegin:
         "spoil",
         [
             pytest.param(lambda rows, bundle: replace(bundle, lease=token()), id="wrong lease"),
+            pytest.param(lambda rows, bundle: replace(bundle, destination="mails"), id="wrong destination"),
             pytest.param(
                 lambda rows, bundle: replace(bundle, tickets=(bundle.tickets[0]._replace(attempt=1),)), id="later"
             ),

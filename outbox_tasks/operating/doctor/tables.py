@@ -87,7 +87,7 @@ def rights(site: Site) -> Results:
         yield error(
             "rights_missing",
             f"The role {row.role} lacks rights: {'; '.join(f'{some} on {name}' for some, name, _ in granted)}.",
-            "Whatever needs them fails: claims, sends, counts, housekeeping.",
+            "If the relay works with this role, whatever needs them fails: claims, sends, counts, housekeeping.",
             "\n".join(f"GRANT {some} ON {what} TO {quoted(row.role)};" for some, _, what in granted)
             + f"\nSELECT {_named(t, 'outbox_archive_share')}();",
         )
