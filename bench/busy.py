@@ -20,8 +20,8 @@ DEAD, GROUPS = 10_000, 200
 BURY = f"""INSERT INTO {{schema}}.outbox_messages (id, event_type, destination, key, payload, headers, created_at,
                                             status, dead_at, attempts, locked_by, last_error_code, last_error, history)
 SELECT id, event_type, destination, CASE WHEN destination = 'orders' AND n % 40 = 0 THEN 'order:' || 4 * (n / 40) END,
-       convert_to(json_build_object('id', n, 'customer', 'Ada Lovelace', 'cents', 1250, 'lines', json_build_array(
-           json_build_object('product', 'chair', 'quantity', 2), json_build_object('product', 'table', 'quantity', 1)
+       convert_to(jsonb_build_object('id', n, 'customer', 'Ada Lovelace', 'cents', 1250, 'lines', jsonb_build_array(
+           jsonb_build_object('product', 'chair', 'quantity', 2), jsonb_build_object('product', 'table', 'quantity', 1)
        ))::text, 'UTF8'),
        jsonb_build_object('tenant', 't' || n % 5, 'traceparent',
                           '00-' || md5(n::text) || '-' || left(md5(n::text), 16) || '-01'),

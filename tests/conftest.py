@@ -57,7 +57,7 @@ EMPTY = range(15, 0, -1)
 KINDS = ("unit", "model", "contract", "integration", "acceptance", "fault", "examples")
 
 
-LONG = ("test_model", "test_every_publisher", "test_monitor", "test_typing")
+LONG = ("test_model", "test_every_publisher", "test_monitor", "test_typing", "test_web_browser")
 """Modules that take so long that the other processes would wait for them at the end."""
 
 

@@ -1,0 +1,237 @@
+"""People look at the page in a real browser, and act on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.base import AXE_SCRIPT
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
+from sqlalchemy import Engine, func
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.local.commands import CELERY, WEB_READY, web_argv, web_env
+from outbox_tasks.local.ports import LOOPBACK, free_port
+from outbox_tasks.local.processes import Child
+from outbox_tasks.local.proxy import Proxy, through
+from tests.acceptance.browser import CHROMIUM
+from tests.acceptance.conftest import cluster
+from tests.acceptance.nodes import Relay
+from tests.conftest import Rows, Stream, eventually
+
+NAME, PASSWORD = "anna", "a long password"
+PATIENCE = 60_000.0
+"""Milliseconds, for machines that are overloaded."""
+
+LOOKS = ((1400, "light"), (400, "dark"))
+"""Widths and colours of a window."""
+
+BAD = ("serious", "critical")
+
+Open = Callable[..., Page]
+"""Opens a page in a new window."""
+
+expect.set_options(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
+    relay.beat()
+    return cluster(relay, [relay.worker([*CELERY, "worker", "-l", "INFO", "-P", "solo"])])
+
+
+@pytest.fixture(scope="module")
+def database(postgres_url: str) -> Iterator[Proxy]:
+    """Between the page and the database."""
+    with Proxy(urlsplit(postgres_url).port or 5432) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def site(relay: Relay, database: Proxy) -> Iterator[str]:
+    """The address of the page."""
+    port = free_port()
+    settings = relay.env(database_url=through(str(relay.settings.database_url), database))
+    with Child.start("web", web_argv(), env={**settings, **web_env(port, PASSWORD, NAME)}) as web:
+        web.wait_for(WEB_READY, 60)
+        yield f"http://{LOOPBACK}:{port}"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Browser, site: str, celery_setup: CeleryTestSetup) -> Iterator[Open]:
+    """Opens pages for somebody who has the password. No page may ask for anything from elsewhere, or for what its own
+    policy forbids."""
+    opened: list[Any] = []
+    faults: list[str] = []
+
+    def note(message: Any) -> None:
+        # The browser notes each status of trouble, too.
+        if message.type in ("error", "warning") and "the server responded with a status of" not in message.text:
+            faults.append(message.text)
+
+    def make(path: str = "/", **options: Any) -> Page:
+        login: Any = {"username": NAME, "password": PASSWORD, "send": "always"}
+        context = chromium.new_context(base_url=site, http_credentials=login, **options)
+        opened.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("console", note)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: faults.append(request.url) if not ours(request.url) else None)
+        page.goto(path)
+        return page
+
+    def ours(url: str) -> bool:
+        return url.startswith((f"{site}/", "data:"))
+
+    yield make
+    for context in opened:
+        context.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def rows(engine: Engine, schema: str) -> Rows:
+    return Rows(engine, schema)
+
+
+def die(rows: Rows, event_type: str, count: int = 1, **columns: Any) -> list[str]:
+    """Dead letters of one error group."""
+    died = {"status": "dead", "dead_at": func.clock_timestamp(), "attempts": 3}
+    error = {"last_error_code": "http_422", "last_error": "no such customer"}
+    return rows.insert(count, event_type=event_type, **died, **error, **columns)
+
+
+def test_a_group_of_dead_letters_is_redriven_and_delivered(open_page: Open, rows: Rows, stream: Stream) -> None:
+    """From the start page to the audit, and what happens meanwhile is seen without a click."""
+    ids = die(rows, "order.toured", 3)
+    page = open_page()
+    page.get_by_role("link", name="dead letters wait").click()
+    page.get_by_role("row", name="order.toured").get_by_role("link").first.click()
+    expect(page.get_by_text("no such customer").first).to_be_visible()
+    watcher = open_page(f"/messages/{ids[0]}")
+    expect(watcher.locator(".badge", has_text="dead").first).to_be_visible()
+
+    page.get_by_role("link", name="Redrive").click()
+    expect(page.get_by_role("heading", name="Redrive 3 messages?")).to_be_visible()
+    page.get_by_role("button", name="Redrive").click()
+    assert page.url.partition("?")[0].endswith("/acts/new"), "a reason must be given"
+    page.get_by_label("Why").fill("the customer exists now")
+    page.get_by_role("button", name="Redrive").click()
+    expect(page.get_by_text("3 messages redriven")).to_be_visible()
+    expect(watcher.locator(".badge", has_text="sent")).to_be_visible()
+    eventually(lambda: set(ids) <= set(stream.ids()))
+
+    page.get_by_role("link", name="The audit").click()
+    done = page.get_by_role("row", name="the customer exists now")
+    expect(done.get_by_role("cell", name=NAME)).to_be_visible()
+    expect(done.get_by_text("3 messages")).to_be_visible()
+
+
+def test_a_payload_is_mended_and_then_delivered(
+    open_page: Open, outbox: Outbox, engine: Engine, rows: Rows, stream: Stream
+) -> None:
+    with Session(engine) as session, session.begin():
+        id = str(outbox.publish(session, "order.refused", {"refuse": "not_wanted"}, to="told"))
+    page = open_page(f"/messages/{id}")
+    page.get_by_role("link", name="Edit").click()
+    page.get_by_role("textbox", name="Payload").fill('{"mended": true}')
+    page.get_by_label("Why").fill("a typing error")
+    page.get_by_role("button", name="Keep this payload").click()
+    expect(page.locator("pre")).to_contain_text('"mended"')
+    page.get_by_role("link", name="Redrive").click()
+    page.get_by_label("Why").fill("mended")
+    page.get_by_role("button", name="Redrive").click()
+    page.get_by_role("link", name="The message").click()
+    expect(page.locator(".badge", has_text="sent").first).to_be_visible()
+    eventually(lambda: id in stream.ids())
+
+
+def test_nobody_is_shut_out_of_any_page(open_page: Open, rows: Rows) -> None:
+    """In light and dark, on wide and narrow windows, axe finds no serious fault, and nothing scrolls sideways. Among
+    the pages is that of an act that goes on, until somebody stops it."""
+    ids = die(rows, "order.held", 5, key="a customer")
+    rows.insert(1, event_type="order.held", key="a customer")
+    page = open_page("/errors")
+    page.get_by_role("row", name="order.held").get_by_role("link").first.click()
+    group = urlsplit(page.url).path
+    page.get_by_role("link", name="Redrive").click()
+    preview = page.url
+    page.get_by_label("Why").fill("slowly")
+    page.get_by_label("Messages a second").fill("0.01")
+    page.get_by_role("button", name="Redrive").click()
+    act = page.url
+    plain = ("/", "/errors", "/messages", "/keys", "/workers", "/archive", "/audit", "/doctor")
+    message = f"/messages/{ids[0]}"
+    for path in (*plain, "/destinations/orders", "/nowhere", group, preview, act, message, f"{message}/edit"):
+        page.goto(path)
+        page.evaluate(AXE_SCRIPT)
+        for width, scheme in LOOKS:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            assert (path, width, scheme, serious(page)) == (path, width, scheme, [])
+            sideways = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+            assert (path, width, page.evaluate(sideways)) == (path, width, False)
+    page.goto(act)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_text(f"{NAME} stopped it")).to_be_visible()
+
+
+def serious(page: Page) -> list[str]:
+    """The faults that shut people out, as axe finds them."""
+    found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+    return [f"{one['id']}: {node['html']}" for one in found if one["impact"] in BAD for node in one["nodes"]]
+
+
+def test_pages_can_be_read_without_javascript(open_page: Open, rows: Rows) -> None:
+    [id] = die(rows, "order.read")
+    page = open_page("/errors", java_script_enabled=False)
+    page.get_by_role("row", name="order.read").get_by_role("link").first.click()
+    page.get_by_role("link", name=id).click()
+    assert id in page.get_by_role("heading", level=1).inner_text()
+
+
+def test_two_tabs_see_what_happens(open_page: Open, rows: Rows) -> None:
+    tabs = [open_page("/errors"), open_page("/errors")]
+    die(rows, "order.seen")
+    for tab in tabs:
+        expect(tab.get_by_role("row", name="order.seen")).to_be_visible()
+
+
+def test_the_database_may_go_and_come_back(open_page: Open, database: Proxy) -> None:
+    page = open_page()
+    database.refuses = True
+    database.reset()
+    try:
+        expect(page.get_by_role("alert").filter(has_text="database")).to_be_visible()
+    finally:
+        database.refuses = False
+    expect(page.get_by_role("heading", name="Destinations")).to_be_visible()
+
+
+def test_the_keyboard_is_enough(open_page: Open) -> None:
+    page = open_page("/messages")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "content"
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.type") == "search"
+    page.keyboard.type("order.created")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/messages?*")
