@@ -306,7 +306,9 @@ class TestEdit:
         assert browse().get(f"/messages/{id}/edit").status == 409
         assert browse().post(f"/messages/{id}/edit", payload="x").status == 409
         [dead] = bury(rows)
-        assert browse(web_read_only=True).post(f"/messages/{dead}/edit", payload="x").status == 403
+        closed = browse(web_read_only=True)
+        assert closed.get(f"/messages/{dead}/edit").status == 403
+        assert closed.post(f"/messages/{dead}/edit", payload="x").status == 403
 
 
 EVIL = '<script>alert(1)</script></textarea></pre>" onclick="x\' javascript:alert(1) \x1b[31m\u202e\u2066\u200b\x07 & '

@@ -13,6 +13,7 @@ from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import DEAD
 from outbox_tasks.operating.messages.payload import laid_out, mended
 from outbox_tasks.text import printable, shell_line
+from outbox_tasks.web.access import Role
 from outbox_tasks.web.http import Refused, Response
 from outbox_tasks.web.pages.message import id_of, read
 from outbox_tasks.web.visit import Visit
@@ -35,6 +36,8 @@ class Draft:
 
 def edit(visit: Visit) -> Response:
     """The payload in a form, if it is text."""
+    if not visit.may(Role.ACT):
+        raise Refused(403, "This page is read-only: nothing can be changed here.")
     return _form(visit, _dead(visit))
 
 
@@ -66,8 +69,7 @@ def _written(one: Mapping[str, Any], draft: Draft) -> bytes:
     text, ends = _editable(one["payload"])
     if text is None:
         raise refused("it can't be edited in a browser")
-    written = _plain(draft.text)
-    payload = one["payload"] if written == _plain(text) else mended(one["payload"], written.replace("\n", ends))
+    payload = mended(one["payload"], _plain(draft.text).replace("\n", ends))
     if (payload, draft.content_type) == (one["payload"], one["content_type"]):
         raise refused("nothing was changed")
     return bytes(payload)
