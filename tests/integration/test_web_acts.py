@@ -34,6 +34,7 @@ Visit = Callable[..., Browser]
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is overloaded counts slowly."""
     monkeypatch.setattr(act, "PATIENCE", 60.0)
+    monkeypatch.setattr(act, "SOON", 60.0)
 
 
 @pytest.fixture

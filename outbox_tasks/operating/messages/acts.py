@@ -100,12 +100,12 @@ class Operator:
         ends, now = time.monotonic() + seconds, self._now()[0]
         plan = Plan(until(now) if until else now)
         kinds: dict[tuple[str, str, str, str | None], Kind] = {}
-        for row in chain.from_iterable(self._walks(wanted, plan.until, counted=True)):
-            if row.id is not None:
+        for row in chain.from_iterable(self._walks(wanted, plan.until, counted=True, ends=ends)):
+            if row is not None and row.id is not None:
                 kind = Kind(row.destination, row.event_type, row.state, row.last_error_code, row.id)
                 kinds.setdefault((kind.destination, kind.event_type, kind.state, kind.code), kind).count += row.count
                 plan.count += row.count
-            if plan.count >= COUNTED or time.monotonic() > ends:
+            if row is None or plan.count >= COUNTED:
                 plan.more = True
                 break
         plan.kinds = sorted(kinds.values(), key=lambda kind: -kind.count)
@@ -119,16 +119,17 @@ class Operator:
         for row in heapq.merge(*some, key=lambda row: (row.dead_at, row.id)) if len(walks) > 1 else next(some):
             yield row.id
 
-    def _walks(self, wanted: Filter, until: datetime, *, counted: bool) -> list[Iterator[Any]]:
+    def _walks(self, wanted: Filter, until: datetime, *, counted: bool, ends: float = inf) -> list[Iterator[Any]]:
         t, parameters = self._tables, {**wanted.parameters, "until": until, "look": LOOK}
         if wanted.group is not None:
             by_group = act_statements.next_dead(t, "group", counted=counted)
-            return [self._pages(by_group, {**parameters, "place": wanted.group})]
+            return [self._pages(by_group, {**parameters, "place": wanted.group}, ends)]
         if set(wanted.states) == {DEAD}:
             places = self._now()[1] if wanted.destination is None else [wanted.destination]
             by_destination = act_statements.next_dead(t, "destination", counted=counted)
-            return [self._pages(by_destination, {**parameters, "place": place}) for place in places] or [iter(())]
-        return [self._pages(act_statements.next_waiting(t, counted=counted), parameters)]
+            pages = (self._pages(by_destination, {**parameters, "place": place}, ends) for place in places)
+            return [*pages] or [iter(())]
+        return [self._pages(act_statements.next_waiting(t, counted=counted), parameters, ends)]
 
     def act(
         self,
@@ -226,12 +227,16 @@ class Operator:
         rows = self._database.rows(act_statements.places_of_dead(self._tables), {})
         return rows[0].now, [row.name for row in rows if row.name is not None]
 
-    def _pages(self, statement: Any, parameters: dict[str, Any]) -> Iterator[Any]:
+    def _pages(self, statement: Any, parameters: dict[str, Any], ends: float) -> Iterator[Any]:
+        """The rows of each page; None: there are more, but the time is over."""
         place: dict[str, Any] = dict(FIRST_PAGE)
         while True:
             rows = self._database.rows(statement, {**parameters, **place})
             yield from rows
             if rows[0].last is None:
+                return
+            if time.monotonic() > ends:
+                yield None
                 return
             place |= {name: getattr(rows[0], name) for name in FIRST_PAGE if name in rows[0]._fields}
 

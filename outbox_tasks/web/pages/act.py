@@ -28,8 +28,11 @@ MOST_IDS = 100
 KINDS = 50
 """Kinds of messages that the preview shows."""
 
-PATIENCE = 1.0
-"""Seconds for which the preview counts, and for which a form waits for an act on named messages."""
+PATIENCE = 0.2
+"""Seconds for which the preview counts: a page should be there at once."""
+
+SOON = 1.0
+"""Seconds for which a form waits for the end of an act on named messages."""
 
 RATES = (0.01, 100_000.0)
 LIMITS = (1, 1_000_000_000)
@@ -121,7 +124,7 @@ def begin(visit: Visit) -> Response:
         return _preview(visit, choice, refused)
     entry = visit.acts.begin(choice.action, choice.wanted, choice.ids, who=visit.person.name, **given)
     if choice.ids:
-        visit.acts.ended(entry, PATIENCE)
+        visit.acts.ended(entry, SOON)
     visit.looks.forget("acts")
     return visit.go(f"/acts/{entry}")
 
