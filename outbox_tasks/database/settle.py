@@ -138,14 +138,15 @@ def sent_in_vain(t: Tables, *, archive: bool) -> Update:
     """Note on messages why they may have arrived twice: this holder sent them and could not settle them, and another
     one has begun them too. Changes rows, hot or archived, that name no cause yet.
 
-    This takes a crash of the server that undid one begin, and a task that came twice. Parameters: ticket (JSON rows of
-    id and attempt); holder.
+    This takes a crash of the server that undid one begin, and a task that came twice. Unless this is `sure`, the holder
+    may have settled them itself, and not have heard of it: then the row still has its name. Parameters: ticket (JSON
+    rows of id and attempt); holder, sure.
     """
     ticket = json_rows("ticket", id=Uuid, attempt=Integer)
     holder = bindparam("holder", type_=Text)
 
     def note(rows: Table) -> Update:
-        others = or_(rows.c.locked_by != holder, rows.c.attempts != ticket.c.attempt)
+        others = or_(bindparam("sure", type_=Boolean), rows.c.locked_by != holder, rows.c.attempts != ticket.c.attempt)
         return (
             update(rows)
             .where(probe(rows.c.id, ticket.c.id), rows.c.last_error_code.is_(None), others)

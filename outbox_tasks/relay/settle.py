@@ -58,12 +58,15 @@ def settle(
         _tell_the_breaker(store, bundle, failed, deadline, opened)
     # One statement and one transaction each, with its own retries.
     settled: set[str] = set()
+    sure = True
     for some in filter(None, (done, handed, failed)):
         record = partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender)
-        settled |= _patiently(record, deadline, bundle, len(some), partial(record, unhurried=True))
+        ours, tried = _patiently(record, deadline, bundle, len(some), partial(record, unhurried=True))
+        settled |= ours
+        sure = sure and not tried  # a try without an answer may have settled them
     unsettled = [verdict for verdict in verdicts.values() if verdict.ticket.id not in settled]
     if vain := [verdict.ticket for verdict in unsettled if verdict.step not in (Step.BEHIND, Step.HANDED)]:
-        _patiently(partial(store.sent_in_vain, vain), deadline, bundle, len(vain))
+        _patiently(partial(store.sent_in_vain, vain, sure=sure), deadline, bundle, len(vain))
     result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
     return [v if v.ticket.id in settled or v.step is Step.HANDED else replace(v, step=Step.STALE) for v in result]
 
@@ -88,7 +91,7 @@ def _tell_the_breaker(
         _patiently(partial(store.traffic.recovered, bundle.destination), deadline, bundle, len(failed))
         return
     tripped = partial(store.traffic.tripped, bundle.destination, bundle.lease, outage.code, outage.error)
-    if _patiently(tripped, deadline, bundle, len(failed)):
+    if _patiently(tripped, deadline, bundle, len(failed))[0]:
         facts = {"destination": bundle.destination, "code": outage.code, "lease": bundle.lease}
         log.warning("%s is left alone for a while: %s", bundle.destination, outage.code, extra=facts)
         opened(outage.code, outage.error)
@@ -96,12 +99,12 @@ def _tell_the_breaker(
 
 def _patiently(
     settle: Callable[[], R], deadline: float, bundle: Bundle, count: int, unhurried: Callable[[], R] | None = None
-) -> R:
+) -> tuple[R, int]:
     """Try again while the database is away, until the deadline. If the statement was too slow, go on with `unhurried`,
-    the same with more time."""
+    the same with more time. Returns also how often it was tried before."""
     for tried, wait in enumerate(chain(WAITS, repeat(WAITS[-1]))):
         try:
-            return settle()
+            return settle(), tried
         except DatabaseUnavailable as error:
             # Try at least once more: the process may have been paused, and the database may be back.
             if tried and time.monotonic() + wait > deadline:

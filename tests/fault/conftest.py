@@ -58,7 +58,7 @@ def traced(engine: Engine, schema: str, *by_hand: Transition) -> Iterator[None]:
     trace.install()
     yield
     found = trace.check(*by_hand)
-    assert not found.wrong, found
+    assert not found.wrong, str(found)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from greenlet import getcurrent, greenlet
@@ -18,6 +18,8 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Run, Runs
 from tests.conftest import Rows
 
+T = TypeVar("T")
+
 ANSWERS = {
     "sent": Outcome.sent(),
     "retry": Outcome.retry("busy", "later"),
@@ -27,6 +29,20 @@ ANSWERS = {
 }
 LONG = 1000.0
 """Seconds: a lease that does not run out by itself."""
+
+
+class Chance:
+    """What decides: `number(sides)` is one of as many numbers, from 0 on. Nothing that is random by itself decides, as
+    ids are, so that a history can be repeated."""
+
+    def __init__(self, number: Callable[[int], int]) -> None:
+        self.number = number
+
+    def of(self, some: Sequence[T]) -> T:
+        return some[self.number(len(some))]
+
+    def one_in(self, sides: int) -> bool:
+        return self.number(sides) == sides - 1
 
 
 class Broker:

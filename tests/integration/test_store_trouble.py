@@ -54,7 +54,7 @@ CALLS: dict[str, Callable[[Store], Any]] = {
     "begin": lambda store: store.begin(Bundle("orders", LEASE, (TICKET,))),
     "settle sent": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.SENT)]),
     "settle failed": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.DEAD)]),
-    "sent_in_vain": lambda store: store.sent_in_vain([TICKET]),
+    "sent_in_vain": lambda store: store.sent_in_vain([TICKET], sure=True),
     "release": lambda store: store.release(LEASE, [TICKET]),
     "prepare_archive": lambda store: partitions.prepare_days(store, 8),
 }

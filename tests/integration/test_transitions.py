@@ -130,7 +130,7 @@ def test_what_the_relay_people_and_writers_do_is_transitions(
     person.act("purge", [UUID(dead)])
     person.act("discard", [UUID(unwanted)], states=["pending"])
     found = trace.check(archive=archive == "move")
-    assert not found.wrong, found
+    assert not found.wrong, str(found)
     assert {*found.counts} >= {"publish", "claim", "begin", "sent", "dead", "edit", "redrive", "discard · cancel"}
 
 

@@ -104,9 +104,10 @@ class Deliveries(Database):
             settled.update(self.run(self._settle_failed, parameters, self._limit(unhurried)))
         return settled
 
-    def sent_in_vain(self, tickets: Collection[Ticket]) -> None:
-        """Note on messages that were sent, but could not be settled, that they may have been delivered twice."""
-        self.do(self._sent_in_vain, {"ticket": _compared(tickets), "holder": processes.holder()})
+    def sent_in_vain(self, tickets: Collection[Ticket], *, sure: bool) -> None:
+        """Note on messages that were sent, but could not be settled, that they may have been delivered twice. `sure`:
+        it was not this process that settled them."""
+        self.do(self._sent_in_vain, {"ticket": _compared(tickets), "holder": processes.holder(), "sure": sure})
 
     def _limit(self, unhurried: bool) -> float | None:
         """Seconds for a statement that did not end in time before: most of what a publish task has."""
