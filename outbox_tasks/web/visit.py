@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -106,7 +107,9 @@ def page(
 def address(root: str, path: str, query: Mapping[str, object]) -> str:
     """A path below the place where the page is mounted, with this query."""
     given = {name: value for name, value in query.items() if value is not None}
-    return quote(root + path) + (f"?{urlencode(given, doseq=True)}" if given else "")
+    # A browser would take "/.." in a name for the folder above. A coded slash is none to it.
+    quoted = re.sub(r"/(?=\.{1,2}(/|$))", "%2F", quote(root + path))
+    return quoted + (f"?{urlencode(given, doseq=True)}" if given else "")
 
 
 def _first(values: list[str] | None) -> str | None:
