@@ -22,7 +22,7 @@ from sqlalchemy import text
 from outbox_tasks.cli import outbox
 from outbox_tasks.cli.shared.options import Duration
 from outbox_tasks.cli.shared.payload import shown_payload
-from outbox_tasks.operating.messages.payload import lossless
+from outbox_tasks.operating.messages.payload import laid_out, lossless
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import printable
 from tests.conftest import Rows, eventually, seconds_from_now
@@ -156,6 +156,8 @@ class TestShow:
         for changed in (b'{"a":1.10}', b'{"a":1,"a":2}', b'{ "a":1}', b"{", b"\xff", b'"\\u00e9"'):
             assert lossless(changed) is None
         assert printable("a\x1b[31m\tb\nc\u202e") == "a\\x1b[31m\tb\nc\\u202e"
+        deep = b"[" * 900 + b"]" * 900
+        assert laid_out(b"[" + b",".join([deep] * 100) + b"]") == f"[{','.join([deep.decode()] * 100)}]"
         assert shown_payload(b"x" * 70_000).endswith("… and 4,464 characters more: --payload prints all of it")
 
 

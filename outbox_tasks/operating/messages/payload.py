@@ -8,6 +8,9 @@ from typing import Any
 SPACINGS = ((",", ":"), (", ", ": "))
 """How JSON is written in one line: by this library, and by PostgreSQL."""
 
+DEEPEST = 50
+"""Levels of JSON that is laid out on several lines."""
+
 
 def lossless(payload: bytes) -> tuple[Any, tuple[str, str]] | None:
     """The value of a JSON text, and its spacing. None if a new layout would change more than spaces: the digits of a
@@ -32,10 +35,9 @@ def laid_out(payload: bytes) -> str | None:
     if "\0" in text:
         return None
     found = lossless(payload)
-    try:
-        return text if found is None else json.dumps(found[0], ensure_ascii=False, indent=2)
-    except RecursionError:  # what is on one line may be deeper than what can be laid out
+    if found is None or _too_deep(found[0]):
         return text
+    return json.dumps(found[0], ensure_ascii=False, indent=2)
 
 
 def mended(former: bytes, written: str) -> bytes:
@@ -55,6 +57,18 @@ def hexadecimal(payload: bytes, lines: int) -> str:
     """The first bytes as numbers, sixteen on a line, and as the characters that they may be."""
     rows = (payload[n : n + 16] for n in range(0, min(len(payload), 16 * lines), 16))
     return "\n".join(f"{16 * n:06x}  {row.hex(' '):<47}  {_ascii(row)}" for n, row in enumerate(rows))
+
+
+def _too_deep(value: Any) -> bool:
+    """Whether a value is nested so deeply that its lines would be little but spaces, and a hundred times as long."""
+    level = [value] if _has_parts(value) else []
+    for _ in range(DEEPEST):
+        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one) if _has_parts(part)]
+    return bool(level)
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, dict | list)
 
 
 def _exact(text: str) -> Any:

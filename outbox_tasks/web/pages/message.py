@@ -26,7 +26,7 @@ from outbox_tasks.web.visit import Visit
 SHOWN = 12_000
 """Characters of a payload that the page shows. A download has all of it."""
 
-LAID_OUT = 256 * 1024
+LAID_OUT = 64 * 1024
 """Bytes of a payload that is laid out on several lines, if it is JSON. To do so takes its time."""
 
 HEX_LINES = 32
