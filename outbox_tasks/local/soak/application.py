@@ -34,8 +34,9 @@ from outbox_tasks.settings import Settings
 
 PRIORITIES: list[Priority] = ["high", "normal", "low"]
 
-KEYS, MOST, THREADS = 60, 40, 4
-"""Keys of a destination, messages of the largest transaction, and transactions at once."""
+KEYS, SKEW, MOST, THREADS = 200, 1.5, 40, 4
+"""Keys of a destination, how much more some are used than others, messages of the largest transaction, and transactions
+at once. No key gets more than what a destination with a task for each message can take, one after the other."""
 
 DELAY, HELD = (0.5, 3.0), (0.5, 3.0)
 """Seconds for which a message is held back, and for which a slow transaction stays open."""
@@ -150,7 +151,7 @@ class Application:
     def message(self, chance: random.Random, *, keyed: bool | None = None) -> Message:
         """A message with a key or without; a few keys have most of them."""
         if keyed if keyed is not None else chance.random() < 0.5:
-            return Message(EVENT, {}, key=f"key:{int(KEYS * chance.random() ** 2)}", to=self.to(chance))
+            return Message(EVENT, {}, key=f"key:{int(KEYS * chance.random() ** SKEW)}", to=self.to(chance))
         return Message(EVENT, {}, to=self.to(chance))
 
 
