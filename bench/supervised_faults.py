@@ -26,6 +26,7 @@ from sqlalchemy.orm import Session
 from outbox_tasks.local.bench import Bench
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.local.soak.trace import Trace
 from outbox_tasks.outbox import Outbox
 
 LEASE, VISIBILITY, PAUSE = 4.0, 6.0, 3.0
@@ -85,6 +86,9 @@ class Faults(Bench):
         with self.engine.begin() as connection:
             connection.execute(text("CREATE TABLE IF NOT EXISTS effects (name text)"))
             connection.execute(text("TRUNCATE effects, outbox_messages, outbox_archive"))
+            schema = str(connection.scalar(text("SELECT current_schema()")))
+        trace = Trace(self.engine, schema)
+        trace.install()
         with self._shop():
             breaker = threading.Thread(target=self._break)
             breaker.start()
@@ -92,6 +96,8 @@ class Faults(Bench):
             self.over = True
             breaker.join()
             left = self._wait()
+        traced = trace.check()
+        assert not traced.wrong, str(traced)
         return self._told(names, notes, left)
 
     @contextmanager
