@@ -239,7 +239,7 @@ class TestDestination:
 
     def test_pause_and_resume_take_a_reason_and_are_in_the_audit(self, visit: Visit, store: Store) -> None:
         browser = visit()
-        for act, why, shown in (("pause", "they <b>move</b>", "Ⅱ paused"), ("resume", "done", "✓ in order")):
+        for act, why, shown in (("pause", "they <b>move</b>", "Ⅱ paused"), ("resume", "done", "✓ in service")):
             path = f"/destinations/{EVIL}/{act}"
             assert f"outbox-tasks {act} --why '…' $'<script>" in browser.text(f"/destinations/{EVIL}")
             assert browser.post(path).status == 400
