@@ -27,6 +27,10 @@ LONGEST_REASON = 500
 
 HTML = "text/html; charset=utf-8"
 
+FRESH = 1.9
+"""Seconds for which a look serves all who watch: a little less than a browser waits. So ten who watch cost as many
+looks as two."""
+
 
 class Visit:
     """One request of one person."""
@@ -68,7 +72,7 @@ class Visit:
         hold any text: it is quoted."""
         return address(self.request.root, path, query)
 
-    def look(self, name: str, read: Callable[[], T], *, seconds: float = 2.0) -> T:
+    def look(self, name: str, read: Callable[[], T], *, seconds: float = FRESH) -> T:
         """What `read` found within the last seconds, for all who watch. `name` holds all that `read` depends on."""
         return self.looks.get(name, read, seconds)
 
