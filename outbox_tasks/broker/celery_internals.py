@@ -81,6 +81,21 @@ def choose_redis_steps(consumer: Any, choose: Callable[[], list[int] | None], ti
     channel._brpop_start = take_chosen
 
 
+def close_redis_in_pool(consumer: Any) -> None:
+    """Let each process of the pool close the connections that it inherits from the consumer: `Channel._close_clients`
+    of the Redis transport. While one stays open there, epoll reports it here too, even after kombu has closed it.
+    kombu then reads from the connection that has the same number now, and waits for good."""
+    from billiard.util import register_after_fork
+
+    register_after_fork(consumer, _close_redis)
+
+
+def _close_redis(consumer: Any) -> None:
+    cycle = consumer.connection and getattr(consumer.connection.transport, "cycle", None)
+    for channel in getattr(cycle, "_channels", ()):
+        channel._close_clients()
+
+
 def keep_redis_client(channel: Any) -> None:
     """Let `Channel.conn_or_acquire` of the Redis transport use one client again and again. `Channel._create_client`
     would make one for each command, which takes longer than the command."""

@@ -8,7 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from outbox_tasks.broker.broker import AT_ONCE
-from outbox_tasks.broker.celery_internals import set_connect_waits, wrap_event_publish, wrap_restore
+from outbox_tasks.broker.celery_internals import (
+    close_redis_in_pool,
+    set_connect_waits,
+    wrap_event_publish,
+    wrap_restore,
+)
 from outbox_tasks.worker.resources import ConsumerStep
 
 log = logging.getLogger(__name__)
@@ -25,6 +30,7 @@ class ReconnectSoon(ConsumerStep):
 
     def create(self, consumer: Any) -> None:
         set_connect_waits(consumer, WAITS)
+        close_redis_in_pool(consumer)
 
     def start(self, consumer: Any) -> None:
         wrap_event_publish(consumer, drop_events_while_slow)

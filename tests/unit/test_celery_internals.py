@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from billiard import pool
 from billiard.exceptions import SoftTimeLimitExceeded
+from billiard.process import BaseProcess
 from celery import Celery, signals
 from celery.app import trace
 from celery.apps import worker
@@ -80,15 +81,24 @@ def test_redis_knows_the_length_of_a_queue_by_size_of_the_channel() -> None:
     assert hasattr(redis.Channel, "client")
 
 
+def test_a_pool_process_closes_the_channels_of_the_poller_as_it_begins() -> None:
+    assert calls(BaseProcess._bootstrap, "_run_after_forkers")
+    assert calls(redis.MultiChannelPoller.on_poll_start, "_channels")
+    assert calls(redis.Transport.__init__, "cycle")
+    assert list(signature(redis.Channel._close_clients).parameters) == ["self"]
+
+
 def test_no_other_transport_is_taken_for_redis() -> None:
     with Connection("memory://") as connection:
         channel = connection.default_channel
-        consumer: Any = SimpleNamespace(task_consumer=SimpleNamespace(channel=channel), event_dispatcher=None)
+        taking = SimpleNamespace(channel=channel)
+        consumer: Any = SimpleNamespace(task_consumer=taking, event_dispatcher=None, connection=connection)
         assert internals.redis_length(channel, "any") is None
         assert internals.redis_unacked(channel) is None
         assert internals.redis_steps(consumer) == []
         internals.wrap_redis_read(consumer, pytest.fail)
         internals.wrap_event_publish(consumer, pytest.fail)
+        internals._close_redis(consumer)
 
 
 def test_the_soft_time_limit_interrupts_tasks_and_not_the_report_of_what_became_of_them(
