@@ -257,7 +257,8 @@ def recall(t: Tables) -> Update:
     )
     now = once(func.clock_timestamp())
     until = case((m.c.begun, now), else_=func.greatest(now, m.c.locked_until - seconds("hold")))
-    return update(m).where(probe(m.c.id, found.c.id)).values(locked_until=until)
+    # Never later than it was: another recall may have ended it a moment ago.
+    return update(m).where(probe(m.c.id, found.c.id)).values(locked_until=func.least(m.c.locked_until, until))
 
 
 def bury_unroutable(t: Tables) -> Update:

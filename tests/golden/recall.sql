@@ -11,8 +11,6 @@ WITH found AS (
   FOR UPDATE SKIP LOCKED
 )
 UPDATE outbox_messages
-SET locked_until=CASE
-    WHEN outbox_messages.begun THEN (SELECT clock_timestamp() AS clock_timestamp_1)
-    ELSE greatest((SELECT clock_timestamp() AS clock_timestamp_1), outbox_messages.locked_until - %(hold)s * interval '1 second') END
+SET locked_until=least(outbox_messages.locked_until, CASE WHEN outbox_messages.begun THEN (SELECT clock_timestamp() AS clock_timestamp_1) ELSE greatest((SELECT clock_timestamp() AS clock_timestamp_1), outbox_messages.locked_until - %(hold)s * interval '1 second') END)
 FROM found
 WHERE outbox_messages.id = ANY (ARRAY[found.id]);

@@ -238,10 +238,11 @@ class TestTrouble:
     ) -> None:
         """Leases that run out at any moment, on real locks."""
         monkeypatch.setattr(background, "LOOK", 0.01)
+        monkeypatch.setattr(background, "LEASE", 0.005)
         monkeypatch.setattr(batches, "BATCH", 5)
         bury(rows, 400)
         runners = [new_runner() for _ in range(3)]
-        entry = begin(runners[0], limit=limit)
+        entry = begin(runners[0], limit=limit, rate=400)
         holders = set()
         for runner in runners:
             runner.wake()
