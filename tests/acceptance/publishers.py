@@ -11,6 +11,9 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from struct import pack
+
+from billiard import current_process
 
 from outbox_tasks.destinations.redis_stream import RedisStreamPublisher
 from outbox_tasks.model import LeasedMessage, Outcome
@@ -23,8 +26,8 @@ SCHEME = "obedient"
 class ObedientPublisher:
     """`obedient://host:port/db/stream`: a Redis Stream for payloads that say nothing else.
 
-    A payload may be a JSON object with one of `die`; `raise`; `refuse`: a code to be dead with; `fail`: how often to
-    fail before it is sent, with `code` and `retry_after`; `nap`: how many seconds to take.
+    A payload may be a JSON object with one of `die`; `garble`; `raise`; `refuse`: a code to be dead with; `fail`: how
+    often to fail before it is sent, with `code` and `retry_after`; `nap`: how many seconds to take.
     """
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
@@ -45,6 +48,9 @@ class ObedientPublisher:
         if "die" in order:
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
+        if "garble" in order:
+            # To the worker: a result that is none, and the beginning of one that never ends.
+            os.write(current_process()._target.outq._writer.fileno(), pack(">icI", 1, b"\x99", 1 << 30))
         if "raise" in order:
             raise KeyError(order["raise"])
         time.sleep(order.get("nap", 0))

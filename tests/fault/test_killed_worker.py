@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from celery.platforms import EX_FAILURE
 from sqlalchemy import Engine, cast, func, literal, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import LONG, UNHURRIED, archive_locked, check, drained, waiting_for_locks
+from tests.fault.conftest import LONG, UNHURRIED, Here, archive_locked, check, drained, waiting_for_locks
 
 
 @pytest.mark.parametrize("victim", ["worker", "pool process", "pool process, by the time limit"])
@@ -57,6 +58,17 @@ def test_a_worker_that_sigterm_stops_sends_nothing_twice(relay: Relay, rows: Row
     drained(rows, 90)
     assert check(rows, stream, ids) == 0
     assert {row.attempts for row in rows.archived()} == {1}
+
+
+def test_a_worker_that_failed_ends_even_if_it_can_not_read_its_last_results(
+    relay: Relay, rows: Rows, here: Here
+) -> None:
+    worker = relay.publish()
+    relay.ready()
+    rows.insert(1, destination="told", payload=json.dumps({"garble": True}).encode())
+    here.claim()
+    eventually(lambda: "Unrecoverable error" in worker.logs())
+    assert worker.container.child.wait(relay.settings.hard_time_limit + 20) == EX_FAILURE
 
 
 def test_a_message_that_kills_its_worker_or_can_not_be_read_ends_dead_and_its_neighbours_are_sent(
