@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PATIENCE = 0.5
 """Seconds that the broker has to say how much is queued. Everything else comes from the database."""
 
-STATES = {"closed": "in order", "open": "left alone", "trying": "being tried", "paused": "paused"}
+STATES = {"closed": "in service", "open": "left alone", "trying": "being tried", "paused": "paused"}
 """The states of a destination, as `breaker.states` names them, in words."""
 
 

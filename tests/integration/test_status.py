@@ -119,7 +119,7 @@ def test_supervised_tasks_have_columns_of_their_own(run: Run, rows: Rows) -> Non
     lines = run("status").stdout.splitlines()
     [titles] = [line.split() for line in lines if "handed" in line]
     [orders] = [line.split() for line in lines if line.startswith("orders ")]
-    place = titles.index("runs") + 1  # "in order" is two words
+    place = titles.index("runs") + 1  # "in service" is two words
     assert orders[place - 1 : place + 1] == ["3", "1"]
     assert any(line.startswith("shop@host (tasks) shop ") for line in lines)
     assert max(map(len, lines)) <= 80

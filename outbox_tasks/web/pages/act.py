@@ -17,10 +17,9 @@ from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.acts import Action, Operator, Plan
 from outbox_tasks.operating.messages.find import Filter, Lookup
-from outbox_tasks.text import is_text
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.http import NotFound, Refused, Response
-from outbox_tasks.web.visit import Visit
+from outbox_tasks.web.visit import LONGEST_REASON, Visit
 
 MOST_IDS = 100
 """Messages that can be named, as many as a list shows."""
@@ -36,7 +35,6 @@ SOON = 1.0
 
 RATES = (0.01, 100_000.0)
 LIMITS = (1, 1_000_000_000)
-LONGEST_WHY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +54,6 @@ class Choice:
         wanted, ids = filters.asked(fields), filters.ids_of(fields.get("id", []))
         if "chosen" in fields and not ids:
             raise InvalidAct(reason="no message was chosen; go back to the list and choose some")
-        if "chosen" in fields and not ids:
-            raise InvalidAct(reason="no message was chosen; without one, the act would be for all dead letters")
         if len(ids) > MOST_IDS:
             raise InvalidAct(reason=f"at most {MOST_IDS} messages can be named; choose more of them by a filter")
         if ids and wanted.facts:
@@ -78,7 +74,7 @@ def new(visit: Visit) -> Response:
     return _preview(visit, Choice.of(visit.request.query))
 
 
-def _preview(visit: Visit, choice: Choice, refused: InvalidAct | None = None) -> Response:
+def _preview(visit: Visit, choice: Choice, refused: InvalidAct | Refused | None = None) -> Response:
     store = visit.store
     plan: Plan | None = None
     states: Mapping[str, str] = {}
@@ -111,7 +107,7 @@ def _preview(visit: Visit, choice: Choice, refused: InvalidAct | None = None) ->
         },
         unknown=sorted(lost) if choice.action == "redrive" else [],
         command=filters.command_line(choice.action, choice.wanted, choice.ids),
-        longest_why=LONGEST_WHY,
+        longest_why=LONGEST_REASON,
     )
 
 
@@ -120,7 +116,7 @@ def begin(visit: Visit) -> Response:
     choice = Choice.of(visit.request.form)
     try:
         given = _given(visit)
-    except InvalidAct as refused:
+    except (InvalidAct, Refused) as refused:
         return _preview(visit, choice, refused)
     entry = visit.acts.begin(choice.action, choice.wanted, choice.ids, who=visit.person.name, **given)
     if choice.ids:
@@ -130,10 +126,7 @@ def begin(visit: Visit) -> Response:
 
 
 def _given(visit: Visit) -> dict[str, Any]:
-    """The other fields of the form. Raises `InvalidAct`."""
-    why = visit.said("why")
-    if why is None or not (is_text(why) and len(why) <= LONGEST_WHY):
-        raise InvalidAct(reason=f"say why, in 1 to {LONGEST_WHY} characters: the audit keeps it")
+    """The other fields of the form. Raises `InvalidAct` or `Refused`."""
     rate, limit, total = _number(visit, "rate"), _number(visit, "limit"), _number(visit, "total")
     if rate is not None and not RATES[0] <= rate <= RATES[1]:
         raise InvalidAct(reason=f"the rate is a number from {RATES[0]:g} to {RATES[1]:,.0f} messages a second")
@@ -149,7 +142,7 @@ def _given(visit: Visit) -> dict[str, Any]:
     known = None if total is None or not 0 <= total <= LIMITS[1] else int(total)
     if known is not None and limit is not None:
         known = min(known, int(limit))
-    return {"why": why, "rate": rate, "limit": None if limit is None else int(limit), "total": known,
+    return {"why": visit.why(), "rate": rate, "limit": None if limit is None else int(limit), "total": known,
             "until": until, "token": token}  # fmt: skip
 
 
