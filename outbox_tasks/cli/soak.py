@@ -29,6 +29,7 @@ from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
     "--with", "extras", multiple=True, type=click.Choice(["standby", "pgbouncer", "small-disk"]),
     help="Give the soak's own database a standby to fail over to, a pooler before it, or a disk that can be filled.",
 )  # fmt: skip
+@click.option("--only", multiple=True, metavar="KIND", help="Only this kind of fault. Can be given several times.")
 @click.option("--alone", is_flag=True, help="One fault at a time, each after the backlog of the one before is gone.")
 @click.option("--flush-broker", is_flag=True, help="Allow the flush of its database of a broker that you name.")
 @click.option(
@@ -39,7 +40,8 @@ from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
 )
 def soak(
     as_json: bool, seed: int | None, minutes: float, every: float | None, rate: float | None, short_leases: bool,
-    extras: tuple[str, ...], alone: bool, flush_broker: bool, directory: Path | None, report: Path | None,
+    extras: tuple[str, ...], only: tuple[str, ...], alone: bool, flush_broker: bool, directory: Path | None,
+    report: Path | None,
 ) -> None:  # fmt: skip
     """Break the relay in every way, and look for what is lost.
 
@@ -52,14 +54,19 @@ def soak(
     hold, such as leases and time limits.
     """
     from outbox_tasks.local.soak import report as reports
+    from outbox_tasks.local.soak.faults import KINDS
     from outbox_tasks.local.soak.options import RATE, Options
     from outbox_tasks.local.soak.run import soak as run
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise click.BadParameter("it is not empty", param_hint="--directory")
+    if unknown := sorted(set(only) - KINDS.keys()):
+        raise click.BadParameter(
+            f"no such kind: {', '.join(unknown)}. There are {', '.join(KINDS)}", param_hint="--only"
+        )
     kept = directory or Path(tempfile.mkdtemp(prefix="outbox-soak-"))
     chosen = random.getrandbits(32) if seed is None else seed
-    options = Options(chosen, minutes, kept, rate or RATE, short_leases, flush_broker, every, extras, alone)
+    options = Options(chosen, minutes, kept, rate or RATE, short_leases, flush_broker, every, extras, alone, only)
     try:
         result = run(options, console(stderr=True))
     except BaseException:

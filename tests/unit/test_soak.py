@@ -193,6 +193,19 @@ def test_a_failure_ends_with_1_and_says_how_to_repeat_it_and_where_everything_is
     assert "no &lt;libfaketime&gt;" in written
 
 
+def test_some_kinds_alone_can_be_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Options] = []
+    monkeypatch.setattr(run, "soak", lambda options, _: asked.append(options) or failed(tmp_path))
+    two = ["--only", "broker_killed", "--only", "broker_flushed"]
+    CliRunner().invoke(outbox, ["soak", *two])
+    assert asked[0].only == ("broker_killed", "broker_flushed")
+    assert " --only broker_killed --only broker_flushed" in replace(failed(tmp_path), options=asked[0]).command
+    wrong = CliRunner().invoke(outbox, ["soak", "--only", "earthquake"])
+    assert wrong.exit_code == 2
+    assert "no such kind: earthquake. There are child_killed," in wrong.stderr
+    assert len(asked) == 1
+
+
 def test_programs_get_the_counts_and_the_ids(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "soak", lambda options, _: failed(options.directory))
     done = CliRunner().invoke(outbox, ["soak", "--json", "--directory", str(tmp_path)])

@@ -26,3 +26,5 @@ class Options:
     """What stands around the soak's own database."""
     alone: bool = False
     """One fault at a time, each after the one before is over and forgotten."""
+    only: tuple[str, ...] = ()
+    """These kinds of faults; empty: all."""

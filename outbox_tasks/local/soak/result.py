@@ -38,6 +38,7 @@ class Result:
         words += ["--short-leases"] if o.short_leases else []
         words += ["--flush-broker"] if o.may_flush else []
         words += [word for extra in o.extras for word in ("--with", extra)]
+        words += [word for kind in o.only for word in ("--only", kind)]
         words += ["--alone"] if o.alone else []
         words += ["--rate", f"{o.rate:g}"] if o.rate != RATE else []
         words += ["--every", f"{o.every:g}"] if o.every else []

@@ -70,11 +70,11 @@ class Run:
             BarColumn(bar_width=None), TextColumn(COUNTS), TimeElapsedColumn(), console=messages, expand=True
         )
         self._task = self._bar.add_task("warming up", total=None, committed=0, arrived=0, faults=0)
-        reasons = {name: kind.missing(on) for name, kind in KINDS.items()}
+        reasons = {name: KINDS[name].missing(on) for name in self._options.only or KINDS}
         self._not_run = {name: reason for name, reason in reasons.items() if reason}
         lease, seconds = on.settings.run_lease, self._options.minutes * 60
         rest = 1.5 * on.settings.queue_lease + REST if self._options.alone else 0.0
-        can = [name for name in KINDS if name not in self._not_run]
+        can = [name for name, reason in reasons.items() if not reason]
         self._plan = plan(self._options.seed, seconds, can, lease, self._options.every or lease / 3 + rest)
         (self._options.directory / "plan.json").write_text(json.dumps([asdict(one) for one in self._plan], indent=1))
         self._faults = Happening(on, self._plan, self._say, rest)
