@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from outbox_tasks import signals
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
@@ -251,6 +253,20 @@ def test_living_processes_are_counted_as_long_as_they_live(fresh: Fresh) -> None
         assert ({"destination": "orders", "outcome": "sent"}, 3) in found["outbox_messages_total"]
 
 
+def scrape_while_one_begins() -> Samples:
+    listening()
+    settle(verdict(Step.SENT))
+    # A process makes each of its files empty first. If it is killed then, the file stays empty.
+    for name in ("counter_outbox-place-7.db", "gauge_livesum_outbox-place-7.db"):
+        (Path(os.environ[VARIABLE]) / name).touch()
+    return samples(exposition()[0])
+
+
+def test_a_scrape_does_without_the_files_that_are_just_being_made(fresh: Fresh) -> None:
+    found = fresh(scrape_while_one_begins)
+    assert ({"destination": "orders", "outcome": "sent"}, 1) in found["outbox_messages_total"]
+
+
 def observe_both_ways() -> tuple[Samples, Samples]:
     from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
@@ -307,6 +323,31 @@ def test_the_main_process_removes_its_directory(fresh: Fresh) -> None:
     during, after = fresh(begin_and_leave)
     assert [name.startswith("outbox-metrics-") for name in during] == [True]
     assert after == []
+
+
+def leave_during_a_scrape() -> tuple[Samples, bool]:
+    from outbox_tasks.telemetry.metrics import directory
+
+    listening()
+    leaving = threading.Thread(target=directory.leave)
+    merge = MultiProcessCollector.merge
+
+    def begin(files: list[str]) -> Any:
+        leaving.start()
+        leaving.join(0.2)
+        return merge(files)  # type: ignore[no-untyped-call]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MultiProcessCollector, "merge", staticmethod(begin))
+        found = samples(exposition()[0])
+    leaving.join()
+    return found, VARIABLE in os.environ
+
+
+def test_a_worker_that_ends_lets_a_scrape_end_first(fresh: Fresh) -> None:
+    found, stays = fresh(leave_during_a_scrape)
+    assert "outbox_messages_total" in found
+    assert not stays
 
 
 def begin_in_a_given_one() -> str:

@@ -61,8 +61,9 @@ def leave() -> None:
     """Called as a process ends: no longer count it as alive. The main process removes its directory."""
     if own := _own.take():
         path, lock = own
-        os.environ.pop(VARIABLE, None)
-        shutil.rmtree(path, ignore_errors=True)
+        with _scraping:  # or a scrape that reads the files would fail
+            os.environ.pop(VARIABLE, None)
+            shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
     elif (place := _place.made) and (shared := os.environ.get(VARIABLE)):
         mark_process_dead(place[0], shared)  # type: ignore[no-untyped-call]
@@ -71,13 +72,32 @@ def leave() -> None:
 def exposition() -> tuple[bytes, str]:
     """See `metrics.exposition`."""
     registry = CollectorRegistry()
-    path = os.environ.get(VARIABLE)
-    if path is not None:
-        with _scraping:
+    with _scraping:
+        path = os.environ.get(VARIABLE)
+        if path is not None:
             _forget_ended(Path(path))
-            MultiProcessCollector(registry, path)  # type: ignore[no-untyped-call]
-            return generate_latest(registry), CONTENT_TYPE_LATEST
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+            _Begun(registry, path)
+        return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class _Begun(MultiProcessCollector):
+    """Collects from the files that are begun. A file is empty while a process makes it, or if the process was killed
+    then. prometheus-client would fail at it."""
+
+    def __init__(self, registry: CollectorRegistry, path: str) -> None:
+        self._directory = Path(path)
+        super().__init__(registry, path)  # type: ignore[no-untyped-call]
+
+    def collect(self) -> Any:
+        return self.merge(  # type: ignore[no-untyped-call]
+            [str(file) for file in self._directory.glob("*.db") if _is_begun(file)]
+        )
+
+
+def _is_begun(file: Path) -> bool:
+    with suppress(FileNotFoundError):  # a gauge's, whose process has just ended
+        return file.stat().st_size > 0
+    return False
 
 
 def _make() -> tuple[Path, int]:
