@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import HealthCheck, Phase, given
+from hypothesis import HealthCheck, Phase, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert, literal_column, select
@@ -21,13 +21,12 @@ from outbox_tasks.operating.messages.paging import Cursor, Page, read_page
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows
 
-NOW = datetime.now(UTC)
 TOP = bounds(None)["top"]
 ABSENT = UUID(int=0xABCDEF)
 
 each_example = hypothesis_settings(
     max_examples=25,
-    phases=[Phase.generate],  # there is nothing to shrink in a seed
+    phases=[Phase.explicit, Phase.generate],  # there is nothing to shrink in a seed
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
@@ -65,8 +64,9 @@ def fill(rows: Rows) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
 
     def fill(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
+        now = datetime.now(UTC)
         for n, one in enumerate(records):
-            made.append(_row(n, one, made))
+            made.append(_row(n, one, made, now))
         tables = rows.tables
         with rows.engine.begin() as connection:
             for table, archived in ((tables.messages, False), (tables.archive, True)):
@@ -81,22 +81,22 @@ def fill(rows: Rows) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
     return fill
 
 
-def _row(n: int, of: dict[str, Any], before: list[dict[str, Any]]) -> dict[str, Any]:
+def _row(n: int, of: dict[str, Any], before: list[dict[str, Any]], now: datetime) -> dict[str, Any]:
     """A row as the tables have it, with its state."""
-    created, state = NOW - timedelta(seconds=of["age"]), of["state"]
+    created, state = now - timedelta(seconds=of["age"]), of["state"]
     with_time = UUID(int=(int(created.timestamp() * 1000) << 80 | 7 << 76 | 2 << 62) + n)
     id = {"number": UUID(int=n), "random": UUID(int=0xF << 124 | uuid4().int)}.get(of["id"], with_time)
-    if of["id"] == "again":  # an earlier one's: a replay writes it again
-        again = [row["id"] for row in before if state in ARCHIVED and row["state"] in ARCHIVED]
-        id = (again or [id])[-1]
-    finished = NOW - timedelta(days=1, seconds=-n)
+    if of["id"] == "again":  # an earlier one's: a replay writes it again, later
+        archived = [row for row in before if state in ARCHIVED and row["state"] in ARCHIVED]
+        id = ([row["id"] for row in archived if row["created_at"] <= created] or [id])[-1]
+    finished = now - timedelta(days=1, seconds=-n)
     row = {**of, "id": id, "seq": n + 1, "payload": b"{}", "created_at": created, "finished_at": finished}
-    waits = {"locked_until": NOW + timedelta(hours=1)}
+    waits = {"locked_until": now + timedelta(hours=1)}
     row |= {
         "scheduled": waits,
         "leased": {**waits, "lease": uuid4()},
         "retrying": {**waits, "attempts": 1},
-        "dead": {"status": "dead", "dead_at": NOW - timedelta(seconds=of["dead"])},
+        "dead": {"status": "dead", "dead_at": now - timedelta(seconds=of["dead"])},
     }.get(state, {"locked_until": created})
     return {"content_type": "text/plain", "headers": {}, "attempts": 0, **row}
 
@@ -105,15 +105,14 @@ def expected(made: list[dict[str, Any]], wanted: Filter) -> list[UUID]:
     """The ids in their order, in plain Python."""
 
     def fits(row: dict[str, Any]) -> bool:
-        age = (NOW - row["created_at"]).total_seconds()
         return (
             (not wanted.states or row["state"] in wanted.states)
             and wanted.destination in (None, row["destination"])
             and (wanted.event_type is None or fnmatchcase(row["event_type"], wanted.event_type))
             and wanted.key in (None, row["key"])
             and wanted.code in (None, row["last_error_code"])
-            and (wanted.older_than is None or age >= wanted.older_than)
-            and (wanted.newer_than is None or age <= wanted.newer_than)
+            and (wanted.older_than is None or row["age"] >= wanted.older_than)
+            and (wanted.newer_than is None or row["age"] <= wanted.newer_than)
         )
 
     def by_id(some: list[dict[str, Any]]) -> list[UUID]:
@@ -147,9 +146,18 @@ def ids(pages: list[Page]) -> list[UUID]:
     return [message["id"] for page in pages for message in page.messages]
 
 
+def record(**of: Any) -> dict[str, Any]:
+    return {**{name: some[0] for name, some in CHOICES.items()}, **of}
+
+
 @pytest.mark.parametrize("look", [3, 1000])
 @each_example
 @given(records=records, wanted=filters, size=st.integers(1, 4))
+@example(
+    records=[record(state="sent"), record(state="sent", id="again", age=3600)],
+    wanted=Filter(older_than=1800.0),
+    size=1,
+)
 def test_a_walk_finds_each_message_once_in_both_directions(
     store: Store, fill: Any, look: int, records: list[dict[str, Any]], wanted: Filter, size: int
 ) -> None:
@@ -198,9 +206,10 @@ def test_messages_that_are_sent_or_written_meanwhile_move_nothing(
 
 
 def test_the_dead_of_a_group_have_pages(store: Store, rows: Rows) -> None:
+    now = datetime.now(UTC)
     died = {"status": "dead", "last_error_code": "http_400", "last_error": "no such order"}
-    ours = [rows.insert(dead_at=NOW - timedelta(minutes=n // 3), **died)[0] for n in range(7)]
-    rows.insert(3, dead_at=NOW, **{**died, "last_error_code": "http_401"})
+    ours = [rows.insert(dead_at=now - timedelta(minutes=n // 3), **died)[0] for n in range(7)]
+    rows.insert(3, dead_at=now, **{**died, "last_error_code": "http_401"})
     group = next(group["group"] for group in Lookup(store).groups()[0] if group["count"] == 7)
     found = ids(list(walk(store, Filter(states=("dead",), group=group), 2)))
     assert len(found) == 7
