@@ -113,25 +113,33 @@ class TestRetention:
             app.close()
 
 
-@pytest.mark.parametrize("analyzed", ["never", "while it was small", "now"])
-def test_deleting_reads_no_more_rows_than_it_deletes(inboxes: Inboxes, store: Store, analyzed: str) -> None:
+def test_deleting_reads_no_more_rows_than_it_deletes(inboxes: Inboxes, store: Store) -> None:
+    """With statistics of when the table was empty, was small, and is large."""
+
     def analyze() -> None:
         with inboxes.engine.begin() as connection:
             connection.execute(text(f"ANALYZE {store.tables.inbox}"))
 
+    def check() -> None:
+        plan = explained(store, inbox.forget(store.tables), {"keep": 7 * DAY, "size": 1000})
+        kinds = [node["Node Type"] for node in plan]
+        assert kinds == ["ModifyTable", "Limit", "LockRows", "Index Scan", "Tid Scan"]
+        assert plan[3]["Index Name"] == "outbox_inbox_received_at"
+        assert "received_at < " in plan[3]["Index Cond"]
+        assert pages(plan) < 1000 * 5
+
+    fill(store, inboxes, 20_000, age=8 * DAY)
+    fill(store, inboxes, 20_000, age=DAY)
+    check()
+    with inboxes.engine.begin() as connection:
+        connection.execute(text(f"TRUNCATE {store.tables.inbox}"))
     fill(store, inboxes, 10, age=8 * DAY)
-    if analyzed == "while it was small":
-        analyze()
-    fill(store, inboxes, 100_000, age=8 * DAY)
-    fill(store, inboxes, 100_000, age=DAY)
-    if analyzed == "now":
-        analyze()
-    plan = explained(store, inbox.forget(store.tables), {"keep": 7 * DAY, "size": 1000})
-    kinds = [node["Node Type"] for node in plan]
-    assert kinds == ["ModifyTable", "Limit", "LockRows", "Index Scan", "Tid Scan"]
-    assert plan[3]["Index Name"] == "outbox_inbox_received_at"
-    assert "received_at < " in plan[3]["Index Cond"]
-    assert pages(plan) < 1000 * 5
+    analyze()
+    fill(store, inboxes, 20_000, age=8 * DAY)
+    fill(store, inboxes, 20_000, age=DAY)
+    check()
+    analyze()
+    check()
 
 
 def fill(store: Store, inboxes: Inboxes, count: int, *, age: float) -> None:

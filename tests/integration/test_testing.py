@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -38,9 +41,7 @@ from outbox_tasks.testing.errors import (
     RelayAtWork,
 )
 from outbox_tasks.testing.pipe import Point
-from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
-
-pytest_plugins = ["pytester"]
+from tests.conftest import MakeSettings, Rows, Stream, make_tables, seconds_from_now
 
 MEMORY = "redis+stream://localhost:1/0/nothing-listens-here"
 ORDERS = {"orders": {"url": MEMORY}}
@@ -59,7 +60,8 @@ def own_settings(settings: MakeSettings) -> Settings:
 
 
 @pytest.fixture
-def outbox(own_settings: Settings) -> Iterator[OutboxProbe]:
+def outbox(own_settings: Settings, engine: Engine, schema: str) -> Iterator[OutboxProbe]:
+    make_tables(engine, schema)  # a probe would take the longer way, by all the migrations
     with OutboxProbe(own_settings) as probe:
         yield probe
 
@@ -366,9 +368,9 @@ class TestWithin:
 
 class TestDrain:
     def test_it_delivers_in_memory_and_leaves_nothing(self, outbox: OutboxProbe, publish: Publish, rows: Rows) -> None:
-        ids = [publish(payload={"id": n}, key=f"order:{n}") for n in range(250)]
+        ids = [publish(payload={"id": n}, key=f"order:{n}") for n in range(120)]  # more than a bundle
         drained = outbox.drain()
-        assert (drained.sent, drained.left) == (250, 0)
+        assert (drained.sent, drained.left) == (120, 0)
         assert {message.id for message in outbox.delivered} == set(ids)
         assert outbox.assert_delivered("order.created", id=7, key="order:7", times=1).attempts == 1
         assert rows.hot() == []
@@ -742,102 +744,122 @@ django.setup()
 """
 
 
+OF_THE_PAGE = ("test_published.py", "test_rolled_back.py", "test_async.py", "test_drained.py", "test_crash.py")
+
+FAILS = """
+from shop import engine, place_order
+from sqlalchemy.orm import Session
+
+def test_it(outbox):
+    with Session(engine) as session, session.begin():
+        place_order(session, 42)
+    outbox.assert_published("order.created", id=43)
+"""
+
+OWN = """
+import pytest
+from outbox_tasks import Settings
+from outbox_tasks.testing import OutboxProbe, SimulatedCrash
+
+@pytest.fixture
+def outbox_settings():
+    return Settings(database_schema="mine")
+
+@pytest.fixture
+def probe(outbox_settings):
+    with OutboxProbe(outbox_settings) as made:
+        yield made
+
+@pytest.fixture
+def outbox():
+    return "mine"
+
+def test_settings_and_fixture(outbox, probe):
+    assert (outbox, probe.settings.database_schema) == ("mine", "mine")
+    assert probe.drain().sent == 0
+
+def test_a_crash_outside_of_a_block():
+    raise SimulatedCrash
+
+def test_another():
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def database(engine: Engine) -> Iterator[URL]:
+    """A database for this project alone."""
+    name = f"outbox_test_{uuid4().hex[:12]}"
+    outside = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with outside.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield engine.url.set(database=name)
+    with outside.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page's configuration, application and examples, and files of our own."""
+    directory = tmp_path_factory.mktemp("project")
+    files = {name: block(name) for name in ("conftest.py", "outbox.toml", "shop.py", *OF_THE_PAGE)}
+    # Whoever imports it before pytest does gets no warning.
+    files["conftest.py"] = f"from outbox_tasks.testing import SimulatedCrash\n{files['conftest.py']}"
+    files |= {"with_django/conftest.py": DJANGO, "with_django/test_django.py": block("test_django.py")}
+    files |= {"test_fails.py": FAILS, "test_own.py": OWN}
+    for name, content in files.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(content, encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def said(project: Path, database: URL) -> str:
+    """What pytest says of the project. It is as strict as a project can be."""
+    urls = {
+        "OUTBOX_DATABASE_URL": database.set(drivername="postgresql").render_as_string(False),
+        "SHOP_DATABASE_URL": database.render_as_string(False),
+    }
+    strict = ("-p", "no:cacheprovider", "-W", "error", "--tb=short", "-rA")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *strict],
+        cwd=project,
+        env={**os.environ, **urls, "OUTBOX_NUDGE": "0", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
 class TestThePlugin:
-    """In a project of somebody else's, in a process of its own."""
+    """In a project of somebody else's, in a process of its own. It runs once, with all that the tests look at."""
 
-    @pytest.fixture
-    def database(self, engine: Engine) -> Iterator[URL]:
-        """A database for one test alone."""
-        name = f"outbox_test_{uuid4().hex[:12]}"
-        outside = engine.execution_options(isolation_level="AUTOCOMMIT")
-        with outside.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        yield engine.url.set(database=name)
-        with outside.connect() as connection:
-            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    def outcomes(self, said: str, *files: str) -> list[str]:
+        return [
+            outcome
+            for outcome, name in re.findall(r"^(PASSED|FAILED|ERROR) ([\w/]+\.py)", said, re.MULTILINE)
+            if name in files
+        ]
 
-    @pytest.fixture
-    def project(self, pytester: pytest.Pytester, database: URL, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-        """The page's configuration and application."""
-        monkeypatch.setenv("OUTBOX_DATABASE_URL", database.set(drivername="postgresql").render_as_string(False))
-        monkeypatch.setenv("SHOP_DATABASE_URL", database.render_as_string(False))
-        monkeypatch.setenv("OUTBOX_NUDGE", "0")
-        for name in ("conftest.py", "outbox.toml", "shop.py"):
-            (pytester.path / name).write_text(block(name), encoding="utf-8")
-        return pytester
+    def test_the_examples_of_the_page_pass(self, said: str) -> None:
+        assert self.outcomes(said, *OF_THE_PAGE) == ["PASSED"] * (2 + 1 + 2 + 4 + 2), said
 
-    def run(self, project: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-        # As strict as a project can be.
-        return project.runpytest_subprocess("-p", "no:cacheprovider", "-W", "error", "--tb=short", *arguments)
+    def test_the_example_for_django_passes(self, said: str) -> None:
+        assert self.outcomes(said, "with_django/test_django.py") == ["PASSED"] * 2, said
 
-    def test_the_examples_of_the_page_pass(self, project: pytest.Pytester) -> None:
-        names = ("test_published.py", "test_rolled_back.py", "test_async.py", "test_drained.py", "test_crash.py")
-        for name in names:
-            (project.path / name).write_text(block(name), encoding="utf-8")
-        self.run(project).assert_outcomes(passed=2 + 1 + 2 + 4 + 2)
-
-    def test_the_example_for_django_passes(self, project: pytest.Pytester) -> None:
-        (project.path / "conftest.py").write_text(DJANGO, encoding="utf-8")
-        (project.path / "test_django.py").write_text(block("test_django.py"), encoding="utf-8")
-        self.run(project, "test_django.py").assert_outcomes(passed=2)
-
-    def test_a_failure_points_at_the_line_of_the_test_and_reads_as_on_the_page(self, project: pytest.Pytester) -> None:
-        project.makepyfile(
-            """
-            from shop import engine, place_order
-            from sqlalchemy.orm import Session
-
-            def test_it(outbox):
-                with Session(engine) as session, session.begin():
-                    place_order(session, 42)
-                outbox.assert_published("order.created", id=43)
-            """
-        )
-        result = self.run(project)
-        result.assert_outcomes(failed=1)
-        shown = [line.removeprefix("E   ") for line in result.outlines if line.startswith("E   ")]
+    def test_a_failure_points_at_the_line_of_the_test_and_reads_as_on_the_page(self, said: str) -> None:
+        assert self.outcomes(said, "test_fails.py") == ["FAILED"], said
+        [failure] = re.findall(r"^_+ test_it _+$(.*?)^_+ ", said, re.DOTALL | re.MULTILINE)
+        shown = [line.removeprefix("E   ") for line in failure.splitlines() if line.startswith("E   ")]
         page = re.search(r"```\n(assert_published.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
         assert page is not None
         assert "\n".join(shown) + "\n" == "AssertionError: " + page[1]
-        assert [line for line in result.outlines if re.match(r".*\.py:\d+: in ", line)] == [
-            "test_a_failure_points_at_the_line_of_the_test_and_reads_as_on_the_page.py:7: in test_it"
-        ]
+        assert re.findall(r"^.*\.py:\d+: in .*", failure, re.MULTILINE) == ["test_fails.py:8: in test_it"]
 
-    def test_what_is_the_projects_own_wins(self, project: pytest.Pytester) -> None:
-        (project.path / "conftest.py").write_text(
-            f"from outbox_tasks.testing import SimulatedCrash\n{block('conftest.py')}", encoding="utf-8"
-        )
-        project.makepyfile(
-            """
-            import pytest
-            from outbox_tasks import Settings
-            from outbox_tasks.testing import OutboxProbe, SimulatedCrash
-
-            @pytest.fixture
-            def outbox_settings():
-                return Settings(database_schema="mine")
-
-            @pytest.fixture
-            def probe(outbox_settings):
-                with OutboxProbe(outbox_settings) as made:
-                    yield made
-
-            @pytest.fixture
-            def outbox():
-                return "mine"
-
-            def test_settings_and_fixture(outbox, probe):
-                assert (outbox, probe.settings.database_schema) == ("mine", "mine")
-                assert probe.drain().sent == 0
-
-            def test_a_crash_outside_of_a_block():
-                raise SimulatedCrash
-
-            def test_another():
-                pass
-            """
-        )
-        self.run(project).assert_outcomes(passed=2, failed=1)
+    def test_what_is_the_projects_own_wins(self, said: str) -> None:
+        """And a crash outside of a block fails its test, and no other."""
+        assert self.outcomes(said, "test_own.py") == ["PASSED", "PASSED", "FAILED"], said
 
 
 def block(name: str) -> str:
