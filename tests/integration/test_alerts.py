@@ -352,13 +352,13 @@ class TestAProcess:
         process = Process(store.settings)
         event.listen(Engine, "before_cursor_execute", count)
         try:
-            process.die(10_000)
+            process.die(3_000)
             process.alerts.close()
         finally:
             event.remove(Engine, "before_cursor_execute", count)
         assert 1 <= len([s for s in statements if "outbox_alerts" in s]) <= 50
         found = {row.kind: row for row in new_table().known(9)}
-        assert {kind: row.count for kind, row in found.items()} == {"dead_letter": 10_000, "key_blocked": 10_000}
+        assert {kind: row.count for kind, row in found.items()} == {"dead_letter": 3_000, "key_blocked": 3_000}
         assert len(found["key_blocked"].facts["keys"]) == KEYS
         told = [json.loads(r.getMessage()) for r in caplog.records if r.name == "outbox_tasks.alerts"]
         assert sorted(one["kind"] for one in told) == ["dead_letter", "key_blocked"]

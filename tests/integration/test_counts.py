@@ -133,11 +133,11 @@ def test_counts_beyond_the_bound_are_estimated(store: Store, rows: Rows, connect
     assert (few.states["pending"], few.estimated) == (500, set())
 
 
-def test_counting_a_million_rows_reads_few_of_them(store: Store, rows: Rows, connection: Connection) -> None:
+def test_counting_many_rows_reads_few_of_them(store: Store, rows: Rows, connection: Connection) -> None:
     """By the pages that PostgreSQL touches."""
-    rows.insert(60_000)
-    rows.insert(30_000, key="k")
-    rows.insert(30_000, status="dead", dead_at=seconds_from_now(-5))
+    rows.insert(10_000)
+    rows.insert(5_000, key="k")
+    rows.insert(5_000, status="dead", dead_at=seconds_from_now(-5))
     connection.execute(text(f"ANALYZE {rows.tables.messages}"))
     connection.commit()
     counted = explained(store, counts.counts(store.tables), {"names": ["orders"], "bound": 100})
