@@ -9,10 +9,8 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,41 +24,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from google.oauth2 import service_account
 
 from outbox_tasks.local.ports import LOOPBACK
-from tests.contract.counterparts.pubsub import PROJECT, ROOT, Counterpart
+from outbox_tasks.model import Result
+from tests.contract.counterparts.pubsub import PROJECT, Counterpart
+from tests.contract.processes import in_a_process
+from tests.contract.tasks import sent_before_and_after_it_was_mended, sent_with
 
 SCOPE = "https://www.googleapis.com/auth/pubsub"
 EMAIL = f"relay@{PROJECT}.iam.gserviceaccount.com"
-
-SENDING = """
-import json, os, sys, time
-from tests.contract.messages import loaded, message
-
-url, timeout, accounts = sys.argv[1:]
-for options, default in json.loads(accounts):
-    if default:
-        os.environ["GOOGLE_APPLICATION_CREDENTIALS"] = default
-    publisher = loaded(url + options, send_timeout=float(timeout))
-    started = time.monotonic()
-    outcomes = publisher.publish([message(0), message(1, headers={"n": 5}), message(2)])
-    taken = time.monotonic() - started
-    again = publisher.publish([message(3)])
-    publisher.close()
-    told = [[outcome.result, outcome.code, outcome.error] for outcome in [*outcomes, *again]]
-    print(json.dumps({"told": told, "taken": taken}))
-"""
-
-
-MENDING = """
-import shutil, sys
-from tests.contract.messages import loaded, message
-
-url, right, used = sys.argv[1:]
-publisher = loaded(url, send_timeout=5)
-for _ in range(2):
-    print(publisher.publish([message()])[0].result)
-    shutil.copy(right, used)
-publisher.close()
-"""
 
 
 def pem(key: rsa.RSAPrivateKey) -> bytes:
@@ -121,35 +91,34 @@ def tls_server(files: Files) -> Iterator[Counterpart]:
         yield made
 
 
-def run(server: Counterpart, files: Files, code: str, options: str, *argv: str, **env: str) -> str:
-    """The output of a process that knows nobody's credentials but those of its options and `env`."""
+def run(server: Counterpart, files: Files, task: Callable[..., Any], *args: Any, **env: str) -> Any:
+    """What the task returns in a process that knows nobody's credentials but those of its arguments and `env`."""
     known = re.compile("GOOGLE|GCE_|PUBSUB|PROXY", re.IGNORECASE)
     plain = {name: value for name, value in os.environ.items() if not known.search(name)}
     plain |= {"HOME": files["."], "NO_GCE_CHECK": "true", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": files["cert.pem"]}
-    url = f"pubsub://{PROJECT}/orders?endpoint=localhost:{server.port}{options}"
-    argv = (sys.executable, "-W", "ignore", "-c", code, url, *argv)
-    ended = subprocess.run(
-        argv, cwd=ROOT, env={**plain, **env}, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert "PRIVATE KEY" not in ended.stdout + ended.stderr
-    assert "hunter2" not in ended.stdout + ended.stderr
-    return ended.stdout
+    log = files.directory / "log"
+    found = in_a_process(task, *args, log=log, env={**plain, **env})
+    written = repr(found) + log.read_text()
+    assert "PRIVATE KEY" not in written
+    assert "hunter2" not in written
+    return found
+
+
+def url(server: Counterpart, options: str = "") -> str:
+    return f"pubsub://{PROJECT}/orders?endpoint=localhost:{server.port}{options}"
 
 
 def sent(server: Counterpart, files: Files, options: str = "", timeout: float = 5, **env: str) -> dict[str, Any]:
     """What becomes of messages that a process sends."""
-    [found] = map(
-        json.loads, run(server, files, SENDING, "", str(timeout), json.dumps([(options, None)]), **env).splitlines()
-    )
-    return found
+    [found] = run(server, files, sent_with, [url(server, options)], [None], timeout, **env)
+    return dict(found)
 
 
 def sent_by(server: Counterpart, files: Files, names: Sequence[str], default: bool) -> dict[str, dict[str, Any]]:
     """What becomes of messages that a process sends with each of these keys, which its URL or its environment names."""
-    accounts = [("", files[name]) if default else (f"&credentials={files[name]}", None) for name in names]
-    told = run(server, files, SENDING, "", "5", json.dumps(accounts)).splitlines()
-    return dict(zip(names, map(json.loads, told), strict=True))
+    urls = [url(server, "" if default else f"&credentials={files[name]}") for name in names]
+    defaults = [files[name] if default else None for name in names]
+    return dict(zip(names, run(server, files, sent_with, urls, defaults, 5), strict=True))
 
 
 def codes(found: dict[str, Any]) -> list[tuple[str, str | None]]:
@@ -183,9 +152,9 @@ def test_the_key_of_a_service_account_signs_and_one_that_is_no_good_is_an_outage
 
 def test_a_key_that_was_replaced_is_found(tls_server: Counterpart, files: Files) -> None:
     shutil.copy(files["wrong.json"], files["used+.json"])
-    options = f"&credentials={files['used+.json']}"
-    ended = run(tls_server, files, MENDING, options, files["right.json"], files["used+.json"])
-    assert ended.split() == ["outage", "sent"]
+    used = url(tls_server, f"&credentials={files['used+.json']}")
+    found = run(tls_server, files, sent_before_and_after_it_was_mended, used, files["right.json"], files["used+.json"])
+    assert found == [Result.OUTAGE, Result.SENT]
 
 
 def test_no_credentials_are_an_outage(tls_server: Counterpart, files: Files) -> None:

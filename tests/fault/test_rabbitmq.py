@@ -32,7 +32,7 @@ def rabbit() -> Iterator[Counterpart]:
         made.start()
         yield made
     finally:
-        made.stop()
+        made.end()
 
 
 @pytest.fixture
