@@ -23,14 +23,15 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.conftest import settled
-from tests.acceptance.nodes import ROOT, Relay
+from tests.acceptance.nodes import Relay
 from tests.acceptance.shapes import calls, make_app
 from tests.conftest import Rows, eventually
 
-CALLS = 1000
+CALLS = 240
+"""Each shape twelve times, and more than two bundles."""
+
 OURS = "00000000"
 """How the ids begin that the caller makes."""
 
@@ -83,22 +84,23 @@ def notes(tmp_path: Path) -> Notes:
 
 
 @contextmanager
-def stock_worker(broker: EmbeddedValkey, notes: Notes) -> Iterator[None]:
+def stock_worker(relay: Relay, broker: EmbeddedValkey, notes: Notes) -> Iterator[None]:
     """A stock worker of the application."""
     argv = [sys.executable, "-m", "celery", "-A", "tests.acceptance.shapes", "worker", "-l", "INFO", "-P", "solo"]
     own = {"SHAPES_BROKER": broker.url, "SHAPES_NOTES": str(notes.path)}
-    env = {**os.environ, **own, "C_FORCE_ROOT": "1"}  # Celery refuses pickle to root, who runs tests in containers
-    child = Child.start("stock", argv, env=env, cwd=ROOT, log=notes.path.with_suffix(".log"), stop_timeout=20)
-    try:
-        eventually(lambda: "ready." in child.tail(50) or not child.alive, 60)
-        assert child.alive, child.tail()
-        yield
-    finally:
-        child.end()
+    with pytest.MonkeyPatch.context() as patch:
+        # Celery refuses pickle to root, who runs tests in containers.
+        for name, value in {**own, "C_FORCE_ROOT": "1"}.items():
+            patch.setenv(name, value)
+        worker = relay.worker([*argv, "-n", "stock@%h"])
+    worker.ready()
+    yield
+    worker.teardown()
+    relay.nodes.remove(worker)
 
 
 def call_all(app: Celery, now: datetime) -> None:
-    """A thousand calls of all shapes, with the same ids and times whenever it is done."""
+    """Calls of all shapes, with the same ids and times whenever it is done."""
     numbers = itertools.count(1)
 
     def same() -> str:
@@ -117,14 +119,14 @@ def call_all(app: Celery, now: datetime) -> None:
         mock.patch.stopall()
 
 
-def test_a_thousand_calls_of_twenty_shapes_arrive_as_direct_calls_would_have(
+def test_calls_of_twenty_shapes_arrive_as_direct_calls_would_have(
     relay: Relay, broker: EmbeddedValkey, notes: Notes, engine: Engine, outbox: Outbox, rows: Rows
 ) -> None:
     app = make_app(broker.url)
     now = datetime.now(UTC) + timedelta(seconds=5)
 
     expected = CALLS + CALLS // 20 * (2 + 2 + 1)  # a chain of three, a group of three, a link
-    with stock_worker(broker, notes):
+    with stock_worker(relay, broker, notes):
         call_all(app, now)
         eventually(lambda: len(notes) >= expected, 60)
     direct = notes.read()
@@ -141,7 +143,7 @@ def test_a_thousand_calls_of_twenty_shapes_arrive_as_direct_calls_would_have(
     relay.worker([sys.executable, "-m", "celery", "-A", "outbox_tasks", "worker", "-l", "INFO", "-B", "-P", "solo"])
     relay.ready()
     settled(rows)
-    with stock_worker(broker, notes):
+    with stock_worker(relay, broker, notes):
         eventually(lambda: len(notes) >= expected, 60)
     captured = notes.read()
     assert captured.keys() == direct.keys()
