@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -96,6 +97,7 @@ def _fetched(m: Table) -> tuple[ColumnElement[Any], ...]:
     )
 
 
+@cache
 def release(t: Tables) -> Update:
     """Give leases back unused. The messages are due again after `hold` seconds.
 
@@ -111,6 +113,7 @@ def release(t: Tables) -> Update:
     )
 
 
+@cache
 def give_back(t: Tables) -> ReturningUpdate[Any]:
     """Release messages that can't be begun because their destination is left alone.
 

@@ -7,6 +7,7 @@ tried (`probe` is the lease of the claim that may), or paused by a person (`paus
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -75,6 +76,7 @@ def untried(t: Tables) -> Update:
     )
 
 
+@cache
 def tripped(t: Tables) -> ReturningInsert[Any]:
     """Count a send that found the destination out of reach. The `enough`-th in a row opens the breaker.
 
@@ -109,6 +111,7 @@ def tripped(t: Tables) -> ReturningInsert[Any]:
     ).returning(_open(t).label("open"), d.c.failures, d.c.pause_until)
 
 
+@cache
 def recovered(t: Tables) -> ReturningUpdate[Any]:
     """Close the breaker, if it is not closed: the destination has answered. Parameter: target."""
     d = t.destinations

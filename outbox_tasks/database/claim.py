@@ -6,6 +6,7 @@ attempts left, or is too old, becomes a dead letter as it is claimed.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -235,6 +236,7 @@ def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
     }
 
 
+@cache
 def recall(t: Tables) -> Update:
     """End leases that nobody will use: those of messages that are not begun, and those that the dead holder `gone` has
     begun. A task that was handed over is in another broker, and keeps its time.
@@ -261,6 +263,7 @@ def recall(t: Tables) -> Update:
     return update(m).where(probe(m.c.id, found.c.id)).values(locked_until=func.least(m.c.locked_until, until))
 
 
+@cache
 def bury_unroutable(t: Tables) -> Update:
     """Make dead letters of messages that have been due for `grace` seconds for destinations that are not `known`
     (array). Writers may know of a destination before the relay does."""

@@ -7,6 +7,7 @@ only `now()` can be an index condition.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -134,6 +135,7 @@ def settle_failed(t: Tables) -> Update:
     )
 
 
+@cache
 def sent_in_vain(t: Tables, *, archive: bool) -> Update:
     """Note on messages why they may have arrived twice: this holder sent them and could not settle them, and another
     one has begun them too. Changes rows, hot or archived, that name no cause yet.

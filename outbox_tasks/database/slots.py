@@ -7,6 +7,7 @@ over. A rate is a token bucket on the destination's row: time fills it, and clai
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -150,6 +151,7 @@ def vacated(t: Tables) -> Update:
     )
 
 
+@cache
 def crowded(t: Tables) -> Select[bool, int]:
     """Why nothing was begun: whether there was a slot (got; it is given back here), and how many slow sends hold
     (slow).
@@ -186,6 +188,7 @@ def make_meters(t: Tables) -> Insert:
     return insert(t.destinations).from_select(["name"], select(wanted.c.destination)).on_conflict_do_nothing()
 
 
+@cache
 def metered(t: Tables) -> ReturningUpdate[Any]:
     """Take tokens from the buckets of destinations. Returns how many messages may be claimed of each.
 

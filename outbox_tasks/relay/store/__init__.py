@@ -3,6 +3,9 @@
 `claims` has what a claim runs, `deliveries` what the delivery of a bundle runs, `traffic` what both ask about
 destinations. A method that changes leased rows returns those that it changed. A row that is missing from the answer
 belongs to somebody else by now: that is a result to count, not an error.
+
+What runs for each bundle is a `Compiled`. The other statements are built when they first run, and kept by `cache`:
+building them all would cost each process 9 ms.
 """
 
 from __future__ import annotations

@@ -76,8 +76,6 @@ class Claims(Database):
         self._claim = Compiled(partial(claim.claim, self.tables), Claimed._make)
         self._horizon = Compiled(partial(claim_keys.horizon, self.tables), Mark._make)
         self._claim_keys = Compiled(partial(claim_keys.claim_keys, self.tables), Claimed._make)
-        self._recall = claim.recall(self.tables)
-        self._bury_unroutable = claim.bury_unroutable(self.tables)
         self._no_unroutable = -inf
         """When the last look for messages to unknown destinations found none."""
 
@@ -158,7 +156,7 @@ class Claims(Database):
         if now - self._no_unroutable < pause:
             return []
         parameters = {"known": list(self.settings.destinations), "grace": GRACE}
-        rows = [Claimed(*row) for row in self.rows(self._bury_unroutable, parameters)]
+        rows = [Claimed(*row) for row in self.rows(claim.bury_unroutable(self.tables), parameters)]
         if not rows:
             self._no_unroutable = now
         return rows
@@ -167,4 +165,4 @@ class Claims(Database):
         """End leases that nobody will use; returns how many: those of the process `gone`, or else those of all messages
         that are not begun. `crashed`: only leases from before the last crash of the database server."""
         parameters = {"gone": gone, "crashed": crashed, "hold": self.settings.queue_lease}
-        return self.do(self._recall, parameters)
+        return self.do(claim.recall(self.tables), parameters)

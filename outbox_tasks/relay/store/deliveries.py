@@ -34,14 +34,10 @@ class Deliveries(Database):
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self.traffic = Traffic(engine, settings)
-        archive = settings.archive == "move"
         self._begin = _both(partial(begin.begin, self.tables), _leased, binary=True)
-        self._release = begin.release(self.tables)
-        self._give_back = begin.give_back(self.tables)
-        self._settle_done = settled(self.tables, archive=archive)
+        self._settle_done = settled(self.tables, archive=settings.archive == "move")
         self._settle_handed = Compiled(partial(settle.settle_handed, self.tables), itemgetter(0))
         self._settle_failed = Compiled(partial(settle.settle_failed, self.tables), itemgetter(0))
-        self._sent_in_vain = settle.sent_in_vain(self.tables, archive=archive)
 
     def begin(self, bundle: Bundle, *, unhurried: bool = False) -> dict[str, LeasedMessage]:
         """Take a slot, count an attempt of each message that is still ours, and fetch it. Returns them by id, in the
@@ -64,13 +60,13 @@ class Deliveries(Database):
 
     def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
         """Give back leases that were not begun; the messages are due in `wait` seconds."""
-        rows = self.rows(self._release, {**_fence(lease, tickets), "hold": wait})
+        rows = self.rows(begin.release(self.tables), {**_fence(lease, tickets), "hold": wait})
         return {row[0] for row in rows}
 
     def give_back(self, bundle: Bundle) -> int:
         """Give back the leases that were not begun because the destination is left alone; returns how many."""
         parameters = {**_fence(bundle.lease, bundle.tickets), "target": bundle.destination}
-        return len(self.rows(self._give_back, parameters))
+        return len(self.rows(begin.give_back(self.tables), parameters))
 
     def settle(
         self,
@@ -107,7 +103,8 @@ class Deliveries(Database):
     def sent_in_vain(self, tickets: Collection[Ticket], *, sure: bool) -> None:
         """Note on messages that were sent, but could not be settled, that they may have been delivered twice. `sure`:
         it was not this process that settled them."""
-        self.do(self._sent_in_vain, {"ticket": _compared(tickets), "holder": processes.holder(), "sure": sure})
+        statement = settle.sent_in_vain(self.tables, archive=self.settings.archive == "move")
+        self.do(statement, {"ticket": _compared(tickets), "holder": processes.holder(), "sure": sure})
 
     def _limit(self, unhurried: bool) -> float | None:
         """Seconds for a statement that did not end in time before: most of what a publish task has."""

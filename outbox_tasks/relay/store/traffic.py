@@ -69,10 +69,6 @@ class Traffic(Database):
         self._publishers: Compiled[int] = Compiled(partial(slots.publishers, self.tables), itemgetter(0))
         self._seen: Compiled[int] = Compiled(partial(slots.seen, self.tables), itemgetter(0))
         self._admit = Compiled(partial(breaker.admit, self.tables), Admitted._make)
-        self._tripped = breaker.tripped(self.tables)
-        self._recovered = breaker.recovered(self.tables)
-        self._crowded = slots.crowded(self.tables)
-        self._metered = slots.metered(self.tables)
 
     def rooms(self, *, publishing: bool = False) -> Mapping[str, int | None]:
         """How many sends to each destination may run at once; None: any number. `publishing`: this process sends too,
@@ -143,7 +139,7 @@ class Traffic(Database):
         return {name: share for name, share in (shares | metered).items() if share.size}
 
     def _granted(self, asked: list[dict[str, Any]]) -> dict[str, int]:
-        rows = self.rows(self._metered, {"metered": json.dumps(asked)})
+        rows = self.rows(slots.metered(self.tables), {"metered": json.dumps(asked)})
         return {row.name: row.granted for row in rows}
 
     def unused(self, shares: Mapping[str, Share], found: Mapping[str, int], lease: str) -> None:
@@ -163,7 +159,8 @@ class Traffic(Database):
         room = self.rooms(publishing=True).get(bundle.destination)
         if room is None:
             return "free"
-        [row] = self.rows(self._crowded, {"target": bundle.destination, "sender": bundle.sender, "room": room})
+        parameters = {"target": bundle.destination, "sender": bundle.sender, "room": room}
+        [row] = self.rows(slots.crowded(self.tables), parameters)
         if row.got:
             return "free"
         only_slow = row.slow >= room and not self._free_slots_of_the_dead(bundle.destination)
@@ -194,11 +191,11 @@ class Traffic(Database):
             "pause": settings.breaker_pause,
             "longest": settings.breaker_pause_max,
         }
-        return bool(self.rows(self._tripped, parameters)[0].open)
+        return bool(self.rows(breaker.tripped(self.tables), parameters)[0].open)
 
     def recovered(self, destination: str) -> None:
         """Close the breaker: the destination has answered."""
-        self.do(self._recovered, {"target": destination})
+        self.do(breaker.recovered(self.tables), {"target": destination})
 
     def states(self) -> list[Any]:
         """The destinations that were in trouble or paused: see `breaker.states`."""
