@@ -17,10 +17,28 @@ from sqlalchemy.orm import Mapper, registry
 
 from outbox_tasks import Outbox
 from outbox_tasks.errors import PublishedTooLate
-from tests.conftest import MakeSettings, Rows, eventually
+from tests.conftest import MakeSettings, Rows, eventually, make_tables, own_schema
 
 Test = Callable[[AsyncEngine], Awaitable[Any]]
 DRIVERS = ["asyncpg", "psycopg"]
+
+
+@pytest.fixture(scope="module")
+def schema(engine: Engine) -> Iterator[str]:
+    """One for all: each test ends its sessions, and no relay is at work."""
+    with own_schema(engine) as name:
+        make_tables(engine, name)
+        yield name
+
+
+@pytest.fixture
+def rows(engine: Engine, schema: str) -> Iterator[Rows]:
+    """Those of the test; gone afterwards."""
+    made = Rows(engine, schema)
+    yield made
+    with engine.begin() as connection:
+        for table in (made.tables.messages, made.tables.archive):
+            connection.execute(table.delete())
 
 
 @pytest.fixture
@@ -63,6 +81,7 @@ def orders(engine: Engine, rows: Rows, schema: str) -> Iterator[Orders]:
     made = Orders(engine, schema)
     yield made
     made.registry.dispose()
+    made.table.drop(engine)
 
 
 def ids(rows: Rows) -> list[UUID]:
@@ -261,8 +280,10 @@ class Gate:
 
 
 @pytest.fixture
-def gate(engine: Engine, schema: str, orders: Orders) -> Gate:
-    return Gate(engine, schema)
+def gate(engine: Engine, schema: str, orders: Orders) -> Iterator[Gate]:
+    yield Gate(engine, schema)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"DROP FUNCTION {schema}.gate CASCADE")
 
 
 BEFORE, AT_THE_COMMIT = "TRIGGER gate BEFORE {}", "CONSTRAINT TRIGGER gate AFTER {} DEFERRABLE INITIALLY DEFERRED"
