@@ -83,15 +83,17 @@ def pytest_xdist_auto_num_workers() -> int:
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait until the condition is true; returns its value. The limit is long, for machines that are overloaded. Who
-    looks all the time takes the time from whom it waits for: a look that takes long is followed by a longer wait."""
-    deadline = time.monotonic() + seconds
+    looks all the time takes the time from whom it waits for: a look that takes long is followed by a longer wait, and
+    who has waited long looks less often."""
+    first = time.monotonic()
+    deadline = first + seconds
     while True:
         began = time.monotonic()
         if value := condition():
             return value
         ended = time.monotonic()
         assert ended < deadline, f"it did not become true within {seconds:g} s"
-        time.sleep(min(max(0.01, 4 * (ended - began)), 0.2))
+        time.sleep(min(max(0.01, 4 * (ended - began), (ended - first) / 20), 0.2))
 
 
 def seconds_from_now(seconds: float) -> ColumnElement[Any]:
@@ -255,13 +257,6 @@ def broker_url(redis_url: str) -> Iterator[str]:
 def own_redis() -> Iterator[EmbeddedValkey]:
     """A Redis-compatible server that the test may kill."""
     with EmbeddedValkey() as server:
-        yield server
-
-
-@pytest.fixture
-def own_postgres() -> Iterator[EmbeddedPostgres]:
-    """A PostgreSQL that the test may kill; takes a few seconds to make."""
-    with EmbeddedPostgres() as server:
         yield server
 
 

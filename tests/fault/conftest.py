@@ -5,6 +5,7 @@ The destination's Redis is never killed: it is where the tests count.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,6 +48,10 @@ CALM = {**UNHURRIED, "queue_lease": 100}
 
 LONG = {"queue_lease": 100}
 """Leases whose end no test waits for."""
+
+MANY = 400
+SLOW = {"bundle_size": 10, "max_in_flight": 100}
+"""The relay's settings for `slow_messages`."""
 
 MakeRelay = Callable[..., Relay]
 
@@ -132,8 +137,16 @@ class OwnDatabase:
         self.rows = Rows(self.engine, self.schema)
 
 
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL for the tests of a module, which may kill it."""
+    with EmbeddedPostgres() as server:
+        yield server
+
+
 @pytest.fixture
 def database(own_postgres: EmbeddedPostgres) -> Iterator[OwnDatabase]:
+    own_postgres.start()  # if a test has failed
     made = OwnDatabase(own_postgres)
     with traced(made.engine, made.schema):
         yield made
@@ -186,6 +199,17 @@ def queued(redis: EmbeddedValkey) -> int:
     """Celery messages that wait for publish workers."""
     with Stream(redis.url, PUBLISH_QUEUE).client as client:  # a list for each priority
         return sum(int(client.llen(name)) for name in client.scan_iter(f"{PUBLISH_QUEUE}*"))
+
+
+def slow_messages(rows: Rows) -> list[str]:
+    """Messages that take two workers about four seconds and hardly any work, so a fault soon hits in the middle."""
+    return rows.insert(MANY, destination="told", payload=json.dumps({"nap": 0.02}).encode())
+
+
+def in_the_middle(stream: Stream) -> None:
+    """Wait until some of them have arrived."""
+    before = len(stream)
+    eventually(lambda: len(stream) > before + MANY / 20)
 
 
 def drained(rows: Rows, seconds: float = 120.0) -> None:

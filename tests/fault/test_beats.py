@@ -14,14 +14,14 @@ from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import CALM, Here, check, drained, messages_locked, waiting_for_locks
 
-MANY = 4000
+MANY = 600
 README = Path(__file__).parents[2] / "README.md"
 
 
 def test_two_beats_and_four_claim_workers_deliver_each_message_once(
     relay: Relay, here: Here, rows: Rows, stream: Stream, engine: Engine, schema: str
 ) -> None:
-    small = {"max_in_flight": 200, "bundle_size": 10, **CALM}
+    small = {"max_in_flight": 30, "bundle_size": 10, **CALM}
     claimers = [relay.claim(f"claim{n}", **small) for n in range(4)]
     relay.publish(concurrency=2, **CALM)
     relay.beat(**CALM)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import LONG, UNHURRIED, Here, check, drained, queued
-
-MANY = 5000
+from tests.fault.conftest import (
+    LONG,
+    SLOW,
+    UNHURRIED,
+    Here,
+    check,
+    drained,
+    in_the_middle,
+    queued,
+    slow_messages,
+)
 
 
 def flush(server: EmbeddedValkey) -> None:
@@ -19,20 +25,35 @@ def flush(server: EmbeddedValkey) -> None:
         client.flushall()
 
 
-def test_messages_claimed_before_a_flush_are_claimed_again_and_lose_no_attempt(
+def test_what_the_broker_forgets_before_the_relay_starts_or_while_it_drains_is_claimed_again_and_loses_no_attempt(
     relay: Relay, here: Here, rows: Rows, stream: Stream, own_redis: EmbeddedValkey
 ) -> None:
     ids = rows.insert(200)
     assert here.claim().claimed == 200
     assert queued(own_redis)
     flush(own_redis)
-    relay.publish(**UNHURRIED)
-    relay.claim(**UNHURRIED)
+    workers = [relay.publish(concurrency=2, **SLOW, **UNHURRIED), relay.claim(**SLOW, **UNHURRIED)]
     relay.beat()
     relay.ready()
     drained(rows)
     assert check(rows, stream, ids) == 0
     assert {(row.attempts, row.last_error_code) for row in rows.archived()} == {(1, "lease_expired")}
+
+    ids += slow_messages(rows)
+    in_the_middle(stream)
+    flush(own_redis)
+    assert len(stream) < len(ids)
+    drained(rows)
+    ids += slow_messages(rows)
+    in_the_middle(stream)
+    own_redis.kill()
+    ids += rows.insert(100)  # the outage costs the application nothing
+    own_redis.start()
+    assert len(stream) < len(ids)
+    drained(rows)
+    assert check(rows, stream, ids) == 0
+    assert {row.attempts for row in rows.archived()} == {1}
+    assert {worker.container.status for worker in workers} == {"running"}
 
 
 def test_messages_whose_task_the_broker_lost_do_not_wait_for_their_lease(
@@ -50,28 +71,6 @@ def test_messages_whose_task_the_broker_lost_do_not_wait_for_their_lease(
     drained(rows, 40)
     assert check(rows, stream, ids) == 0
     assert {(row.attempts, row.last_error_code) for row in rows.archived()} == {(1, "lease_expired")}
-
-
-@pytest.mark.parametrize("loss", ["flushed", "killed and empty"])
-def test_a_drain_goes_on_after_the_broker_lost_all_it_had(
-    relay: Relay, rows: Rows, stream: Stream, own_redis: EmbeddedValkey, loss: str
-) -> None:
-    workers = [relay.publish(max_in_flight=1000, **UNHURRIED), relay.claim(max_in_flight=1000, **UNHURRIED)]
-    relay.beat()
-    relay.ready()
-    ids = rows.insert(MANY)
-    eventually(lambda: len(stream) > MANY / 20)
-    if loss == "flushed":
-        flush(own_redis)
-    else:
-        own_redis.kill()
-        ids += rows.insert(100)  # the outage costs the application nothing
-        own_redis.start()
-    assert len(stream) < MANY
-    drained(rows)
-    assert check(rows, stream, ids) == 0
-    assert {row.attempts for row in rows.archived()} == {1}
-    assert {worker.container.status for worker in workers} == {"running"}
 
 
 def test_a_retry_that_the_broker_and_its_worker_lost_comes_back_from_the_row(

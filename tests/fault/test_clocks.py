@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outbox_tasks.local.commands import beat_argv, claim_worker_argv, publish_worker_argv
+from outbox_tasks.local.commands import claim_worker_argv, publish_worker_argv
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import CALM, check, drained
@@ -42,8 +42,7 @@ def test_hosts_whose_clocks_are_minutes_apart_deliver_without_a_lease_that_runs_
 
     relay.worker(at("-300s", claim_worker_argv()))
     right = relay.publish(1)
-    ahead = relay.worker(at("+300s", publish_worker_argv(2)))
-    relay.beat(at("+300s", beat_argv()))
+    ahead = relay.worker(at("+300s", [*publish_worker_argv(2), "-B"]))
     relay.ready()
     ids = rows.insert(MANY)
     fail_once = json.dumps({"fail": 1}).encode()

@@ -20,25 +20,23 @@ from outbox_tasks.local.servers import EmbeddedPostgres
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import distribution
 from tests.conftest import Rows, Stream, eventually
-from tests.fault.conftest import OwnDatabase, check, drained
+from tests.fault.conftest import SLOW, OwnDatabase, check, drained, in_the_middle, slow_messages
 
-MANY = 3000
-
-LONG = {"send_timeout": 8}
+LONG = {"send_timeout": 4}
 """While the server stands still, the soft time limit ends the send, and the hard one does not end the process."""
 
 
 def test_everything_is_delivered_after_the_server_stood_still(
     relay_on_own: Relay, database: OwnDatabase, stream: Stream
 ) -> None:
-    workers = [relay_on_own.publish(concurrency=2, max_in_flight=500, **LONG), relay_on_own.claim(max_in_flight=500)]
+    workers = [relay_on_own.publish(concurrency=2, **SLOW, **LONG), relay_on_own.claim(**SLOW)]
     relay_on_own.beat()
     relay_on_own.ready()
-    ids = database.rows.insert(MANY)
-    eventually(lambda: len(stream) > MANY / 20)
+    ids = slow_messages(database.rows)
+    in_the_middle(stream)
     with frozen(database.server.pid):
-        assert len(stream) < MANY
-        time.sleep(relay_on_own.settings.soft_time_limit + 2)
+        assert len(stream) < len(ids)
+        time.sleep(relay_on_own.settings.replace(**LONG).soft_time_limit + 1)
     ids += database.rows.insert(100)
     drained(database.rows)
     check(database.rows, stream, ids)
@@ -54,14 +52,14 @@ def test_connections_that_are_lost_in_silence_are_replaced(
         theirs = {**values, "database_url": far, "database_schema": database.schema}
         relay = Relay(tmp_path, theirs, distribution(tmp_path / "plugins"))
         try:
-            relay.publish(concurrency=2, pool="threads", max_in_flight=500)
-            relay.claim(max_in_flight=500)
+            relay.publish(concurrency=2, pool="threads", **SLOW)
+            relay.claim(**SLOW)
             relay.beat()
             relay.ready()
-            ids = database.rows.insert(MANY)
-            eventually(lambda: len(stream) > MANY / 20)
+            ids = slow_messages(database.rows)
+            in_the_middle(stream)
             proxy.forget()
-            assert len(stream) < MANY
+            assert len(stream) < len(ids)
             drained(database.rows)
             check(database.rows, stream, ids)
             # The claim is at work again, not only those who had enough to send.
@@ -111,20 +109,20 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing(
         undone.callback(other.dispose)
         undone.callback(relay.close)
         # A host that does not answer is passed over after five seconds, within the soft time limit.
-        relay.publish(concurrency=2, max_in_flight=500, **LONG)
-        relay.claim(max_in_flight=500)
+        relay.publish(concurrency=2, **SLOW, **LONG)
+        relay.claim(**SLOW)
         relay.beat()
         relay.ready()
-        ids = database.rows.insert(MANY)
+        ids = slow_messages(database.rows)
         database.engine.dispose()
-        eventually(lambda: len(stream) > MANY / 20)
+        in_the_middle(stream)
         if end == "killed":
             primary.kill()
         else:
             undone.enter_context(frozen(primary.pid))
         with psycopg.connect(standby.url, autocommit=True) as connection:
             connection.execute("SELECT pg_promote()")
-        assert len(stream) < MANY
+        assert len(stream) < len(ids)
         last = rows.insert()
         began = time.monotonic()
         eventually(lambda: last[0] in stream.ids(), 60)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.acceptance.nodes import Relay
 from tests.conftest import Stream, eventually
-from tests.fault.conftest import LONG, Here, OwnDatabase, archive_locked, check, drained, waiting_for_locks
-
-MANY = 5000
+from tests.fault.conftest import (
+    LONG,
+    SLOW,
+    Here,
+    OwnDatabase,
+    archive_locked,
+    check,
+    drained,
+    in_the_middle,
+    slow_messages,
+    waiting_for_locks,
+)
 
 
 def test_a_message_sent_as_the_database_died_is_sent_again_with_the_cause(
@@ -52,21 +59,19 @@ def test_messages_whose_begin_a_crash_may_have_undone_do_not_wait_for_their_leas
     eventually(lambda: {row.last_error_code for row in database.rows.hot()} == {"lease_expired"})
 
 
-@pytest.mark.parametrize("end", ["killed", "stopped"])
-def test_a_drain_goes_on_after_the_database_was_away(
-    relay_on_own: Relay, database: OwnDatabase, stream: Stream, end: str
+def test_a_drain_goes_on_after_the_database_was_killed_and_after_it_was_stopped(
+    relay_on_own: Relay, database: OwnDatabase, stream: Stream
 ) -> None:
-    workers = [relay_on_own.publish(max_in_flight=1000), relay_on_own.claim(max_in_flight=1000)]
+    workers = [relay_on_own.publish(concurrency=2, **SLOW), relay_on_own.claim(**SLOW)]
     relay_on_own.beat()
     relay_on_own.ready()
-    ids = database.rows.insert(MANY)
-    eventually(lambda: len(stream) > MANY / 20)
-    if end == "killed":
-        database.server.kill()
+    ids: list[str] = []
+    for goes in (database.server.kill, database.server.restart):
+        ids += slow_messages(database.rows)
+        in_the_middle(stream)
+        goes()
         database.server.start()
-    else:
-        database.server.restart()
-    assert len(stream) < MANY
-    drained(database.rows, 90)
-    check(database.rows, stream, ids)
+        assert len(set(stream.ids())) < len(ids)
+        drained(database.rows, 90)
+        check(database.rows, stream, ids)
     assert {worker.container.status for worker in workers} == {"running"}

@@ -35,28 +35,12 @@ with Session(create_engine(engine_url(settings.database_url))) as session, sessi
 """
 
 
-def test_a_writer_is_killed_between_its_commit_and_its_tasks(relay: Relay, rows: Rows, stream: Stream) -> None:
-    relay.claim(**CALM)
-    relay.publish(**CALM)
-    relay.beat(**CALM)
-    relay.ready()
-    given = relay.settings.model_dump_json(exclude_none=True)
-    ended = subprocess.run([sys.executable, "-c", WRITER], input=given, capture_output=True, text=True, check=False)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    ids = ended.stdout.split()
-    assert len(ids) == 3
-    assert {row.locked_by for row in rows.hot()} == {None}
-    drained(rows)
-    assert check(rows, stream, ids) == 0
-    assert {(row.attempts, row.last_error_code) for row in rows.archived()} == {(1, "lease_expired")}
-
-
-def test_the_broker_is_emptied_behind_the_writer(
+def test_the_broker_is_emptied_behind_a_writer_and_another_is_killed_between_its_commit_and_its_tasks(
     relay: Relay, rows: Rows, stream: Stream, engine: Engine, own_redis: EmbeddedValkey
 ) -> None:
     """The claim sees that the broker has forgotten all, and ends the writers' leases too."""
     with Session(engine) as session, session.begin():
-        id = Outbox(relay.settings).publish(session, "order.created", {}, to="orders")
+        emptied = str(Outbox(relay.settings).publish(session, "order.created", {}, to="orders"))
     with redis.Redis.from_url(own_redis.url) as broker:
         eventually(lambda: broker.llen(PUBLISH_QUEUE))
         broker.flushall()
@@ -65,7 +49,18 @@ def test_the_broker_is_emptied_behind_the_writer(
     relay.beat(**CALM)
     relay.ready()
     drained(rows)
-    assert check(rows, stream, [str(id)]) == 0
+    assert check(rows, stream, [emptied]) == 0
+
+    given = relay.settings.model_dump_json(exclude_none=True)
+    ended = subprocess.run([sys.executable, "-c", WRITER], input=given, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ids = ended.stdout.split()
+    assert len(ids) == 3
+    assert {row.locked_by for row in rows.hot()} == {None}
+    drained(rows)
+    assert check(rows, stream, [emptied, *ids]) == 0
+    ends = {(row.attempts, row.last_error_code) for row in rows.archived() if str(row.id) in ids}
+    assert ends == {(1, "lease_expired")}
 
 
 def test_messages_that_need_no_claim_are_sent_while_there_is_none(

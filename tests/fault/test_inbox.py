@@ -22,11 +22,11 @@ from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay, Worker
 from tests.conftest import eventually
 
-MANY = 600
+MANY = 360
 QUEUE, UNACKNOWLEDGED = "billing", "unacked"
 SEED = 20_260_801
 KILLS = 16
-BETWEEN = (1, 30)
+BETWEEN = (1, 18)
 """Effects between two kills."""
 
 

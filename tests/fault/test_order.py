@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
@@ -26,7 +26,7 @@ from tests.conftest import Rows, Stream, eventually, own_stream
 from tests.fault.conftest import check, drained
 
 SEED = 20_261_018
-KEYS, WRITERS, MOST = 1_000, 10, 8
+KEYS, WRITERS, MOST = 250, 4, 8
 """Keys, threads that write, and messages of one transaction."""
 
 WITHDRAWN, LONG, FAILING = 0.15, 0.05, 0.02
@@ -36,7 +36,7 @@ once."""
 PAUSE = (0.4, 1.0)
 """Seconds between two faults."""
 
-BRIEF = 200
+BRIEF = 500
 """Milliseconds for which the destination waits with its answers: less than a send may take."""
 
 HELD = 8.5
@@ -134,8 +134,8 @@ class Faults:
         return len(rounds)
 
     def _worker(self) -> None:
-        worker = self._chance.choice(self._publishers)
-        with self._sending(worker):
+        with self._sending(*self._publishers) as child:
+            [worker] = [one for one in self._publishers if child.ppid() == one.pid]
             children = worker.container.pool()
             worker.kill()
             for child in children:
@@ -169,16 +169,30 @@ class Faults:
         """A process of theirs that is in the middle of a send: the destination waits with its answer until the end."""
 
         def caught() -> psutil.Process | None:
-            self._stream.client.client_pause(BRIEF, all=False)
-            holders = {row.locked_by for row in self._rows.hot() if row.begun}
-            pids = {int(holder.rpartition(":")[2]) for holder in holders}
-            children = (child for worker in workers for child in worker.container.pool())
-            return next((child for child in children if child.pid in pids), None)
+            pools = {child.pid: child for worker in workers for child in worker.container.pool()}
+            self._pause()
+            ends = time.monotonic() + BRIEF / 1000
+            while time.monotonic() < ends:
+                if found := pools.keys() & self._senders():
+                    self._pause()
+                    return pools[found.pop()]
+                time.sleep(0.02)
+            return None
 
         try:
             yield eventually(caught)
         finally:
             self._stream.client.client_unpause()
+
+    def _pause(self) -> None:
+        self._stream.client.client_pause(BRIEF, all=False)
+
+    def _senders(self) -> set[int]:
+        """The processes that have begun a send."""
+        m = self._rows.tables.messages
+        with self._rows.engine.connect() as connection:
+            holders = connection.scalars(select(m.c.locked_by).where(m.c.begun)).all()
+        return {int(holder.rpartition(":")[2]) for holder in holders}
 
 
 Numbers = dict[str, tuple[str, int]]

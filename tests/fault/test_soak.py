@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-SEED, SECONDS, EVERY = 205, 10, 0.5
+SEED, SECONDS, EVERY = 11_995, 8, 0.5
+"""Faults of all areas, and none that only takes the processors from other tests."""
+
+RATE = 50
 
 
 @pytest.mark.timeout(300)
@@ -18,6 +21,7 @@ def test_under_all_faults_at_once_nothing_is_lost_or_overtaken(tmp_path: Path) -
     place = tmp_path / "soak"
     argv = [sys.executable, "-m", "outbox_tasks", "soak", "--json", "--short-leases", "--directory", str(place)]
     argv += ["--seed", str(SEED), "--minutes", str(SECONDS / 60), "--every", str(EVERY)]
+    argv += ["--rate", str(RATE)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)

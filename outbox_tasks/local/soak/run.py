@@ -30,7 +30,9 @@ from outbox_tasks.local.soak.result import Result
 from outbox_tasks.local.soak.stage import BUNDLED, SINGLE, Stage, stage
 from outbox_tasks.local.soak.verdict import judge
 
-TICK, LOOK = 0.05, 1.0
+TICK, LOOK, ASK = 0.05, 1.0, 0.5
+"""Seconds between looks at the processes, at the figures, and at what is left: for that, a connection is made."""
+
 WARM, WARM_SECONDS = 100, 180.0
 """Messages that have arrived when the faults begin, and how long they may take."""
 
@@ -131,9 +133,13 @@ class Run:
         self._on.applications.stop()
         began = moved = time.monotonic()
         before: object = None
+        asked = 0.0
         patience = STUCK + 2 * self._on.settings.queue_lease
         while time.monotonic() - moved < patience:
             self._look_after(applications=False)
+            if time.monotonic() < asked + ASK:
+                continue
+            asked = time.monotonic()
             pending, arrived = self._pending(), self._arrived()
             if pending == 0:
                 break
