@@ -27,15 +27,28 @@ class ObedientPublisher:
     """`obedient://host:port/db/stream`: a Redis Stream for payloads that say nothing else.
 
     A payload may be a JSON object with one of `die`; `garble`; `raise`; `refuse`: a code to be dead with; `fail`: how
-    often to fail before it is sent, with `code` and `retry_after`; `nap`: how many seconds to take.
+    often to fail before it is sent, with `code` and `retry_after`; `nap`: how many seconds to take. Two threads or
+    greenlets can't use it at once.
     """
+
+    green = True
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         url = "redis+stream" + destination.url.removeprefix(SCHEME)
+        self._busy = False
         self._stream = RedisStreamPublisher(destination.model_copy(update={"url": url}), settings)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         """Do as each payload says; send the others."""
+        if self._busy:
+            raise RuntimeError("somebody else uses this publisher")
+        self._busy = True
+        try:
+            return self._publish(messages)
+        finally:
+            self._busy = False
+
+    def _publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
         told = [self._told(message) for message in messages]
         sent = iter(self._stream.publish([m for m, outcome in zip(messages, told, strict=True) if outcome is None]))
         return [outcome or next(sent) for outcome in told]

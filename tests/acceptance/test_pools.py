@@ -10,34 +10,36 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kombu.utils.json import loads
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from tests.acceptance.conftest import settled
 from tests.acceptance.nodes import ROOT, Relay
+from tests.acceptance.publishers import SCHEME
 from tests.conftest import Rows, Stream
-from tests.contract.counterparts.rabbitmq import Counterpart
+from tests.contract.counterparts.redis_queue import read
 
-COUNT = 200
-
-
-@pytest.fixture(scope="module")
-def rabbit() -> Iterator[Counterpart]:
-    """Its client is one of those that two threads can't share."""
-    if reason := Counterpart.missing():
-        pytest.skip(reason)
-    made = Counterpart()
-    made.start()
-    made.new_place()
-    yield made
-    made.end()
+COUNT = 90
 
 
 @pytest.fixture(scope="module")
-def destinations(stream: Stream, rabbit: Counterpart) -> dict[str, Any]:
-    # Small bundles: many sends at once.
-    return {"orders": {"url": stream.url}, "rabbit": {"url": rabbit.url(rabbit.place), "bundle_size": 3}}
+def queue(stream: Stream) -> Iterator[str]:
+    """A list of kombu beside the stream."""
+    name = f"{stream.name}_queue"
+    yield name
+    stream.client.delete(name)
+
+
+@pytest.fixture(scope="module")
+def destinations(stream: Stream, queue: str) -> dict[str, Any]:
+    # Small bundles: many sends at once. And one publisher that fails when two use it at once, as many clients would.
+    return {
+        "orders": {"url": stream.url},
+        "queue": {"url": stream.url.replace("redis+stream", "redis").replace(stream.name, queue), "bundle_size": 3},
+        "alone": {"url": stream.url.replace("redis+stream", SCHEME), "bundle_size": 3},
+    }
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,7 +58,7 @@ def test_every_message_that_is_archived_as_sent_has_arrived(
     engine: Engine,
     rows: Rows,
     stream: Stream,
-    rabbit: Counterpart,
+    queue: str,
 ) -> None:
     worker = relay.publish(concurrency=concurrency, pool=pool)
     relay.ready()
@@ -64,17 +66,18 @@ def test_every_message_that_is_archived_as_sent_has_arrived(
         before = set(stream.ids())
         with Session(engine) as session, session.begin():
             sent = {
-                name: {str(outbox.publish(session, f"{pool}.ran", {"n": n}, to=name)) for n in range(count)}
-                for name, count in (("orders", COUNT), ("rabbit", COUNT))
+                name: {str(outbox.publish(session, f"{pool}.ran", {"nap": 0.01}, to=name)) for _ in range(COUNT)}
+                for name in ("orders", "queue", "alone")
             }
         settled(rows)
     finally:
         worker.teardown()
         relay.nodes.remove(worker)
     assert not rows.hot(), worker.logs()
-    arrived = Counter(one.attributes["id"] for one in rabbit.received())
-    assert sent["rabbit"] <= arrived.keys()
-    assert sent["orders"] <= set(stream.ids()) - before
+    listed: Any = stream.client.lrange(queue, 0, -1)
+    arrived = Counter(read(loads(text)).attributes["id"] for text in listed)
+    assert sent["queue"] <= arrived.keys()
+    assert sent["orders"] | sent["alone"] <= set(stream.ids()) - before
     assert {str(row.id) for row in rows.archived() if row.attempts > 1} == set()
     assert {id for id, count in arrived.items() if count > 1} == set()
 
