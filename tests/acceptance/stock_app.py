@@ -12,11 +12,11 @@ from celery import Celery
 BROKER = os.environ["OUTBOX_BROKER_URL"]
 
 app = Celery("shop", broker=BROKER)
+client = redis.Redis.from_url(BROKER)
 
 
 @app.task(bind=True, name="shop.on_event")
 def on_event(self: Any, *args: Any, **kwargs: Any) -> None:
     """Write it all down."""
     record = {"id": self.request.id, "args": args, "kwargs": kwargs, "headers": self.request.headers}
-    with redis.Redis.from_url(BROKER) as client:
-        client.rpush("shop.calls", json.dumps(record))
+    client.rpush("shop.calls", json.dumps(record))

@@ -18,6 +18,9 @@ from tests.conftest import Rows, eventually
 
 CELERY = [sys.executable, "-m", "celery"]
 
+COUNT = 350
+"""More than three bundles, and one that is not full."""
+
 
 @pytest.fixture(scope="module")
 def destinations() -> dict[str, Any]:
@@ -46,11 +49,11 @@ def test_a_stock_worker_runs_the_task_under_the_messages_id_with_its_payload_and
     eventually(lambda: rows.state(id) == "sent")
 
 
-def test_a_thousand_messages_run_a_thousand_tasks(
+def test_each_of_many_messages_runs_its_task_once(
     celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox, rows: Rows
 ) -> None:
     with Session(engine) as session, session.begin():
-        ids = {str(outbox.publish(session, "order.created", n, to="shop")) for n in range(1000)}
+        ids = {str(outbox.publish(session, "order.created", n, to="shop")) for n in range(COUNT)}
     settled(rows)
 
     def made() -> list[str]:
@@ -58,7 +61,7 @@ def test_a_thousand_messages_run_a_thousand_tasks(
 
     # The list is long: who reads all of it again and again takes the time from whom it waits for.
     client = celery_setup.broker.container.client
-    eventually(lambda: client.llen("shop.calls") >= 1000 and len(made()) >= 1000, 60)
+    eventually(lambda: client.llen("shop.calls") >= COUNT and len(made()) >= COUNT, 60)
     assert sorted(made()) == sorted(ids)
 
 

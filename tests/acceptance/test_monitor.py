@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from sqlalchemy import Engine
 
 from outbox_tasks.database.activity import LATE
-from outbox_tasks.local.commands import outbox_tasks_argv
+from outbox_tasks.local.commands import CELERY, outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.proxy import Proxy
@@ -35,8 +34,12 @@ def url(worker: Worker) -> str:
     return eventually(lambda: re.search(r"the monitor answers at (\S+)", worker.logs()), 60)[1]
 
 
+# One for all: each makes a context for TLS, which takes longer than many requests.
+client = httpx.Client(timeout=5)
+
+
 def ask(worker: Worker, page: str) -> httpx.Response:
-    return httpx.get(f"{url(worker)}/{page}", timeout=5)
+    return client.get(f"{url(worker)}/{page}", headers={"connection": "close"})
 
 
 def node(worker: Worker) -> str:
@@ -128,13 +131,12 @@ def test_the_pool_s_processes_do_not_keep_the_port(relay: Relay) -> None:
     eventually(lambda: not any(map(listening, pool)))
 
 
-def test_a_port_that_is_taken_is_an_error_at_the_start(relay: Relay, tmp_path: Path) -> None:
-    argv = [sys.executable, "-W", "ignore", "-m", "celery", "-A", "outbox_tasks", "worker", "-P", "solo"]
+def test_a_port_that_is_taken_is_an_error_at_the_start(relay: Relay) -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
-        with Child.start("worker", argv, env=relay.env(monitor_port=port), log=tmp_path / "log") as child:
-            assert child.wait(30) not in (0, None)
-            said = child.tail(50)
+        worker = relay.worker([*CELERY, "worker", "-P", "solo"], monitor_port=port)
+        assert worker.container.child.wait(60) not in (0, None)
+        said = worker.logs()
     [line] = [line for line in said.splitlines() if "monitor" in line]
     assert line.startswith(
         f"outbox_tasks: The monitor can't listen on {LOOPBACK}, port {port}: Address already in use."
@@ -152,9 +154,9 @@ def test_without_a_worker_the_monitor_answers_for_the_database_and_the_broker(re
         argv = outbox_tasks_argv("monitor", "--port", "0")
         with Child.start("monitor", argv, env=relay.env(**values), log=tmp_path / f"log{expected}") as child:
             said = eventually(lambda child=child: re.search(r"answers at (http://[^/]+)/", child.tail(5)))
-            assert httpx.get(f"{said[1]}/livez").is_success
-            ready = httpx.get(f"{said[1]}/readyz", timeout=20)
+            assert client.get(f"{said[1]}/livez").is_success
+            ready = client.get(f"{said[1]}/readyz", timeout=20)
             assert (ready.status_code, len(ready.json()["findings"])) == (expected, 0 if expected == 200 else 2)
             assert "secret" not in ready.text
-            assert httpx.get(f"{said[1]}/metrics", timeout=20).status_code == expected
-            assert httpx.get(f"{said[1]}/other").status_code == 404
+            assert client.get(f"{said[1]}/metrics", timeout=20).status_code == expected
+            assert client.get(f"{said[1]}/other").status_code == 404

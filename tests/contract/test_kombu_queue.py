@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,10 +21,13 @@ from kombu import Connection, Exchange, Queue
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Result
+from outbox_tasks.relay.publishers import SharedPublisher
 from tests.conftest import eventually
 from tests.contract.conftest import Running
 from tests.contract.counterparts import rabbitmq, redis_queue
 from tests.contract.messages import SENT, configured, connected, loaded, message, numbers, results, within
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -44,7 +51,32 @@ def channel_of(rabbit: rabbitmq.Counterpart) -> Iterator[Any]:
         yield connection.channel()
 
 
+GREENLETS = """
+from gevent import monkey
+monkey.patch_all()
+import sys
+from gevent.pool import Pool
+from outbox_tasks.relay.publishers import SharedPublisher
+from tests.contract.messages import SENT, configured, message
+
+shared = SharedPublisher(*configured(sys.argv[1]))
+assert Pool(8).map(lambda n: shared.publish([message(n)]), range(80)) == [[SENT]] * 80
+"""
+
+
 class TestRabbit:
+    def test_threads_send_side_by_side(self, rabbit: rabbitmq.Counterpart) -> None:
+        shared = SharedPublisher(*configured(rabbit.new_place()))
+        with ThreadPoolExecutor(8) as pool, closing(shared):
+            assert list(pool.map(lambda n: shared.publish([message(n)]), range(80))) == [[SENT]] * 80
+        assert sorted(numbers(rabbit)) == list(range(80))
+
+    def test_greenlets_send_side_by_side(self, rabbit: rabbitmq.Counterpart) -> None:
+        argv = [sys.executable, "-W", "ignore", "-c", GREENLETS, rabbit.new_place()]
+        ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert sorted(numbers(rabbit)) == list(range(80))
+
     def test_writes_what_the_binding_of_cloudevents_says(self, rabbit: rabbitmq.Counterpart) -> None:
         own = {"tenant": "t1", "CE-Type": "false", "ce-dataschema": "urn:orders"}
         with closing(loaded(rabbit.new_place())) as publisher:
