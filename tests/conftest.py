@@ -60,6 +60,8 @@ KINDS = ("unit", "model", "contract", "integration", "acceptance", "fault", "exa
 LONG = ("test_model", "test_every_publisher", "test_monitor", "test_typing", "test_web_browser")
 """Modules that take so long that the other processes would wait for them at the end."""
 
+RABBITMQ = ("test_every_publisher.py", "test_kombu_queue.py", "test_rabbitmq.py")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test is marked by the directory it is in. What takes long comes first."""
@@ -79,6 +81,19 @@ def pytest_xdist_auto_num_workers() -> int:
     """Four processes at most, each with servers of its own: most of the tests wait more than they compute. Servers
     that were given can't be divided: tests on them look at all that is there, to see that nothing is left behind."""
     return 0 if GIVEN else min(4, 2 * (os.cpu_count() or 1))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file runs in one process, and all files that need RabbitMQ in the same, so that it starts once."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "RabbitMQ" if file.endswith(RABBITMQ) else file
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:

@@ -1,4 +1,5 @@
-"""The servers at the other end. Each runs until the last test here is done, however many modules speak to it."""
+"""The servers at the other end. Each runs until the last test here is done, however many modules speak to it; RabbitMQ
+runs for others too."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.contract.counterparts import Counterpart
+from tests.contract.counterparts import Counterpart, rabbitmq
 from tests.contract.moto_server import without_aws
 
 Running = Callable[[type[Counterpart]], Counterpart]
@@ -29,11 +30,12 @@ def running(nowhere: None) -> Iterator[Running]:
         if reason := kind.missing():
             pytest.skip(reason)
         if kind not in made:
-            made[kind] = kind()
+            made[kind] = rabbitmq.node() if kind is rabbitmq.Counterpart else kind()
         made[kind].start()
         return made[kind]
 
     yield run
+    made.pop(rabbitmq.Counterpart, None)
     for each in made.values():
         each.end()
 

@@ -256,7 +256,7 @@ class TestBadBehaviour:
             assert publisher.publish([answered(0, status=200, body_is="dripping")]) == [SENT]
 
     def test_is_no_outage_when_only_the_time_was_short(self, target: Counterpart) -> None:
-        with opened(target, "&outbox_concurrency=1") as publisher:
+        with opened(target, "&outbox_concurrency=1", send_timeout=3) as publisher:
             connected(publisher)
             outcomes = publisher.publish([message(0), answered(1, after=30), message(2)])
         assert [(o.result, o.code) for o in outcomes] == [

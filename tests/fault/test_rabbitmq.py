@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from outbox_tasks import Outbox
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.contract.counterparts.rabbitmq import Counterpart
+from tests.contract.counterparts.rabbitmq import Counterpart, node
 from tests.fault import several_apps
 from tests.fault.conftest import CALM, destinations, drained
 
@@ -24,15 +23,12 @@ APPS = ("shop", "mail")
 
 
 @pytest.fixture
-def rabbit() -> Iterator[Counterpart]:
+def rabbit() -> Counterpart:
     if missing := Counterpart.missing():
         pytest.skip(missing)
-    made = Counterpart()
-    try:
-        made.start()
-        yield made
-    finally:
-        made.end()
+    made = node()
+    made.start()
+    return made
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -141,6 +142,10 @@ class Counterpart(ChildCounterpart):
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 -start_epmd false "
             "-kernel inet_dist_use_interface {127,0,0,1}",
         }
+
+
+node = cache(Counterpart)
+"""The one of this process, which lasts as long: to load RabbitMQ takes six seconds of the processor's time."""
 
 
 def _received(message: Any) -> Received:
