@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.schema import VERSION
-from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
-from tests.acceptance.nodes import Relay
+from tests.acceptance.nodes import PLAIN, Relay
 from tests.conftest import Stream, eventually
 
 Refusals = Callable[..., list[str]]
@@ -26,26 +24,13 @@ SOLO = ("worker", "-l", "INFO", "-P", "solo", "--without-mingle")
 
 
 @pytest.fixture
-def refusals(relay: Relay, tmp_path: Path) -> Refusals:
+def refusals(relay: Relay) -> Refusals:
     """Starts these commands side by side with these settings; returns what each says before it ends in failure."""
 
     def run(*commands: tuple[str, ...], **values: Any) -> list[str]:
-        started = [
-            Child.start(
-                command[0],
-                [sys.executable, "-W", "ignore", "-m", "celery", "-A", "outbox_tasks", *command],
-                env=relay.env(**values),
-                cwd=tmp_path,
-                log=tmp_path / f"{n}.log",
-            )
-            for n, command in enumerate(commands)
-        ]
-        try:
-            assert all(child.wait(30) not in (0, None) for child in started)
-        finally:
-            for child in started:
-                child.end()
-        return [child.tail(100) for child in started]
+        started = [relay.worker([*PLAIN, "-A", "outbox_tasks", *command], **values).container for command in commands]
+        assert all(process.child.wait(30) not in (0, None) for process in started)
+        return [process.logs() for process in started]
 
     return run
 
@@ -99,16 +84,21 @@ def test_wrong_settings_end_a_worker_with_one_line(refusals: Refusals, wrong: di
         assert "Traceback" not in said
 
 
-@pytest.fixture
-def stopped_postgres() -> Iterator[EmbeddedPostgres]:
-    """Migrated, but down; `start()` brings it up."""
+@pytest.fixture(scope="module")
+def migrated_postgres() -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres() as server:
         engine = create_engine(engine_url(server.url))
         with engine.begin() as connection:
             upgrade(connection)
         engine.dispose()
-        server.kill()
         yield server
+
+
+@pytest.fixture
+def stopped_postgres(migrated_postgres: EmbeddedPostgres) -> EmbeddedPostgres:
+    """Migrated, but down; `start()` brings it up."""
+    migrated_postgres.kill()
+    return migrated_postgres
 
 
 @pytest.mark.parametrize("pool", ["solo", "prefork"])
@@ -118,9 +108,7 @@ def test_a_worker_that_finds_no_database_waits_for_it(
     values = {name: value for name, value in relay.values.items() if name != "database_schema"}
     mine = Relay(tmp_path, {**values, "database_url": stopped_postgres.url}, *relay.paths)
     try:
-        worker = mine.worker(
-            [sys.executable, "-m", "celery", "-A", "outbox_tasks", "worker", "-l", "INFO", "-P", pool, "-c", "2"]
-        )
+        worker = mine.worker([*PLAIN, "-A", "outbox_tasks", "worker", "-l", "INFO", "-P", pool, "-c", "2"])
         mine.beat()
         mine.ready()
         worker.wait_for_log("unavailable")

