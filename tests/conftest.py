@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Protocol
@@ -31,12 +29,12 @@ from sqlalchemy.sql import ColumnElement
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.pieces import SECOND
 from outbox_tasks.database.schema import tables
-from outbox_tasks.local.binaries import PostgresInstall
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from tests.schemas import Schemas, new_name
 
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
 """The settings of whoever runs the tests; no test may see them but through the fixtures."""
@@ -71,9 +69,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.stem not in LONG)
 
 
-def pytest_collection_finish() -> None:
-    """What is loaded by now stays: the garbage collector need not look at all of it again and again."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is loaded meanwhile stays: the garbage collector need not look at all of it again and again."""
+    gc.disable()
+    result = yield
     gc.freeze()
+    gc.enable()
+    return result
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -222,15 +225,15 @@ def own_stream(redis_url: str) -> Iterator[Stream]:
     made.client.close()
 
 
+schemas = cache(Schemas)
+
+
 @contextmanager
 def own_schema(engine: Engine) -> Iterator[str]:
-    """The name of a database schema; not made yet, and dropped afterwards."""
-    name = f"outbox_test_{uuid4().hex[:12]}"
+    """The name of a database schema; not made yet, and gone afterwards."""
+    name = new_name()
     yield name
-    with engine.begin() as connection:
-        connection.execute(text("SET LOCAL client_min_messages = warning"))
-        connection.execute(text("SET LOCAL lock_timeout = '10s'"))
-        connection.execute(text(f"DROP SCHEMA IF EXISTS {name} CASCADE"))
+    schemas(engine).end(name)
 
 
 @pytest.fixture(scope="session")
@@ -320,29 +323,13 @@ def settings(postgres_url: str, redis_url: str, schema: str, stream: Stream) -> 
     return make
 
 
-@cache
-def dumped(engine: Engine) -> tuple[str, str]:
-    """What pg_dump says of migrated tables, and the name of their schema."""
-    with own_schema(engine) as schema:
-        with engine.begin() as connection:
-            upgrade(connection, schema)
-        url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
-        argv = [PostgresInstall(None).binary("pg_dump"), f"--schema={schema}", "--inserts", url]
-        whole = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    # Without the settings of the session that it begins with, and the commands of psql.
-    return re.sub(r"^\\.*$", "", whole[whole.index("CREATE SCHEMA") :], flags=re.MULTILINE), schema
-
-
 def make_tables(engine: Engine, schema: str) -> None:
-    """Make migrated tables in a schema. More than a thousand tests want them, and what pg_dump says of them runs in
-    half the time of all the migrations. It may not know the release of a server that was given."""
+    """Make migrated tables in a schema. pg_dump may not know the release of a server that was given."""
     with engine.begin() as connection:
         if GIVEN or connection.scalar(select(func.to_regnamespace(schema))):
             upgrade(connection, schema)
             return
-        script, model = dumped(engine)
-        script = "SET LOCAL check_function_bodies = false;" + script.replace(model, schema)
-        connection.exec_driver_sql(script, execution_options={"no_parameters": True})
+    schemas(engine).make(schema)
 
 
 @pytest.fixture
