@@ -6,7 +6,7 @@ from array import array
 
 from tests.model import properties
 from tests.model.runs import OVER, Move, Row, Runs, State
-from tests.model.search import Found, endless
+from tests.model.search import Found, endless, uncollected
 
 TWICE = "a run loses its task only when its lease has run out"
 AGAIN = "a repeated run has its cause on the row"
@@ -43,9 +43,9 @@ def broken(rows: tuple[Row, ...], most: int) -> str | None:
 def hurt(before: State, move: Move) -> str | None:
     """The promise that a step breaks."""
     row, after = before.rows[move.message], move.state.rows[move.message]
-    new = [run for run in move.state.runs if run.stage == "runs" and run not in before.runs]
     begins = move.what.startswith("a worker begins the run")
     if begins:
+        new = [run for run in move.state.runs if run.stage == "runs" and run not in before.runs]
         if row.place != "pending":
             return ENDED
         if any(run.content != row.content for run in new):
@@ -62,13 +62,9 @@ def hurt(before: State, move: Move) -> str | None:
         return WAITED
     if after.place == "dead" and row.handed and not row.begun and move.what.startswith("the claim makes"):
         return PATIENT
-    if move.actor is not None and not move.actor.current and _life(row) != _life(after):
+    if move.actor is not None and not move.actor.current and row != after._replace(good=row.good):
         return properties.FENCED
     return None
-
-
-def _life(row: Row) -> Row:
-    return row._replace(good=False)
 
 
 class RunSearch:
@@ -84,6 +80,7 @@ class RunSearch:
         self._forward = array("L"), array("L")
         self.edges: dict[tuple[str, str], set[tuple[Row, Row]]] = {}
 
+    @uncollected()
     def run(self) -> Found:
         numbers, states, most = self._numbers, self._states, self.protocol.limits.max_attempts
         froms, tos = self._forward

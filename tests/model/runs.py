@@ -275,10 +275,11 @@ class Runs:
         """Without what can't change anything any more."""
         if self.keeps:
             return state
-        return state._replace(
-            relays=tuple(each for each in state.relays if each.current or each.stage == "begun"),
-            copies=tuple(each for each in state.copies if state.rows[each.message].place not in OVER),
-            runs=tuple(each for each in state.runs if each.current or each.stage == "returned"),
+        return State(
+            state.rows,
+            tuple([each for each in state.relays if each.current or each.stage == "begun"]),
+            tuple([each for each in state.copies if state.rows[each.message].place not in OVER]),
+            tuple([each for each in state.runs if each.current or each.stage == "returned"]),
         )
 
     def _bodies(self, state: State, rest: State, run: Run) -> Iterator[Move]:
@@ -320,7 +321,7 @@ OVER = ("done", "discarded")
 
 
 def put(state: State, n: int, row: Row) -> State:
-    return state._replace(rows=(*state.rows[:n], row, *state.rows[n + 1 :]))
+    return State((*state.rows[:n], row, *state.rows[n + 1 :]), state.relays, state.copies, state.runs)
 
 
 def add_relay(state: State, relay: Relay) -> State:
@@ -343,4 +344,4 @@ def release(state: State, n: int) -> State:
 
 
 def _outdated(some: tuple[Relay | Copy | Run, ...], n: int) -> list[Relay | Copy | Run]:
-    return [each._replace(current=False) if each.message == n else each for each in some]
+    return [each._replace(current=False) if each.message == n and each.current else each for each in some]
