@@ -36,7 +36,7 @@ once."""
 PAUSE = (0.4, 1.0)
 """Seconds between two faults."""
 
-BRIEF = 500
+BRIEF = 400
 """Milliseconds for which the destination waits with its answers: less than a send may take."""
 
 HELD = 8.5

@@ -11,6 +11,9 @@ import psutil
 from outbox_tasks.local.relay_processes import Relay
 from outbox_tasks.local.soak.verdict import Memory
 
+EVERY = 5.0
+"""Seconds between two looks: to find the children of a process takes a look at all that the machine runs."""
+
 STEADY = 15.0
 """Seconds after the first look at a process. By then it has imported and connected."""
 
@@ -29,9 +32,13 @@ class Memories:
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
+        self._looked = -EVERY
 
     def look(self, relay: Relay) -> None:
-        """Now."""
+        """Now, unless it has looked a moment ago."""
+        if time.monotonic() < self._looked + EVERY:
+            return
+        self._looked = time.monotonic()
         for service in relay:
             with suppress(psutil.Error):
                 main = psutil.Process(service.child.pid)
