@@ -8,8 +8,8 @@ from typing import Any
 import redis
 from celery import Celery
 
-BROKER = os.environ.get("APPS_BROKER_URL", "memory://")
-CALLS = os.environ.get("APPS_CALLS_URL", "")
+BROKER = os.environ.get("OUTBOX_BROKER_URL", "memory://")
+CALLS = os.environ.get("OUTBOX_APPS_CALLS_URL", "")
 
 shop = Celery("shop", broker=BROKER, set_as_current=False)
 shop.conf.task_default_queue = "shop"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.local.servers import EmbeddedValkey
-from tests.acceptance.nodes import Relay
+from tests.acceptance.nodes import PLAIN, Relay
 from tests.conftest import Rows, Stream, eventually
 from tests.contract.counterparts.rabbitmq import Counterpart, node
 from tests.fault import several_apps
@@ -45,7 +44,7 @@ def values(values: dict[str, Any], rabbit: Counterpart, stream: Stream) -> dict[
 
 
 def test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks(
-    relay: Relay, rows: Rows, stream: Stream, engine: Engine, rabbit: Counterpart, own_redis: EmbeddedValkey
+    relay: Relay, rows: Rows, stream: Stream, engine: Engine, own_redis: EmbeddedValkey
 ) -> None:
     outbox = Outbox(relay.settings)
     nudging = Outbox(relay.settings.replace(direct=False))
@@ -55,10 +54,10 @@ def test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks(
     relay.ready()  # a bundle that is sent before its queue exists is lost until its lease ends
     workers.append(relay.claim())
     beat = relay.beat()
-    env = ["env", f"APPS_BROKER_URL={rabbit.broker}", f"APPS_CALLS_URL={own_redis.url}"]
     for name in APPS:
-        app = [*env, sys.executable, "-m", "celery", "-A", f"tests.fault.several_apps:{name}"]
-        workers.append(relay.worker([*app, "worker", "-P", "solo", "-l", "INFO", "-n", f"{name}@%h"]))
+        app = [*PLAIN, "-A", f"tests.fault.several_apps:{name}"]
+        argv = [*app, "worker", "-P", "solo", "-l", "INFO", "-n", f"{name}@%h"]
+        workers.append(relay.worker(argv, apps_calls_url=own_redis.url))
     relay.ready()
     ids = [first, *rows.insert(100)]
     retried = [
