@@ -59,6 +59,7 @@ LONG = ("test_model", "test_every_publisher", "test_monitor", "test_typing", "te
 """Modules that take so long that the other processes would wait for them at the end."""
 
 RABBITMQ = ("test_every_publisher.py", "test_kombu_queue.py", "test_rabbitmq.py")
+"""Modules that run in one process, so that RabbitMQ starts once."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -88,7 +89,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file runs in one process, and all files that need RabbitMQ in the same, so that it starts once."""
+    """The tests of a file run in one process."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
