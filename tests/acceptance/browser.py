@@ -50,7 +50,7 @@ class Browser:
         number = next(self._numbers)
         await self._page.write_message(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
-            text = await asyncio.wait_for(self._page.read_message(), 30)
+            text = await asyncio.wait_for(self._page.read_message(), 60)
             assert text is not None, "the browser is gone"
             answer: dict[str, Any] = json.loads(text)
             if answer.get("id") == number:
@@ -118,7 +118,7 @@ def browser(directory: Path) -> Iterator[Browser]:
         eventually(lambda: (told.exists() and told.read_text().strip()) or not child.alive, 60)
         assert child.alive, child.tail()
         port = told.read_text().split()[0]
-        with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/json/list", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/json/list", timeout=60) as answer:
             [page] = [target for target in json.load(answer) if target["type"] == "page"]
         made = Browser(page["webSocketDebuggerUrl"])
         yield made

@@ -158,7 +158,7 @@ class Process:
         number = signals.Signals[signal] if isinstance(signal, str) else signals.Signals(signal)
         self.child.send_signal(number)
         if number == signals.SIGKILL:
-            self.child.wait(10)
+            self.child.wait(60)
 
     def reload(self) -> None:
         """Nothing is cached."""

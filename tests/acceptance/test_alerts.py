@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,9 @@ def logged(relay: Relay) -> list[dict[str, Any]]:
 
 
 def test_many_processes_send_one_alert_for_dead_letters(write: Write, relay: Relay, web: Receiver, rows: Rows) -> None:
+    began = time.monotonic()
     write("flooded", {"refuse": "not_wanted"}, 500)
-    [alert] = eventually(lambda: [one for one in web.of("dead_letter") if one["destination"] == "flooded"])
+    [alert, *_] = eventually(lambda: [one for one in web.of("dead_letter") if one["destination"] == "flooded"])
     assert alert["code"] == "not_wanted"
     assert "flooded: " in alert["text"]
     eventually(lambda: sum(row.destination == "flooded" and row.status == "dead" for row in rows.hot()) == 500, 60)
@@ -100,11 +102,12 @@ def test_many_processes_send_one_alert_for_dead_letters(write: Write, relay: Rel
     def another() -> bool:
         [id] = write("flooded", {"refuse": "not_wanted"})
         eventually(lambda: rows.state(id) == "dead")
-        return len(told()) > 1
+        return len(told()) > 1 and sum(one["count"] for one in told()) >= 500
 
     eventually(another)
-    first, second = told()[:2]
-    assert 500 <= first["count"] + second["count"] <= second["total"]
+    alerts = told()
+    assert sum(one["count"] for one in alerts) <= alerts[-1]["total"]
+    assert len(alerts) <= 1 + (time.monotonic() - began) / REPEAT
     # Another process may post it before the one that it came up in has logged it.
     eventually(lambda: [one["name"] for one in logged(relay)].count(alert["name"]) >= 2)
 

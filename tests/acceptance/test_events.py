@@ -70,12 +70,12 @@ class Watcher:
 
     def __enter__(self) -> Watcher:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
-        self._thread.join(10)
+        self._thread.join(60)
 
     def task(self, id: str, *states: str) -> Task:
         """The task of a message, once it is in one of the states."""

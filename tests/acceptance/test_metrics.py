@@ -53,7 +53,7 @@ class Measured:
     port: int
 
     def exposed(self) -> bytes:
-        answer = httpx.get(f"http://127.0.0.1:{self.port}/metrics")
+        answer = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=60)
         assert answer.is_success, answer.text
         assert answer.headers["content-type"].startswith("text/plain; version=")
         return answer.content
@@ -118,7 +118,7 @@ def test_every_documented_metric_is_counted_and_survives_a_killed_process(
     killed = publishing.worker.container.pool()
     for process in killed:
         process.send_signal(signal.SIGKILL)
-    psutil.wait_procs(killed, 10)
+    psutil.wait_procs(killed, 60)
     assert sent() == 500
     with Session(engine) as session, session.begin():
         outbox.publish_many(session, [Message("order.created", n, to="orders") for n in range(100)])

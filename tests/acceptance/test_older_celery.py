@@ -26,7 +26,7 @@ def overlay(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("older")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
     argv = [*pip, "--no-deps", "--no-compile", "--retries", "0", "--timeout", "10", "--target", str(directory), *OLDEST]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=90)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=200)
     if done.returncode:
         pytest.skip(f"the older packages can't be had here: {done.stderr.strip().splitlines()[-1:]}")
     return directory

@@ -29,7 +29,7 @@ def refusals(relay: Relay) -> Refusals:
 
     def run(*commands: tuple[str, ...], **values: Any) -> list[str]:
         started = [relay.worker([*PLAIN, "-A", "outbox_tasks", *command], **values).container for command in commands]
-        assert all(process.child.wait(30) not in (0, None) for process in started)
+        assert all(process.child.wait(60) not in (0, None) for process in started)
         return [process.logs() for process in started]
 
     return run

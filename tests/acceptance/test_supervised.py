@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,8 +129,8 @@ def test_a_worker_that_was_stopped_for_longer_than_its_lease_does_not_go_on(shop
     id = shop.call("frozen", "wait")
     eventually(lambda: shop.runs("frozen"))
     main = psutil.Process(shop.workers["prefork"].pid)
-    eventually(lambda: shop.state(id) == "running")
-    time.sleep(LEASE)  # it has been renewed
+    begun = eventually(lambda: shop.state(id) == "running" and shop.shown(id).locked_until)
+    eventually(lambda: shop.shown(id).locked_until > begun)  # it has been renewed
     everybody = [main, *main.children()]
     for process in everybody:
         freeze(process)

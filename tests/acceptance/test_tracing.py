@@ -94,7 +94,8 @@ def test_one_trace_goes_from_the_request_through_the_relay_to_the_consumer(
         with tracer.start_as_current_span("click"):
             headers: dict[str, str] = {}
             TraceContextTextMapPropagator().inject(headers)
-            assert httpx.post(f"{shop}/orders/{number}", headers=headers).status_code == (200 if number else 409)
+            answer = httpx.post(f"{shop}/orders/{number}", headers=headers, timeout=60)
+            assert answer.status_code == (200 if number else 409)
     eventually(lambda: len(stream) == ORDERS - 1)
     for entry in stream.entries():
         carried = {name.removeprefix("ce_"): value.decode() for name, value in entry.items()}

@@ -186,12 +186,15 @@ def test_nobody_is_shut_out_of_any_page(open_page: Open, rows: Rows) -> None:
     rows.insert(1, event_type="order.held", key="a customer")
     page = open_page("/errors")
     page.get_by_role("row", name="order.held").get_by_role("link").first.click()
+    redrive = page.get_by_role("link", name="Redrive")
+    expect(redrive).to_be_visible()
     group = urlsplit(page.url).path
-    page.get_by_role("link", name="Redrive").click()
-    preview = page.url
+    redrive.click()
     page.get_by_label("Why").fill("slowly")
     page.get_by_label("Messages a second").fill("0.01")
+    preview = page.url
     page.get_by_role("button", name="Redrive").click()
+    expect(page.get_by_role("button", name="Stop")).to_be_visible()
     act = page.url
     plain = ("/", "/errors", "/messages", "/keys", "/workers", "/archive", "/audit", "/doctor")
     message = f"/messages/{ids[0]}"
@@ -244,11 +247,11 @@ def test_the_database_may_go_and_come_back(open_page: Open, database: Proxy) -> 
 def test_the_keyboard_is_enough(open_page: Open) -> None:
     page = open_page("/messages")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
-    assert page.evaluate("document.activeElement.id") == "content"
+    expect(page.locator("#content")).to_be_focused()
     page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.type") == "search"
+    expect(page.locator("[type=search]:focus")).to_be_visible()
     page.keyboard.type("order.created")
     page.keyboard.press("Enter")
     page.wait_for_url("**/messages?*")

@@ -65,7 +65,7 @@ class Project:
         """Start a web server on the port that `{port}` stands for; returns a client, once it answers."""
         port = free_port()
         child = self.start("web", *(part.format(port=port) for part in argv), **env)
-        client = httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=10)
+        client = httpx.Client(base_url=f"http://{LOOPBACK}:{port}", timeout=60)
         self._clients.append(client)
 
         def answers() -> bool:

@@ -184,15 +184,15 @@ def _locked(engine: Engine, what: str) -> Iterator[Connection]:
         connection.rollback()
 
 
-def waiting_for_locks(engine: Engine, schema: str) -> int:
-    """How many statements of relays that work on tables of this schema wait for a lock."""
+def waiting_for_locks(engine: Engine, schema: str) -> set[int]:
+    """The server's processes that wait for a lock, for relays that work on tables of this schema."""
     ours = "SELECT FROM pg_locks l JOIN pg_class c ON c.oid = l.relation WHERE l.pid = a.pid AND relnamespace = n.oid"
     query = (
-        "SELECT count(*) FROM pg_stat_activity a, pg_namespace n WHERE application_name = 'outbox_tasks' "
+        "SELECT a.pid FROM pg_stat_activity a, pg_namespace n WHERE application_name = 'outbox_tasks' "
         f"AND wait_event_type = 'Lock' AND nspname = :schema AND EXISTS ({ours})"
     )
     with engine.connect() as connection:
-        return int(connection.scalar(text(query), {"schema": schema}) or 0)
+        return set(connection.scalars(text(query), {"schema": schema}))
 
 
 def queued(redis: EmbeddedValkey) -> int:

@@ -68,7 +68,7 @@ def test_messages_whose_task_the_broker_lost_do_not_wait_for_their_lease(
     flush(own_redis)
     relay.publish(**LONG)
     relay.ready()
-    drained(rows, 40)
+    drained(rows, 80)
     assert check(rows, stream, ids) == 0
     assert {(row.attempts, row.last_error_code) for row in rows.archived()} == {(1, "lease_expired")}
 

@@ -72,6 +72,6 @@ def test_a_drain_goes_on_after_the_database_was_killed_and_after_it_was_stopped(
         goes()
         database.server.start()
         assert len(set(stream.ids())) < len(ids)
-        drained(database.rows, 90)
+        drained(database.rows)
         check(database.rows, stream, ids)
     assert {worker.container.status for worker in workers} == {"running"}

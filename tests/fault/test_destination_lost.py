@@ -64,7 +64,7 @@ def test_a_long_outage_spends_no_attempts_and_holds_up_no_others(
     assert {(row.status, row.attempts - row.begun) for row in hot} == {("pending", 0)}
 
     away.start()
-    drained(rows, 30)
+    drained(rows)
     archived = [row for row in rows.archived() if row.destination == "lost"]
     assert {row.attempts for row in archived} == {1}
     assert len(archived) == len(before) + len(lost)

@@ -55,10 +55,12 @@ def test_messages_that_a_killed_process_sent_but_did_not_settle_are_soon_sent_ag
             eventually(lambda: waiting_for_locks(engine, schema))
             unsettled |= {str(row.id) for row in rows.hot() if row.begun}
             end()
-            eventually(lambda: not waiting_for_locks(engine, schema))  # the server has given up their settles
+            # The server has given up their settles. By now a successor may wait for the next bundle's.
+            left = waiting_for_locks(engine, schema)
+            eventually(lambda left=left: left.isdisjoint(waiting_for_locks(engine, schema)))
         if not worker.container.child.alive:
             worker.restart()
-        drained(rows, 90)
+        drained(rows)
     assert check(rows, stream, ids) == len(unsettled) == 12
     assert {str(row.id): row.attempts for row in rows.archived()} == {id: 2 if id in unsettled else 1 for id in ids}
     assert {str(row.id) for row in rows.archived() if row.last_error_code == "unsettled"} == unsettled
@@ -74,10 +76,10 @@ def test_a_worker_that_sigterm_stops_sends_nothing_twice(relay: Relay, rows: Row
     ids = slow_messages(rows)
     in_the_middle(stream)
     worker.kill("SIGTERM")
-    worker.container.child.wait(60)  # billiard's pool may wait 30 s for a last result that nobody reads any more
+    worker.container.child.wait(120)  # billiard's pool may wait 30 s for a last result that nobody reads any more
     assert len(stream) < len(ids)
     worker.restart()
-    drained(rows, 90)
+    drained(rows)
     assert check(rows, stream, ids) == 0
     assert {row.attempts for row in rows.archived()} == {1}
 
@@ -90,7 +92,7 @@ def test_a_worker_that_failed_ends_even_if_it_can_not_read_its_last_results(
     rows.insert(1, destination="told", payload=json.dumps({"garble": True}).encode())
     here.claim()
     eventually(lambda: "Unrecoverable error" in worker.logs())
-    assert worker.container.child.wait(relay.settings.hard_time_limit + 20) == EX_FAILURE
+    assert worker.container.child.wait(relay.settings.hard_time_limit + 60) == EX_FAILURE
 
 
 def test_a_message_that_kills_its_worker_or_can_not_be_read_ends_dead_and_its_neighbours_are_sent(

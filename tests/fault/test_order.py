@@ -214,7 +214,7 @@ def out_of_order(found: dict[str, list[int]]) -> dict[str, list[tuple[int, int]]
     return {key: pairs for key, pairs in wrong.items() if pairs}
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_every_key_keeps_its_order(
     relay: Relay, rows: Rows, engine: Engine, stream: Stream, own_redis: EmbeddedValkey
 ) -> None:
@@ -223,7 +223,7 @@ def test_every_key_keeps_its_order(
     with writers.at_work():
         eventually(lambda: len(stream) > 100)
         count = faults.happen()
-    drained(rows, 60)
+    drained(rows)
     repeated = check(rows, stream, writers.committed)
     assert writers.withdrawn  # of which nothing has arrived, or the check would have told
     numbers = {str(row.id): (row.key, row.seq) for row in rows.archived()}

@@ -197,7 +197,7 @@ class TestStoredCalls:
             0.2, lambda: [app.backend.store_result(each.id, n, "SUCCESS") for n, each in enumerate(result.results)]
         )
         later.start()
-        assert result.get(timeout=10) == [0, 1, 2]
+        assert result.get(timeout=60) == [0, 1, 2]
         later.join()
 
     def test_to_wait_for_a_result_before_the_commit_is_refused(

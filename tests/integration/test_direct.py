@@ -318,7 +318,7 @@ class TestTrouble:
             publish(outbox, engine)
             return not grants.stopped
 
-        eventually(goes_again, 20)
+        eventually(goes_again)
         publish(outbox, engine)
         assert rows.hot()[-1].lease is not None
 

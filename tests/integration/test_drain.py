@@ -293,7 +293,7 @@ def test_a_killed_drain_leaves_the_rest_to_the_next(
     process = start(**SHORT)
     eventually(lambda: len(stream))
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
     assert rows.hot(), "it was over before the kill"
     store = new_store(**SHORT)
     with closing(Publishers(store.settings)) as publishers:

@@ -93,7 +93,7 @@ class TestChild:
         with Child.start(
             "talker", ["/bin/sh", "-c", "echo one; echo two >&2"], on_line=lambda *line: lines.append(line)
         ) as child:
-            assert child.wait(5) == 0
+            assert child.wait(60) == 0
         assert lines == [("talker", "one"), ("talker", "two")]
         assert child.tail() == "one\ntwo"
 
@@ -102,12 +102,12 @@ class TestChild:
             raise ValueError(line)
 
         with Child.start("talker", ["/bin/sh", "-c", "yes | head -n 20000"], on_line=fail) as child:
-            assert child.wait(20) == 0
+            assert child.wait(60) == 0
 
     def test_its_output_goes_to_a_log_file(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
         with Child.start("talker", ["/bin/sh", "-c", "echo $WHAT"], env={"WHAT": "seen"}, log=log) as child:
-            assert child.wait(5) == 0
+            assert child.wait(60) == 0
         assert log.read_text() == "seen\n"
         assert child.tail() == "seen"
 
@@ -118,19 +118,19 @@ class TestChild:
     def test_stop_sends_the_stop_signal_and_returns_the_exit_code(self) -> None:
         argv = ["/bin/sh", "-c", "trap 'exit 7' INT; echo ready; while :; do sleep 0.05; done"]
         child = Child.start("polite", argv, stop_signal=signal.SIGINT)
-        child.wait_for("ready", 5)
+        child.wait_for("ready", 60)
         assert child.stop() == 7
         assert child.stop() == 7
 
     def test_stop_escalates_to_sigterm(self) -> None:
         argv = ["/bin/sh", "-c", "trap '' INT; trap 'exit 8' TERM; echo ready; while :; do sleep 0.05; done"]
-        child = Child.start("deaf to INT", argv, stop_signal=signal.SIGINT, stop_timeout=0.2)
-        child.wait_for("ready", 5)
+        child = Child.start("deaf to INT", argv, stop_signal=signal.SIGINT, stop_timeout=1)
+        child.wait_for("ready", 60)
         assert child.stop() == 8
 
     def test_stop_escalates_to_sigkill_of_the_group(self) -> None:
         child = Child.start("stubborn", STUBBORN, stop_timeout=0.2)
-        child.wait_for("ready", 5)
+        child.wait_for("ready", 60)
         assert child.stop() == -signal.SIGKILL
 
     def test_stop_after_kill_ends_what_the_killed_process_left_behind(self) -> None:
@@ -166,9 +166,9 @@ class TestChild:
         for _ in range(10):
             began = time.perf_counter()
             with Child.start("quick", ["true"]) as child:
-                child.wait(5)
+                child.wait(60)
                 times.append(time.perf_counter() - began)
-        assert min(times) < 0.05
+        assert min(times) < 0.2
 
 
 class TestGroup:
@@ -205,7 +205,7 @@ class TestGroup:
                 try:
                     for name in "ab":
                         child = group.start(name, {STUBBORN!r}, stop_timeout=60)
-                        child.wait_for("ready", 5)
+                        child.wait_for("ready", 60)
                         print(child.pid, flush=True)
                     import signal; signal.pause()
                 finally:
@@ -297,7 +297,7 @@ class TestDeathOfTheParent:
         with python(script) as parent:
             assert parent.stdout is not None
             child = int(parent.stdout.readline())
-            assert parent.wait(20) == 0
+            assert parent.wait(60) == 0
         eventually(lambda: not running(child))
 
     def test_they_go_when_the_parents_whole_group_is_killed(self) -> None:
@@ -521,7 +521,7 @@ class TestUp:
             pids += [child.pid for child in psutil.Process(running_up.pid).children(recursive=True)]
             running_up.send_signal(signal.SIGTERM)
             read_until(running_up, "All is stopped.")
-            assert running_up.wait(20) == 0
+            assert running_up.wait(60) == 0
         eventually(lambda: not any(map(running, pids)))
 
         with up(directory, "--no-flower", "--no-web") as again:

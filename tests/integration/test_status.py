@@ -195,7 +195,7 @@ def test_watching_ends_with_ctrl_c(env: dict[str, str], rows: Rows, as_json: boo
         except OSError:  # how a terminal says that nobody writes any more
             break
         said += more
-    assert child.wait(20) == 0
+    assert child.wait(60) == 0
     os.close(ours)
     assert b"Traceback" not in said
     assert b"Aborted" not in said

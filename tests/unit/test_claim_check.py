@@ -155,15 +155,15 @@ class TestTrouble:
 
     def test_one_that_hangs_ends_in_time_and_leaves_one_thread(self, trouble: type[Trouble]) -> None:
         trouble.does["id-1"] = hanging = threading.Event()
-        check = opened("trouble://bucket", timeout=0.3)
+        check = opened("trouble://bucket", timeout=0.6)
         before = threading.active_count()
         for _ in range(3):
             started = time.monotonic()
             late, unasked, small = check.store([message(1), message(2), message(3, b"small")])
-            assert time.monotonic() - started < 0.6
+            assert time.monotonic() - started < 1.2
             assert isinstance(late, Outcome)
             assert isinstance(unasked, Outcome)
-            assert "no answer within 0.3 s" in str(late.error)
+            assert "no answer within 0.6 s" in str(late.error)
             assert small.id == "id-3"  # type: ignore[union-attr]
             assert threading.active_count() == before + 1
         hanging.set()
