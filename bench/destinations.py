@@ -67,7 +67,7 @@ def running(server: Counterpart) -> Iterator[Counterpart]:
         server.start()
         yield server
     finally:
-        server.stop()
+        server.end()
 
 
 def cost(publisher: Publisher, size: int, seconds: float) -> Cost:
