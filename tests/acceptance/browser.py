@@ -63,6 +63,12 @@ class Browser:
         login = base64.b64encode(f"{user}:{password}".encode()).decode()
         self.call("Network.setExtraHTTPHeaders", headers={"Authorization": f"Basic {login}"})
 
+    def log_out(self) -> None:
+        """Forget the password, and all that was seen with it."""
+        self.call("Network.setExtraHTTPHeaders", headers={})
+        self.call("Network.clearBrowserCache")
+        self.open("about:blank")
+
     def open(self, url: str) -> None:
         """Go there, and wait for the page."""
         self.call("Page.navigate", url=url)

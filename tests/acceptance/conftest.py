@@ -13,19 +13,23 @@ from pytest_celery import CeleryBrokerCluster, CeleryTestBroker, CeleryWorkerClu
 from sqlalchemy import Engine
 
 from outbox_tasks import Outbox
-from outbox_tasks.migrations import upgrade
 from tests.acceptance.nodes import Relay, Server, Worker
 from tests.acceptance.publishers import SCHEME, distribution
-from tests.conftest import Rows, Stream, eventually, own_schema, own_stream
+from tests.conftest import Rows, Stream, eventually, make_tables, own_schema, own_stream
 
 
 @pytest.fixture(scope="module")
 def schema(engine: Engine) -> Iterator[str]:
     """A migrated database schema for the module."""
     with own_schema(engine) as name:
-        with engine.begin() as connection:
-            upgrade(connection, name)
+        make_tables(engine, name)
         yield name
+
+
+@pytest.fixture(scope="module")
+def rows(engine: Engine, schema: str) -> Rows:
+    """The rows of the module's outbox."""
+    return Rows(engine, schema)
 
 
 @pytest.fixture(scope="module")

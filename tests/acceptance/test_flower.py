@@ -8,7 +8,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -83,11 +82,10 @@ def tasks(flower: str, login: str | None = f"outbox:{PASSWORD}") -> dict[str, di
 
 @pytest.fixture(scope="module")
 def page(flower: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser that has the password."""
+    """A browser."""
     if CHROMIUM is None:
         pytest.skip("there is no chromium here")
     with browser(tmp_path_factory.mktemp("browser")) as made:
-        made.log_in("outbox", PASSWORD)
         yield made
 
 
@@ -113,6 +111,7 @@ def test_people_see_each_message_with_its_type_and_destination(
     eventually(lambda: {tasks(flower).get(id, {}).get("state") for id in (*sent, dead)} == {"SUCCESS", "FAILURE"}, 60)
     eventually(lambda: tasks(flower).get(waiting, {}).get("eta"), 60)
 
+    page.log_in("outbox", PASSWORD)
     page.open(f"{flower}/tasks")
     rows = eventually(lambda: (rows := found(page, "args:order.created")).keys() >= set(sent) and rows)
     for id in sent:
@@ -128,13 +127,11 @@ def test_people_see_each_message_with_its_type_and_destination(
     eventually(lambda: "not_wanted" in page.text())
 
 
-def test_people_without_the_password_see_nothing(flower: str, tmp_path: Path) -> None:
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium here")
-    with browser(tmp_path) as stranger:
-        stranger.call("Page.navigate", url=f"{flower}/tasks")
-        eventually(lambda: stranger.run("document.readyState") == "complete")
-        assert PUBLISH_TASK not in stranger.text()
+def test_people_without_the_password_see_nothing(page: Browser, flower: str) -> None:
+    page.log_out()
+    page.call("Page.navigate", url=f"{flower}/tasks")
+    eventually(lambda: page.run("document.readyState") == "complete")
+    assert PUBLISH_TASK not in page.text()
 
 
 def test_it_is_on_loopback_only(flower: str) -> None:

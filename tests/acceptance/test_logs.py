@@ -18,11 +18,10 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.local.commands import CELERY
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.migrations import upgrade
 from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import SCHEME
-from tests.conftest import Rows, Stream, eventually, own_schema, seconds_from_now
+from tests.conftest import Rows, Stream, eventually, make_tables, own_schema, seconds_from_now
 from tests.receiver import Receiver, receiver
 
 SECRET, PRIVATE = "pa55-s3cr3t", "payl0ad-5ecret"
@@ -38,8 +37,7 @@ def log_format(request: pytest.FixtureRequest) -> str:
 def schema(engine: Engine, log_format: str) -> Iterator[str]:
     """A migrated database schema for each format: what was told in one is not told again."""
     with own_schema(engine) as name:
-        with engine.begin() as connection:
-            upgrade(connection, name)
+        make_tables(engine, name)
         yield name
 
 

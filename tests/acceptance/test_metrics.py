@@ -22,6 +22,9 @@ from tests.acceptance.nodes import Relay, Worker
 from tests.conftest import eventually
 from tests.exposed import described, documented, samples
 
+# One for all: each makes a context for TLS, which takes longer than many requests.
+client = httpx.Client(timeout=60, headers={"connection": "close"})
+
 UNREACHABLE = "redis+stream://127.0.0.1:1/0/nobody"
 
 
@@ -53,7 +56,7 @@ class Measured:
     port: int
 
     def exposed(self) -> bytes:
-        answer = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=60)
+        answer = client.get(f"http://127.0.0.1:{self.port}/metrics")
         assert answer.is_success, answer.text
         assert answer.headers["content-type"].startswith("text/plain; version=")
         return answer.content

@@ -26,6 +26,9 @@ from tests.conftest import Rows, Stream, eventually
 
 ORDERS = 20
 
+# One for all: each makes a context for TLS, which takes longer than many requests.
+client = httpx.Client(timeout=60)
+
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -58,7 +61,7 @@ def shop(relay: Relay, directory: Path, tmp_path: Path) -> Iterator[str]:
         def answers() -> bool:
             assert child.alive, child.tail(40)
             try:
-                return httpx.get(f"http://127.0.0.1:{port}/docs").is_success
+                return client.get(f"http://127.0.0.1:{port}/docs").is_success
             except httpx.TransportError:
                 return False
 
@@ -94,8 +97,7 @@ def test_one_trace_goes_from_the_request_through_the_relay_to_the_consumer(
         with tracer.start_as_current_span("click"):
             headers: dict[str, str] = {}
             TraceContextTextMapPropagator().inject(headers)
-            answer = httpx.post(f"{shop}/orders/{number}", headers=headers, timeout=60)
-            assert answer.status_code == (200 if number else 409)
+            assert client.post(f"{shop}/orders/{number}", headers=headers).status_code == (200 if number else 409)
     eventually(lambda: len(stream) == ORDERS - 1)
     for entry in stream.entries():
         carried = {name.removeprefix("ce_"): value.decode() for name, value in entry.items()}

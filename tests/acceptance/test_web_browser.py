@@ -122,11 +122,6 @@ def open_page(window: BrowserContext, site: str, celery_setup: CeleryTestSetup) 
     assert faults == []
 
 
-@pytest.fixture(scope="module")
-def rows(engine: Engine, schema: str) -> Rows:
-    return Rows(engine, schema)
-
-
 def die(rows: Rows, event_type: str, count: int = 1, **columns: Any) -> list[str]:
     """Dead letters of one error group."""
     died = {"status": "dead", "dead_at": func.clock_timestamp(), "attempts": 3}
