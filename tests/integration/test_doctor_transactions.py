@@ -6,6 +6,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -29,7 +30,10 @@ SOON = 0.001
 def session(engine: Engine) -> Iterator[tuple[Connection, int]]:
     """A session in a transaction, and its process."""
     with engine.connect() as connection, connection.begin():
-        yield connection, int(connection.scalar(text("SELECT pg_backend_pid()")) or 0)
+        driver: Any = connection.connection.driver_connection
+        # A prepared statement would keep its snapshot until the next statement.
+        [(pid,)] = driver.execute("SELECT pg_backend_pid()", prepare=False)
+        yield connection, pid
 
 
 def of(settings: Settings, code: str, pid: int) -> Finding | None:
