@@ -27,7 +27,7 @@ up: $(runtime) ## database, broker, workers, beat and Flower on this machine, un
 quick: lint ## lint and the unit tests, in less than a minute: for while you work
 	@$(bin)/python -m pytest -n auto --dist loadfile -q tests/unit $(ARGS)
 
-test: lint ## everything that CI checks (ARGS=-n0: in one process)
+test: lint ## lint and all tests (ARGS=-n0: in one process)
 	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fault: $(runtime) ## two minutes of faults of all kinds against a relay, and a verdict (ARGS="--seed 7")
