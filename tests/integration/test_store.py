@@ -110,8 +110,9 @@ class TestClaim:
         assert rows.one(id) == before
 
     def test_takes_a_message_as_soon_as_it_is_due(self, store: Store, rows: Rows) -> None:
-        [id] = rows.insert(locked_until=seconds_from_now(0.2))
+        [id] = rows.insert(locked_until=seconds_from_now(300))
         assert store.claim({"orders": 10}, token()) == []
+        rows.change(locked_until=seconds_from_now(0.2))
         assert eventually(lambda: store.claim({"orders": 10}, token()))[0].id == id
 
     def test_skips_rows_that_another_transaction_has_locked(self, store: Store, rows: Rows, engine: Engine) -> None:
