@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -270,6 +271,7 @@ class Relay:
         self.settings = Settings(**values)
         self.nodes: list[Worker | Beat] = []
         self._directory = directory
+        self._numbers = count()  # of logs: a process that is taken off `nodes` has left its own, which says "ready"
         self.paths = paths
         self._fork = fork
 
@@ -285,7 +287,7 @@ class Relay:
 
     def worker(self, argv: Sequence[str], **values: Any) -> Worker:
         """Start a worker, and don't wait for it."""
-        node = Worker(self._process(f"worker{len(self.nodes)}", argv, WORKER_READY, values), None)
+        node = Worker(self._process(f"worker{next(self._numbers)}", argv, WORKER_READY, values), None)
         self.nodes.append(node)
         return node
 
@@ -296,7 +298,7 @@ class Relay:
         return self.worker(publish_worker_argv(n, concurrency, pool), **values)
 
     def beat(self, argv: Sequence[str] = (), **values: Any) -> Beat:
-        node = Beat(self._process(f"beat{len(self.nodes)}", argv or beat_argv(), BEAT_READY, values))
+        node = Beat(self._process(f"beat{next(self._numbers)}", argv or beat_argv(), BEAT_READY, values))
         self.nodes.append(node)
         return node
 
