@@ -135,6 +135,9 @@ FAILED_TOGETHER, FAILED_ALONE = "failed_together", "failed_alone"
 UNSETTLED = "unsettled"
 """The code of a message whose send began, and nobody knows how it ended."""
 
+LEASE_EXPIRED, DIRECT_EXPIRED = "lease_expired", "direct_expired"
+"""Codes of messages whose lease ran out before their send began: that of a claim, and that of their writer."""
+
 NOT_STARTED, WORKER_LOST = "not_started", "worker_lost"
 """Codes of tasks that were handed over and did not begin to run in time, and of those whose worker was lost as they
 ran."""

@@ -51,7 +51,7 @@ from outbox_tasks.database.pieces import (
     seconds,
 )
 from outbox_tasks.database.schema import DEAD, PENDING, Tables
-from outbox_tasks.model import ALONE_AFTER, NOT_STARTED, UNSETTLED, WORKER_LOST
+from outbox_tasks.model import ALONE_AFTER, DIRECT_EXPIRED, LEASE_EXPIRED, NOT_STARTED, UNSETTLED, WORKER_LOST
 
 SHARE: dict[str, Any] = {
     "destination": Text, "size": Integer, "ceiling": Integer, "oldest": Float, "longest": Integer, "blocks": Boolean,
@@ -68,6 +68,9 @@ one archives them, and both must end in time."""
 
 UNHEARD = "the broker had it, and no worker began it in time: it was lost there, or it waits in a long queue"
 """The error text of a task that was handed over and did not begin to run."""
+
+LATE = "its writer leased it, and no worker began it in time: the writer ended first, or its task was lost or late"
+"""The error text of a message that went past the claim and did not arrive."""
 
 WEIGHTS = {1: 6, 0: 3, -1: 1}
 """How a destination's share is split among high, normal and low priority, if each has enough due."""
@@ -187,8 +190,13 @@ def _ended(picked: FromClause) -> ColumnElement[str]:
         (is_unsettled(picked), UNSETTLED),
         (is_lost(picked), WORKER_LOST),
         (is_not_started(picked), NOT_STARTED),
-        (picked.c.lease.is_not(None), "lease_expired"),
+        (picked.c.lease.is_not(None), _ran_out(picked)),
     )
+
+
+def _ran_out(picked: FromClause) -> ColumnElement[str]:
+    """Whose lease it was that ran out before the send began. A writer's names no holder."""
+    return case((picked.c.locked_by.is_(None), literal(DIRECT_EXPIRED)), else_=literal(LEASE_EXPIRED))
 
 
 def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
@@ -206,8 +214,8 @@ def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
         picked.c.oldest,
         func.coalesce(m.c.last_error, "none"),
     )
-    claimer = func.coalesce(picked.c.locked_by, "its writer")
-    waited = func.format("claimed by %s, and the lease ran out before it was begun", claimer)
+    claimed = func.format("claimed by %s, and the lease ran out before it was begun", picked.c.locked_by)
+    waited = case((picked.c.locked_by.is_(None), literal(LATE)), else_=claimed)
     known = func.coalesce(m.c.last_error_code, literal("attempts_exhausted"))
     code: list[tuple[ColumnElement[bool], Any]] = [
         (unsettled, literal(UNSETTLED)),
@@ -216,7 +224,7 @@ def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
         (spent, known),
     ]
     fate = case((spent, literal(DEAD)), else_=literal("claimed again"))
-    unused = case((not_started, literal(NOT_STARTED)), else_=literal("lease_expired"))
+    unused = case((not_started, literal(NOT_STARTED)), else_=_ran_out(picked))
     said = case(*code, (expired, unused))
     entry = noted(m, fate, attempt=picked.c.attempts, code=said, by=picked.c.locked_by)
     return {

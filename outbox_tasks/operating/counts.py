@@ -39,6 +39,7 @@ from outbox_tasks.database import hops, states
 from outbox_tasks.database.pieces import PRIORITIES, as_priority, elapsed, json_rows, pending
 from outbox_tasks.database.schema import PENDING, Tables, qualified
 from outbox_tasks.database.states import is_dead
+from outbox_tasks.model import DIRECT_EXPIRED, LEASE_EXPIRED
 
 DUE, LATER, KEYED, DEAD = "due", "later", "keyed", "dead"
 """The parts in which messages are counted, each a range of an index: due and without a key; due later and without a
@@ -158,7 +159,8 @@ def _due_since(m: Table) -> ColumnElement[Any]:
     A message whose lease ran out before its send began has been due all the time, also while it is leased again: so it
     shows that nobody sends.
     """
-    never_begun = (m.c.attempts == 0) & (m.c.last_error_code == "lease_expired")
+    code = m.c.last_error_code
+    never_begun = (m.c.attempts == 0) & ((code == LEASE_EXPIRED) | (code == DIRECT_EXPIRED))
     return case(
         (is_dead(m), null()),
         (never_begun, func.coalesce(m.c.deliver_at, m.c.created_at)),

@@ -7,6 +7,7 @@ message. `docs/model.md` shows that this is safe for messages without a key, and
 
 from __future__ import annotations
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -53,8 +54,17 @@ class Grants:
         self._lease, self._leased = "", -SAME_LEASE
         self.paused_until = 0.0
         """The publish queue was long."""
-        self.stopped = False
-        """The broker did not answer."""
+        self._reached_by: int | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """This process has not yet reached the broker, or the broker does not answer. Only a claim may lease then: a
+        program that ends soon might not send what it leased."""
+        return self._reached_by != os.getpid()
+
+    def note(self, *, answers: bool) -> None:
+        """Whether the broker has answered this process."""
+        self._reached_by = os.getpid() if answers else None
 
     def take(self, count: int) -> str | None:
         """A lease for so many messages; None: they are to go by the claim."""

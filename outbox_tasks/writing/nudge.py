@@ -2,17 +2,19 @@
 
 It wakes the claim, or sends the publish tasks of messages that the writer leased (see `direct`). Its own thread talks
 to the broker, with short timeouts. The committing thread does not wait for it: a dead or slow broker costs it nothing.
-If a nudge is lost, beat wakes the claim a moment later.
+If a nudge is lost, beat wakes the claim a moment later. A program that ends waits for its thread, but not for long.
 """
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401  redis imports it, which Python refuses once a program has begun to end
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.util import Finalize
 from queue import Empty, SimpleQueue
 
 from celery import Celery
@@ -55,6 +57,9 @@ SLOW_POLL = 0.01
 TIMEOUT = 1.0
 """Seconds that the broker has to answer."""
 
+AT_EXIT = 1.0
+"""Seconds that a program's end may wait for what its last commits have asked for."""
+
 LONG, CHECK, LONG_PAUSE = 10, 0.1, 1.0
 """If more than `LONG` tasks wait for the publish workers, messages go by the claim for `LONG_PAUSE` seconds. While it
 sends tasks, it looks every `CHECK` seconds."""
@@ -65,6 +70,8 @@ class _Call:
     after: Callable[[], bool] | None
     dispatch: Dispatch | None
     at: float
+    ended: threading.Event | None = None
+    """The program ends, and waits for this: it asks for nothing more."""
 
     def is_ready(self, now: float) -> bool:
         """Whether the commit has ended, or has been waited for long enough. A nudge does not wait for long. A task that
@@ -95,17 +102,31 @@ class Nudge:
 
     def __call__(self, after: Callable[[], bool] | None = None, dispatch: Dispatch | None = None) -> None:
         """Ask for a nudge, or for this dispatch, once `after` is true. Returns at once; never raises."""
-        wanted = self._wanted.get()
+        try:
+            wanted = self._wanted.get()
+        except RuntimeError as error:  # no thread starts while Python ends; such a process has leased nothing
+            log.debug("nudge lost: %s", error)
+            return
         if dispatch is not None or wanted.qsize() < ENOUGH:
             wanted.put(_Call(after, dispatch, time.monotonic()))
 
     def _start(self) -> Wanted:
         wanted: Wanted = SimpleQueue()
         threading.Thread(target=self._run, args=(wanted,), name="outbox-nudge", daemon=True).start()
+        # Not `atexit`, which the children of `multiprocessing` skip. It comes after the program's own exit functions.
+        Finalize(None, self._end, (wanted,), exitpriority=0)
         return wanted
+
+    def _end(self, wanted: Wanted) -> None:
+        """The program ends, and with it the thread: wait for what was asked for. From now on all goes by the claim."""
+        self.grants = None
+        ended = threading.Event()
+        wanted.put(_Call(None, None, time.monotonic(), ended))
+        ended.wait(AT_EXIT)
 
     def _run(self, wanted: Wanted) -> None:
         waiting: list[_Call] = []
+        ending: list[threading.Event] = []
         owed: float | None = None  # when to wake the claim
         woken, rests_until = -WAKE_EVERY, 0.0
         while True:
@@ -117,13 +138,18 @@ class Nudge:
             direct = [] if self._broken else [each for each in dispatches if now < each.until]
             if direct and not self._do(partial(self._send, direct)):
                 owed, rests_until = now, time.monotonic() + BROKEN_PAUSE
-            if len(direct) < len(dispatches) or any(call.dispatch is None or call.dispatch.nudge for call in ready):
+            ending += [call.ended for call in ready if call.ended is not None]
+            asked = [call for call in ready if call.ended is None]
+            if len(direct) < len(dispatches) or any(call.dispatch is None or call.dispatch.nudge for call in asked):
                 owed = now
             elif direct and owed is None:
                 owed = max(woken + WAKE_EVERY, now + CALM)
-            if owed is not None and time.monotonic() >= max(owed, rests_until):
+            at_once = ending and not waiting
+            if owed is not None and (at_once or time.monotonic() >= max(owed, rests_until)):
                 owed, woken = None, time.monotonic()
                 rests_until = time.monotonic() + self._nudge()
+            while at_once and ending:
+                ending.pop().set()
 
     def _nudge(self) -> float:
         """Wake the claim. Returns the seconds until the next time."""
@@ -144,8 +170,8 @@ class Nudge:
             self._broken = True
         else:
             self._broken = False
-        if self.grants is not None:
-            self.grants.stopped = self._broken
+        if (grants := self.grants) is not None:
+            grants.note(answers=not self._broken)
         return not self._broken
 
 

@@ -15,11 +15,11 @@ from outbox_tasks import Outbox
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.settings import PUBLISH_QUEUE
 from tests.acceptance.nodes import Relay
-from tests.conftest import Rows, Stream, eventually
+from tests.conftest import Rows, Stream, eventually, reached
 from tests.fault.conftest import CALM, check, drained
 
 WRITER = """
-import os, signal, sys
+import os, signal, sys, time
 from sqlalchemy import create_engine, event
 from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
@@ -28,6 +28,9 @@ from outbox_tasks.database.connection import engine_url
 
 settings = Settings.model_validate_json(sys.stdin.read())
 outbox = Outbox(settings)
+outbox._writer.nudge()
+while outbox._writer.nudge.grants.stopped:
+    time.sleep(0.01)
 event.listen(Session, "after_commit", lambda _: os.kill(os.getpid(), signal.SIGKILL), insert=True)
 with Session(create_engine(engine_url(settings.database_url))) as session, session.begin():
     for _ in range(3):
@@ -40,7 +43,7 @@ def test_the_broker_is_emptied_behind_a_writer_and_another_is_killed_between_its
 ) -> None:
     """The claim sees that the broker has forgotten all, and ends the writers' leases too."""
     with Session(engine) as session, session.begin():
-        emptied = str(Outbox(relay.settings).publish(session, "order.created", {}, to="orders"))
+        emptied = str(reached(Outbox(relay.settings)).publish(session, "order.created", {}, to="orders"))
     with redis.Redis.from_url(own_redis.url) as broker:
         eventually(lambda: broker.llen(PUBLISH_QUEUE))
         broker.flushall()
@@ -60,7 +63,7 @@ def test_the_broker_is_emptied_behind_a_writer_and_another_is_killed_between_its
     drained(rows)
     assert check(rows, stream, [emptied, *ids]) == 0
     ends = {(row.attempts, row.last_error_code) for row in rows.archived() if str(row.id) in ids}
-    assert ends == {(1, "lease_expired")}
+    assert ends == {(1, "direct_expired")}
 
 
 def test_messages_that_need_no_claim_are_sent_while_there_is_none(
@@ -68,7 +71,7 @@ def test_messages_that_need_no_claim_are_sent_while_there_is_none(
 ) -> None:
     relay.publish(**CALM)
     relay.ready()
-    outbox = Outbox(relay.settings)
+    outbox = reached(Outbox(relay.settings))
     ids = []
     for _ in range(30):
         with Session(engine) as session, session.begin():

@@ -31,22 +31,22 @@ SET attempts=CASE
     WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_2)s::VARCHAR
     WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN %(param_3)s::VARCHAR
     WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN coalesce(outbox_messages.last_error_code, %(param_4)s::VARCHAR)
-    WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error_code, CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_5)s::VARCHAR ELSE %(param_6)s::VARCHAR END)
+    WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error_code, CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_5)s::VARCHAR ELSE CASE WHEN (picked.locked_by IS NULL) THEN %(param_6)s::VARCHAR ELSE %(param_7)s::VARCHAR END END)
     ELSE outbox_messages.last_error_code END,
   last_error=CASE
     WHEN (picked.begun AND picked.handed_at IS NULL) THEN format(%(format_1)s::VARCHAR, picked.attempts, picked.locked_by)
     WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN format(%(format_2)s::VARCHAR, picked.attempts, picked.locked_by)
     WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN format(%(format_3)s::VARCHAR, picked.oldest, coalesce(outbox_messages.last_error, %(coalesce_1)s::VARCHAR))
-    WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN coalesce(outbox_messages.last_error, %(param_7)s::VARCHAR)
-    WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error, format(%(format_4)s::VARCHAR, coalesce(picked.locked_by, %(coalesce_2)s::VARCHAR)))
+    WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN coalesce(outbox_messages.last_error, %(param_8)s::VARCHAR)
+    WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error, CASE WHEN (picked.locked_by IS NULL) THEN %(param_9)s::VARCHAR ELSE format(%(format_4)s::VARCHAR, picked.locked_by) END)
     ELSE outbox_messages.last_error END,
   locked_by=%(holder)s::VARCHAR,
   history=CASE
-    WHEN (picked.begun AND picked.handed_at IS NULL OR picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false) OR picked.lease IS NOT NULL) THEN CAST(outbox_noted(outbox_messages.history, jsonb_strip_nulls(jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, clock_timestamp(), %(jsonb_build_object_2)s::VARCHAR, CASE WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_8)s::VARCHAR ELSE %(param_9)s::VARCHAR END, %(jsonb_build_object_3)s::VARCHAR, picked.attempts, %(jsonb_build_object_4)s::VARCHAR, CASE WHEN (picked.begun AND picked.handed_at IS NULL) THEN %(param_1)s::VARCHAR WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_2)s::VARCHAR WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN %(param_3)s::VARCHAR WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN coalesce(outbox_messages.last_error_code, %(param_4)s::VARCHAR) WHEN (picked.lease IS NOT NULL) THEN CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_5)s::VARCHAR ELSE %(param_6)s::VARCHAR END END, %(jsonb_build_object_5)s::VARCHAR, picked.locked_by))) AS JSONB)
+    WHEN (picked.begun AND picked.handed_at IS NULL OR picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false) OR picked.lease IS NOT NULL) THEN CAST(outbox_noted(outbox_messages.history, jsonb_strip_nulls(jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, clock_timestamp(), %(jsonb_build_object_2)s::VARCHAR, CASE WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_10)s::VARCHAR ELSE %(param_11)s::VARCHAR END, %(jsonb_build_object_3)s::VARCHAR, picked.attempts, %(jsonb_build_object_4)s::VARCHAR, CASE WHEN (picked.begun AND picked.handed_at IS NULL) THEN %(param_1)s::VARCHAR WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_2)s::VARCHAR WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN %(param_3)s::VARCHAR WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN coalesce(outbox_messages.last_error_code, %(param_4)s::VARCHAR) WHEN (picked.lease IS NOT NULL) THEN CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_5)s::VARCHAR ELSE CASE WHEN (picked.locked_by IS NULL) THEN %(param_6)s::VARCHAR ELSE %(param_7)s::VARCHAR END END END, %(jsonb_build_object_5)s::VARCHAR, picked.locked_by))) AS JSONB)
     ELSE outbox_messages.history END,
   status=CASE
-    WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_10)s::VARCHAR
-    ELSE %(param_11)s::VARCHAR END,
+    WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_12)s::VARCHAR
+    ELSE %(param_13)s::VARCHAR END,
   locked_until=((SELECT clock_timestamp() AS clock_timestamp_1) + %(hold)s * interval '1 second'),
   lease=CASE
     WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN NULL
@@ -62,13 +62,14 @@ FROM picked
 WHERE outbox_messages.ctid = picked.at
 RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.destination, outbox_messages.event_type, outbox_messages.attempts, outbox_messages.status, picked.begun
   AND picked.handed_at IS NULL OR coalesce(picked.last_error_code = %(last_error_code_1)s::VARCHAR OR picked.last_error_code = %(last_error_code_2)s::VARCHAR OR picked.last_error_code = %(last_error_code_3)s::VARCHAR, false) AS alone, outbox_messages.key, outbox_messages.priority, outbox_messages.last_error_code AS code, outbox_messages.last_error AS error, false AS superseded, CASE
-    WHEN (picked.begun AND picked.handed_at IS NULL) THEN %(param_12)s::VARCHAR
-    WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_13)s::VARCHAR
-    WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_14)s::VARCHAR
-    WHEN (picked.lease IS NOT NULL) THEN %(param_15)s::VARCHAR END AS cause, octet_length(outbox_messages.payload) AS size;
+    WHEN (picked.begun AND picked.handed_at IS NULL) THEN %(param_14)s::VARCHAR
+    WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_15)s::VARCHAR
+    WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_16)s::VARCHAR
+    WHEN (picked.lease IS NOT NULL) THEN CASE
+    WHEN (picked.locked_by IS NULL) THEN %(param_17)s::VARCHAR
+    ELSE %(param_18)s::VARCHAR END END AS cause, octet_length(outbox_messages.payload) AS size;
 -- attempts_1 = 1
 -- coalesce_1 = 'none'
--- coalesce_2 = 'its writer'
 -- format_1 = 'attempt %s was begun by %s and never settled: it died or lost its lease; the message may have been delivered'
 -- format_2 = 'attempt %s ran on %s, and its worker was lost: it died, or could not say for too long that it runs'
 -- format_3 = 'not delivered within %s seconds; the last error was: %s'
@@ -84,16 +85,19 @@ RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_me
 -- outages_1 = 1
 -- param_1 = 'unsettled'
 -- param_10 = 'dead'
--- param_11 = 'pending'
--- param_12 = 'unsettled'
--- param_13 = 'worker_lost'
--- param_14 = 'not_started'
--- param_15 = 'lease_expired'
+-- param_11 = 'claimed again'
+-- param_12 = 'dead'
+-- param_13 = 'pending'
+-- param_14 = 'unsettled'
+-- param_15 = 'worker_lost'
+-- param_16 = 'not_started'
+-- param_17 = 'direct_expired'
+-- param_18 = 'lease_expired'
 -- param_2 = 'worker_lost'
 -- param_3 = 'too_old'
 -- param_4 = 'attempts_exhausted'
 -- param_5 = 'not_started'
--- param_6 = 'lease_expired'
--- param_7 = 'the broker had it, and no worker began it in time: it was lost there, or it waits in a long queue'
--- param_8 = 'dead'
--- param_9 = 'claimed again'
+-- param_6 = 'direct_expired'
+-- param_7 = 'lease_expired'
+-- param_8 = 'the broker had it, and no worker began it in time: it was lost there, or it waits in a long queue'
+-- param_9 = 'its writer leased it, and no worker began it in time: the writer ended first, or its task was lost or late'

@@ -7,7 +7,7 @@ WITH share AS (
   JOIN LATERAL (WITH RECURSIVE walk(key, at, seq, status, locked_until, hop, before, due) AS (
     SELECT first.key AS key, first.at AS at, first.seq AS seq, first.status AS status, first.locked_until AS locked_until, 1 AS hop, 0 AS before, CASE
         WHEN (first.status = 'pending' AND first.locked_until <= now()) THEN (
-      SELECT CAST(count(*) AS INTEGER) + %(param_13)s::INTEGER AS anon_1
+      SELECT CAST(count(*) AS INTEGER) + %(param_15)s::INTEGER AS anon_1
       FROM (
         SELECT behind.seq AS seq
         FROM outbox_messages AS behind
@@ -26,14 +26,14 @@ WITH share AS (
         AND outbox_messages.seq > share.beyond
         AND (share.blocks OR outbox_messages.status = 'pending')
         AND outbox_messages.key IS NOT NULL
-        AND (outbox_messages.key, outbox_messages.seq) > (coalesce(share.past, ''), CASE WHEN (share.past IS NULL) THEN %(param_14)s::INTEGER ELSE 9223372036854775807 END)
+        AND (outbox_messages.key, outbox_messages.seq) > (coalesce(share.past, ''), CASE WHEN (share.past IS NULL) THEN %(param_16)s::INTEGER ELSE 9223372036854775807 END)
       ORDER BY outbox_messages.key, outbox_messages.seq
       LIMIT 1
     ) AS first
     UNION ALL
     SELECT following.key AS key, following.at AS at, following.seq AS seq, following.status AS status, following.locked_until AS locked_until, walk.hop + %(hop_1)s::INTEGER AS anon_2, walk.before + walk.due AS anon_3, CASE
         WHEN (following.status = 'pending' AND following.locked_until <= now()) THEN (
-      SELECT CAST(count(*) AS INTEGER) + %(param_15)s::INTEGER AS anon_5
+      SELECT CAST(count(*) AS INTEGER) + %(param_17)s::INTEGER AS anon_5
       FROM (
         SELECT behind.seq AS seq
         FROM outbox_messages AS behind
@@ -65,7 +65,7 @@ WITH share AS (
     SELECT head.destination AS destination, head.size AS size, head.ceiling AS ceiling, head.oldest AS oldest, head.longest AS longest, head.blocks AS blocks, head.past AS past, head.beyond AS beyond, head.key AS key, head.at AS at, head.seq AS seq, head.status AS status, head.locked_until AS locked_until, head.hop AS hop, head.before AS before, head.due AS due, least(%(high)s::BIGINT, (
       SELECT min(marks.floor) AS min_1
       FROM json_to_recordset(CAST(%(marks)s::VARCHAR AS JSON)) AS marks(class BIGINT, floor BIGINT)
-      WHERE marks.class = CAST(outbox_key_class(head.destination, head.key) AS BIGINT) + %(param_12)s::BIGINT OR marks.class = outbox_all_keys()
+      WHERE marks.class = CAST(outbox_key_class(head.destination, head.key) AS BIGINT) + %(param_14)s::BIGINT OR marks.class = outbox_all_keys()
     )) AS reach
     FROM head
     WHERE head.status = 'pending'
@@ -125,7 +125,7 @@ WITH share AS (
     FROM behind
   ) AS numbered
   WHERE numbered.found = numbered.place
-), taken AS (UPDATE outbox_messages SET attempts=CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN outbox_messages.attempts - %(attempts_1)s::INTEGER ELSE outbox_messages.attempts END, last_error_code=CASE WHEN (picked.begun AND picked.handed_at IS NULL) THEN %(param_1)s::VARCHAR WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_2)s::VARCHAR WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN %(param_3)s::VARCHAR WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN coalesce(outbox_messages.last_error_code, %(param_4)s::VARCHAR) WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error_code, CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_5)s::VARCHAR ELSE %(param_6)s::VARCHAR END) ELSE outbox_messages.last_error_code END, last_error=CASE WHEN (picked.begun AND picked.handed_at IS NULL) THEN format(%(format_1)s::VARCHAR, picked.attempts, picked.locked_by) WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN format(%(format_2)s::VARCHAR, picked.attempts, picked.locked_by) WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN format(%(format_3)s::VARCHAR, picked.oldest, coalesce(outbox_messages.last_error, %(coalesce_1)s::VARCHAR)) WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN coalesce(outbox_messages.last_error, %(param_7)s::VARCHAR) WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error, format(%(format_4)s::VARCHAR, coalesce(picked.locked_by, %(coalesce_2)s::VARCHAR))) ELSE outbox_messages.last_error END, locked_by=%(holder)s::VARCHAR, history=CASE WHEN (picked.begun AND picked.handed_at IS NULL OR picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false) OR picked.lease IS NOT NULL) THEN CAST(outbox_noted(outbox_messages.history, jsonb_strip_nulls(jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, clock_timestamp(), %(jsonb_build_object_2)s::VARCHAR, CASE WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_8)s::VARCHAR ELSE %(param_9)s::VARCHAR END, %(jsonb_build_object_3)s::VARCHAR, picked.attempts, %(jsonb_build_object_4)s::VARCHAR, CASE WHEN (picked.begun AND picked.handed_at IS NULL) THEN %(param_1)s::VARCHAR WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_2)s::VARCHAR WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN %(param_3)s::VARCHAR WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN coalesce(outbox_messages.last_error_code, %(param_4)s::VARCHAR) WHEN (picked.lease IS NOT NULL) THEN CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_5)s::VARCHAR ELSE %(param_6)s::VARCHAR END END, %(jsonb_build_object_5)s::VARCHAR, picked.locked_by))) AS JSONB) ELSE outbox_messages.history END, status=CASE WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_10)s::VARCHAR ELSE %(param_11)s::VARCHAR END, locked_until=((SELECT clock_timestamp() AS clock_timestamp_1) + %(hold)s * interval '1 second'), lease=CASE WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN NULL ELSE %(token)s::UUID END, begun=false, dead_at=CASE WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN clock_timestamp() END, outages=CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN outbox_messages.outages - %(outages_1)s::INTEGER ELSE outbox_messages.outages END, handed_at=NULL FROM picked WHERE outbox_messages.ctid = picked.at RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.destination, outbox_messages.event_type, outbox_messages.attempts, outbox_messages.status, picked.begun AND picked.handed_at IS NULL OR coalesce(picked.last_error_code = %(last_error_code_7)s::VARCHAR OR picked.last_error_code = %(last_error_code_8)s::VARCHAR OR picked.last_error_code = %(last_error_code_9)s::VARCHAR, false) AS alone, outbox_messages.key, outbox_messages.priority, outbox_messages.last_error_code AS code, outbox_messages.last_error AS error, picked.latest AND picked.attempts > %(attempts_4)s::INTEGER AND (EXISTS (
+), taken AS (UPDATE outbox_messages SET attempts=CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN outbox_messages.attempts - %(attempts_1)s::INTEGER ELSE outbox_messages.attempts END, last_error_code=CASE WHEN (picked.begun AND picked.handed_at IS NULL) THEN %(param_1)s::VARCHAR WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_2)s::VARCHAR WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN %(param_3)s::VARCHAR WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN coalesce(outbox_messages.last_error_code, %(param_4)s::VARCHAR) WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error_code, CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_5)s::VARCHAR ELSE CASE WHEN (picked.locked_by IS NULL) THEN %(param_6)s::VARCHAR ELSE %(param_7)s::VARCHAR END END) ELSE outbox_messages.last_error_code END, last_error=CASE WHEN (picked.begun AND picked.handed_at IS NULL) THEN format(%(format_1)s::VARCHAR, picked.attempts, picked.locked_by) WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN format(%(format_2)s::VARCHAR, picked.attempts, picked.locked_by) WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN format(%(format_3)s::VARCHAR, picked.oldest, coalesce(outbox_messages.last_error, %(coalesce_1)s::VARCHAR)) WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN coalesce(outbox_messages.last_error, %(param_8)s::VARCHAR) WHEN (picked.lease IS NOT NULL) THEN coalesce(outbox_messages.last_error, CASE WHEN (picked.locked_by IS NULL) THEN %(param_9)s::VARCHAR ELSE format(%(format_4)s::VARCHAR, picked.locked_by) END) ELSE outbox_messages.last_error END, locked_by=%(holder)s::VARCHAR, history=CASE WHEN (picked.begun AND picked.handed_at IS NULL OR picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false) OR picked.lease IS NOT NULL) THEN CAST(outbox_noted(outbox_messages.history, jsonb_strip_nulls(jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, clock_timestamp(), %(jsonb_build_object_2)s::VARCHAR, CASE WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_10)s::VARCHAR ELSE %(param_11)s::VARCHAR END, %(jsonb_build_object_3)s::VARCHAR, picked.attempts, %(jsonb_build_object_4)s::VARCHAR, CASE WHEN (picked.begun AND picked.handed_at IS NULL) THEN %(param_1)s::VARCHAR WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_2)s::VARCHAR WHEN coalesce(picked.since < now() - picked.oldest * interval '1 second', false) THEN %(param_3)s::VARCHAR WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN coalesce(outbox_messages.last_error_code, %(param_4)s::VARCHAR) WHEN (picked.lease IS NOT NULL) THEN CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_5)s::VARCHAR ELSE CASE WHEN (picked.locked_by IS NULL) THEN %(param_6)s::VARCHAR ELSE %(param_7)s::VARCHAR END END END, %(jsonb_build_object_5)s::VARCHAR, picked.locked_by))) AS JSONB) ELSE outbox_messages.history END, status=CASE WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN %(param_12)s::VARCHAR ELSE %(param_13)s::VARCHAR END, locked_until=((SELECT clock_timestamp() AS clock_timestamp_1) + %(hold)s * interval '1 second'), lease=CASE WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN NULL ELSE %(token)s::UUID END, begun=false, dead_at=CASE WHEN (picked.attempts >= picked.ceiling AND NOT (picked.begun = false AND picked.handed_at IS NOT NULL) OR coalesce(picked.since < now() - picked.oldest * interval '1 second', false)) THEN clock_timestamp() END, outages=CASE WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN outbox_messages.outages - %(outages_1)s::INTEGER ELSE outbox_messages.outages END, handed_at=NULL FROM picked WHERE outbox_messages.ctid = picked.at RETURNING outbox_messages.seq, CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.destination, outbox_messages.event_type, outbox_messages.attempts, outbox_messages.status, picked.begun AND picked.handed_at IS NULL OR coalesce(picked.last_error_code = %(last_error_code_7)s::VARCHAR OR picked.last_error_code = %(last_error_code_8)s::VARCHAR OR picked.last_error_code = %(last_error_code_9)s::VARCHAR, false) AS alone, outbox_messages.key, outbox_messages.priority, outbox_messages.last_error_code AS code, outbox_messages.last_error AS error, picked.latest AND picked.attempts > %(attempts_4)s::INTEGER AND (EXISTS (
   SELECT newer.id
   FROM outbox_messages AS newer
   WHERE newer.destination = outbox_messages.destination
@@ -133,11 +133,11 @@ WITH share AS (
     AND newer.seq > outbox_messages.seq
     AND newer.status = 'pending'
     AND newer.locked_until <= now()
-)) AS superseded, CASE WHEN (picked.begun AND picked.handed_at IS NULL) THEN %(param_16)s::VARCHAR WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_17)s::VARCHAR WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_18)s::VARCHAR WHEN (picked.lease IS NOT NULL) THEN %(param_19)s::VARCHAR END AS cause, octet_length(outbox_messages.payload) AS size)
+)) AS superseded, CASE WHEN (picked.begun AND picked.handed_at IS NULL) THEN %(param_18)s::VARCHAR WHEN (picked.begun AND picked.handed_at IS NOT NULL) THEN %(param_19)s::VARCHAR WHEN (picked.begun = false AND picked.handed_at IS NOT NULL) THEN %(param_20)s::VARCHAR WHEN (picked.lease IS NOT NULL) THEN CASE WHEN (picked.locked_by IS NULL) THEN %(param_21)s::VARCHAR ELSE %(param_22)s::VARCHAR END END AS cause, octet_length(outbox_messages.payload) AS size)
 SELECT taken.seq, taken.id, taken.destination, taken.event_type, taken.attempts, taken.status, taken.alone, taken.key, taken.priority, taken.code, taken.error, taken.superseded, taken.cause, taken.size
 FROM taken
 UNION ALL
-SELECT CAST(%(param_20)s AS BIGINT) AS seq, CAST(%(param_21)s AS TEXT) AS id, head.destination AS destination, CAST(%(param_22)s AS TEXT) AS event_type, CAST(%(param_23)s AS INTEGER) AS attempts, CAST(%(param_24)s AS TEXT) AS status, CAST(%(param_25)s AS BOOLEAN) AS alone, head.key AS key, CAST(%(param_26)s AS SMALLINT) AS priority, CAST(%(param_27)s AS TEXT) AS code, CAST(%(param_28)s AS TEXT) AS error, CAST(%(param_29)s AS BOOLEAN) AS superseded, CAST(%(param_30)s AS VARCHAR) AS cause, CAST(%(param_31)s AS INTEGER) AS size
+SELECT CAST(%(param_23)s AS BIGINT) AS seq, CAST(%(param_24)s AS TEXT) AS id, head.destination AS destination, CAST(%(param_25)s AS TEXT) AS event_type, CAST(%(param_26)s AS INTEGER) AS attempts, CAST(%(param_27)s AS TEXT) AS status, CAST(%(param_28)s AS BOOLEAN) AS alone, head.key AS key, CAST(%(param_29)s AS SMALLINT) AS priority, CAST(%(param_30)s AS TEXT) AS code, CAST(%(param_31)s AS TEXT) AS error, CAST(%(param_32)s AS BOOLEAN) AS superseded, CAST(%(param_33)s AS VARCHAR) AS cause, CAST(%(param_34)s AS INTEGER) AS size
 FROM head
 WHERE NOT (head.hop < head.size AND head.before + head.due < head.size);
 -- attempts_1 = 1
@@ -145,7 +145,6 @@ WHERE NOT (head.hop < head.size AND head.before + head.due < head.size);
 -- attempts_3 = 0
 -- attempts_4 = 0
 -- coalesce_1 = 'none'
--- coalesce_2 = 'its writer'
 -- format_1 = 'attempt %s was begun by %s and never settled: it died or lost its lease; the message may have been delivered'
 -- format_2 = 'attempt %s ran on %s, and its worker was lost: it died, or could not say for too long that it runs'
 -- format_3 = 'not delivered within %s seconds; the last error was: %s'
@@ -173,20 +172,23 @@ WHERE NOT (head.hop < head.size AND head.before + head.due < head.size);
 -- outages_1 = 1
 -- param_1 = 'unsettled'
 -- param_10 = 'dead'
--- param_11 = 'pending'
--- param_12 = 4294967296
--- param_13 = 1
--- param_14 = 0
+-- param_11 = 'claimed again'
+-- param_12 = 'dead'
+-- param_13 = 'pending'
+-- param_14 = 4294967296
 -- param_15 = 1
--- param_16 = 'unsettled'
--- param_17 = 'worker_lost'
--- param_18 = 'not_started'
--- param_19 = 'lease_expired'
+-- param_16 = 0
+-- param_17 = 1
+-- param_18 = 'unsettled'
+-- param_19 = 'worker_lost'
 -- param_2 = 'worker_lost'
+-- param_20 = 'not_started'
+-- param_21 = 'direct_expired'
+-- param_22 = 'lease_expired'
 -- param_3 = 'too_old'
 -- param_4 = 'attempts_exhausted'
 -- param_5 = 'not_started'
--- param_6 = 'lease_expired'
--- param_7 = 'the broker had it, and no worker began it in time: it was lost there, or it waits in a long queue'
--- param_8 = 'dead'
--- param_9 = 'claimed again'
+-- param_6 = 'direct_expired'
+-- param_7 = 'lease_expired'
+-- param_8 = 'the broker had it, and no worker began it in time: it was lost there, or it waits in a long queue'
+-- param_9 = 'its writer leased it, and no worker began it in time: the writer ended first, or its task was lost or late'

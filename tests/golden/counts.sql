@@ -16,7 +16,7 @@ JOIN LATERAL (
       WHEN (outbox_messages.locked_until > now()) THEN %(param_7)s::VARCHAR
       ELSE %(param_8)s::VARCHAR END AS state, CASE
       WHEN (outbox_messages.status = 'dead') THEN NULL
-      WHEN (outbox_messages.attempts = %(attempts_3)s::INTEGER AND outbox_messages.last_error_code = %(last_error_code_1)s::VARCHAR) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
+      WHEN (outbox_messages.attempts = %(attempts_3)s::INTEGER AND (outbox_messages.last_error_code = %(last_error_code_1)s::VARCHAR OR outbox_messages.last_error_code = %(last_error_code_2)s::VARCHAR)) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
       WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since
   FROM outbox_messages
   WHERE outbox_messages.status = 'pending'
@@ -42,7 +42,7 @@ JOIN LATERAL (
       WHEN (outbox_messages.locked_until > now()) THEN %(param_15)s::VARCHAR
       ELSE %(param_16)s::VARCHAR END AS state, CASE
       WHEN (outbox_messages.status = 'dead') THEN NULL
-      WHEN (outbox_messages.attempts = %(attempts_6)s::INTEGER AND outbox_messages.last_error_code = %(last_error_code_2)s::VARCHAR) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
+      WHEN (outbox_messages.attempts = %(attempts_6)s::INTEGER AND (outbox_messages.last_error_code = %(last_error_code_3)s::VARCHAR OR outbox_messages.last_error_code = %(last_error_code_4)s::VARCHAR)) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
       WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since
   FROM outbox_messages
   WHERE outbox_messages.status = 'pending'
@@ -102,7 +102,9 @@ JOIN LATERAL (
 -- attempts_8 = 0
 -- attempts_9 = 0
 -- last_error_code_1 = 'lease_expired'
--- last_error_code_2 = 'lease_expired'
+-- last_error_code_2 = 'direct_expired'
+-- last_error_code_3 = 'lease_expired'
+-- last_error_code_4 = 'direct_expired'
 -- param_1 = 'due'
 -- param_10 = 'dead'
 -- param_11 = 'running'

@@ -4,7 +4,7 @@ WITH RECURSIVE walk(destination, blocks, key, status, since, hop) AS (
   JOIN LATERAL (
     SELECT outbox_messages.key AS key, outbox_messages.status AS status, CASE
         WHEN (outbox_messages.status = 'dead') THEN NULL
-        WHEN (outbox_messages.attempts = %(attempts_1)s::INTEGER AND outbox_messages.last_error_code = %(last_error_code_1)s::VARCHAR) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
+        WHEN (outbox_messages.attempts = %(attempts_1)s::INTEGER AND (outbox_messages.last_error_code = %(last_error_code_1)s::VARCHAR OR outbox_messages.last_error_code = %(last_error_code_2)s::VARCHAR)) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
         WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since
     FROM outbox_messages
     WHERE outbox_messages.destination = blocking.destination
@@ -19,7 +19,7 @@ WITH RECURSIVE walk(destination, blocks, key, status, since, hop) AS (
   JOIN LATERAL (
     SELECT outbox_messages.key AS key, outbox_messages.status AS status, CASE
         WHEN (outbox_messages.status = 'dead') THEN NULL
-        WHEN (outbox_messages.attempts = %(attempts_1)s::INTEGER AND outbox_messages.last_error_code = %(last_error_code_1)s::VARCHAR) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
+        WHEN (outbox_messages.attempts = %(attempts_1)s::INTEGER AND (outbox_messages.last_error_code = %(last_error_code_1)s::VARCHAR OR outbox_messages.last_error_code = %(last_error_code_2)s::VARCHAR)) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
         WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since
     FROM outbox_messages
     WHERE outbox_messages.destination = walk.destination
@@ -42,6 +42,7 @@ FROM walk GROUP BY walk.destination;
 -- attempts_1 = 0
 -- hop_1 = 1
 -- last_error_code_1 = 'lease_expired'
+-- last_error_code_2 = 'direct_expired'
 -- param_1 = 1
 -- param_2 = 1
 -- param_3 = 1

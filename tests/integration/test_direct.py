@@ -20,6 +20,7 @@ from outbox_tasks import Message, Outbox
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import BUNDLE_TASK
 from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.database.claim import LATE
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
@@ -32,7 +33,7 @@ from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.testing import OutboxProbe
 from outbox_tasks.writing.direct import BURST, LEASE, MOST, Grants
 from outbox_tasks.writing.nudge import LONG
-from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, seconds_from_now
+from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, reached, seconds_from_now
 from tests.integration.sessions import KINDS, driver
 
 
@@ -81,8 +82,10 @@ def direct(settings: MakeSettings, own_redis: EmbeddedValkey, rows: Rows) -> Cal
 
 
 @pytest.fixture
-def outbox(direct: Callable[..., Settings]) -> Outbox:
-    return Outbox(direct())
+def outbox(direct: Callable[..., Settings], queue: Queue) -> Outbox:
+    made = reached(Outbox(direct()))
+    queue.client.delete(CLAIM_QUEUE)
+    return made
 
 
 def publish(outbox: Outbox, engine: Engine, **options: Any) -> UUID:
@@ -153,7 +156,8 @@ def test_another_message_goes_by_the_claim(
         "metered": {"url": url, "rate_limit": 5},
         "narrow": {"url": url, "concurrency": 1},
     }
-    outbox = Outbox(direct(destinations=destinations))
+    outbox = reached(Outbox(direct(destinations=destinations)))
+    queue.client.delete(CLAIM_QUEUE)
     with Session(engine) as session, session.begin():
         outbox.publish(session, "order.created", **{"payload": {}, "to": "orders", **options})
     eventually(queue.nudged)
@@ -169,9 +173,15 @@ def test_many_at_once_go_by_the_claim(outbox: Outbox, engine: Engine, rows: Rows
 
 
 @pytest.mark.parametrize("off", ["direct", "nudge"])
-def test_it_can_be_switched_off(direct: Callable[..., Settings], engine: Engine, rows: Rows, off: str) -> None:
-    publish(Outbox(direct(**{off: False})), engine)
-    assert [row.lease for row in rows.hot()] == [None]
+def test_it_can_be_switched_off(
+    direct: Callable[..., Settings], engine: Engine, rows: Rows, queue: Queue, off: str
+) -> None:
+    outbox = Outbox(direct(**{off: False}))
+    publish(outbox, engine)
+    if off == "direct":
+        eventually(queue.nudged)
+    publish(outbox, engine)
+    assert [row.lease for row in rows.hot()] == [None, None]
 
 
 def test_a_session_that_works_on_a_connection_leaves_its_messages_to_the_claim(
@@ -243,7 +253,7 @@ def _reached(broker: Broker) -> bool:
 def test_single_messages_are_not_bundled_for_a_destination_that_takes_no_bundles(
     direct: Callable[..., Settings], engine: Engine, queue: Queue
 ) -> None:
-    outbox = Outbox(direct(bundle_size=1))
+    outbox = reached(Outbox(direct(bundle_size=1)))
     with Session(engine) as session, session.begin():
         outbox.publish_many(session, [Message("order.created", n) for n in range(3)])
     eventually(lambda: len(queue.bundles()) == 3)
@@ -253,7 +263,9 @@ def test_an_event_of_which_one_copy_needs_the_claim_is_nudged_too(
     direct: Callable[..., Settings], engine: Engine, rows: Rows, queue: Queue
 ) -> None:
     url = "redis+stream://localhost/0/x"
-    outbox = Outbox(direct(destinations={"orders": {"url": url}, "narrow": {"url": url, "concurrency": 1}}))
+    destinations = {"orders": {"url": url}, "narrow": {"url": url, "concurrency": 1}}
+    outbox = reached(Outbox(direct(destinations=destinations)))
+    queue.client.delete(CLAIM_QUEUE)
     publish(outbox, engine, to=["orders", "narrow"])
     eventually(lambda: queue.nudged() and queue.bundles())
     assert {row.destination: row.lease is None for row in rows.hot()} == {"orders": False, "narrow": True}
@@ -267,7 +279,7 @@ def test_a_stored_celery_task_goes_directly_too(
     @app.task(name="shop.add", shared=False)
     def task() -> None: ...
 
-    outbox = Outbox(direct(destinations={"tasks": {"url": "celery://"}}))
+    outbox = reached(Outbox(direct(destinations={"tasks": {"url": "celery://"}})))
     with Session(engine) as session, session.begin():
         result = outbox.delay(session, task)
     [bundle] = eventually(queue.bundles)
@@ -284,27 +296,24 @@ class TestTrouble:
         assert store.claim({"orders": 10}, str(uuid4())) == []
         rows.change(locked_until=seconds_from_now(-1))
         [again] = store.claim({"orders": 10}, str(uuid4()))
-        assert (again.attempts, again.cause, again.alone) == (0, "lease_expired", False)
-        assert rows.one(id).last_error == "claimed by its writer, and the lease ran out before it was begun"
+        assert (again.attempts, again.cause, again.alone) == (0, "direct_expired", False)
+        assert rows.one(id).last_error == LATE
         [verdict] = deliver(store, Publishers(store.settings), late)
         assert verdict.step is Step.STALE
         assert stream.ids() == []
 
-    def test_without_a_broker_only_the_first_messages_wait_for_their_leases(
+    def test_without_a_broker_no_message_waits_for_a_lease(
         self, settings: MakeSettings, engine: Engine, rows: Rows
     ) -> None:
         outbox = Outbox(settings(broker_url=f"redis://127.0.0.1:{free_port()}/0"))
-        publish(outbox, engine)
-        assert outbox._writer.nudge is not None
-        eventually(lambda: outbox._writer.nudge.grants.stopped)  # type: ignore[union-attr]
         for _ in range(3):
             publish(outbox, engine)
-        assert [row.lease is None for row in rows.hot()] == [False, True, True, True]
+        assert [row.lease for row in rows.hot()] == [None, None, None]
 
     def test_it_begins_again_once_the_broker_is_back(
         self, direct: Callable[..., Settings], engine: Engine, rows: Rows, queue: Queue, own_redis: EmbeddedValkey
     ) -> None:
-        outbox = Outbox(direct())
+        outbox = reached(Outbox(direct()))
         publish(outbox, engine)
         eventually(queue.bundles)
         own_redis.kill()
@@ -355,7 +364,7 @@ class TestTrouble:
     def test_a_relay_that_does_not_know_the_destination_releases_the_message(
         self, direct: Callable[..., Settings], engine: Engine, rows: Rows, queue: Queue, new_store: MakeStore
     ) -> None:
-        outbox = Outbox(direct(destinations={"fresh": {"url": "redis+stream://localhost/0/x"}}))
+        outbox = reached(Outbox(direct(destinations={"fresh": {"url": "redis+stream://localhost/0/x"}})))
         id = publish(outbox, engine, to="fresh")
         [bundle] = eventually(queue.bundles)
         store = new_store()
@@ -414,7 +423,7 @@ class TestTrouble:
     ) -> None:
         probe = OutboxProbe(direct())
         try:
-            publish(Outbox(direct()), engine)
+            publish(reached(Outbox(direct())), engine)
             assert probe.drain().sent == 1
         finally:
             probe.close()
@@ -424,6 +433,8 @@ def test_a_process_grants_itself_only_so_many(monkeypatch: pytest.MonkeyPatch) -
     now = 1000.0
     monkeypatch.setattr("outbox_tasks.writing.direct.time.monotonic", lambda: now)
     grants = Grants()
+    assert grants.take(1) is None
+    grants.note(answers=True)
     taken = [grants.take(1) for _ in range(int(BURST) + 5)]
     assert [lease is None for lease in taken] == [False] * int(BURST) + [True] * 5
     assert len(set(taken[: int(BURST)])) == 1

@@ -127,8 +127,9 @@ def test_the_last_days_tallies_are_added_up(busy: Store, measure: Measure) -> No
     ("columns", "cause"),
     [
         ({}, None),
-        ({"lease": LEASE}, "lease_expired"),
-        ({"lease": LEASE, "last_error_code": "timeout", "attempts": 1}, "lease_expired"),
+        ({"lease": LEASE, "locked_by": "worker-1"}, "lease_expired"),
+        ({"lease": LEASE, "locked_by": "worker-1", "last_error_code": "timeout", "attempts": 1}, "lease_expired"),
+        ({"lease": LEASE}, "direct_expired"),
         ({"lease": LEASE, "begun": True, "attempts": 1}, "unsettled"),
         # It was given back since then: that is told once.
         ({"last_error_code": "unsettled", "attempts": 1}, None),

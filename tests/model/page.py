@@ -126,8 +126,8 @@ def _move(each: Transition) -> str:
 def _effect(each: Transition) -> str:
     """What it makes of the row."""
     counts = " or ".join(f"{'+' if n > 0 else '−'} {abs(n)}" if n else "the same" for n in each.counted)
-    codes = {"some": "an error code", "earlier": "the code it has, or"}
-    told = " ".join(codes.get(code, f"`{code}`") for code in each.codes).removesuffix(", or")
+    codes = {"some": "an error code", "earlier": "the code it has"}
+    told = ", or ".join(codes.get(code, f"`{code}`") for code in each.codes)
     said = [
         {"new": "a new `lease`", "gone": "no `lease`"}.get(each.lease),
         "`attempts` 0" if each.fresh else f"`attempts` {counts}" if each.counted != (0,) else None,

@@ -147,7 +147,7 @@ CLAIMING = (
     ),
     Transition(
         "claim: the lease ran out", ("leased, run out",), ("leased",), CLAIM, lease="new",
-        codes=("earlier", "lease_expired"),
+        codes=("earlier", "lease_expired", "direct_expired"),
     ),
     Transition(
         "claim: never settled", ("begun, run out",), ("leased",), CLAIM, "it travels alone from now on", lease="new",

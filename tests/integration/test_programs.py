@@ -1,0 +1,133 @@
+"""Short programs: they commit and end, and what they published goes out at once, not when some lease runs out."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import redis
+
+from outbox_tasks.local.ports import free_port
+from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
+from tests.conftest import MakeSettings, Rows
+
+BEGIN = """
+import atexit, multiprocessing, os, sys, threading
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+from outbox_tasks import Outbox
+from outbox_tasks.database.connection import engine_url
+from outbox_tasks.settings import Settings
+from outbox_tasks.writing import nudge
+
+settings = Settings.model_validate_json(sys.argv[1])
+nudge.AT_EXIT = float(sys.argv[2])
+outbox = Outbox(settings)
+
+def publish():
+    engine = create_engine(engine_url(settings.database_url))
+    with Session(engine) as session, session.begin():
+        outbox.publish(session, "order.created", {}, to="orders")
+    engine.dispose()
+"""
+
+ENDS = {
+    "at the end of the file": "publish()",
+    "sys.exit": "publish()\nsys.exit(3)",
+    "an exception": "publish()\nraise ValueError",
+    "in another thread": "thread = threading.Thread(target=publish)\nthread.start()",
+    "in an exit function": "publish()\natexit.register(publish)",
+    "a child of multiprocessing": (
+        "child = multiprocessing.get_context('fork').Process(target=publish)\nchild.start()\nchild.join()"
+    ),
+    "a child by fork": "if os.fork() == 0:\n    publish()\n    sys.exit()\nos.wait()",
+    "a command of Django": """
+import django
+from django.conf import settings as configured
+from django.core.management import BaseCommand, call_command
+from django.db import connection, transaction
+from sqlalchemy import make_url
+
+url = make_url(settings.database_url)
+database = {"ENGINE": "django.db.backends.postgresql", "NAME": url.database, "USER": url.username}
+database |= {"PASSWORD": url.password, "HOST": url.host, "PORT": url.port}
+database["OPTIONS"] = {"options": f"-c search_path={settings.database_schema}"}
+configured.configure(DATABASES={"default": database})
+django.setup()
+
+class Command(BaseCommand):
+    def handle(self, **options):
+        with transaction.atomic():
+            outbox.publish(connection, "order.created", {}, to="orders")
+
+call_command(Command())
+""",
+}
+"""How programs end."""
+
+Run = Callable[..., int]
+
+LONG = 300.0
+"""Seconds for which a program may wait at its end: the machine may be very busy."""
+
+
+@pytest.fixture
+def run(settings: MakeSettings, rows: Rows) -> Run:
+    """Runs a program. Returns its exit code."""
+
+    def run(program: str, broker_url: str, at_exit: float = LONG) -> int:
+        given: Settings = settings(broker_url=broker_url)
+        argv = [sys.executable, "-c", BEGIN + program, given.model_dump_json(exclude_none=True), str(at_exit)]
+        return subprocess.run(argv, timeout=LONG, check=False).returncode
+
+    return run
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_program_that_commits_and_ends_has_woken_the_claim(
+    run: Run, rows: Rows, own_redis: EmbeddedValkey, end: str
+) -> None:
+    """Its first message has no lease, which nobody would use until it runs out."""
+    run(end, own_redis.url)
+    leases = [row.lease is not None for row in rows.hot()]
+    assert not leases[0]
+    with redis.Redis.from_url(own_redis.url) as broker:
+        assert (broker.llen(CLAIM_QUEUE), broker.llen(PUBLISH_QUEUE)) == (1, sum(leases))
+
+
+SEVERAL = """
+publish()
+while outbox._writer.nudge.grants.stopped:
+    pass
+publish()
+"""
+
+
+def test_what_a_program_has_leased_is_sent_before_it_ends(run: Run, rows: Rows, own_redis: EmbeddedValkey) -> None:
+    run(SEVERAL, own_redis.url)
+    assert [row.lease is None for row in rows.hot()] == [True, False]
+    with redis.Redis.from_url(own_redis.url) as broker:
+        assert broker.llen(PUBLISH_QUEUE) == 1
+
+
+def test_a_child_leases_nothing_before_it_has_reached_the_broker_itself(
+    run: Run, rows: Rows, own_redis: EmbeddedValkey
+) -> None:
+    run(SEVERAL + "if os.fork() == 0:\n    publish()\n    os._exit(0)\nos.wait()", own_redis.url)
+    assert [row.lease is None for row in rows.hot()] == [True, False, True]
+
+
+@pytest.mark.parametrize("broker", ["silent", "nobody"])
+def test_a_program_ends_soon_though_the_broker_does_not_answer(run: Run, rows: Rows, broker: str) -> None:
+    """If it waited for the broker, it would wait for longer than this test does."""
+    patient = f"nudge.TIMEOUT = {10 * LONG}\npublish()"
+    if broker == "nobody":
+        assert run(patient, f"redis://127.0.0.1:{free_port()}/0", at_exit=0.1) == 0
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            assert run(patient, f"redis://127.0.0.1:{silent.getsockname()[1]}/0", at_exit=0.1) == 0
+    assert [row.lease for row in rows.hot()] == [None]
