@@ -55,7 +55,7 @@ key_blocked = Signal(name="key_blocked", providing_args={"destination", "key", "
 """A dead message holds up the later ones of its key (`on_dead = "block"`)."""
 
 breaker_opened = Signal(name="breaker_opened", providing_args={"destination", "code", "error"})
-"""A destination is out of reach, so the relay leaves it alone for a while. Sent again for each try that fails."""
+"""A destination is out of reach, so its circuit is open for a while. Sent again for each try that fails."""
 
 task_ran = Signal(name="task_ran", providing_args={"task", "destination", "state", "waited", "seconds"})
 """A supervised task has run: its name, how it ended (Celery's state), for how many seconds it had waited since it was

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
 
 def is_text(value: object) -> bool:
@@ -49,9 +51,19 @@ def number(count: float, *, estimated: bool = False) -> str:
     return f"{about}{count:,.1f}" if 0 < count < 9.95 and count != int(count) else f"{about}{count:,.0f}"
 
 
+def moment(at: datetime) -> str:
+    """A time as people are told it, everywhere: date and time, in UTC."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
 def many(count: int, noun: str, shown: str | None = None) -> str:
     """A number of things in words: 1 message, 2 messages. `shown` replaces the number."""
     return f"{shown or f'{count:,}'} {noun}{'' if count == 1 else 's'}"
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first of some names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def shell_line(*words: str) -> str:

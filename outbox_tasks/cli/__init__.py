@@ -46,7 +46,7 @@ SECTIONS = {
         "edit": "Mend the payload of a dead letter, in $EDITOR or from a file.",
     },
     "Steer it": {
-        "pause": "Leave a destination alone until it is resumed.",
+        "pause": "Send nothing to a destination until it is resumed.",
         "resume": "Send to a paused or failing destination again.",
         "audit": "List who did what, and why.",
     },

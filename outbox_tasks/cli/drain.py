@@ -32,7 +32,7 @@ def drain(seconds: float | None, as_json: bool) -> None:
 
     For cron, or a function that runs on a schedule. It takes leases as workers do, so several drains and workers can
     run at once. A message that fails is due again later. Ctrl-C and SIGTERM end it after the current bundle. Exit
-    code 1 if a message is dead, or if due messages could not be sent: it says which destination is left alone, and why.
+    code 1 if a message is dead, or if due messages could not be sent: it says which destination has them, and why.
     """
     raise SystemExit(_run(seconds, as_json=as_json))
 
@@ -90,7 +90,7 @@ def _report(drained: Drained, not_sent: Sequence[Unsent], *, as_json: bool) -> N
     say(f"{text}.")
     for one in not_sent:
         waiting = many(one.waiting, "message", f"{one.waiting:,} or more" if one.waiting >= COUNTED else None)
-        say(one_line(f"{one.destination} is left alone with {waiting}, because {one.why}."))
+        say(one_line(f"{one.destination} still has {waiting}, because {one.why}."))
 
 
 @contextmanager

@@ -20,7 +20,7 @@ def health(worker: str | None, as_json: bool) -> None:
 
     It is not if the database does not answer or the tables are old, if no worker consumes a queue, if there was no
     claim or no beat lately, or if messages have been due for longer than `stale_after` to a destination that is
-    neither paused nor left alone.
+    not paused, and whose circuit is not open.
     """
     node = worker and worker.replace("%h", socket.gethostname())
     found = examine(Settings(), node)

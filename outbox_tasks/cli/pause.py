@@ -1,4 +1,4 @@
-"""`outbox-tasks pause`: leave a destination alone."""
+"""`outbox-tasks pause`: send nothing to a destination."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outbox_tasks.operating import pauses
 @who_and_why
 @json_option
 def pause(destination: str, who: str, why: str | None, as_json: bool) -> None:
-    """Leave a destination alone until it is resumed: its messages wait, and spend no attempts."""
+    """Send nothing to a destination until it is resumed: its messages wait, and spend no attempts."""
     with open_store(destination) as store:
         pauses.pause(store, destination, who, why)
     if as_json:

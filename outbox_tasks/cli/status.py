@@ -15,7 +15,7 @@ from outbox_tasks.cli.shared.status_table import status_shown
 from outbox_tasks.cli.shared.store import installed, open_store
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import OutboxError
-from outbox_tasks.operating.status import Queues, read
+from outbox_tasks.operating.status import Queues, dead_letters_wait, read, why_not_in_order
 from outbox_tasks.relay.store import Store
 
 
@@ -52,13 +52,21 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
     found = read(store, queues)
     seen, known = found.seen, isinstance(found.queues, dict)
     destinations = [
-        {"name": name, **(one := asdict(status)).pop("breaker"), **one, "estimated": sorted(one["estimated"])}
+        {
+            "name": name,
+            **(one := asdict(status)).pop("breaker"),
+            **one,
+            "state": status.state,
+            "estimated": sorted(one["estimated"]),
+            "why": why_not_in_order(name, status),
+        }
         for name, status in sorted(seen.destinations.items())
     ]
     ran = {kind: seen.heartbeats.last.get(kind) for kind in ("claim", "beat", "maintain")}
     return {
         "findings": [asdict(problem) for problem in found.problems],
         "destinations": destinations,
+        "dead_letters": dead_letters_wait(seen.destinations),
         "workers": [
             {"name": worker.name, "seen_at": worker.seen_at, "age": worker.age, **worker.facts}
             for worker in (*seen.heartbeats.workers, *seen.heartbeats.supervising)

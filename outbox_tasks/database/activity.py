@@ -40,6 +40,9 @@ SENT = ("sent", "handed")
 FAILED = ("retry", "release", "outage", "dead")
 """Outcomes of a failed send."""
 
+REFUSED = ("retry", "release", "dead")
+"""Outcomes of a send that the destination answered, and did not take."""
+
 
 def tally(t: Tables) -> ReturningInsert[Any]:
     """Add to the counts. Returns the destinations.

@@ -47,10 +47,11 @@ from outbox_tasks.model import UNSETTLED
 def begin(t: Tables, *, alike: bool) -> Update:
     """The compare-and-set before a send: count the attempt and return the message, if it is still ours.
 
-    Nothing is begun for a destination that is left alone, or that has no free slot. If the last send was settled, and a
-    crash of the server has undone that, the row says so from now on. Parameters: ticket (JSON rows of id and attempt),
-    or ids and attempt if all are `alike`; token, target (the destination), holder, hold (seconds that the send gets at
-    least), room and sender as in `slots.taken`.
+    Nothing is begun for a destination that is paused, has its circuit open, or has no free slot. If the last send was
+    settled, and a crash of the server has undone that, the row says so from now on.
+
+    Parameters: ticket (JSON rows of id and attempt), or ids and attempt if all are `alike`; token, target (the
+    destination), holder, hold (seconds that the send gets at least), room and sender as in `slots.taken`.
     """
     m = t.messages
     ticket = None if alike else json_rows("ticket", id=Uuid, attempt=Integer)
@@ -115,7 +116,7 @@ def release(t: Tables) -> Update:
 
 @cache
 def give_back(t: Tables) -> ReturningUpdate[Any]:
-    """Release messages that can't be begun because their destination is left alone.
+    """Release messages that can't be begun because their destination is paused, or its circuit is open.
 
     Parameters: ticket (JSON rows of id and attempt); token, target (the destination).
     """

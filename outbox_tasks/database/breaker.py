@@ -1,5 +1,5 @@
-"""The breaker's statements. The whole cluster leaves a destination alone that is out of reach. From time to time one
-message tries it: the probe. When a probe gets through, all go on.
+"""The breaker's statements. The circuit of a destination that is out of reach is open: the whole cluster sends nothing
+to it. From time to time one message tries it: the probe. When a probe gets through, all go on.
 
 A row of `outbox_destinations` is closed (the same as no row), open (`opened_at` is set, until `pause_until`), being
 tried (`probe` is the lease of the claim that may), or paused by a person (`paused_at` is set).
@@ -29,14 +29,15 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.sql import ColumnElement, Select, Update
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from outbox_tasks.database.pieces import SECOND, json_rows, seconds
+from outbox_tasks.database.pieces import SECOND, elapsed, json_rows, seconds
 from outbox_tasks.database.schema import Tables
 from outbox_tasks.database.slots import slow_sends
 
 
 def admit(t: Tables) -> Select[Any]:
-    """Of these destinations, those that can't be claimed for as usual: whether they are left alone (left_alone),
-    whether this claim may take one message as a probe (tried), and how many of their slots slow sends hold (slow).
+    """Of these destinations, those that can't be claimed for as usual: whether they are paused or their circuit is
+    open (shut), whether this claim may take one message as a probe (tried), and how many of their slots slow sends hold
+    (slow).
 
     Only one claim may probe, and the next one only after another pause. Parameters: asked (JSON rows of destination,
     room: its slots, and patience: seconds after which a send is slow); token (the lease that the claim will use), hold
@@ -55,7 +56,7 @@ def admit(t: Tables) -> Select[Any]:
     found = (
         select(
             asked.c.destination.label("name"),
-            func.coalesce(or_(_open(t), d.c.paused_at.is_not(None)), false()).label("left_alone"),
+            func.coalesce(or_(_open(t), d.c.paused_at.is_not(None)), false()).label("shut"),
             tried.c.name.is_not(None).label("tried"),
             slow.label("slow"),
         )
@@ -63,7 +64,7 @@ def admit(t: Tables) -> Select[Any]:
         .outerjoin(tried, tried.c.name == asked.c.destination)
         .subquery("found")
     )
-    return select(found).where(or_(found.c.left_alone, found.c.slow > 0))
+    return select(found).where(or_(found.c.shut, found.c.slow > 0))
 
 
 def untried(t: Tables) -> Update:
@@ -135,6 +136,7 @@ def states(t: Tables) -> Select[Any]:
     return select(
         d.c.name, state.label("state"), d.c.failures, d.c.error_code, d.c.error, d.c.failed_at, d.c.opened_at,
         d.c.pause_until, d.c.recovered_at, d.c.paused_at, d.c.paused_by, d.c.paused_why,
+        elapsed(d.c.opened_at, func.now()).label("open_for"), elapsed(func.now(), d.c.pause_until).label("next_try"),
     ).order_by(d.c.name)  # fmt: skip
 
 

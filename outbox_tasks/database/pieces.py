@@ -177,9 +177,11 @@ def blocked(t: Tables) -> ColumnElement[bool]:
     Parameters: target (the destination); token. A subquery, which runs once in a statement.
     """
     d = t.destinations
-    left_alone = d.c.opened_at.is_not(None) & d.c.probe.is_distinct_from(bindparam("token", type_=Uuid))
+    circuit_open = d.c.opened_at.is_not(None) & d.c.probe.is_distinct_from(bindparam("token", type_=Uuid))
     return exists(
-        select(d.c.name).where(d.c.name == bindparam("target", type_=Text), or_(d.c.paused_at.is_not(None), left_alone))
+        select(d.c.name).where(
+            d.c.name == bindparam("target", type_=Text), or_(d.c.paused_at.is_not(None), circuit_open)
+        )
     )
 
 

@@ -47,8 +47,10 @@ key; with a key; dead."""
 
 
 def counts(t: Tables) -> CompoundSelect[Any]:
-    """How many messages each destination has in each state: destination, part, lane, state, counted; and oldest: for
-    how many seconds the oldest due message has been due (null for the part `keyed`: see `heads`).
+    """How many messages each destination has in each state: destination, part, lane, state, code (of the last error, if
+    dead or retrying), counted; oldest: for how many seconds the oldest due message has been due (null for the part
+    `keyed`: see `heads`); waited: for how many seconds the oldest of them that is not dead could have been sent; and
+    dead_for: for how many the first has been dead.
 
     If a part, or a lane of it, reaches `bound`, it may have more. Parameters: names (array of destinations), bound.
     """
@@ -63,14 +65,19 @@ def counts(t: Tables) -> CompoundSelect[Any]:
     def part(name: str, *where: ColumnElement[bool], order: tuple[ColumnElement[Any], ...]) -> Select[Any]:
         unkeyed = name in (DUE, LATER)
         since = _due_since(m) if unkeyed else cast(null(), DateTime(True))
-        some = select(_state(m).label("state"), since.label("since")).where(*where).order_by(*order).limit(bound)
+        wanted = func.coalesce(m.c.deliver_at, m.c.created_at)
+        waits = case((~is_dead(m) & (wanted <= func.now()), wanted)).label("waits")
+        code = case((or_(is_dead(m), m.c.attempts > 0), m.c.last_error_code)).label("code")
+        columns = (_state(m).label("state"), code, since.label("since"), waits, m.c.dead_at)
+        some = select(*columns).where(*where).order_by(*order).limit(bound)
         sample = some.correlate(asked, lane).lateral(f"in_{name}")
         number = lane.c.lane if unkeyed else cast(null(), SmallInteger)
         return (
             select(asked.c.destination, literal(name).label("part"), number.label("lane"), sample.c.state)
-            .add_columns(func.count().label("counted"), _age(sample.c.since).label("oldest"))
+            .add_columns(sample.c.code, func.count().label("counted"), _age(sample.c.since).label("oldest"))
+            .add_columns(_age(sample.c.waits).label("waited"), _age(sample.c.dead_at).label("dead_for"))
             .select_from((lanes if unkeyed else asked).join(sample, true()))
-            .group_by(asked.c.destination, sample.c.state, *([lane.c.lane] if unkeyed else []))
+            .group_by(asked.c.destination, sample.c.state, sample.c.code, *([lane.c.lane] if unkeyed else []))
         )
 
     return union_all(

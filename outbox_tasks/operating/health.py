@@ -64,8 +64,8 @@ def slow(store: Store) -> Problem | None:
 
 
 def judge(settings: Settings, seen: Overview) -> Iterator[Problem]:
-    """All problems. A destination that is paused, or that the breaker leaves alone, is not a problem here: somebody
-    knows of it."""
+    """All problems. A destination that is paused, refuses everything, or has its circuit open is not a problem here:
+    alerts tell somebody."""
     yield from _shared_names(seen.heartbeats)
     yield from _queues(seen.heartbeats)
     yield from _beat(settings, seen.heartbeats)

@@ -9,6 +9,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 from outbox_tasks.database import activity, breaker, held_keys, slots
@@ -28,8 +29,11 @@ PAGES = 1_000
 KEYS = 1_000
 """Keys of a destination whose heads are looked at for the oldest."""
 
-MINUTES = 4
-"""Rates are taken over this minute and so many before it."""
+MINUTES, HOUR = 4, 60
+"""Rates are taken over this minute and so many before it; if nothing was sent in these, refusals over the last hour."""
+
+REFUSALS, NEARLY = 5, 20
+"""Sends that were refused, from which on a destination refuses everything, unless more than one of so many arrived."""
 
 STATES = ("pending", "leased", "handed over", "running", "retrying", "scheduled", "dead")
 """The states of the view outbox_all that are not of the archive."""
@@ -53,6 +57,18 @@ class DestinationStatus:
     `KEYS` keys are looked at."""
     held_up: int = 0
     """How many of those keys a dead message holds up."""
+    dead_for: float | None = None
+    """For how many seconds the first of its dead letters has been dead."""
+    waited: float | None = None
+    """For how many seconds the oldest waiting message could have been sent, also if it is not due now."""
+    codes: dict[str, dict[str, int]] = field(default_factory=lambda: {"dead": {}, "retrying": {}})
+    """By state, the errors: how many of the counted messages have it."""
+    refused: int = 0
+    """How many sends it has refused lately, if (nearly) all were; else 0."""
+    arrived: int = 0
+    """How many arrived in that time."""
+    refused_within: int = 0
+    """That time, in minutes."""
     sent: float = 0.0
     """Messages sent a minute, in the last few minutes."""
     failed: float = 0.0
@@ -64,6 +80,18 @@ class DestinationStatus:
     def in_service(self) -> bool:
         """Whether messages are sent to it: nobody has paused it, and its breaker is closed."""
         return bool(self.breaker["state"] == "closed")
+
+    @property
+    def state(self) -> str:
+        """`unknown`: it is not configured here; `refuses`: it answers, but nothing gets through; or the breaker's."""
+        if not self.configured:
+            return "unknown"
+        return "refuses" if self.in_service and self.refused else str(self.breaker["state"])
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be sent, also those that wait for another try."""
+        return self.states["pending"] + self.states["retrying"]
 
     def stale(self, settings: Settings) -> bool:
         """Whether a message has been due for longer than `stale_after`, although the destination is in service."""
@@ -86,10 +114,6 @@ class Overview:
 def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview:
     """Read all of it. Without `estimate`, counts end at the bound. Raises `DatabaseUnavailable` or `SchemaMissing`."""
     found = destinations(store, bound, estimate=estimate)
-    for name, outcomes in rates(store).items():
-        if name in found:
-            found[name].sent = sum(outcomes.get(outcome, 0.0) for outcome in activity.SENT)
-            found[name].failed = sum(outcomes.get(outcome, 0.0) for outcome in activity.FAILED)
     return Overview(found, Heartbeats.read(store), int(store.rows(slots.publishers(store.tables), {})[0][0]))
 
 
@@ -106,26 +130,56 @@ def destinations(database: Database, bound: int = BOUND, *, estimate: bool = Tru
     for row in database.rows(counts.counts(t), {"names": names, "bound": bound}):
         parts[row.destination, row.part].append(row)
     full = {part for part, rows in parts.items() if _fullest_lane(rows) >= bound}
-    sampled = _sampled(database, t) if full and estimate else {}
+    sampled, all_read = _sampled(database, t) if full and estimate else ({}, False)
     for part, rows in parts.items():
-        _add(found[part[0]], part[1], rows, sampled.get(part, {}) if part in full else None)
+        _add(found[part[0]], part[1], rows, sampled.get(part, {}) if part in full else None, exact=all_read)
     blocking = [{"destination": n, "blocks": database.settings.dead_blocks(n)} for n in names]
     for row in database.rows(counts.heads(t), {"blocking": json.dumps(blocking), "most": KEYS}):
         one = found[row.destination]
         one.held_up = row.held_up
         one.oldest = _longest(one.oldest, row.oldest)
+    _add_sends(database, found)
     return found
 
 
-def _add(one: DestinationStatus, part: str, rows: Iterable[Any], estimates: Mapping[str, int] | None) -> None:
-    """Add the counts of a part. `estimates`: of a part that goes beyond the bound."""
+def _add_sends(database: Database, found: Mapping[str, DestinationStatus]) -> None:
+    """Add how the sends go: the rates, and which destinations refuse everything."""
+    looks = [_tallied(database, minutes) for minutes in (MINUTES, HOUR)]
+    for name, one in found.items():
+        for look, (tallies, minutes) in enumerate(looks):
+            outcomes = tallies.get(name, {})
+            sent, failed, refused = (
+                _sum(outcomes, kind) for kind in (activity.SENT, activity.FAILED, activity.REFUSED)
+            )
+            if not look:
+                one.sent, one.failed = sent / minutes, failed / minutes
+            if sent or refused >= REFUSALS:
+                # Where nothing waits and nothing is dead, somebody has seen to it.
+                if sent * NEARLY <= refused and (one.waiting or one.states["dead"]):
+                    one.refused, one.arrived, one.refused_within = refused, sent, ceil(minutes)
+                break
+
+
+def _sum(outcomes: Mapping[str, int], kind: Iterable[str]) -> int:
+    return sum(outcomes.get(outcome, 0) for outcome in kind)
+
+
+def _add(
+    one: DestinationStatus, part: str, rows: Iterable[Any], estimates: Mapping[str, int] | None, *, exact: bool
+) -> None:
+    """Add the counts of a part. `estimates`: of a part that goes beyond the bound; they may be exact."""
     states: Counter[str] = Counter()
     for row in rows:
         states[row.state] += row.counted
         one.oldest = _longest(one.oldest, row.oldest)
+        one.waited = _longest(one.waited, row.waited)
+        if row.code is not None and row.state in one.codes and not (part == counts.KEYED and row.state == "dead"):
+            codes = one.codes[row.state]
+            codes[row.code] = codes.get(row.code, 0) + row.counted
+        one.dead_for = _longest(one.dead_for, row.dead_for)
     if estimates is not None:
         states |= Counter(estimates)  # the larger of both: no estimate is below what was counted
-        one.estimated |= states.keys()
+        one.estimated |= set() if exact else states.keys()
     if part == counts.KEYED:
         del states["dead"]  # they are counted among the dead
     if part in (counts.DUE, counts.KEYED):
@@ -141,26 +195,34 @@ def _fullest_lane(rows: Iterable[Any]) -> int:
     return max(lanes.values())
 
 
-def _sampled(database: Database, t: Tables) -> dict[Part, dict[str, int]]:
-    """About how many messages are in each part and state."""
+def _sampled(database: Database, t: Tables) -> tuple[dict[Part, dict[str, int]], bool]:
+    """About how many messages are in each part and state; and whether these are all, since the table is small."""
     pages = database.rows(counts.pages(t), {})[0][0]
     percent = min(100.0, 100.0 * PAGES / max(1, pages))
     found: dict[Part, dict[str, int]] = defaultdict(dict)
     for row in database.rows(counts.sample(t), {"percent": percent}):
         found[row.destination, row.part][row.state] = round(row.counted * 100.0 / percent)
-    return found
+    return found, percent == 100.0
 
 
 def _longest(*ages: float | None) -> float | None:
     return max((age for age in ages if age is not None), default=None)
 
 
-def rates(store: Store, minutes: int = MINUTES) -> dict[str, dict[str, float]]:
+def rates(database: Database, minutes: int = MINUTES) -> dict[str, dict[str, float]]:
     """Outcomes a minute, by destination, in this minute and the last few."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
-    for row in store.rows(activity.tallied(store.tables), {"minutes": minutes}):
-        found[row.destination][row.outcome] = row.counted / row.minutes
-    return found
+    found, exact = _tallied(database, minutes)
+    return {name: {what: count / exact for what, count in outcomes.items()} for name, outcomes in found.items()}
+
+
+def _tallied(database: Database, minutes: int) -> tuple[dict[str, dict[str, int]], float]:
+    """Outcomes by destination in this minute and so many before it; and how many minutes that are."""
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    exact = float(minutes)
+    for row in database.rows(activity.tallied(database.tables), {"minutes": minutes}):
+        found[row.destination][row.outcome] = row.counted
+        exact = row.minutes
+    return found, exact
 
 
 def archived(store: Store, bound: int = BOUND) -> tuple[int, bool]:

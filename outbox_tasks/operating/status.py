@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import tzinfo
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.operating import health, overview
 from outbox_tasks.operating.health import Problem
-from outbox_tasks.operating.overview import Overview
+from outbox_tasks.operating.overview import Destinations, DestinationStatus, Overview
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import PUBLISH_QUEUE, Settings
-from outbox_tasks.text import many, number
+from outbox_tasks.text import many, moment, number, some, span
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 PATIENCE = 0.5
 """Seconds that the broker has to say how much is queued. Everything else comes from the database."""
 
-STATES = {"closed": "in service", "open": "left alone", "trying": "being tried", "paused": "paused"}
-"""The states of a destination, as `breaker.states` names them, in words."""
+STATES = {
+    "closed": "in service", "refuses": "refuses everything", "open": "circuit open", "trying": "being tried",
+    "paused": "paused", "unknown": "unknown",
+}  # fmt: skip
+"""The states of a destination, as `DestinationStatus.state` names them, in words."""
+
+NAMED = 5
+"""Destinations that are named; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +64,69 @@ def read(store: Store, queues: Queues, bound: int = overview.BOUND) -> Status:
     return Status(problems, seen, queued(), archived, estimated)
 
 
-def why_not_in_order(name: str, facts: Mapping[str, Any], zone: tzinfo | None = None) -> str | None:
-    """Why a destination is paused or left alone, or how its last sends failed. `facts`: its row of `breaker.states`.
-    `zone`: of the times; None: this machine's."""
-    state = facts["state"]
-    if state == "paused":
+def why_not_in_order(name: str, one: DestinationStatus) -> str | None:
+    """Why a destination is paused, refuses everything or has its circuit open, or how its last sends failed; and what
+    waits for it."""
+    facts = one.breaker
+    if facts["state"] == "paused":
         why = f": {facts['paused_why']}" if facts["paused_why"] else ""
-        return (
-            f"{name} is paused by {facts['paused_by']} since {facts['paused_at'].astimezone(zone):%Y-%m-%d %H:%M}{why}"
-        )
-    if not facts["failures"]:
+        return f"{name} is paused by {facts['paused_by']} since {moment(facts['paused_at'])}{why}{_waits(one)}"
+    failed = f"{many(facts['failures'], 'send')} in a row failed: {facts.get('error_code')}: {facts.get('error')}"
+    if not one.in_service:
+        tried = f"next try in {span(max(0.0, facts['next_try']))}" if facts["state"] == "open" else "being tried"
+        return f"{name}: circuit open for {span(facts['open_for'])}, {tried}: {failed}{_waits(one)}"
+    if one.refused:
+        return f"{name} refuses everything{_codes(one, 'dead', 'retrying')}: {_refusals(one)}{_waits(one)}"
+    return f"{name} is in service, but {failed}" if facts["failures"] else None
+
+
+def _refusals(one: DestinationStatus) -> str:
+    within = f"in the last {one.refused_within} min"
+    return f"{many(one.refused, 'send')} failed {within}, and {one.arrived or 'none'} arrived"
+
+
+def _waits(one: DestinationStatus) -> str:
+    """How many wait, and for how long."""
+    parts = []
+    if one.waiting:
+        count = many(one.waiting, "message", number(one.waiting, estimated=_about(one, "pending", "retrying")))
+        since = f", the oldest for {span(one.waited)}" if one.waited is not None else ""
+        parts.append(f"{count} {'waits' if one.waiting == 1 else 'wait'}{since}")
+    if dead := one.states["dead"]:
+        count = number(dead, estimated=_about(one, "dead"))
+        since = f", the first for {span(one.dead_for)}" if one.dead_for is not None else ""
+        parts.append(f"{count} {'is' if dead == 1 else 'are'} dead{since}")
+    return "".join(f"; {part}" for part in parts)
+
+
+def _about(one: DestinationStatus, *states: str) -> bool:
+    return not one.estimated.isdisjoint(states)
+
+
+def _codes(one: DestinationStatus, *states: str) -> str:
+    """The errors of the messages in these states, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for state in states:
+        counts.update(one.codes[state])
+    return f" ({some([code for code, _ in counts.most_common()])})" if counts else ""
+
+
+def dead_letters_wait(destinations: Destinations) -> str | None:
+    """So many dead letters wait for a person: where, why, and for how long."""
+    dead = {name: one for name, one in destinations.items() if one.states["dead"]}
+    if not dead:
         return None
-    until = f" until {facts['pause_until'].astimezone(zone):%H:%M:%S}" if state == "open" else ""
-    failed = f"{many(facts['failures'], 'send')} in a row failed: {facts['error_code']}: {facts['error']}"
-    return f"{name} is {STATES[state]}{until}: {failed}"
-
-
-def dead_letters_wait(count: int, *, estimated: bool) -> str:
-    """So many dead letters wait for a person."""
-    letters = many(count, "dead letter", number(count, estimated=estimated))
-    return f"{letters} {'waits' if count == 1 else 'wait'} for a person"
+    counts = {name: one.states["dead"] for name, one in dead.items()}
+    count, about = sum(counts.values()), any(_about(one, "dead") for one in dead.values())
+    letters = many(count, "dead letter", number(count, estimated=about))
+    worst = sorted(dead, key=lambda name: (-counts[name], name))
+    where = [
+        f"{name} {number(counts[name], estimated=_about(dead[name], 'dead'))}{_codes(dead[name], 'dead')}"
+        for name in worst
+    ]
+    first = max(one.dead_for or 0.0 for one in dead.values())
+    waits = "waits" if count == 1 else "wait"
+    return f"{letters} {waits} for a person, the first for {span(first)}: {some(where, NAMED)}"
 
 
 def keys_held_up(name: str, count: int) -> str:

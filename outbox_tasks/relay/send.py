@@ -67,7 +67,7 @@ def _begin(store: Store, bundle: Bundle, no_slot: Callable[[], None], unhurried:
             break
         slots = store.traffic.slots_for(bundle)
         if slots == "free":
-            # It is not ours any more; or the destination is left alone, and a later claim may take it.
+            # It is not ours any more; or the destination gets nothing now, and a later claim may take it.
             store.give_back(bundle)
             break
         if slots == "slow" or wait is None:

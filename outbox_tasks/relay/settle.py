@@ -93,7 +93,7 @@ def _tell_the_breaker(
     tripped = partial(store.traffic.tripped, bundle.destination, bundle.lease, outage.code, outage.error)
     if _patiently(tripped, deadline, bundle, len(failed))[0]:
         facts = {"destination": bundle.destination, "code": outage.code, "lease": bundle.lease}
-        log.warning("%s is left alone for a while: %s", bundle.destination, outage.code, extra=facts)
+        log.warning("the circuit of %s is open for a while: %s", bundle.destination, outage.code, extra=facts)
         opened(outage.code, outage.error)
 
 

@@ -102,9 +102,9 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     """The wait before attempt n + 1 is base · 2^(n-1), at most the cap, plus up to a quarter at random."""
 
     breaker_failures: Count = 5
-    """How many sends in a row, over the whole cluster, must find a destination out of reach before it is left alone."""
+    """How many sends in a row, in the cluster, must find a destination out of reach before its circuit opens."""
     breaker_pause: Seconds = 5.0
-    """How long it is left alone at first; then one message is tried. The time doubles with each try that fails, up to
+    """How long the circuit is open at first; then one message tries. The time doubles with each try that fails, up to
     twelve times as long."""
 
     _file: Path = PrivateAttr(default_factory=lambda: settings_file().absolute())
@@ -281,7 +281,7 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
 
     @property
     def breaker_pause_max(self) -> float:
-        """The longest that a destination is left alone between two tries."""
+        """The longest that a circuit is open between two tries."""
         return 12 * self.breaker_pause
 
     def _check_contradictions(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.operating import status
@@ -83,9 +82,9 @@ def rank(settings: Settings, one: DestinationStatus) -> tuple[int, int]:
     """A destination's place among all: the worst trouble first, then the longest backlog."""
     worries = (
         one.stale(settings) or (not one.configured and one.oldest is not None),
-        one.breaker["state"] in ("open", "trying"),
+        one.state in ("refuses", "open", "trying"),
         bool(one.states["dead"] or one.held_up),
-        one.breaker["state"] == "paused",
+        one.state == "paused",
         bool(one.failed or one.breaker["failures"]),
     )
     return next((place for place, worry in enumerate(worries) if worry), len(worries)), -one.due
@@ -96,13 +95,12 @@ def troubles(settings: Settings, found: Status) -> Iterator[Trouble]:
     yield from (Trouble("bad", problem.text, *_place(problem)) for problem in found.problems)
     destinations = sorted(found.seen.destinations.items(), key=lambda pair: (*rank(settings, pair[1]), pair[0]))
     for name, one in destinations:
-        why = why_not_in_order(name, one.breaker, UTC)
-        if why and not one.in_service:
-            kind = "warn" if one.breaker["state"] == "paused" else "bad"
+        why = why_not_in_order(name, one)
+        if why and one.state != "closed":
+            kind = "warn" if one.state == "paused" else "bad"
             yield Trouble(kind, why, f"/destinations/{name}", {})
-    if dead := sum(one.states["dead"] for _, one in destinations):
-        estimated = any("dead" in one.estimated for _, one in destinations)
-        yield Trouble("warn", dead_letters_wait(dead, estimated=estimated), "/errors", {})
+    if dead := dead_letters_wait(found.seen.destinations):
+        yield Trouble("warn", dead, "/errors", {})
     for name, one in destinations:
         if one.held_up:
             yield Trouble("warn", keys_held_up(name, one.held_up), "/keys", {"destination": name})

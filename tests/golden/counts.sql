@@ -2,8 +2,10 @@ WITH asked AS (
   SELECT anon_1.destination AS destination
   FROM unnest(%(names)s::TEXT[]) AS anon_1(destination)
 ), lane AS (SELECT -1::smallint AS lane UNION ALL SELECT 0::smallint AS lane UNION ALL SELECT 1::smallint AS lane)
-SELECT asked.destination, %(param_1)s::VARCHAR AS part, lane.lane AS lane, in_due.state, count(*) AS counted, CASE
-    WHEN (min(in_due.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_due.since)), 1e10), -1e10) END AS oldest
+SELECT asked.destination, %(param_1)s::VARCHAR AS part, lane.lane AS lane, in_due.state, in_due.code, count(*) AS counted, CASE
+    WHEN (min(in_due.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_due.since)), 1e10), -1e10) END AS oldest, CASE
+    WHEN (min(in_due.waits) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_due.waits)), 1e10), -1e10) END AS waited, CASE
+    WHEN (min(in_due.dead_at) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_due.dead_at)), 1e10), -1e10) END AS dead_for
 FROM asked
 JOIN lane ON true
 JOIN LATERAL (
@@ -15,9 +17,11 @@ JOIN LATERAL (
       WHEN (outbox_messages.attempts > %(attempts_2)s::INTEGER) THEN %(param_6)s::VARCHAR
       WHEN (outbox_messages.locked_until > now()) THEN %(param_7)s::VARCHAR
       ELSE %(param_8)s::VARCHAR END AS state, CASE
+      WHEN (outbox_messages.status = 'dead' OR outbox_messages.attempts > %(attempts_3)s::INTEGER) THEN outbox_messages.last_error_code END AS code, CASE
       WHEN (outbox_messages.status = 'dead') THEN NULL
-      WHEN (outbox_messages.attempts = %(attempts_3)s::INTEGER AND (outbox_messages.last_error_code = %(last_error_code_1)s::VARCHAR OR outbox_messages.last_error_code = %(last_error_code_2)s::VARCHAR)) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
-      WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since
+      WHEN (outbox_messages.attempts = %(attempts_4)s::INTEGER AND (outbox_messages.last_error_code = %(last_error_code_1)s::VARCHAR OR outbox_messages.last_error_code = %(last_error_code_2)s::VARCHAR)) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
+      WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since, CASE
+      WHEN (outbox_messages.status != 'dead' AND coalesce(outbox_messages.deliver_at, outbox_messages.created_at) <= now()) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at) END AS waits, outbox_messages.dead_at AS dead_at
   FROM outbox_messages
   WHERE outbox_messages.status = 'pending'
     AND outbox_messages.destination = asked.destination
@@ -26,10 +30,12 @@ JOIN LATERAL (
     AND outbox_messages.locked_until <= now()
   ORDER BY outbox_messages.locked_until
   LIMIT %(bound)s::INTEGER
-) AS in_due ON true GROUP BY asked.destination, in_due.state, lane.lane
+) AS in_due ON true GROUP BY asked.destination, in_due.state, in_due.code, lane.lane
 UNION ALL
-SELECT asked.destination, %(param_9)s::VARCHAR AS part, lane.lane AS lane, in_later.state, count(*) AS counted, CASE
-    WHEN (min(in_later.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_later.since)), 1e10), -1e10) END AS oldest
+SELECT asked.destination, %(param_9)s::VARCHAR AS part, lane.lane AS lane, in_later.state, in_later.code, count(*) AS counted, CASE
+    WHEN (min(in_later.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_later.since)), 1e10), -1e10) END AS oldest, CASE
+    WHEN (min(in_later.waits) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_later.waits)), 1e10), -1e10) END AS waited, CASE
+    WHEN (min(in_later.dead_at) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_later.dead_at)), 1e10), -1e10) END AS dead_for
 FROM asked
 JOIN lane ON true
 JOIN LATERAL (
@@ -37,13 +43,15 @@ JOIN LATERAL (
       WHEN (outbox_messages.status = 'dead') THEN %(param_10)s::VARCHAR
       WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN %(param_11)s::VARCHAR
       WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN %(param_12)s::VARCHAR
-      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_4)s::INTEGER)) THEN %(param_13)s::VARCHAR
-      WHEN (outbox_messages.attempts > %(attempts_5)s::INTEGER) THEN %(param_14)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_5)s::INTEGER)) THEN %(param_13)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_6)s::INTEGER) THEN %(param_14)s::VARCHAR
       WHEN (outbox_messages.locked_until > now()) THEN %(param_15)s::VARCHAR
       ELSE %(param_16)s::VARCHAR END AS state, CASE
+      WHEN (outbox_messages.status = 'dead' OR outbox_messages.attempts > %(attempts_7)s::INTEGER) THEN outbox_messages.last_error_code END AS code, CASE
       WHEN (outbox_messages.status = 'dead') THEN NULL
-      WHEN (outbox_messages.attempts = %(attempts_6)s::INTEGER AND (outbox_messages.last_error_code = %(last_error_code_3)s::VARCHAR OR outbox_messages.last_error_code = %(last_error_code_4)s::VARCHAR)) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
-      WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since
+      WHEN (outbox_messages.attempts = %(attempts_8)s::INTEGER AND (outbox_messages.last_error_code = %(last_error_code_3)s::VARCHAR OR outbox_messages.last_error_code = %(last_error_code_4)s::VARCHAR)) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at)
+      WHEN (outbox_messages.locked_until <= now()) THEN outbox_messages.locked_until END AS since, CASE
+      WHEN (outbox_messages.status != 'dead' AND coalesce(outbox_messages.deliver_at, outbox_messages.created_at) <= now()) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at) END AS waits, outbox_messages.dead_at AS dead_at
   FROM outbox_messages
   WHERE outbox_messages.status = 'pending'
     AND outbox_messages.destination = asked.destination
@@ -52,47 +60,59 @@ JOIN LATERAL (
     AND outbox_messages.locked_until > now()
   ORDER BY outbox_messages.locked_until
   LIMIT %(bound)s::INTEGER
-) AS in_later ON true GROUP BY asked.destination, in_later.state, lane.lane
+) AS in_later ON true GROUP BY asked.destination, in_later.state, in_later.code, lane.lane
 UNION ALL
-SELECT asked.destination, %(param_17)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_keyed.state, count(*) AS counted, CASE
-    WHEN (min(in_keyed.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_keyed.since)), 1e10), -1e10) END AS oldest
+SELECT asked.destination, %(param_17)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_keyed.state, in_keyed.code, count(*) AS counted, CASE
+    WHEN (min(in_keyed.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_keyed.since)), 1e10), -1e10) END AS oldest, CASE
+    WHEN (min(in_keyed.waits) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_keyed.waits)), 1e10), -1e10) END AS waited, CASE
+    WHEN (min(in_keyed.dead_at) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_keyed.dead_at)), 1e10), -1e10) END AS dead_for
 FROM asked
 JOIN LATERAL (
   SELECT CASE
       WHEN (outbox_messages.status = 'dead') THEN %(param_18)s::VARCHAR
       WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN %(param_19)s::VARCHAR
       WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN %(param_20)s::VARCHAR
-      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_7)s::INTEGER)) THEN %(param_21)s::VARCHAR
-      WHEN (outbox_messages.attempts > %(attempts_8)s::INTEGER) THEN %(param_22)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_9)s::INTEGER)) THEN %(param_21)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_10)s::INTEGER) THEN %(param_22)s::VARCHAR
       WHEN (outbox_messages.locked_until > now()) THEN %(param_23)s::VARCHAR
-      ELSE %(param_24)s::VARCHAR END AS state, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS since
+      ELSE %(param_24)s::VARCHAR END AS state, CASE
+      WHEN (outbox_messages.status = 'dead' OR outbox_messages.attempts > %(attempts_11)s::INTEGER) THEN outbox_messages.last_error_code END AS code, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS since, CASE
+      WHEN (outbox_messages.status != 'dead' AND coalesce(outbox_messages.deliver_at, outbox_messages.created_at) <= now()) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at) END AS waits, outbox_messages.dead_at AS dead_at
   FROM outbox_messages
   WHERE outbox_messages.destination = asked.destination
     AND outbox_messages.key IS NOT NULL
   ORDER BY outbox_messages.key, outbox_messages.seq
   LIMIT %(bound)s::INTEGER
-) AS in_keyed ON true GROUP BY asked.destination, in_keyed.state
+) AS in_keyed ON true GROUP BY asked.destination, in_keyed.state, in_keyed.code
 UNION ALL
-SELECT asked.destination, %(param_25)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_dead.state, count(*) AS counted, CASE
-    WHEN (min(in_dead.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_dead.since)), 1e10), -1e10) END AS oldest
+SELECT asked.destination, %(param_25)s::VARCHAR AS part, CAST(NULL AS SMALLINT) AS lane, in_dead.state, in_dead.code, count(*) AS counted, CASE
+    WHEN (min(in_dead.since) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_dead.since)), 1e10), -1e10) END AS oldest, CASE
+    WHEN (min(in_dead.waits) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_dead.waits)), 1e10), -1e10) END AS waited, CASE
+    WHEN (min(in_dead.dead_at) IS NOT NULL) THEN greatest(least(date_part('epoch', now()) - date_part('epoch', min(in_dead.dead_at)), 1e10), -1e10) END AS dead_for
 FROM asked
 JOIN LATERAL (
   SELECT CASE
       WHEN (outbox_messages.status = 'dead') THEN %(param_26)s::VARCHAR
       WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN %(param_27)s::VARCHAR
       WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN %(param_28)s::VARCHAR
-      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_9)s::INTEGER)) THEN %(param_29)s::VARCHAR
-      WHEN (outbox_messages.attempts > %(attempts_10)s::INTEGER) THEN %(param_30)s::VARCHAR
+      WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_12)s::INTEGER)) THEN %(param_29)s::VARCHAR
+      WHEN (outbox_messages.attempts > %(attempts_13)s::INTEGER) THEN %(param_30)s::VARCHAR
       WHEN (outbox_messages.locked_until > now()) THEN %(param_31)s::VARCHAR
-      ELSE %(param_32)s::VARCHAR END AS state, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS since
+      ELSE %(param_32)s::VARCHAR END AS state, CASE
+      WHEN (outbox_messages.status = 'dead' OR outbox_messages.attempts > %(attempts_14)s::INTEGER) THEN outbox_messages.last_error_code END AS code, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS since, CASE
+      WHEN (outbox_messages.status != 'dead' AND coalesce(outbox_messages.deliver_at, outbox_messages.created_at) <= now()) THEN coalesce(outbox_messages.deliver_at, outbox_messages.created_at) END AS waits, outbox_messages.dead_at AS dead_at
   FROM outbox_messages
   WHERE outbox_messages.destination = asked.destination
     AND outbox_messages.status = 'dead'
   ORDER BY outbox_messages.dead_at
   LIMIT %(bound)s::INTEGER
-) AS in_dead ON true GROUP BY asked.destination, in_dead.state;
+) AS in_dead ON true GROUP BY asked.destination, in_dead.state, in_dead.code;
 -- attempts_1 = 0
 -- attempts_10 = 0
+-- attempts_11 = 0
+-- attempts_12 = 0
+-- attempts_13 = 0
+-- attempts_14 = 0
 -- attempts_2 = 0
 -- attempts_3 = 0
 -- attempts_4 = 0

@@ -206,7 +206,7 @@ class TestChecks:
         rows.insert(destination="unknown", locked_until=seconds_from_now(-2000), key=key)
         assert table.stale().keys() == {"orders", "unknown"}
 
-    @pytest.mark.parametrize("why", ["paused", "left alone"])
+    @pytest.mark.parametrize("why", ["paused", "circuit open"])
     def test_a_destination_that_is_not_open_is_not_stale(
         self, new_table: MakeTable, store: Store, rows: Rows, why: str
     ) -> None:

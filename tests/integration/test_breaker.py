@@ -1,4 +1,4 @@
-"""A destination out of reach: left alone by the whole cluster, tried from time to time, and no attempt spent."""
+"""A destination out of reach: its circuit is open for the whole cluster, one message tries it, no attempt is spent."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class TestAMessageThatIsTheCause:
 
 
 class TestByHand:
-    def test_a_paused_destination_is_left_alone_until_it_is_resumed(self, store: Store, rows: Rows) -> None:
+    def test_a_paused_destination_gets_nothing_until_it_is_resumed(self, store: Store, rows: Rows) -> None:
         rows.insert(5)
         pauses.pause(store, "orders", "ada", "maintenance")
         assert claimed(store) == []

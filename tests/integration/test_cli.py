@@ -47,11 +47,11 @@ def test_a_destination_is_paused_shown_and_resumed(run: Run, store: Store, rows:
     assert store.traffic.admit({"orders": 1}, str(uuid4())) == {"orders": Share(1)}
 
 
-def test_a_destination_that_is_left_alone_is_shown_with_the_reason(run: Run, store: Store) -> None:
+def test_a_destination_whose_circuit_is_open_is_shown_with_the_reason(run: Run, store: Store) -> None:
     for _ in range(store.settings.breaker_failures):
         store.traffic.tripped("mails", str(uuid4()), "connection", "refused by the other side")
     shown = run("status").stdout
-    assert "left alone" in shown
+    assert "circuit open" in shown
     assert "5 sends in a row failed: connection: refused by the other side" in shown
     assert json.loads(run("resume", "mails", "--json").stdout) == {"resumed": "mails", "changed": True}
     assert states(run)["mails"] == "closed"

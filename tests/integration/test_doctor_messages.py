@@ -100,11 +100,11 @@ def test_a_destination_that_is_paused(settings: MakeSettings, store: Store, rows
     assert long_since.remedy == "outbox-tasks resume orders"
 
 
-def test_a_destination_that_is_left_alone(settings: MakeSettings, store: Store) -> None:
+def test_a_destination_whose_circuit_is_open(settings: MakeSettings, store: Store) -> None:
     for _ in range(store.settings.breaker_failures):
         store.traffic.tripped("orders", str(uuid4()), "connection", "refused by the other side")
-    left_alone = found(settings(), "breaker_open")["breaker_open"]
-    assert "connection: refused by the other side" in left_alone.fact
+    circuit_open = found(settings(), "breaker_open")["breaker_open"]
+    assert "connection: refused by the other side" in circuit_open.fact
     store.traffic.recovered("orders")
     assert found(settings(), "breaker_open") == {}
 

@@ -225,7 +225,7 @@ def told(store: Store, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
-def test_a_destination_that_is_left_alone_is_told_by_each_drain_until_it_takes_what_is_due(
+def test_a_destination_whose_circuit_is_open_is_told_by_each_drain_until_it_takes_what_is_due(
     told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream, own_redis: EmbeddedValkey
 ) -> None:
     with redis.Redis.from_url(own_redis.url) as client:
@@ -236,7 +236,7 @@ def test_a_destination_that_is_left_alone_is_told_by_each_drain_until_it_takes_w
     for _ in range(6):
         code, said = told(away)
         assert code == 1, said
-        assert "orders is left alone with 3 messages, because its last sends failed (" in said
+        assert "orders still has 3 messages, because its last sends failed (" in said
         assert "Nothing more is due" not in said
     rows.change(locked_until=seconds_from_now(-1))
     back = {"orders": {"url": stream.url}}
@@ -251,7 +251,7 @@ def test_a_paused_destination_is_reported_while_something_is_due(
     here = {"orders": {"url": stream.url}}
     assert told(here) == (0, "Sent 0. Nothing more is due.")
     rows.insert(1)
-    said = "Sent 0. orders is left alone with 1 message, because it is paused by ada: moving house."
+    said = "Sent 0. orders still has 1 message, because it is paused by ada: moving house."
     assert told(here) == (1, said)
     pauses.resume(store, "orders", "ada")
     assert told(here) == (0, "Sent 1. Nothing more is due.")
@@ -263,7 +263,7 @@ def test_messages_that_a_rate_leaves_for_later_are_reported(
     rows.insert(3)
     code, said = told({"orders": {"url": stream.url, "rate_limit": 0.01}})
     assert code == 1
-    assert "orders is left alone with 2 messages, because its rate_limit or concurrency is used up for now." in said
+    assert "orders still has 2 messages, because its rate_limit or concurrency is used up for now." in said
 
 
 def test_keys_keep_their_order_and_are_sent_to_the_end(

@@ -102,9 +102,9 @@ def test_tasks_that_wait_to_begin_are_counted_by_their_names(rows: Rows, measure
     assert by(found, "outbox_tasks_waiting_seconds", "task", destination="mails")["shop.pay"] >= 30
 
 
-def test_states_of_destinations_are_one_of_four(busy: Store, measure: Measure) -> None:
+def test_states_of_destinations_are_one_of_five(busy: Store, measure: Measure) -> None:
     found = measure()
-    named = ("closed", "open", "trying", "paused")
+    named = ("closed", "refuses", "open", "trying", "paused")
     assert by(found, "outbox_destination_state", "state", destination="mails") == dict.fromkeys(named, 0) | {
         "paused": 1
     }

@@ -19,6 +19,7 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 from click.testing import CliRunner, Result
+from sqlalchemy import func, literal_column
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.errors import DatabaseUnavailable
@@ -86,7 +87,7 @@ def test_what_is_wrong_comes_first_and_nothing_is_wider_than_the_terminal(run: R
     assert orders[6] == "3"
     assert any(line.startswith("orders is paused by alice since ") and "moving house" in line for line in lines)
     assert any(line.startswith("[red]mails ") for line in lines)
-    assert "! 3 dead letters wait for a person" in lines
+    assert any(line.startswith("! 3 dead letters wait for a person, the first for ") for line in lines)
     assert "orders has keys that a dead message holds up: 1; see `keys`" in lines
     assert any("lost, 10 min ago" in line for line in lines)
     assert max(map(len, lines)) <= 80
@@ -156,14 +157,44 @@ def test_of_an_installed_relay_the_application_s_broker_is_asked(
         assert json.loads(asked.stdout)["queues"] == {"outbox.claim": 0, "outbox.publish": 0, "outbox.maintain": 0}
 
 
-def test_nothing_is_in_order_above_a_destination_that_is_left_alone(
+def test_nothing_is_in_order_above_a_destination_whose_circuit_is_open(
     run: Run, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outbox_tasks.operating.health.judge", lambda settings, seen: iter(()))
     assert run("status").stdout.splitlines()[0] == "✓ in order"
     for _ in range(5):
         store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
-    assert run("status").stdout.splitlines()[0] == "! out of reach, and left alone: orders"
+    assert run("status").stdout.splitlines()[0] == "! circuit open: orders"
+
+
+@pytest.mark.parametrize(("outcomes", "refuses"), [
+    ({"dead": 12}, True), ({"retry": 3, "release": 2}, True), ({"dead": 40, "sent": 2}, True),
+    ({"dead": 40, "sent": 3}, False), ({"dead": 4}, False), ({"outage": 12}, False), ({"sent": 9}, False),
+])  # fmt: skip
+@pytest.mark.parametrize("ago", [0, 1800])
+def test_a_destination_that_refuses_everything_is_not_in_service(
+    run: Run, rows: Rows, outcomes: dict[str, int], refuses: bool, ago: int
+) -> None:
+    """Also half an hour after the last send."""
+    rows.insert(12, status="dead", dead_at=seconds_from_now(-130), last_error_code="http_422")
+    retrying = rows.insert(1, attempts=3, last_error_code="http_500")
+    rows.change(retrying, locked_until=seconds_from_now(60))
+    minute = func.date_trunc("minute", func.now() - literal_column(f"interval '{ago} seconds'"))
+    with rows.engine.begin() as connection:
+        for outcome, count in outcomes.items():
+            made = {"minute": minute, "destination": "orders", "outcome": outcome, "count": count}
+            connection.execute(rows.tables.tallies.insert().values(**made))
+    [orders] = [one for one in shown(run)["destinations"] if one["name"] == "orders"]
+    lines = run("status").stdout.splitlines()
+    assert (orders["state"] == "refuses") == refuses
+    assert ("✗ refuses everything: orders" in lines) == refuses
+    if refuses:
+        assert "orders refuses everything (http_422, http_500): " in orders["why"]
+        assert "1 message waits, the oldest for " in orders["why"]
+        assert "12 are dead, the first for 2 min" in orders["why"]
+        with rows.engine.begin() as connection:
+            connection.execute(rows.tables.messages.delete())
+        assert shown(run)["destinations"][-1]["state"] == "closed"  # somebody has seen to it
 
 
 @pytest.fixture

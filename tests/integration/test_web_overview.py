@@ -148,11 +148,12 @@ class TestStart:
         said = [
             ("mails: the oldest message has been due for 2 h", "/destinations/mails"),
             ("no worker consumes outbox.publish: publish@lost was last seen 10 min ago", "/workers"),
-            ("3 dead letters wait for a person", "/errors"),
             ("orders has keys that a dead message holds up: 1", "/keys?destination=orders"),
         ]
         for what, where in said:
             assert f'<a href="{where}">{what}</a>' in html
+        assert '<a href="/errors">3 dead letters wait for a person, the first for ' in html
+        assert ": orders 3 (http_400)</a>" in html
         assert "is paused by bob <i> since" in text
         assert "moving </main> house" in text
         first = re.findall(r'<th scope="row" data-label="destination"><a href="([^"]*)"', html)

@@ -38,7 +38,7 @@ class Sending(Base):
                 began = tuple(ticket.message for ticket in ready)
                 yield Step(f"a worker begins {{}}{more}", began, after, hand=hand, stays=stays)
                 unbegun = tuple(Held(*ticket, UNBEGUN) for ticket in task)
-                what = f"a worker finds no slot for {{}}, or its destination is left alone{more}"
+                what = f"a worker finds no slot for {{}}, or its circuit is open{more}"
                 yield Step(what, about, rows, hand=unbegun, stays=stays)
             elif not stays:
                 yield Step("a worker can't begin {}, and drops the task", about, rows)

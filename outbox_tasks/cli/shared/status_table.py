@@ -11,11 +11,18 @@ from rich.text import Text
 
 from outbox_tasks.cli.shared.output import cell
 from outbox_tasks.database.activity import LATE
-from outbox_tasks.operating.status import STATES, dead_letters_wait, keys_held_up, why_not_in_order
+from outbox_tasks.operating.status import STATES, keys_held_up
 from outbox_tasks.text import number, one_line, span
 
-STYLES = {"closed": "green", "open": "red", "trying": "yellow", "paused": "yellow"}
-"""The breaker's states, as `breaker.states` names them."""
+STYLES = {
+    "closed": "green", "refuses": "red", "open": "red", "trying": "yellow", "paused": "yellow", "unknown": "red",
+}  # fmt: skip
+"""The states of destinations, as `DestinationStatus.state` names them."""
+
+TROUBLES = (
+    (("refuses",), "✗", "refuses everything", "bold red"), (("open", "trying"), "!", "circuit open", "yellow"),
+)  # fmt: skip
+"""States of destinations that the headline names: the sign, the words and the style."""
 
 NARROW = 100
 """Columns of a terminal below which queues are named by their last word."""
@@ -33,13 +40,12 @@ def status_shown(found: Found, width: int) -> RenderableType:
 
 def _headline(found: Found) -> RenderableType:
     lines = [cell(f"✗ {finding['text']}", "bold red") for finding in found["findings"]]
-    alone = [one["name"] for one in found["destinations"] if one["state"] in ("open", "trying")]
-    if alone:
-        lines.append(cell(f"! out of reach, and left alone: {', '.join(alone)}", "yellow"))
+    for state, sign, what, style in TROUBLES:
+        if names := [one["name"] for one in found["destinations"] if one["state"] in state]:
+            lines.append(cell(f"{sign} {what}: {', '.join(names)}", style))
     lines = lines or [Text("✓ in order", style="bold green")]
-    if dead := sum(one["states"]["dead"] for one in found["destinations"]):
-        about = any("dead" in one["estimated"] for one in found["destinations"])
-        lines.append(Text(f"! {dead_letters_wait(dead, estimated=about)}", style="yellow"))
+    if found["dead_letters"]:
+        lines.append(cell(f"! {found['dead_letters']}", "yellow"))
     return Group(*lines)
 
 
@@ -54,7 +60,7 @@ def _destinations(found: Found) -> Table:
         waits_long = one["oldest"] is not None and one["oldest"] > found["stale_after"]
         table.add_row(
             cell(one["name"]),
-            Text(STATES[one["state"]] if one["configured"] else "unknown", style=STYLES[one["state"]]),
+            Text(STATES[one["state"]], style=STYLES[one["state"]]),
             _count(one["due"], estimated="pending" in rough),
             _count(states["leased"], estimated="leased" in rough),
             *(_count(states[state], estimated=state in rough) for state in ("handed over", "running") if supervised),
@@ -73,11 +79,11 @@ def _count(count: float, *, estimated: bool = False, style: str = "") -> Text:
 
 
 def _reasons(found: Found) -> Iterator[Text]:
-    """Why destinations are left alone: below the table, where there is room."""
+    """Why destinations are not in order: below the table, where there is room."""
     for one in found["destinations"]:
         name = one["name"]
-        if why := why_not_in_order(name, one):
-            yield cell(why, STYLES[one["state"]])
+        if one["why"]:
+            yield cell(one["why"], STYLES[one["state"]])
         if one["held_up"]:
             yield cell(f"{keys_held_up(name, one['held_up'])}; see `keys`", "yellow")
 

@@ -181,7 +181,7 @@ CLAIMING = (
     ),
     Transition(
         "release · give back", LEASED, ("pending",), "`database/begin.py` `release`, `give_back`",
-        f"{OURS}; due after a wait, or now if its destination is left alone", lease="gone", ends=("now", "ahead"),
+        f"{OURS}; due after a wait, or now if its circuit is open", lease="gone", ends=("now", "ahead"),
     ),
     Transition(
         "recall", ("leased", "begun"), ("leased", "begun"), "`database/claim.py` `recall`",
@@ -198,7 +198,7 @@ CLAIMING = (
 SENDING = (
     Transition(
         "begin", ("leased",), ("begun",), "`database/begin.py` `begin`",
-        f"{OURS}, destination not left alone, a slot free; at least `run_lease` is left", counted=(1,),
+        f"{OURS}, its circuit not open, a slot free; at least `run_lease` is left", counted=(1,),
         moved=("same", "later"),
     ),
     Transition(

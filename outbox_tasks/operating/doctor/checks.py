@@ -75,7 +75,7 @@ AFTERWARDS = (
     Check(MESSAGES, messages.waiting, {"stale", "destination_unknown", "silent"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.dead_letters, {"dead_letters"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.keys, {"keys_blocked"}, needs=("tables", "indexes")),
-    Check(MESSAGES, messages.pauses, {"paused", "breaker_open"}, needs=("tables",)),
+    Check(MESSAGES, messages.pauses, {"paused", "breaker_open", "destination_refuses"}, needs=("tables",)),
     Check(MESSAGES, messages.queue, {"queue_stuck", "queue_slow"}, needs=("tables", "broker")),
     Check(TASKS, supervised.brokers, {"tasks_with_the_relay"}),
     Check(TASKS, supervised.waiting, {"tasks_unsupervised", "tasks_wait"}, needs=("tables", "indexes")),

@@ -10,7 +10,8 @@ from outbox_tasks.operating import health, overview
 from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
 from outbox_tasks.operating.doctor.site import COUNTED, Results, Site
-from outbox_tasks.operating.overview import MINUTES, rates
+from outbox_tasks.operating.overview import MINUTES, DestinationStatus, rates
+from outbox_tasks.operating.status import why_not_in_order
 from outbox_tasks.text import span
 
 UNMAINTAINED = 3 * 3600.0
@@ -69,7 +70,7 @@ def _last(what: str, age: float | None) -> str:
 
 def waiting(site: Site) -> Results:
     """Whether messages wait too long, wait for a destination that is not configured, or are claimed and not sent. Other
-    checks tell of destinations that are paused or left alone."""
+    checks tell of destinations that are paused, refuse everything, or have their circuit open."""
     settings, destinations, found = site.settings, site.destinations, False
     for problem in health.stale(settings, destinations):
         found = True
@@ -130,11 +131,21 @@ def keys(site: Site) -> Results:
 
 
 def pauses(site: Site) -> Results:
-    """Whether destinations are paused or left alone."""
+    """Whether destinations are paused, refuse everything, or have their circuit open."""
     found = [finding for row in site.store.traffic.states() for finding in _paused(row)]
+    found += [_refuses(name, one) for name, one in site.destinations.items() if one.state == "refuses"]
     yield from found
     if not found:
-        yield Fine("no destination is paused or left alone")
+        yield Fine("no destination is paused, refuses everything, or has its circuit open")
+
+
+def _refuses(name: str, one: DestinationStatus) -> Finding:
+    return error(
+        "destination_refuses",
+        f"{why_not_in_order(name, one)}.",
+        "It answers, but takes nothing: its address, its credentials or what it expects may have changed.",
+        f"outbox-tasks errors\noutbox-tasks pause {name}: its messages wait, and spend no attempts.",
+    )
 
 
 def _paused(row: Any) -> Iterator[Finding]:
@@ -151,8 +162,8 @@ def _paused(row: Any) -> Iterator[Finding]:
     elif row.state in ("open", "trying"):
         yield error(
             "breaker_open",
-            f"{row.name} has been left alone for {span((now - row.opened_at).total_seconds())}: {row.failures} "
-            f"sends in a row could not reach it ({row.error_code}: {row.error}).",
+            f"The circuit of {row.name} has been open for {span(row.open_for)}: {row.failures} sends in a row could "
+            f"not reach it ({row.error_code}: {row.error}).",
             "Its messages wait, and spend no attempts. The relay tries one of them from time to time. When one gets "
             "through, all are sent again.",
             f"Mend the destination. To try at once: outbox-tasks resume {row.name}",

@@ -64,7 +64,7 @@ class Deliveries(Database):
         return {row[0] for row in rows}
 
     def give_back(self, bundle: Bundle) -> int:
-        """Give back the leases that were not begun because the destination is left alone; returns how many."""
+        """Give back the leases that were not begun because the destination gets nothing now; returns how many."""
         parameters = {**_fence(bundle.lease, bundle.tickets), "target": bundle.destination}
         return len(self.rows(begin.give_back(self.tables), parameters))
 

@@ -1,4 +1,4 @@
-"""What a claim and a delivery ask about destinations: which ones to leave alone, and how much of the cluster each may
+"""What a claim and a delivery ask about destinations: which ones get nothing now, and how much of the cluster each may
 take."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Admitted(NamedTuple):
     """A destination that can't be claimed for as usual: see `breaker.admit`."""
 
     name: str
-    left_alone: bool
+    shut: bool
     tried: bool
     slow: int
 
@@ -108,7 +108,7 @@ class Traffic(Database):
         asked = [{"destination": name, "room": rooms[name], "patience": settings.slow_after(name)} for name in wanted]
         parameters = {"asked": json.dumps(asked), "token": UUID(lease), "hold": settings.queue_lease}
         for row in self.run(self._admit, parameters):
-            if row.left_alone:
+            if row.shut:
                 shares[row.name] = Share(int(row.tried), probe=row.tried)
             elif (room := rooms[row.name]) is not None:
                 size = max(0, room - row.slow) * settings.bundle_size_of(row.name)

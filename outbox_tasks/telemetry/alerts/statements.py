@@ -85,7 +85,7 @@ def end_alerts(t: Tables) -> ReturningUpdate[Any]:
     sent: not for dead letters, which end when a person acts. Parameters: quiet (seconds), posting.
     """
     a, d, m = t.alerts, t.destinations, t.messages
-    left_alone = exists(select(d.c.name).where(d.c.name == a.c.destination, d.c.opened_at.is_not(None)))
+    circuit_open = exists(select(d.c.name).where(d.c.name == a.c.destination, d.c.opened_at.is_not(None)))
     dead = exists(
         # A message died a moment before its alert began.
         select(m.c.id).where(
@@ -101,7 +101,7 @@ def end_alerts(t: Tables) -> ReturningUpdate[Any]:
     )
     # Each check counts what is stale. So if nothing new came, it is over.
     lasts = case(
-        (a.c.kind == "breaker", left_alone),
+        (a.c.kind == "breaker", circuit_open),
         (or_(a.c.kind == "dead_letter", a.c.kind == "key_blocked"), dead),
         else_=false(),
     )

@@ -26,7 +26,7 @@ OVER = {
     "key_blocked": "No key of {destination} is held up any more",
 }
 GOING_ON = {
-    "breaker": "{destination} is out of reach ({code}), and left alone but for a try now and then",
+    "breaker": "{destination} is out of reach ({code}): its circuit is open, but for a try now and then",
     "stale": "{destination} is stale: its oldest message has been due for {waited}",
     "dead_letter": "{destination}: {number} dead ({code}). The latest is {event_type} {message_id}",
     "key_blocked": "{destination}: a dead message holds up {blocked}. `outbox-tasks keys` lists them",

@@ -15,8 +15,8 @@ from outbox_tasks.operating import overview
 from outbox_tasks.operating.overview import Destinations, DestinationStatus, Overview
 from outbox_tasks.relay.store import Store
 
-STATES = ("closed", "open", "trying", "paused")
-"""States of a destination: see `breaker.states`."""
+STATES = ("closed", "refuses", "open", "trying", "paused")
+"""States of a destination: see `DestinationStatus.state`."""
 
 OTHERS = ""
 """Stands for all destinations that are not configured."""
@@ -97,7 +97,7 @@ def _states(destinations: Destinations, configured: Sequence[str]) -> Metric:
     )
     for name in configured:
         for state in STATES:
-            made.add_metric([name, state], destinations[name].breaker["state"] == state)
+            made.add_metric([name, state], destinations[name].state == state)
     return made
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC
 from typing import Any
 
 from outbox_tasks.database import slots
@@ -61,15 +60,15 @@ def destination(visit: Visit) -> Response:
     if one is None:
         raise NotFound(f"There is no destination {name!r}, and no message to one.")
     course = overview.sends_to(visit, name, WIDTH, SPANS)
-    state = one.breaker["state"]
+    state = one.state
     dashes = ("--",) if name.startswith("-") else ()  # or the name would be read as an option
     return visit.show(
         "destination.html",
         name=name,
         one=one,
-        state=state if one.configured else "unknown",
-        why=why_not_in_order(name, one.breaker, UTC),
-        may_resume=state != "closed" or one.breaker["failures"],
+        state=state,
+        why=why_not_in_order(name, one),
+        may_resume=not one.in_service or one.breaker["failures"],
         commands={act: shell_line(act, "--why", "…", *dashes, name) for act in ("pause", "resume")},
         details=visit.look(f"destination {name}", lambda: _details(visit, name, one)),
         most=visit.settings.most_sends(name, found.seen.publish_processes) if one.configured else None,
