@@ -9,7 +9,12 @@ from urllib.parse import unquote
 
 STARS = "***"
 
-URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+?(?=[.,;:!?'\")>\]}]*(?:\s|$))")
+URL = re.compile(r"(?<![A-Za-z0-9+.-])([0-9+.-]*)([A-Za-z][A-Za-z0-9+.-]*://\S)(\S*)")
+"""What stands before a URL, and the URL. Each part has one way to fit, so that no text of others takes long: this is
+true of every pattern here."""
+
+AFTER = ".,;:!?'\")>]}"
+"""Signs that end a URL's sentence, and are no part of it."""
 
 WEB = ("http", "https")
 """Schemes whose path is hidden. The path of a webhook is its password."""
@@ -32,14 +37,29 @@ def redacted(url: str) -> str:
     return ";".join(_redacted(part) for part in re.split(r";(?=[a-z+]+://)", url))
 
 
-def without_secrets(text: str, *urls: str) -> str:
-    """`text`, such as a client's error, with all its URLs redacted, and without the secrets of `urls`."""
+def without_secrets(text: str, *urls: str, most: int | None = None) -> str:
+    """`text`, such as a client's error, with all its URLs redacted, and without the secrets of `urls`. No more than its
+    first `most` characters."""
     secrets = {secret for url in urls for secret in _secrets(url) if len(secret) >= SHORTEST}
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, STARS)
+    if most is not None:
+        text = _cut(text, 4 * most)
     if "://" in text:
-        text = URL.sub(lambda found: redacted(found[0]), text)
-    return ASSIGNED.sub(rf"\1={STARS}", text) if "=" in text else text
+        text = URL.sub(_url, text)
+    if "=" in text:
+        text = ASSIGNED.sub(rf"\1={STARS}", text)
+    return text[:most]
+
+
+def _cut(text: str, most: int) -> str:
+    """Its beginning. A URL that the cut goes through could not be recognised, so it is left out."""
+    if len(text) <= most:
+        return text
+    text = text[:most]
+    start = max(text.rfind(space) for space in " \n\t\r") + 1
+    scheme, separator, _ = text[start:].partition("://")
+    return text[:start] + scheme + separator
 
 
 def logger(name: str) -> logging.Logger:
@@ -57,6 +77,11 @@ def _clean(record: logging.LogRecord) -> bool:
     if (clean := without_secrets(message)) != message:
         record.msg, record.args = clean, None
     return True
+
+
+def _url(found: re.Match[str]) -> str:
+    rest = found[3].rstrip(AFTER)
+    return f"{found[1]}{redacted(found[2] + rest)}{found[3][len(rest) :]}"
 
 
 def _redacted(url: str) -> str:

@@ -107,7 +107,7 @@ class ClaimCheck:
         return storage, str(root)
 
     def _failed(self, message: LeasedMessage, reason: str) -> OutboxError:
-        shown = without_secrets(reason, self._url)[:SHOWN]
+        shown = without_secrets(reason, self._url, most=SHOWN)
         return ClaimCheckFailed(id=message.id, size=len(message.payload), place=self.place, reason=shown)
 
 

@@ -56,7 +56,7 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
     configured = settings.destinations.get(destination)
     urls = [configured.url] if configured else []
     code = outcome.code and outcome.code[:MAX_CODE]
-    error = outcome.error and without_secrets(outcome.error, *urls)[:MAX_ERROR]
+    error = outcome.error and without_secrets(outcome.error, *urls, most=MAX_ERROR)
     if outcome.result is Result.DISCARDED:
         return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
     if outcome.code == FAILED_TOGETHER:  # no attempt counts: each is claimed again, alone

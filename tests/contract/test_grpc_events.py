@@ -21,8 +21,12 @@ from outbox_tasks.destinations.grpc import publisher as grpc_events
 from outbox_tasks.destinations.proto import CloudEvent, DeliverRequest, DeliverResponse
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.model import Result
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.publishers import Publishers
+from tests.conftest import MakeStore, Rows
 from tests.contract.counterparts.grpc_events import Counterpart
 from tests.contract.messages import SENT, configured, loaded, message, numbers, sent_by
+from tests.unit.test_linear import soon
 
 
 def outcomes(target: Counterpart, *types: str, options: str = "") -> list[tuple[Result, str | None]]:
@@ -119,6 +123,19 @@ class TestTheAnswerForOneMessage:
 
     def test_that_is_missing_is_no_success(self, target: Counterpart) -> None:
         assert outcomes(target, "a", "silent") == [(Result.SENT, None), (Result.RETRY, "no_result")]
+
+    def test_may_be_a_text_that_once_took_hours_to_redact(
+        self, target: Counterpart, new_store: MakeStore, rows: Rows
+    ) -> None:
+        for kind in ("a", "long", "b"):
+            rows.insert(event_type=kind)
+        store = new_store(destinations={"orders": {"url": target.url(target.place)}})
+        with closing(Publishers(store.settings)) as publishers, soon():
+            drained = drain(store, publishers)
+        assert (drained.sent, drained.later) == (2, 1)
+        assert [(row.event_type, row.last_error_code, row.last_error) for row in rows.hot()] == [
+            ("long", "internal", "a://")
+        ]
 
 
 class TestTheStatusOfACall:

@@ -67,7 +67,7 @@ def _explained(url: str) -> Iterator[None]:
         facts = {"scheme": url.partition("://")[0], "missing": error.name or error}
         raise ArchiveFilesNotInstalled(place=shown(url), **facts) from error
     except Exception as error:  # a client may raise anything, and so may a damaged file
-        reason = without_secrets(f"{type(error).__name__}: {error}", url)[:SHOWN]
+        reason = without_secrets(f"{type(error).__name__}: {error}", url, most=SHOWN)
         raise ArchiveUnreadable(place=shown(url), reason=reason.rstrip(".")) from error
 
 
@@ -139,5 +139,7 @@ def is_wanted(row: dict[str, Any], wanted: Filter, span: Span) -> bool:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    meanings = {"*": ".*", "?": "."}
-    return re.compile("".join(meanings.get(sign) or re.escape(sign) for sign in text), re.DOTALL)
+    first, *rest = ("".join("." if sign == "?" else re.escape(sign) for sign in part) for part in text.split("*"))
+    # A part between two stars takes the first place where it fits, and no other: else many stars would take for ever.
+    middle = "".join(f"(?>.*?{part})" for part in rest[:-1])
+    return re.compile("".join((first, middle, *(f".*{part}" for part in rest[-1:]))), re.DOTALL)

@@ -37,7 +37,7 @@ def opened(url: str, day: date) -> Iterator[DayStorage]:
         scheme, missing = url.partition("://")[0], error.name or error
         raise ArchiveFilesNotInstalled(place=place, scheme=scheme, missing=missing) from error
     except Exception as error:  # a client may raise anything
-        reason = without_secrets(f"{type(error).__name__}: {error}", url)[:SHOWN]
+        reason = without_secrets(f"{type(error).__name__}: {error}", url, most=SHOWN)
         raise ArchiveExportFailed(day=day, place=place, reason=reason.rstrip(".")) from error
 
 
