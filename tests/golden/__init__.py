@@ -123,6 +123,8 @@ def current() -> dict[str, str]:
         "posted": telling.posted(t),
         "put_off": telling.put_off(t),
         "turn_to_look": telling.turn_to_look(t),
+        "failed_runs": telling.failed_runs(t),
+        "looked": telling.looked(t),
         "known_alerts": telling.known_alerts(t),
         "forget_alerts": telling.forget_alerts(t),
         "counts": counts.counts(t),

@@ -27,6 +27,7 @@ from outbox_tasks.telemetry.alerts.notifier import connect
 from outbox_tasks.telemetry.alerts.table import KEPT, KEYS, QUIET, AlertTable, Occurrence
 from outbox_tasks.worker.resources import Resources
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
+from tests.integration.supervised import Send, Tasks
 from tests.integration.test_plans import explained, pages
 from tests.receiver import Receiver, receiver
 
@@ -376,6 +377,58 @@ class TestAProcess:
         eventually(lambda: '"kind": "dead_letter"' in caplog.text)
         assert '"count": 3' in caplog.text
         process.alerts.close()
+
+
+class TestSupervisedTasks:
+    """An application's worker ends them, and has no part of the relay that sends alerts."""
+
+    @pytest.fixture
+    def impatient(self, confirming: Store, monkeypatch: pytest.MonkeyPatch) -> Settings:
+        monkeypatch.setattr("outbox_tasks.telemetry.alerts.table.LAG", 0.0)
+        return confirming.settings.model_copy(update={"stale_after": 1.0})
+
+    def fail(self, rows: Rows, tasks: Tasks, send: Send, code: str, count: int = 1, **columns: Any) -> None:
+        rows.insert(count, payload=b"[[],{},null]", **columns)
+        send()
+        while (header := tasks.take()) is not None:
+            run = tasks.begin(header)
+            assert run is not None
+            assert tasks.runs.dead(run, code, "no", "Traceback ...", [], 0.1)
+
+    def test_that_fail_are_told_of_by_log_signal_and_webhook(
+        self, impatient: Settings, rows: Rows, tasks: Tasks, send: Send, web: Receiver, caplog: Any
+    ) -> None:
+        self.fail(rows, tasks, send, "ValueError", 19)
+        self.fail(rows, tasks, send, "KeyError", key="k")
+        heard: list[str] = []
+        process = Process(impatient.model_copy(update={"alert_webhook": web.url}))
+        dead_letter.connect(lambda code, **_: heard.append(code), sender=process.app, weak=False)
+        process.alerts.start_checks()
+        eventually(lambda: len(web.got) == 3)
+        assert sorted(heard) == ["KeyError"] + 19 * ["ValueError"]
+        posted = {(one["kind"], one["code"]): one["count"] for one in web.got}
+        assert posted == {
+            ("dead_letter", "ValueError"): 19,
+            ("dead_letter", "KeyError"): 1,
+            ("key_blocked", "KeyError"): 1,
+        }
+        assert caplog.text.count("is dead after attempt 1: ValueError") == 19
+        self.fail(rows, tasks, send, "TypeError")
+        eventually(lambda: len(web.got) == 4)
+        assert len(heard) == 21  # nobody hears twice of a task
+        process.alerts.close()
+
+    def test_each_death_is_read_once_in_small_parts(
+        self, impatient: Settings, rows: Rows, tasks: Tasks, send: Send, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("outbox_tasks.telemetry.alerts.table.RUNS", 2)
+        self.fail(rows, tasks, send, "ValueError", 5)
+        rows.insert(status="dead", dead_at=seconds_from_now(-1), history=[{"what": "dead"}])  # who buried it told of it
+        table = AlertTable(Database.connect(impatient))
+        assert table.is_our_turn(0.0)
+        assert len({row.id for row in table.failed_runs()}) == 5
+        assert list(table.failed_runs()) == []
+        table.close()
 
 
 class TestTheCommand:

@@ -1,7 +1,8 @@
 """Sends people alerts of dead letters, breakers, blocked keys, and messages that nobody sends.
 
-The process that finds something out notes it in memory. A thread records it in the table of the alerts, by which the
-cluster sends each alert once, again after `alert_repeat`, and when it is over. The process that is to send an alert
+The process that finds something out notes it in memory. An application's worker, which ends supervised tasks, sends no
+alerts: the relay's workers look for those that it ended dead. A thread records it in the table of the alerts, by which
+the cluster sends each alert once, again after `alert_repeat`, and when it is over. The process that is to send an alert
 logs it and posts it to the webhook. This is a thread of each worker, not a Celery task: an alert must also get through
 when the broker is gone, and a webhook that hangs must not hold up claims.
 """
@@ -21,11 +22,13 @@ from celery import signals
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, WebhookFailed
+from outbox_tasks.model import Step, Ticket, Verdict
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import logger
 from outbox_tasks.signals import Signal, breaker_opened, dead_letter, key_blocked, stale
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.table import AlertTable, Occurrence, check_interval
+from outbox_tasks.worker.delivery import report_dead
 from outbox_tasks.worker.resources import Resources, serves
 
 log = logger("outbox_tasks.alerts")
@@ -194,9 +197,13 @@ class Notifier:
             self._table.close()
 
     def _check(self, table: AlertTable) -> list[Any]:
-        """If it is our turn, send the signal `stale` and end alerts. Returns those whose end is sent."""
+        """If it is our turn, report supervised tasks that ended dead, send the signal `stale` and end alerts. Returns
+        the alerts whose end is sent."""
         if not table.is_our_turn(self._interval):
             return []
+        for row in table.failed_runs():
+            ticket = Ticket(row.id, row.attempts, row.event_type, row.key)
+            report_dead(self._resources, row.destination, Verdict(ticket, Step.DEAD, 0.0, row.code, row.error))
         for destination, oldest in table.stale().items():
             stale.send(sender=self._resources.app, destination=destination, oldest=oldest)
         if time.monotonic() >= self._next_deletion:

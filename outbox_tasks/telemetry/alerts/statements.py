@@ -20,6 +20,7 @@ from sqlalchemy import (
     any_,
     bindparam,
     case,
+    cast,
     delete,
     exists,
     false,
@@ -29,19 +30,24 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql import ColumnElement, Delete, Select, Update
 from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from outbox_tasks.database.pieces import SECOND, json_rows, seconds
+from outbox_tasks.database.pieces import SECOND, brief, json_rows, seconds
 from outbox_tasks.database.schema import Tables
+from outbox_tasks.database.states import is_dead
 
 POSTS = 100
 """Tries to post an alert, at most five minutes apart."""
 
 MINUTE = literal_column("interval '1 minute'", Interval)
+
+FIRST_LOOK = literal_column("interval '1 hour'", Interval)
+"""How far back the first look for failed runs goes."""
 
 
 def record_alerts(t: Tables) -> ReturningInsert[Any]:
@@ -167,6 +173,42 @@ def turn_to_look(t: Tables) -> ReturningInsert[Any]:
         set_={"seen_at": func.clock_timestamp()},
         where=h.c.seen_at < func.clock_timestamp() - seconds("pace"),
     ).returning(h.c.name)
+
+
+def failed_runs(t: Tables) -> Select[Any]:
+    """The supervised tasks that have ended dead since the last look: an application's worker ended them, and sends no
+    alert. Each row has `until`, up to which this looks; there is one without a message if none has died.
+
+    It looks up to a moment ago, so that the deaths up to then are committed. Parameters: names (array of
+    destinations), lag (seconds), size (at most so many, the first ones).
+    """
+    m, h = t.messages, t.heartbeats
+    upto = select(cast(h.c.facts["upto"].astext, DateTime(True))).where(h.c.name == "alerts").scalar_subquery()
+    names = func.unnest(bindparam("names", type_=ARRAY(Text))).table_valued("name", name="named").render_derived()
+    span = select(
+        func.coalesce(upto, func.now() - FIRST_LOOK).label("since"), (func.now() - seconds("lag")).label("until")
+    ).subquery("span")
+    columns = (cast(m.c.id, Text).label("id"), m.c.destination, m.c.key, m.c.event_type, m.c.attempts, m.c.dead_at,
+               m.c.last_error_code.label("code"), brief(m.c.last_error).label("error"))  # fmt: skip
+    # Only the end of a run notes a traceback with the death.
+    by_a_run = func.coalesce(m.c.history[-1].has_key("traceback"), false())
+    ours = (is_dead(m), m.c.destination == names.c.name, m.c.dead_at > span.c.since, m.c.dead_at <= span.c.until)
+    size = bindparam("size", type_=Integer)
+    each = select(*columns).where(*ours, by_a_run).order_by(m.c.dead_at).limit(size).correlate(names, span)
+    of_one = each.lateral("each")
+    all_of_them = select(of_one).select_from(names.join(of_one, true()))
+    some = all_of_them.correlate(span).order_by(of_one.c.dead_at).limit(size).lateral("some")
+    return select(span.c.until, some).select_from(span.outerjoin(some, true())).order_by(some.c.dead_at)
+
+
+def looked(t: Tables) -> Update:
+    """Note up to when `failed_runs` has been seen to. Parameter: until."""
+    h = t.heartbeats
+    return (
+        update(h)
+        .where(h.c.name == "alerts")
+        .values(facts=func.jsonb_build_object("upto", bindparam("until", type_=DateTime(True))))
+    )
 
 
 def known_alerts(t: Tables) -> Select[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,12 @@ comes and goes would be sent all day."""
 
 HOLD = 60.0
 """Seconds for which a process leases the alerts that it posts: longer than it takes, even if the last post fails."""
+
+LAG = 5.0
+"""Seconds after which the end of a run is surely committed, so that a look for failed ones misses none."""
+
+RUNS = 1_000
+"""Failed runs that are read at a time."""
 
 KEPT = 30 * 86_400.0
 """Seconds for which an alert that is over stays in the table."""
@@ -92,6 +98,19 @@ class AlertTable:
         configured here count too."""
         found = overview.destinations(self._database, bound=1, estimate=False)
         return {name: one.oldest or 0.0 for name, one in found.items() if one.stale(self._settings)}
+
+    def failed_runs(self) -> Iterator[Any]:
+        """The supervised tasks that have ended dead since the last look, each once: see `statements.failed_runs`."""
+        names = [name for name, each in self._settings.destinations.items() if each.scheme == "celery"]
+        while names:
+            parameters = {"names": names, "lag": LAG, "size": RUNS}
+            rows = self._database.rows(statements.failed_runs(self._tables), parameters)
+            found = [row for row in rows if row.id is not None]
+            yield from found
+            until = found[-1].dead_at if len(found) == RUNS else rows[0].until
+            self._database.do(statements.looked(self._tables), {"until": until})
+            if len(found) < RUNS:
+                return
 
     def end(self) -> list[Any]:
         """End the alerts that are over. Returns those whose end is sent."""
