@@ -94,6 +94,7 @@ def _head(scope: dict[str, Any]) -> Request:
         headers={name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]},
         host=scope,
         secure=scope.get("scheme") == "https",
+        client=(scope.get("client") or ("",))[0],
     )
 
 

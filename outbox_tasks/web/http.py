@@ -39,6 +39,8 @@ class Request:
     """What the server gives: the ASGI scope, the WSGI environ, or Django's request. It is for `who`."""
     secure: bool = False
     """Whether it came over HTTPS."""
+    client: str = ""
+    """The address that it came from. It may be a proxy's."""
 
 
 @dataclass(frozen=True, slots=True)

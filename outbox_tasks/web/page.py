@@ -233,7 +233,9 @@ class Page:
             response = route.page(visit)
         finally:
             own.turns.release()
-        new = [("Set-Cookie", access.cookie(visit.csrf, request))] if token is None and visit.may(Role.ACT) else []
+        # It also tells the browser of a person who has signed in from others behind the same proxy.
+        wanted = token is None and (self.who is None or visit.may(Role.ACT))
+        new = [("Set-Cookie", access.cookie(visit.csrf, request))] if wanted else []
         return _finished(request, Response(response.status, [*response.headers, *new], response.body))
 
     def trouble(self, request: Request, error: Exception) -> Response:

@@ -38,6 +38,7 @@ def _head(environ: dict[str, Any]) -> Request:
         headers=headers,
         host=environ,
         secure=environ.get("wsgi.url_scheme") == "https",
+        client=environ.get("REMOTE_ADDR", ""),
     )
 
 

@@ -98,24 +98,81 @@ class TestWhoMayComeIn:
     def test_who_has_the_password_comes_in(self, page: Page) -> None:
         assert page.handle(signed()).status == LET_IN
 
-    def test_after_ten_wrong_passwords_a_name_waits_for_a_minute(
-        self, page: Page, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("name", ["anna", "nobody"])
+    def test_after_ten_wrong_passwords_their_client_waits_and_nobody_else(
+        self, page: Page, monkeypatch: pytest.MonkeyPatch, name: str
     ) -> None:
+        attacker, operator = {"client": "192.0.2.1"}, {"client": "192.0.2.2"}
         for _ in range(access.TRIES):
-            assert page.handle(signed(password="wrong")).status == 401
-        refused = page.handle(signed())
-        assert refused.status == 429
-        assert header(refused, "Retry-After") == "60"
-        assert page.handle(signed(name="lou")).status == LET_IN
+            assert page.handle(signed(name, "wrong", **attacker)).status == 401
+        for password in ("wrong", PASSWORD):
+            refused = page.handle(signed(name, password, **attacker))
+            assert refused.status == 429
+            assert 0 < int(header(refused, "Retry-After")) <= 61
+        assert page.handle(signed(**operator)).status == LET_IN
+        assert page.handle(signed(name="lou", **attacker)).status == LET_IN
         monkeypatch.setattr(access, "MINUTE", 0.0)
+        assert page.handle(signed(**attacker)).status == LET_IN
+
+    def test_who_keeps_trying_waits_no_longer(self, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = [1000.0]
+        monkeypatch.setattr(access.time, "monotonic", lambda: clock[0])
+        for _ in range(100):
+            page.handle(signed(password="wrong"))
+            clock[0] += 0.1
+        assert page.handle(signed()).status == 429
+        clock[0] = 1000.0 + access.MINUTE
         assert page.handle(signed()).status == LET_IN
 
-    def test_a_flood_of_invented_names_locks_nobody_out_and_takes_no_memory(self, page: Page) -> None:
+    def test_behind_a_proxy_each_client_is_counted(self, page: Page) -> None:
+        def through(proxied: str, name: str = "anna", password: str = "wrong") -> int:
+            request = signed(name, password, client="10.0.0.1")
+            return page.handle(replace(request, headers={**request.headers, "x-forwarded-for": proxied})).status
+
+        for number in range(access.TRIES):  # what a client says of itself stands before what the proxy says
+            assert through(f"10.9.9.{number}, 2001:db8::{number}") == 401
+        assert through("10.9.9.99, 2001:db8::99", password=PASSWORD) == 429
+        assert through("2001:db8:0:1::1", password=PASSWORD) == LET_IN
+        assert through("unknown", password=PASSWORD) == LET_IN
+
+    def test_who_invents_addresses_is_limited_too_and_a_known_browser_goes_on(self, page: Page) -> None:
+        browser = {"cookie": f"outbox_csrf={TOKEN}"}
+        known = signed(client="10.0.0.1")
+        known = replace(known, headers={**known.headers, **browser})
+        assert page.handle(known).status == LET_IN
+        statuses = []
+        for number in range(2 * access.TRIES_OF_ALL):
+            guess = signed(password="wrong", client="10.0.0.1")
+            forged = {**guess.headers, "x-forwarded-for": f"192.0.2.{number}"}
+            statuses.append(page.handle(replace(guess, headers=forged)).status)
+        assert statuses.count(401) == access.TRIES_OF_ALL
+        assert page.handle(signed(client="10.0.0.1")).status == 429
+        assert page.handle(known).status == LET_IN
+        wrong = replace(known, headers={**signed(password="wrong").headers, **browser})
+        assert [page.handle(wrong).status for _ in range(access.TRIES)] == [401] * access.TRIES
+        assert page.handle(known).status == 429
+
+    def test_a_name_that_does_not_exist_is_answered_like_one_that_does(self, page: Page) -> None:
+        def answers(name: str) -> list[tuple[int, bytes, list[str]]]:
+            found = [page.handle(signed(name, "wrong")) for _ in range(access.TRIES + 5)]
+            return [(one.status, one.body, [name for name, _ in one.headers]) for one in found]
+
+        assert answers("anna") == answers("nobody") == answers("another")
+
+    def test_a_flood_of_invented_names_locks_nobody_out_and_takes_no_memory(
+        self, page: Page, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(access, "COUNTS", 500)
+        monkeypatch.setattr(access, "SESSIONS", 50)
         passwords: Passwords = page._passwords
         for number in range(5_000):
             with suppress(Refused):
                 passwords.person(signed(name=f"nobody{number}", password="wrong"))
-        assert len(passwords._wrong) <= access.OTHERS
+        for number in range(100):
+            request = signed()
+            passwords.person(replace(request, headers={**request.headers, "cookie": f"outbox_csrf={number:043}"}))
+        assert len(passwords._wrong) <= 500
+        assert len(passwords._known) <= 50
         assert page.handle(signed()).status == LET_IN
 
     def test_the_host_says_who_visits(self, make_page: Callable[..., Page]) -> None:
