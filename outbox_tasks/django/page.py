@@ -6,10 +6,11 @@ Django says who visits: people sign in as they do elsewhere in the project. What
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from django.contrib.auth.views import redirect_to_login
-from django.http import HttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import re_path
 from django.views.decorators.csrf import csrf_exempt
 
@@ -33,7 +34,7 @@ page = Page(outbox_of_project(), who=person_of)
 
 
 @csrf_exempt  # the page has a check of its own, in every host
-def show(request: Any, path: str) -> HttpResponse:
+def show(request: Any, path: str) -> HttpResponse | StreamingHttpResponse:
     """Answer a request, or send people to the project's login first."""
     head = _head(request, path)
     strange = not (page.is_static(head) or request.user.is_authenticated)
@@ -41,6 +42,9 @@ def show(request: Any, path: str) -> HttpResponse:
         return redirect_to_login(request.get_full_path())
     query = request.META.get("QUERY_STRING", "").encode("latin-1", "replace")
     response = page.respond(head, query, request.read)
+    if response.more:
+        body = chain((response.body,), response.more)
+        return StreamingHttpResponse(body, status=response.status, headers=dict(response.headers))
     return HttpResponse(response.body, status=response.status, headers=dict(response.headers))
 
 

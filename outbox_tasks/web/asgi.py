@@ -40,7 +40,12 @@ class Asgi:
             response = await self._respond(scope, receive)
             headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
             await send({"type": "http.response.start", "status": response.status, "headers": headers})
-            await send({"type": "http.response.body", "body": response.body})
+            body: bytes | None = response.body
+            more = iter(response.more)
+            while body is not None:
+                following = await self._in_thread(next, more, None)
+                await send({"type": "http.response.body", "body": body, "more_body": following is not None})
+                body = following
         else:
             await send({"type": "websocket.close", "code": 1000})
 

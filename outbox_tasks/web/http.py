@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
@@ -50,6 +50,8 @@ class Response:
     status: int
     headers: Sequence[tuple[str, str]]
     body: bytes
+    more: Iterable[bytes] = ()
+    """The rest of a long body, which is not in memory. The headers say how long all of it is."""
 
 
 class Refused(Exception):

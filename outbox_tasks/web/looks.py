@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import fields, is_dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-MOST = 200
-"""Looks that are kept. Each is the content of one page."""
+MOST, MOST_BYTES = 200, 16 * 1024 * 1024
+"""Looks that are kept, and how much memory they take, roughly. Each is the content of one page."""
+
+OBJECT = 64
+"""Bytes of a small object."""
 
 AGAIN = 2.0
 """Seconds after which a look that failed is taken again."""
@@ -31,30 +36,36 @@ class Looks:
             look = self._found.get(name)
             ours = look is None or look.until < time.monotonic()
             if ours:
-                self._make_room()
                 look = self._found[name] = _Look()
+                self._make_room()
         assert look is not None
         if ours:
             try:
-                look.answer.set_result(read())
+                found = read()
+                look.size = size_of(found)
+                look.answer.set_result(found)
             except BaseException as error:
                 look.answer.set_exception(error)
                 seconds = min(seconds, AGAIN)
-            look.until = time.monotonic() + seconds
-        found: T = look.answer.result()
-        return found
+            with self._lock:
+                look.until = time.monotonic() + seconds
+                self._make_room()
+        answer: T = look.answer.result()
+        return answer
 
-    def forget(self, name: str) -> None:
-        """Look again for the next who asks: somebody has changed something."""
+    def forget(self, prefix: str) -> None:
+        """Look again for the next who asks for what begins so: somebody has changed something."""
         with self._lock:
-            self._found.pop(name, None)
+            self._found = {name: look for name, look in self._found.items() if not name.startswith(prefix)}
 
     def _make_room(self) -> None:
-        if len(self._found) >= MOST:
-            now = time.monotonic()
-            self._found = {name: look for name, look in self._found.items() if look.until >= now}
-        while len(self._found) >= MOST:
-            del self._found[next(iter(self._found))]
+        """Keep what counts, and of that the last ones."""
+        now = time.monotonic()
+        self._found = {name: look for name, look in self._found.items() if look.until >= now}
+        size = sum(look.size for look in self._found.values())
+        while len(self._found) > MOST or size > MOST_BYTES:
+            oldest = min(self._found, key=lambda name: self._found[name].until)
+            size -= self._found.pop(oldest).size
 
 
 class _Look:
@@ -62,3 +73,17 @@ class _Look:
         self.answer: Future[Any] = Future()
         self.until = float("inf")
         """Until when it counts; while it is read, always."""
+        self.size = 0
+
+
+def size_of(found: Any) -> int:
+    """How many bytes something takes, roughly: that of its texts counts."""
+    if isinstance(found, str | bytes | bytearray | memoryview):
+        return OBJECT + len(found)
+    if isinstance(found, Mapping):
+        found = chain.from_iterable(found.items())
+    elif is_dataclass(found) and not isinstance(found, type):
+        found = [getattr(found, field.name) for field in fields(found)]
+    elif not isinstance(found, list | tuple | set | frozenset):
+        return OBJECT
+    return OBJECT + sum(map(size_of, found))

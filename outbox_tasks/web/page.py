@@ -236,7 +236,7 @@ class Page:
         # It also tells the browser of a person who has signed in from others behind the same proxy.
         wanted = token is None and (self.who is None or visit.may(Role.ACT))
         new = [("Set-Cookie", access.cookie(visit.csrf, request))] if wanted else []
-        return _finished(request, Response(response.status, [*response.headers, *new], response.body))
+        return _finished(request, replace(response, headers=[*response.headers, *new]))
 
     def trouble(self, request: Request, error: Exception) -> Response:
         """A page that says what went wrong."""
@@ -265,8 +265,8 @@ def _said(error: Exception) -> tuple[int, str]:
 
 def _finished(request: Request, response: Response) -> Response:
     """The response with the headers that all have, and without its body if only the headers were asked for."""
-    has = {name.lower() for name, _ in response.headers}
-    headers = [*response.headers, *HEADERS, ("Content-Length", str(len(response.body)))]
-    if "cache-control" not in has:
-        headers.append(("Cache-Control", "no-store"))
-    return Response(response.status, headers, b"" if request.method == "HEAD" else response.body)
+    usual = {"Content-Length": str(len(response.body)), "Cache-Control": "no-store"}
+    headers = [*({**usual, **dict(response.headers)}).items(), *HEADERS]
+    if request.method == "HEAD":
+        return Response(response.status, headers, b"")
+    return replace(response, headers=headers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -84,10 +84,12 @@ class Visit:
         """Send the browser to another page, after a form."""
         return Response(303, [("Location", self.url(path, **query))], b"")
 
-    def download(self, content: bytes, name: str) -> Response:
-        """Bytes that a message brought, as a file. No browser shows them as a page. `name` is ASCII."""
+    def download(self, content: bytes, name: str, size: int | None = None, more: Iterable[bytes] = ()) -> Response:
+        """Bytes that a message brought, as a file. No browser shows them as a page. `name` is ASCII. `more`: the rest,
+        if they are not all; `size`: how many there are then."""
         kept = ("Content-Disposition", f'attachment; filename="{name}"')
-        return Response(200, [("Content-Type", "application/octet-stream"), kept], content)
+        length = ("Content-Length", str(len(content) if size is None else size))
+        return Response(200, [("Content-Type", "application/octet-stream"), kept, length], content, more)
 
 
 def page(

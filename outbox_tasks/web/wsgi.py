@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.web.http import Request
@@ -22,7 +23,7 @@ class Wsgi:
         query = environ.get("QUERY_STRING", "").encode("latin-1", "replace")
         response = self._page.respond(_head(environ), query, environ["wsgi.input"].read)
         start_response(f"{response.status} {HTTPStatus(response.status).phrase}", list(response.headers))
-        return [response.body]
+        return chain((response.body,), response.more)
 
 
 def _head(environ: dict[str, Any]) -> Request:

@@ -24,7 +24,7 @@ from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.settings import Settings
 from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Request
-from tests.conftest import eventually, make_tables, own_schema
+from tests.conftest import Rows, eventually, make_tables, own_schema
 
 PASSWORD = "correct horse battery"
 LOGIN = "Authorization: Basic " + base64.b64encode(f"anna:{PASSWORD}".encode()).decode()
@@ -44,6 +44,11 @@ def settings(postgres_url: str, engine: Engine) -> Iterator[Settings]:
             destinations={"orders": {"url": "redis+stream://localhost:6379/0/orders"}},
             web_users={"anna": {"password": PASSWORD, "role": "act"}},
         )
+
+
+@pytest.fixture
+def rows(settings: Settings, engine: Engine) -> Rows:
+    return Rows(engine, settings.database_schema or "")
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +190,13 @@ def test_odd_forms_are_refused(ask: Ask, head: list[str], body: bytes, status: i
 
 def test_a_form_far_too_long_is_not_read(ask: Ask) -> None:
     assert ask("POST /", LOGIN, FORM, f"Content-Length: {2**33}")[0] == 413
+
+
+def test_a_long_payload_is_downloaded_in_pieces(ask: Ask, rows: Rows) -> None:
+    [id] = rows.insert(payload=b"0123456789abcde\n" * 600_000)  # more than two pieces
+    _, headers, body = ask(f"GET /messages/{id}/payload", LOGIN)
+    assert int(headers["content-length"]) == len(body) == 9_600_000
+    assert body == "0123456789abcde\n" * 600_000
 
 
 class TestAsgi:

@@ -14,11 +14,14 @@ import pytest
 from sqlalchemy import DateTime, cast, literal
 from sqlalchemy.dialects.postgresql import JSONB
 
+from outbox_tasks.errors import UnknownMessage
 from outbox_tasks.operating.messages import find, paging
 from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Page, Role
 from outbox_tasks.web.http import Response
+from outbox_tasks.web.pages import message as message_page
 from outbox_tasks.web.pages import messages as messages_page
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration.test_redrive import bury
@@ -176,6 +179,44 @@ class TestMessage:
         assert reader.read(f"/messages/{id}").count(secret) == 2
         assert reader.get(f"/messages/{id}/edit").status == 403
         assert f"/messages/{id}/edit" not in reader.read(f"/messages/{id}")
+
+    def test_hides_what_quotes_its_contents_too(self, browse: Browse, rows: Rows, store: Store) -> None:
+        """What the database role `reader` may not see, the role look does not see either; and it is not even read."""
+        secret, large = "the secret of the message", b"x" * 3_000_000
+        note = {"at": "2026-11-01T12:00:00+00:00", "what": "failed", "attempt": 1, "code": "x", "error": secret}
+        notes = [{**note, "traceback": f"ValueError: {secret}"}]
+        headers = {"tenant": secret, "eventid": str(uuid4())}
+        [id] = bury(rows, payload=large, headers=headers, history=cast(literal(notes, JSONB), JSONB))
+        hidden, reader = browse(Role.LOOK), browse(Role.PAYLOAD)
+        for _ in range(2):  # also while a look of somebody who may see more counts
+            assert reader.read(f"/messages/{id}").count(secret) == 3
+            html = hidden.read(f"/messages/{id}")
+            assert secret not in html
+            assert "Traceback" not in html
+        one = Lookup(store).one(UUID(id), 0)
+        assert one is not None
+        assert (one["payload"], one["headers"], one["history"]) == (None, {"eventid": headers["eventid"]}, [])
+        assert one["size"] == len(large)
+        looks = reader.page._own.get().looks, hidden.page._own.get().looks
+        assert max(look.size for kept in looks for look in kept._found.values()) < 100_000
+
+    def test_is_downloaded_in_pieces(
+        self, browse: Browse, rows: Rows, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(message_page, "PIECE", 1000)
+        payload = bytes(range(250)) * 10
+        [id] = bury(rows, payload=payload)
+        browser = browse()
+        answer = browser.get(f"/messages/{id}/payload")
+        assert dict(answer.headers)["Content-Length"] == "2500"
+        assert [answer.body, *answer.more] == [payload[:1000], payload[1000:2000], payload[2000:]]
+        head = browser.page.handle(browser.request("HEAD", f"/messages/{id}/payload"), browser.person)
+        assert (dict(head.headers)["Content-Length"], head.body, list(head.more)) == ("2500", b"", [])
+        pieces = iter(browser.get(f"/messages/{id}/payload").more)
+        assert next(pieces) == payload[1000:2000]
+        Operator(store, "bob", "why").edit(UUID(id), payload, payload[::-1], "application/octet-stream")
+        with pytest.raises(UnknownMessage):
+            next(pieces)
 
     def test_gives_the_bytes_of_its_payload_as_a_file(self, browse: Browse, rows: Rows) -> None:
         payload = bytes(range(256)) * 5_000

@@ -116,7 +116,7 @@ class TestWhoMayComeIn:
 
     def test_who_keeps_trying_waits_no_longer(self, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
         clock = [1000.0]
-        monkeypatch.setattr(access.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr("outbox_tasks.web.access.time.monotonic", lambda: clock[0])
         for _ in range(100):
             page.handle(signed(password="wrong"))
             clock[0] += 0.1
@@ -472,6 +472,34 @@ class TestLooks:
             with pytest.raises(DatabaseUnavailable):
                 looks.get("start", read, 60.0)
         assert asked == [1]
+
+    def test_large_ones_are_not_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("outbox_tasks.web.looks.MOST_BYTES", 100_000)
+        looks, asked = Looks(), []
+
+        def read(size: int) -> Callable[[], Any]:
+            def large() -> list[dict[str, Any]]:
+                asked.append(size)
+                return [{"payload": b"x" * size, "life": Response(200, [], b"")}]
+
+            return large
+
+        assert looks.get("large", read(200_000), 60.0)[0]["payload"] == b"x" * 200_000
+        assert looks._found == {}
+        for number in range(30):
+            looks.get(f"message {number}", read(10_000), 60.0)
+        assert 5 < len(looks._found) < 10
+        looks.get("message 29", read(10_000), 60.0)
+        assert len(asked) == 31
+        looks.forget("message 2")
+        assert not any(name.startswith("message 2") for name in looks._found)
+
+    def test_what_counts_no_more_is_not_kept(self) -> None:
+        looks = Looks()
+        looks.get("old", lambda: "x", 0.0)
+        time.sleep(0.001)
+        looks.get("new", lambda: "x", 60.0)
+        assert list(looks._found) == ["new"]
 
     def test_they_take_no_end_of_memory(self) -> None:
         looks = Looks()

@@ -150,10 +150,14 @@ class Lookup:
         if wanted.group is None and not states.isdisjoint(ARCHIVED):
             yield find_statements.newest_archived(t), True
 
-    def one(self, id: UUID) -> dict[str, Any] | None:
+    def one(self, id: UUID, part: int | None = None, start: int = 0) -> dict[str, Any] | None:
         """Everything about a message; also `ahead`: what it waits for, `audit`: people's acts on it, and `elsewhere`:
-        the same event's messages to other destinations."""
-        rows = self._database.rows(find_statements.everything(self._tables), {"id": id})
+        the same event's messages to other destinations.
+
+        `part`: so many bytes of the payload, from `start`. With 0, nothing that the application wrote is read, or that
+        quotes it: headers and history are empty too."""
+        wanted = {"id": id, "part": part, "start": start}
+        rows = self._database.rows(find_statements.everything(self._tables), wanted)
         if not rows:
             return None
         message = latest([dict(row._mapping) for row in rows])

@@ -12,7 +12,7 @@ without an id means that nothing was found.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import (
@@ -43,6 +43,7 @@ from outbox_tasks.database import hops
 from outbox_tasks.database.pieces import PRIORITIES, SECOND, as_priority, brief, pending, probe
 from outbox_tasks.database.schema import Tables, error_group
 from outbox_tasks.database.states import is_dead, state_of
+from outbox_tasks.model import EVENT_ID
 
 COUNTED = 100_000
 """Messages are counted up to this."""
@@ -51,6 +52,8 @@ SHOWN = (
     "id", "seq", "destination", "key", "event_type", "attempts", "last_error_code", "last_error", "created_at",
     "locked_by",
 )  # fmt: skip
+
+CONTENTS = ("payload", "headers", "history")
 
 
 def columns(m: Table) -> list[ColumnElement[Any]]:
@@ -148,19 +151,35 @@ def groups(t: Tables) -> Select[Any]:
 
 
 def everything(t: Tables) -> CompoundSelect[Any]:
-    """Everything about one message, with its payload. Parameter: id."""
+    """Everything about one message, with `size`, the bytes of its payload. Parameters: id; part (bytes of the payload
+    wanted; null: all; 0: for somebody who may not see contents: no headers and no history either, but the event's id),
+    start (the bytes before the part)."""
     m, a, id = t.messages, t.archive, bindparam("id", type_=Uuid)
-    both = [c.name for c in a.c if c.name in m.c]
+    both = [c.name for c in a.c if c.name in m.c and c.name not in CONTENTS]
     own = ("locked_until", "lease", "begun", "dead_at", "outages", "deliver_at", "latest", "priority",
            "handed_at")  # fmt: skip
-    hot = select(*(m.c[name] for name in (*both, *own)), state_of(m).label("state"))
-    done = select(*(a.c[name] for name in both), *(cast(null(), m.c[name].type).label(name) for name in own), a.c.state)
+    hot = select(*(m.c[name] for name in (*both, *own)), *_contents(m), state_of(m).label("state"))
+    no = (cast(null(), m.c[name].type).label(name) for name in own)
+    done = select(*(a.c[name] for name in both), *no, *_contents(a), a.c.state)
     group = case((is_dead(m), error_group(m))).label("group")
     finished = cast(null(), a.c.finished_at.type).label("finished_at")
     return union_all(
         hot.add_columns(finished, group).where(m.c.id == id),
         done.add_columns(a.c.finished_at, cast(null(), Text)).where(a.c.id == id),
     )
+
+
+def _contents(m: Table) -> Iterator[ColumnElement[Any]]:
+    """What the application wrote, or what quotes it. What nobody may see is not read."""
+    part = cast(bindparam("part", type_=Integer), Integer)
+    piece = func.substr(m.c.payload, bindparam("start", type_=Integer) + literal_column("1"), part)
+    yield case((part.is_(None), m.c.payload), (part > literal_column("0"), piece)).label("payload")
+    yield func.octet_length(m.c.payload).label("size")
+    may = func.coalesce(part, literal_column("1")) > literal_column("0")
+    event = literal_column(f"'{EVENT_ID}'", Text)
+    only = func.jsonb_strip_nulls(func.jsonb_build_object(event, m.c.headers.op("->")(event)))
+    yield case((may, m.c.headers), else_=only).label("headers")
+    yield case((may, m.c.history)).label("history")
 
 
 def ahead(t: Tables) -> Select[Any]:

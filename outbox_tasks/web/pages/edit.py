@@ -52,7 +52,7 @@ def save(visit: Visit) -> Response:
         return _form(visit, one, draft, wrong=str(error), status=409 if draft.former != _digest(one) else 400)
     except Refused as error:
         return _form(visit, one, draft, wrong=str(error), status=error.status)
-    visit.looks.forget(f"message {one['id']}")
+    visit.looks.forget(f"message {one['id']} ")
     return visit.go(f"/messages/{one['id']}")
 
 
@@ -121,7 +121,7 @@ def _raw(visit: Visit, name: str) -> str:
 
 def _dead(visit: Visit) -> dict[str, Any]:
     """The message. Raises `NotDead` unless it is a dead letter."""
-    one = read(visit, id_of(visit))
+    one = read(visit, id_of(visit), LONGEST + 1)
     if one["state"] != DEAD:
         raise NotDead(id=one["id"], state=one["state"])
     return one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +19,7 @@ from outbox_tasks.operating.messages.filters import CHANGEABLE
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Lookup
 from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
 from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
+from outbox_tasks.relay.store import Store
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.http import NotFound, Response
 from outbox_tasks.web.render import cut
@@ -27,7 +29,11 @@ SHOWN = 12_000
 """Characters of a payload that the page shows. A download has all of it."""
 
 LAID_OUT = 64 * 1024
-"""Bytes of a payload that is laid out on several lines, if it is JSON. To do so takes its time."""
+"""Bytes of a payload that the page reads. If these are all of it, JSON is laid out on several lines: that takes its
+time."""
+
+PIECE = 4 * 1024 * 1024
+"""Bytes of a download that are in memory at once."""
 
 HEX_LINES = 32
 
@@ -57,7 +63,8 @@ class Contents:
 def message(visit: Visit) -> Response:
     """Everything about one message."""
     id = id_of(visit)
-    one = visit.look(f"message {id}", lambda: read(visit, id))
+    part = LAID_OUT if visit.may(Role.PAYLOAD) else 0
+    one = visit.look(f"message {id} {part}", lambda: read(visit, id, part))
     names: dict[str, Any] = {"again": None} if one["state"] in ARCHIVED else {}
     return visit.show(
         "message.html",
@@ -79,9 +86,23 @@ def message(visit: Visit) -> Response:
 def payload(visit: Visit) -> Response:
     """The bytes of a payload, as a file."""
     id = id_of(visit)
-    one = read(visit, id)
-    ending = "json" if is_json(one["content_type"]) else "bin"
-    return visit.download(bytes(one["payload"]), f"{id}.{ending}")
+    one = read(visit, id, PIECE)
+    ending, size = "json" if is_json(one["content_type"]) else "bin", one["size"]
+    more = _rest(visit.store, one) if size > PIECE else ()
+    return visit.download(bytes(one["payload"]), f"{id}.{ending}", size, more)
+
+
+def _rest(store: Store, one: dict[str, Any]) -> Iterator[bytes]:
+    """The other pieces of a payload. If somebody edits it meanwhile, the download breaks off."""
+    for start in range(PIECE, one["size"], PIECE):
+        now = Lookup(store).one(one["id"], PIECE, start)
+        if now is None or (now["size"], _edits(now)) != (one["size"], _edits(one)):
+            raise UnknownMessage(id=one["id"])
+        yield bytes(now["payload"])
+
+
+def _edits(one: dict[str, Any]) -> int:
+    return sum(entry.get("what") == "edited" for entry in one["history"])
 
 
 def id_of(visit: Visit) -> UUID:
@@ -92,9 +113,9 @@ def id_of(visit: Visit) -> UUID:
         raise NotFound("The id of a message is a UUID, such as 01a2005d-d753-78be-8d86-fb2c39ca288f.") from None
 
 
-def read(visit: Visit, id: UUID) -> dict[str, Any]:
-    """The message. Raises `UnknownMessage`."""
-    found = Lookup(visit.store).one(id)
+def read(visit: Visit, id: UUID, part: int) -> dict[str, Any]:
+    """The message, with so many bytes of its payload. Raises `UnknownMessage`."""
+    found = Lookup(visit.store).one(id, part)
     if found is None:
         raise UnknownMessage(id=id)
     return found
@@ -102,11 +123,12 @@ def read(visit: Visit, id: UUID) -> dict[str, Any]:
 
 def _contents(visit: Visit, one: dict[str, Any]) -> Contents:
     payload = bytes(one["payload"])
-    text = laid_out(payload) if len(payload) <= LAID_OUT else _decoded(payload)
+    all_of_it = one["size"] == len(payload)
+    text = laid_out(payload) if all_of_it else _decoded(payload)
     shown = hexadecimal(payload, HEX_LINES) if text is None else text[:SHOWN]
-    more = len(payload) > 16 * HEX_LINES if text is None else len(text) > SHOWN
+    more = not all_of_it or (len(payload) > 16 * HEX_LINES if text is None else len(text) > SHOWN)
     headers, left = _headers(one["headers"])
-    return Contents(shown, len(payload), text is not None, more, headers, left, _trace(visit, one["headers"]))
+    return Contents(shown, one["size"], text is not None, more, headers, left, _trace(visit, one["headers"]))
 
 
 def _headers(headers: Any) -> tuple[list[tuple[str, str]], int]:
@@ -122,9 +144,9 @@ def _headers(headers: Any) -> tuple[list[tuple[str, str]], int]:
 
 
 def _decoded(payload: bytes) -> str | None:
-    """The beginning of a text; None: it is not text."""
+    """The beginning of a text, which may end within a character; None: it is not text."""
     try:
-        text = payload.decode()
+        text = getincrementaldecoder("utf-8")().decode(payload)
     except ValueError:
         return None
     return None if "\0" in text else text
