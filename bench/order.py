@@ -5,6 +5,8 @@
   messages without keys in the same round. What has arrived is looked through, for what is missing or out of order;
 - fair: how late a message of a quiet key arrives while the relay drains a backlog: of 10,000 busy keys, and of one;
 - claim: 2,000 rows through the store, from backlogs of 10,000 keys and of a million; new rows replace claimed ones;
+- webhook: 30 keys to a webhook that answers in 5 ms, but one time in fifty in 1.5 s. The ideal: each connection that
+  may be used, or each key if these are fewer, has a message on its way all the time;
 - write: a transaction of one INSERT, and one of many rows, with a key and without. "index alone": with a key, but the
   trigger is off.
 
@@ -24,7 +26,8 @@ import click
 from sqlalchemy import Connection, text
 
 from bench.report import Figures, Say, bench, spread
-from outbox_tasks.local.bench import Bench, running
+from bench.slow_webhook import SlowWebhook
+from outbox_tasks.local.bench import WORKERS, Bench, running
 from outbox_tasks.local.processes import Child
 from outbox_tasks.relay.store import Store
 
@@ -38,6 +41,7 @@ BACKLOGS = {
     "1,000,000 due, 1,000,000 keys": (1_000_000, "'order:' || floor(1000000 * random())"),
 }
 
+KEYS = 30
 BATCH, CLAIMS, SINGLE, WARM = 2_000, 15, 1_000, 100
 QUIET_RATE, QUIET_SECONDS = 10, 5
 READ = 10_000
@@ -144,6 +148,32 @@ class Keyed(Bench):
             "rows": sum(claimed) // CLAIMS,
         }
 
+    def webhook(self, count: int, concurrency: int) -> dict[str, Any]:
+        """Deliver most of a backlog to a slow webhook; the rest only keeps all keys busy."""
+        self.empty()
+        server = SlowWebhook()
+        self.environment["OUTBOX_DESTINATIONS"] = json.dumps(
+            {"bench": {"url": f"{server.url}&outbox_concurrency={concurrency}"}}
+        )
+        with self.engine.begin() as connection:
+            fill(connection, count, f"'order:' || n % {KEYS}")
+        with self.relay(bundle_size=100) as workers:
+            self.nudge()
+            self.wait_for(lambda: server.count > count // 20, "it has begun")
+            before, spent = server.count, server.spent
+            most = count * 17 // 20 - before
+            figures = self.measure(workers, most, lambda: server.count >= before + most)
+            mean = (server.spent - spent) / (server.count - before)
+        server.close()
+        if server.wrong:
+            raise click.ClickException(f"out of order, or twice: {server.wrong}")
+        ideal = min(KEYS, WORKERS * concurrency) / mean
+        rate = figures["per_second"]
+        return {
+            "messages/s": rate, "ideal": round(ideal), "÷ ideal": round(rate / ideal, 2),
+            "CPU µs each": figures["cpu_us"],
+        }  # fmt: skip
+
     def single(self) -> dict[str, Any]:
         """Median microseconds of a transaction of one INSERT. The ways take turns."""
         statements = {name: BACKLOG.format(key=key) for name, key in WAYS.items()}
@@ -206,7 +236,7 @@ def drained(run: Keyed, workers: list[Child], messages: int, rounds: int, say: S
     }
 
 
-PARTS = ("drain", "fair", "claim", "write")
+PARTS = ("drain", "fair", "webhook", "claim", "write")
 
 
 @bench
@@ -227,6 +257,12 @@ def main(say: Say, messages: int, rounds: int, only: tuple[str, ...]) -> list[Fi
                         say(f"quiet keys beside {name}")
                         lateness[f"beside {name}"] = run.late(2 * messages, key)
                     tables.append(Figures("commit → destination of quiet keys", lateness))
+        if "webhook" in only:
+            slow: Rows = {}
+            for concurrency in (5, 10):
+                say(f"a slow webhook, {concurrency} connections for each worker")
+                slow[f"{concurrency} connections each"] = run.webhook(messages // 10, concurrency)
+            tables.append(Figures(f"{KEYS} keys to a slow webhook, {WORKERS} publish workers", slow))
         if "claim" in only:
             claims: Rows = {}
             for name, (backlog, key) in BACKLOGS.items():

@@ -36,7 +36,8 @@ class Publisher(Protocol):
     thread at a time. One whose client cooperates with gevent says so: `green = True`.
 
     One that says `keeps_order = True` may be given several messages with the same key at once. It sends these one after
-    the other, and after one that was not sent no more of its key: they are `Outcome.behind()`."""
+    the other, and after one that was not sent no more of its key: they are `Outcome.behind()`. With these it may begin
+    sends for `settings.sending_time_of(destination.name)` seconds."""
 
     def __init__(self, destination: Destination, settings: Settings) -> None:
         """Read the URL; connect when first used. Raises `ConfigurationError` for a URL that can't work."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from uuid import uuid4
@@ -39,6 +39,10 @@ WAKING_OF_MANY = 4
 SPREAD = 4
 """While the workers are idle, a claim makes at least this many bundles, so that several workers share the messages."""
 
+KEYS = 15
+"""If many messages with keys are due, a bundle to a webhook has so many keys: more than it sends at once, because some
+are slow."""
+
 
 @dataclass(slots=True)
 class Tally:
@@ -58,7 +62,7 @@ class Tally:
 
 
 def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Callable[[], int]) -> Tally:
-    """Claim until nothing is due, the publish workers have enough to do, or `claim_expires` is over.
+    """Claim until nothing is due, the publish workers have enough to do, or `LONGEST` is over.
 
     `send` enqueues bundles. `waiting` returns how many messages are queued for the publish workers. If `send` raises
     `BrokerUnreachable`, this releases the leases of the batch and raises it too.
@@ -114,7 +118,8 @@ def _claim_batch(
     shares = store.traffic.admit(wanted, lease)
     if not shares:
         return False
-    rows = store.claim({name: share.size for name, share in shares.items()}, lease)
+    sizes = {name: share.size for name, share in shares.items()}
+    rows = store.claim(sizes, lease, _of_keys(store.settings, shares))
     due = [row for row in rows if row.status != DEAD and not row.superseded]
     superseded = [row for row in rows if row.status != DEAD and row.superseded]
     found = Counter(row.destination for row in rows)
@@ -128,6 +133,13 @@ def _claim_batch(
     _discard(store, superseded, lease)
     _count(tally, rows, len(due), len(bundles))
     return bool(filled or superseded or store.unfinished & shares.keys())
+
+
+def _of_keys(settings: Settings, shares: Mapping[str, Share]) -> dict[str, int]:
+    """How many messages with keys may be leased, where that is more than of others: one send can use them."""
+    most = settings.max_in_flight // 2
+    free = [name for name, share in shares.items() if not (share.probe or share.metered)]
+    return {name: min(most, settings.longest_run_of(name)) for name in free if settings.sends_keys_at_once(name)}
 
 
 def _note_filled(store: Store, shares: Mapping[str, Share], found: Mapping[str, int]) -> set[str]:
@@ -193,14 +205,15 @@ def bundled(
 ) -> Iterator[Bundle]:
     """Group leased rows into bundles of one destination and priority, in the order of insertion. Messages of one key
     stay together, whatever their priority."""
-    together: dict[tuple[str, int], list[Claimed]] = defaultdict(list)
+    together: dict[tuple[str, int, bool], list[Claimed]] = defaultdict(list)
     for row in rows:
         if row.alone:
             yield Bundle(row.destination, lease, (_ticket(row),), more=row.key is not None)
         else:
-            together[row.destination, row.priority if row.key is None else 0].append(row)
+            at_once = row.key is not None and settings.sends_keys_at_once(row.destination)
+            together[row.destination, row.priority if row.key is None else 0, at_once].append(row)
     spread = ceil(spread / max(1, len(together)))
-    for (destination, priority), due in together.items():
+    for (destination, priority, at_once), due in together.items():
         most = settings.bundle_size_of(destination)
         much = destination in flooding or len(due) > max(most, GATHERED)
         lane = 2 - priority if much or priority < 0 else 0
@@ -208,10 +221,13 @@ def bundled(
         if destination in flooding:
             most = settings.flood_bundle_of(destination)
             size = min(most, max(size, len(due) // SPREAD))
+        if at_once and much:
+            most = settings.longest_run_of(destination)
+            size = ceil(len(due) / ceil(len(_runs(due)) / KEYS))
         packed = list(_packed(due, size, most))
         # When these have arrived, the next messages of their keys are due. Nobody else wakes the claim then.
         keyed = [n for n, some in enumerate(packed) if any(row.key is not None for row in some)]
-        waking = {*keyed[:: -WAKING_OF_MANY if much else -1]}
+        waking = {*keyed[:: -WAKING_OF_MANY if much and not at_once else -1]}
         for n, some in enumerate(packed):
             tickets = tuple(map(_ticket, some))
             # A worker may fetch `GATHERED` messages of this size with one statement.
@@ -243,7 +259,7 @@ def _bytes(rows: Iterable[Claimed]) -> int:
     return sum(row.size for row in rows)
 
 
-def _runs(rows: Iterable[Claimed]) -> Iterable[list[Claimed]]:
+def _runs(rows: Iterable[Claimed]) -> Collection[list[Claimed]]:
     """The rows, grouped by key. A row without a key is a group of its own."""
     runs: dict[object, list[Claimed]] = {}
     for row in rows:

@@ -109,13 +109,13 @@ class ProbeStore(Store):
         for pid, address in relays:
             raise RelayAtWork(pid=pid, address=address or "this machine")
 
-    def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
+    def claim(self, shares: Mapping[str, int], lease: str, of_keys: Mapping[str, int] | None = None) -> list[Claimed]:
         """Only our rows. Those that their writer leased too: no worker would take its tasks."""
         m = self.tables.messages
         writers = [*self._ours(()), m.c.lease.is_not(None), m.c.locked_by.is_(None)]
         self._set_due(writers, func.clock_timestamp(), lease=null())
         with self._others_locked():
-            return super().claim(shares, lease)
+            return super().claim(shares, lease, of_keys)
 
     def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
         """Only our rows, and at each call."""

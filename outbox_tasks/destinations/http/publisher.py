@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -66,6 +67,8 @@ BODY_BYTES, BODY_SECONDS, BODY_SHOWN = 16_384, 1.0, 200
 """How much of an answer's body is read, for how long, and how much of that is quoted."""
 LEEWAY = 0.95
 """The part of `send_timeout` for the requests; the rest is for closing what is open by then."""
+PATIENCE = 0.5
+"""With several messages of a key: the part of the time after which no send begins, even if all sends are quick."""
 GRACE = 1.0
 """Seconds after which we no longer wait for the loop: somebody has closed it at the same time."""
 
@@ -80,11 +83,41 @@ class _Request(NamedTuple):
     body: bytes
 
 
+class _Sends:
+    """One call of `publish`: what waits, by key, and what is on its way."""
+
+    def __init__(self, requests: dict[int, _Request], outcomes: dict[int, Outcome], runs: Iterable[deque[int]]) -> None:
+        self.requests, self.outcomes = requests, outcomes
+        self.waiting = deque(runs)
+        self._since: dict[int, float] = {}
+        self._began, self._slowest = time.monotonic(), 0.0
+
+    def may_begin(self, surely: float, most: float) -> bool:
+        """Whether another send may begin, so that all have ended `most` seconds after the first. Later than `surely`
+        it may if it has twice as long as the slowest one took."""
+        now = time.monotonic()
+        slowest = max(self._slowest, now - min(self._since.values(), default=now))
+        elapsed = now - self._began
+        return elapsed < surely or (elapsed < most * PATIENCE and elapsed + 2 * slowest < most)
+
+    def begins(self, index: int) -> None:
+        self.outcomes[index] = IN_FLIGHT  # stays, if the time is up during the send
+        self._since[index] = time.monotonic()
+
+    def ended(self, index: int) -> None:
+        self._slowest = max(self._slowest, time.monotonic() - self._since.pop(index))
+
+
 class HttpPublisher:
     """Posts to one URL. Sent means that the endpoint has answered with a status of success."""
 
+    keeps_order = True
+
     def __init__(self, destination: Destination, settings: Settings) -> None:
         self._source, self._timeout = settings.source, settings.send_timeout
+        self._longer = settings.sending_time_of(destination.name)
+        skips = destination.on_dead == "skip"
+        self._passing = {Result.SENT, Result.DEAD} if skips else {Result.SENT}
         self._options = options = http_options.read(destination)
         url = options.url
         self._url = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path)
@@ -100,11 +133,15 @@ class HttpPublisher:
         self._background = PerProcess(Background)
 
     def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
-        """As many at a time as `outbox_concurrency` says."""
+        """As many at a time as `outbox_concurrency` says. Each key goes on by itself: a slow send holds up only what is
+        behind it with its key. If a key has several messages, the last send begins later, and so ends later."""
         requests, outcomes = encoded(messages, self._request)
         if requests:
-            self._background.get().run(self._send_all(requests, outcomes), self._timeout + GRACE)
-        return [outcomes[index] for index in range(len(messages))]
+            runs = _runs(messages)
+            longer = self._longer if len(runs) < len(messages) else 0.0
+            sends = _Sends(requests, outcomes, runs)
+            self._background.get().run(self._send_all(sends, longer), longer + self._timeout + GRACE)
+        return [outcomes.get(index) or Outcome.behind() for index in range(len(messages))]
 
     def close(self) -> None:
         """Close the connections."""
@@ -128,12 +165,12 @@ class HttpPublisher:
             raise PermanentError(f"the headers can't be encoded: {error.reason}", code="bad_headers") from error
         return _Request(message.id, headers, message.payload)
 
-    async def _send_all(self, requests: dict[int, _Request], outcomes: dict[int, Outcome]) -> None:
-        waiting = deque(requests.items())
-        connections = self._connections.get()[: len(requests)]
-        workers = [asyncio.create_task(self._work(connection, waiting, outcomes)) for connection in connections]
+    async def _send_all(self, sends: _Sends, longer: float) -> None:
+        outcomes = sends.outcomes
+        connections = self._connections.get()[: len(sends.waiting)]
+        workers = [asyncio.create_task(self._work(connection, sends, longer)) for connection in connections]
         try:
-            ended, late = await asyncio.wait(workers, timeout=self._timeout * LEEWAY)
+            ended, late = await asyncio.wait(workers, timeout=longer + self._timeout * LEEWAY)
         finally:
             for worker in workers:
                 worker.cancel()
@@ -142,24 +179,32 @@ class HttpPublisher:
         unreachable = [outcome for worker in ended if (outcome := worker.result())]
         answered = any(outcome.result is Result.SENT for outcome in outcomes.values())
         no_time = (Outcome.retry if answered else Outcome.outage)("timeout", "there was no time left to send it")
-        for index in requests:
-            outcomes.setdefault(index, unreachable[0] if unreachable else no_time)
+        for run in sends.waiting:  # what is behind these, or behind one that failed, stays behind
+            if unreachable or not longer:
+                outcomes.setdefault(run[0], unreachable[0] if unreachable else no_time)
 
-    async def _work(
-        self, connection: Connection, waiting: deque[tuple[int, _Request]], outcomes: dict[int, Outcome]
-    ) -> Outcome | None:
+    async def _work(self, connection: Connection, sends: _Sends, longer: float) -> Outcome | None:
         """Send one after the other. If it can't connect, it ends with the reason; others that are connected go on."""
-        while waiting:
-            index, request = waiting.popleft()
-            outcomes[index] = IN_FLIGHT  # stays, if the time is up during the send
-            try:
-                await self._send(connection, index, request, outcomes)
-            except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
-                outcomes[index] = self._failed(error)
-                return outcomes[index]
-            except Exception as error:
-                if outcomes[index] is IN_FLIGHT:
+        outcomes = sends.outcomes
+        while sends.waiting and (not longer or sends.may_begin(longer, longer + self._timeout * LEEWAY)):
+            run = sends.waiting.popleft()
+            index = run.popleft()
+            if request := sends.requests.get(index):
+                sends.begins(index)
+                try:
+                    async with asyncio.timeout(self._timeout * LEEWAY):
+                        await self._send(connection, index, request, outcomes)
+                except (httpcore.ConnectError, httpcore.ConnectTimeout, OutageError) as error:
                     outcomes[index] = self._failed(error)
+                    return outcomes[index]
+                except TimeoutError:
+                    pass
+                except Exception as error:
+                    if outcomes[index] is IN_FLIGHT:
+                        outcomes[index] = self._failed(error)
+                sends.ended(index)
+            if run and outcomes[index].result in self._passing:
+                sends.waiting.append(run)
         return None
 
     async def _send(self, connection: Connection, index: int, request: _Request, outcomes: dict[int, Outcome]) -> None:
@@ -199,6 +244,14 @@ class HttpPublisher:
             text = text.replace(secret, "***")
         printable = "".join(c if c.isprintable() else " " for c in text)
         return " ".join(printable.split())[:BODY_SHOWN]
+
+
+def _runs(messages: Sequence[LeasedMessage]) -> Collection[deque[int]]:
+    """The places of the messages, by key. A message without a key is a run of its own."""
+    runs: dict[object, deque[int]] = {}
+    for place, message in enumerate(messages):
+        runs.setdefault(place if message.key is None else message.key, deque()).append(place)
+    return runs.values()
 
 
 async def _beginning(response: httpcore.Response) -> bytes:

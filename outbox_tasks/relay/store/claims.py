@@ -88,17 +88,19 @@ class Claims(Database):
         """In how many seconds the next message is due, if that is within `ahead` seconds."""
         return self.run(self._next_due, {"ahead": ahead})[0]
 
-    def claim(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
-        """Lease up to `shares[destination]` due messages of each destination, in the order of insertion.
+    def claim(self, shares: Mapping[str, int], lease: str, of_keys: Mapping[str, int] | None = None) -> list[Claimed]:
+        """Lease up to `shares[destination]` due messages of each destination, in the order of insertion; up to
+        `of_keys[destination]` with keys, if that is more.
 
         Messages with a key and messages without one take turns at being first: neither starves the other.
         """
         found: list[Claimed] = []
         self._keys_first = not self._keys_first
-        turns = [self._claim_unkeyed, self._claim_keyed]
-        for take in reversed(turns) if self._keys_first else turns:
+        keyed = {name: max(size, (of_keys or {}).get(name, 0)) for name, size in shares.items()}
+        turns = [(self._claim_unkeyed, shares), (self._claim_keyed, keyed)]
+        for take, sizes in reversed(turns) if self._keys_first else turns:
             taken = Counter(row.destination for row in found)
-            left = {name: size - taken[name] for name, size in shares.items() if size > taken[name]}
+            left = {name: size - taken[name] for name, size in sizes.items() if size > taken[name]}
             found += take(left, lease) if left else []
         return sorted(found, key=lambda row: row.seq)
 
