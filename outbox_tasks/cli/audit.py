@@ -11,17 +11,24 @@ from outbox_tasks.cli.shared.options import limit_option
 from outbox_tasks.cli.shared.output import cell, clock, console, echo_json, echo_raw, json_option, say, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.audit import deed, facts_of
-from outbox_tasks.operating.messages.find import Lookup
+from outbox_tasks.operating.messages.find import DEAD, Became, Lookup
 from outbox_tasks.text import one_line
 
 
 @click.command()
 @limit_option(50, 10_000)
 @click.option("--payload", "entry", type=int, metavar="NO", help="Print the payload that edit no. NO replaced.")
+@click.option("--became", "redriven", type=int, metavar="NO", help="Say what became of the messages of redrive no. NO.")
 @json_option
-def audit(limit: int, entry: int | None, as_json: bool) -> None:
-    """List who did what, and why, the last one first: redrive, discard, edit, purge, pause, resume."""
+def audit(limit: int, entry: int | None, redriven: int | None, as_json: bool) -> None:
+    """List who did what, and why, the last one first: redrive, discard, edit, purge, pause, resume.
+
+    With --became, exit code 1 if a message of the redrive is dead again.
+    """
     with open_store() as store:
+        if redriven is not None:
+            _became(Lookup(store).became(redriven), redriven, as_json)
+            return
         if entry is not None:
             former = Lookup(store).former_payload(entry)
             if former is None:
@@ -36,6 +43,17 @@ def audit(limit: int, entry: int | None, as_json: bool) -> None:
         screen.print(_table(found, screen.width))
     else:
         say("Nobody has done anything yet.")
+
+
+def _became(found: Became | None, entry: int, as_json: bool) -> None:
+    if found is None:
+        raise click.ClickException(f"No. {entry} of the audit is no redrive that has changed messages.")
+    if as_json:
+        echo_json({"known": found.kept, "became": [dict(row._mapping) for row in found.rows]})
+    else:
+        say(f"{found.text}.")
+    if found.count(DEAD):
+        raise SystemExit(1)
 
 
 def _table(found: list[dict[str, Any]], width: int) -> Table:

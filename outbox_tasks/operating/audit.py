@@ -25,6 +25,7 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB, insert
@@ -36,6 +37,9 @@ from outbox_tasks.text import many
 
 FORMER = "former"
 """The fact that holds the former payload of an edit, in base64."""
+
+CHANGED, KEPT = "changed", 1_000
+"""The fact that holds the ids of the messages that a redrive has changed, and how many of them: the first ones."""
 
 
 def opened(t: Tables, *, once: bool = False) -> ReturningInsert[Any]:
@@ -67,6 +71,28 @@ def counted(t: Tables, changed: FromClause, facts: ColumnElement[Any] | None = N
         .returning(a.c.seq)
         .cte("audited")
     )
+
+
+def ids_of(t: Tables, changed: FromClause) -> ColumnElement[Any]:
+    """The fact for `counted` that holds the ids of `changed`, behind those of the batches before."""
+    a, none = t.audit, literal_column("'[]'::jsonb", JSONB)
+    before = func.coalesce(_kept(t), none)
+    room = func.greatest(literal_column("0"), literal_column(str(KEPT)) - func.jsonb_array_length(before))
+    some = select(changed.c.id).limit(room).correlate(a).subquery("some")
+    fresh = select(func.coalesce(func.jsonb_agg(some.c.id), none)).scalar_subquery()
+    return func.jsonb_build_object(literal_column(f"'{CHANGED}'", Text), before.op("||")(fresh))
+
+
+def _kept(t: Tables) -> ColumnElement[Any]:
+    return t.audit.c.facts.op("->", return_type=JSONB)(literal_column(f"'{CHANGED}'", Text))
+
+
+def changed_ids(t: Tables) -> Select[Any]:
+    """The ids that the entry of a redrive keeps, and when it began (at). Parameter: entry (its seq)."""
+    a = t.audit
+    ids = func.jsonb_array_elements_text(_kept(t)).table_valued("id", name="kept").render_derived()
+    own = a.c.seq == bindparam("entry", type_=BigInteger)
+    return select(cast(ids.c.id, Uuid).label("id"), a.c.at).select_from(a.join(ids, true())).where(own)
 
 
 def closed(t: Tables) -> ReturningUpdate[Any]:
@@ -137,7 +163,7 @@ def facts_of(act: Mapping[str, Any]) -> str:
 
 
 def shown(t: Tables) -> Select[Any]:
-    """All entries, without former payloads: `former` reads them."""
+    """All entries, without former payloads, which `former` reads, and without ids, which `changed_ids` reads."""
     a = t.audit
-    facts = a.c.facts.op("-", return_type=JSONB)(cast(FORMER, Text))
+    facts = a.c.facts.op("-", return_type=JSONB)(cast(FORMER, Text)).op("-", return_type=JSONB)(cast(CHANGED, Text))
     return select(a.c.seq, a.c.at, a.c.who, a.c.why, a.c.action, a.c.target, a.c.count, facts.label("facts"))

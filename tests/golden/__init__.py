@@ -221,6 +221,7 @@ def current() -> dict[str, str]:
         "audit_entry": audit.entry(t),
         "audit_entries": audit.entries(t),
         "audit_about": audit.about(t),
+        "became": find_statements.became(t),
         "audit_former": audit.former(t),
     }
     return {name: rendered(statement) for name, statement in made.items()}

@@ -124,6 +124,18 @@ def test_one_is_not_several(run: Run, rows: Rows) -> None:
     assert "2 dead letters wait for a person" in run("status").stdout
 
 
+def test_what_became_of_a_redrive(run: Run, rows: Rows) -> None:
+    one, _ = rows.insert(2, status="dead", dead_at=seconds_from_now(-1), attempts=1)
+    assert "What becomes of them: outbox-tasks audit --became 1" in run("redrive", "--all", "--yes").stdout
+    assert (found := run("audit", "--became", "1")).stdout == "2 waiting.\n"
+    assert found.exit_code == 0
+    rows.change([one], status="dead", dead_at=seconds_from_now(0), last_error_code="http_422")
+    assert (found := run("audit", "--became", "1")).stdout == "1 waiting, 1 dead again (http_422).\n"
+    assert found.exit_code == 1
+    assert json.loads(run("audit", "--became", "1", "--json").stdout)["known"] == 2
+    assert "No. 2 of the audit is no redrive" in run("audit", "--became", "2").stderr
+
+
 def test_an_error_is_an_object_too_where_a_program_reads(run: Run, rows: Rows) -> None:
     missing = run("show", str(uuid4()), "--json")
     assert missing.exit_code == 1

@@ -55,8 +55,8 @@ STATEMENTS = {
         settle_done_mixed settle_failed settle_handed stopped take_posts tally turn_to_look vacated archive_move
         archive_remove archive_share archive_drop archive_detach archive_make_day archive_renew_default""",
     "relay operator": """
-        act_begun_by admit audit_about audit_entries audit_entry audit_former give_back make_meters metered recovered
-        tripped unspent untried""",
+        act_begun_by admit audit_about audit_entries audit_entry audit_former became give_back make_meters metered
+        recovered tripped unspent untried""",
     "relay operator reader": "heartbeats holders known_alerts neighbours publishers states tallied",
     "operator": """
         act act_begun act_ended acts_going acts_renewed acts_taken audit_closed audit_opened discard discard_delete

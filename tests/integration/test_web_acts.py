@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from html import unescape
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode
 from uuid import UUID, uuid4
 
 import pytest
 import waitress
 from sqlalchemy import text
 
+from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating.messages import acts as batches
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Filter, Lookup
@@ -24,6 +25,7 @@ from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages import act
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
+from tests.integration.conftest import after, bundle_of
 from tests.integration.test_redrive import acts, bury
 from tests.integration.test_web_overview import EVIL, Browser, words
 
@@ -88,6 +90,26 @@ def ended(browser: Browser, entry: int) -> str:
 
 def group_of(store: Store) -> str:
     return str(Lookup(store).groups()[0][0]["group"])
+
+
+def at(browser: Browser, address: str) -> str:
+    """The page that a link or a form leads to."""
+    path, _, query = address.partition("?")
+    return browser.page.handle(browser.request("GET", path, query=parse_qs(query)), browser.person).body.decode()
+
+
+def became(browser: Browser, entry: int) -> tuple[str, str]:
+    """The colour of what an act's page says about its messages, and the words."""
+    html = browser.read(f"/acts/{entry}").partition("What became of ")[2]
+    found = re.search(r'<p class="banner (\w+)".*?</span> <span>(.*?)\.</span></p>', html, re.DOTALL)
+    return (found[1], words(found[2]).lower()) if found else ("", "")
+
+
+def settle_all(store: Store, rows: Rows) -> None:
+    """What waits is sent."""
+    bundle = bundle_of(store.claim({"orders": 100}, token := str(uuid4())), token)
+    tickets = after(store.begin(bundle))
+    store.settle(token, "orders", [Verdict(ticket, Step.SENT) for ticket in tickets])
 
 
 class TestErrors:
@@ -262,6 +284,63 @@ class TestBegin:
         shown = ended(browser, entry)
         assert "7 messages redriven" in shown
         assert "At most 7" in shown
+
+    def test_says_what_became_of_the_messages(self, browser: Browser, rows: Rows, store: Store) -> None:
+        """Nothing is green before all have been sent."""
+        one, *_ = bury(rows, 3)
+        entry = entry_of(browser.post("/acts", **preview(browser), why="so"))
+        ended(browser, entry)
+        eventually(lambda: became(browser, entry) == ("note", "3 waiting"))
+        rows.change([one], status="dead", dead_at=seconds_from_now(0), last_error_code="http_422")
+        eventually(lambda: became(browser, entry) == ("bad", "2 waiting, 1 dead again (http_422)"))
+        Operator(store, "bob").act("discard", [UUID(one)])
+        settle_all(store, rows)
+        eventually(lambda: became(browser, entry) == ("note", "2 sent, 1 discarded"))
+        assert "changed" not in browser.text(f"/acts/{entry}")
+        assert "changed" not in browser.text("/audit")
+
+    def test_all_sent_is_green(self, browser: Browser, rows: Rows, store: Store) -> None:
+        bury(rows, 3)
+        entry = entry_of(browser.post("/acts", **preview(browser), why="so"))
+        ended(browser, entry)
+        settle_all(store, rows)
+        eventually(lambda: became(browser, entry) == ("good", "3 sent"))
+
+    def test_keeps_the_first_ids_of_many(self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In several batches."""
+        monkeypatch.setattr(batches, "BATCH", 600)
+        bury(rows, 1300)
+        browser = visit()
+        entry = entry_of(browser.post("/acts", **preview(browser), why="so"))
+        assert "1,300 messages redriven" in ended(browser, entry)
+        eventually(lambda: became(browser, entry) == ("note", "of the first 1,000: 1,000 waiting"))
+
+    def test_one_is_tried_first(self, browser: Browser, rows: Rows) -> None:
+        ids = bury(rows, 3)
+        assert "Try one first" in browser.text("/acts/new", action="redrive")
+        assert "Try one first" not in browser.text("/acts/new", action="redrive", id=ids[0])
+        assert "Try one first" not in browser.text("/acts/new", action="discard")
+        answer = browser.post("/acts", **preview(browser, destination="orders"), why="so", first="yes")
+        [place] = [value for name, value in answer.headers if name == "Location"]
+        html = at(browser, place)
+        assert "1 message redriven" in words(html)
+        assert len([row for row in rows.hot() if row.status == "dead"]) == 2
+        [rest] = re.findall(r'href="([^"]*)">Redrive the rest', html)
+        shown = words(at(browser, unescape(rest)))
+        assert "Redrive 2 messages?" in shown
+        assert "destination orders" in shown
+
+    def test_one_of_named_messages_is_tried_first(self, browser: Browser, rows: Rows) -> None:
+        one, two, three = bury(rows, 3)
+        fields = preview(browser, id=one)
+        body = {**{name: [value] for name, value in fields.items()}, "id": [one, two, three]}
+        answer = browser.page.handle(
+            browser.request("POST", "/acts", form={**body, "csrf": [browser.token], "why": ["so"], "first": ["yes"]}),
+            browser.person,
+        )
+        [place] = [value for name, value in answer.headers if name == "Location"]
+        assert [rows.state(id) for id in (one, two, three)] == ["pending", "dead", "dead"]
+        assert place.endswith(f"?action=redrive&id={two}&id={three}")
 
     def test_says_what_somebody_else_was_faster_with(self, browser: Browser, rows: Rows, store: Store) -> None:
         first, second, third = bury(rows, 3)

@@ -171,6 +171,8 @@ def _report(store: Store, action: Action, done: Done, options: ActOptions) -> No
         for id in done.missed:
             state = states.get(str(id))
             say(f"{id} was not: it is {state}." if state else f"{id} was not: there is no such message.", err=True)
+        if action == "redrive" and done.count:
+            say(f"What becomes of them: outbox-tasks audit --became {done.entry}")
     if done.stopped or done.missed:
         raise SystemExit(1)
 

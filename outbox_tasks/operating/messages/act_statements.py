@@ -139,7 +139,7 @@ def redrive(t: Tables, *, leased: bool = False) -> Select[Any]:
         .returning(cast(m.c.id, Text).label("id"))
         .cte("changed")
     )
-    return _done(t, changed, held)
+    return _done(t, changed, held, ids=True)
 
 
 def discard(t: Tables, *, archive: bool, leased: bool = False) -> Select[Any]:
@@ -217,10 +217,10 @@ def edit(t: Tables) -> Select[Any]:
     return select(changed.c.id, entry.c.seq.label("entry")).select_from(changed.join(entry, true()))
 
 
-def _done(t: Tables, changed: CTE, held: CTE | None) -> Select[Any]:
+def _done(t: Tables, changed: CTE, held: CTE | None, *, ids: bool = False) -> Select[Any]:
     """The ids of the changed rows, which are counted in the audit. With `held`, the lease of an act in the background:
     no row if the lease is lost, and a row without an id if there is no changed row."""
-    counted = audit.counted(t, changed)
+    counted = audit.counted(t, changed, audit.ids_of(t, changed) if ids else None)
     if held is None:
         return select(changed.c.id).add_cte(counted)
     return select(changed.c.id).select_from(held.outerjoin(changed, true())).add_cte(counted)

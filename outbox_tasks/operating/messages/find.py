@@ -84,6 +84,34 @@ class Filter:
         return cls(**{**facts, "states": tuple(facts.get("states", ()))})
 
 
+@dataclass(frozen=True, slots=True)
+class Became:
+    """What became of the messages of a redrive; of the first `audit.KEPT` of them, if there are more."""
+
+    kept: int
+    """How many are known by their ids."""
+    rows: list[Any]
+    """state, code (of the last error), count and id (one of them). Dead: dead again."""
+
+    def count(self, *states: str) -> int:
+        """How many are in one of these states."""
+        return sum(row.count for row in self.rows if row.state in states)
+
+    @property
+    def text(self) -> str:
+        """Such as `3 sent, 2 waiting, 1 dead again (http_422)`."""
+        codes = ", ".join(sorted({row.code for row in self.rows if row.state == DEAD and row.code}))
+        numbers = {
+            "sent": self.count("sent"),
+            "waiting": self.count(*WAITING),
+            f"dead again ({codes})" if codes else "dead again": self.count(DEAD),
+            "discarded": self.count("discarded"),
+            "no longer here": max(0, self.kept - sum(row.count for row in self.rows)),
+        }
+        first = f"of the first {self.kept:,}: " if self.kept >= audit.KEPT else ""
+        return first + ", ".join(f"{number:,} {what}" for what, number in numbers.items() if number)
+
+
 @dataclass(slots=True)
 class Found:
     """Messages, the latest first, and how many rows were looked at."""
@@ -219,6 +247,11 @@ class Lookup:
         """The latest acts of people, the last one first; those before the act with this seq."""
         rows = self._database.rows(audit.entries(self._tables), {"size": size, "before": before})
         return [dict(row._mapping) for row in rows]
+
+    def became(self, entry: int) -> Became | None:
+        """What became of the messages of a redrive; None: it is none, or it has changed nothing."""
+        *rows, all_of_them = self._database.rows(find_statements.became(self._tables), {"entry": entry})
+        return Became(all_of_them.count, rows) if all_of_them.count else None
 
     def former_payload(self, entry: int) -> bytes | None:
         """The payload before the edit of this audit entry; None: it is no edit."""

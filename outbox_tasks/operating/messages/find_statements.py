@@ -44,6 +44,7 @@ from outbox_tasks.database.pieces import PRIORITIES, SECOND, as_priority, brief,
 from outbox_tasks.database.schema import Tables, error_group
 from outbox_tasks.database.states import is_dead, state_of
 from outbox_tasks.model import EVENT_ID
+from outbox_tasks.operating import audit
 
 COUNTED = 100_000
 """Messages are counted up to this."""
@@ -203,6 +204,26 @@ def states(t: Tables) -> CompoundSelect[Any]:
     return union_all(
         hot.select_from(asked.join(m, probe(m.c.id, asked.c.id))),
         done.select_from(asked.join(a, probe(a.c.id, asked.c.id))),
+    )
+
+
+def became(t: Tables) -> CompoundSelect[Any]:
+    """What became of the messages that a redrive has changed, as far as the audit keeps their ids: state, code (of the
+    last error), count and id (one of them); and a row without a state: how many ids there are. Parameter: entry."""
+    m, a = t.messages, t.archive
+    kept = audit.changed_ids(t).cte("kept")
+    code = case((or_(is_dead(m), m.c.attempts > 0), m.c.last_error_code))  # not the one from before
+    hot = select(state_of(m).label("state"), code.label("code"), m.c.id)
+    # With the time, PostgreSQL looks into few days of the archive.
+    done = select(a.c.state, cast(null(), Text), a.c.id).select_from(kept.join(a, probe(a.c.id, kept.c.id)))
+    found = union_all(
+        hot.select_from(kept.join(m, probe(m.c.id, kept.c.id))), done.where(a.c.finished_at >= kept.c.at)
+    ).subquery("found")
+    one = cast(func.min(cast(found.c.id, Text)), Uuid)
+    groups = select(found.c.state, found.c.code, func.count().label("count"), one.label("id"))
+    return union_all(
+        groups.group_by(found.c.state, found.c.code),
+        select(cast(null(), Text), cast(null(), Text), func.count(), cast(null(), Uuid)).select_from(kept),
     )
 
 

@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from outbox_tasks.errors import InvalidAct
+from outbox_tasks.errors import InvalidAct, InvalidFilter
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.acts import Action, Operator, Plan
-from outbox_tasks.operating.messages.find import Filter, Lookup
+from outbox_tasks.operating.messages.find import DEAD, Became, Filter, Lookup
 from outbox_tasks.web.access import Role
 from outbox_tasks.web.http import NotFound, Refused, Response
 from outbox_tasks.web.visit import LONGEST_REASON, Visit
@@ -118,11 +118,16 @@ def begin(visit: Visit) -> Response:
         given = _given(visit)
     except (InvalidAct, Refused) as refused:
         return _preview(visit, choice, refused)
-    entry = visit.acts.begin(choice.action, choice.wanted, choice.ids, who=visit.person.name, **given)
-    if choice.ids:
+    rest: dict[str, Any] = {}
+    ids = choice.ids
+    if visit.said("first") and choice.action == "redrive":
+        given |= {"limit": 1, "total": 1}
+        rest, ids = {**choice.fields, "id": [str(id) for id in ids[1:]] or None}, ids[:1]
+    entry = visit.acts.begin(choice.action, choice.wanted, ids, who=visit.person.name, **given)
+    if ids or rest:
         visit.acts.ended(entry, SOON)
     visit.looks.forget("acts")
-    return visit.go(f"/acts/{entry}")
+    return visit.go(f"/acts/{entry}", **rest)
 
 
 def _given(visit: Visit) -> dict[str, Any]:
@@ -174,6 +179,9 @@ def show(visit: Visit) -> Response:
         act=act,
         going=going,
         ended=ended,
+        became=(became := visit.look(f"became {act['seq']}", lambda: Lookup(visit.store).became(act["seq"]))),
+        verdict=_verdict(became),
+        rest=_rest(visit),
         named=named,
         known=known,
         chosen=which(wanted),
@@ -186,6 +194,25 @@ def show(visit: Visit) -> Response:
         facts=audit.facts_of({"facts": {k: v for k, v in facts.items() if k not in ended}}),
         command=_command(act, wanted) if known else None,
     )
+
+
+def _verdict(became: Became | None) -> str:
+    """The colour of what became of the messages: good only if all of them were sent."""
+    if became is None:
+        return "note"
+    sent, dead = became.count("sent"), became.count(DEAD)
+    if dead:
+        return "bad" if dead >= sent else "warn"
+    return "good" if sent == became.kept else "note"
+
+
+def _rest(visit: Visit) -> str | None:
+    """After one message was tried: the preview of the act on the others, which the address names."""
+    try:
+        choice = Choice.of(visit.request.query)
+    except (InvalidAct, InvalidFilter):
+        return None
+    return visit.url("/acts/new", **choice.fields)
 
 
 def stop(visit: Visit) -> Response:
