@@ -12,7 +12,7 @@ sources := outbox_tasks workers beat_schedule.py $(wildcard tests bench examples
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo up quick test fault lint format bench constraints audit clean
+.PHONY: help venv demo up quick test search fault lint format bench constraints audit clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,6 +29,10 @@ quick: lint ## lint and the unit tests, in less than a minute: for while you wor
 
 test: lint ## lint and all tests (ARGS=-n0: in one process)
 	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
+
+search: export MACHINE_EXAMPLES ?= 500
+search: $(everything) ## other random histories of the protocol each time (MACHINE_EXAMPLES=500; ARGS=--hypothesis-seed=7)
+	@$(bin)/python -m pytest -n0 -q tests/integration/test_protocol_machine.py -k whatever_happens $(ARGS)
 
 fault: $(runtime) ## two minutes of faults of all kinds against a relay, and a verdict (ARGS="--seed 7")
 	@$(bin)/outbox-tasks soak --minutes 2 --short-leases $(ARGS)

@@ -40,8 +40,11 @@ from tests.schemas import Schemas, new_name
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
 """The settings of whoever runs the tests; no test may see them but through the fixtures."""
 
-hypothesis.settings.register_profile("outbox", hypothesis.settings(), deadline=None)
-hypothesis.settings.load_profile("outbox")  # no deadline: a busy machine takes its time
+# No deadline: a busy machine takes its time. A random search is a command of its own, `make search`: whoever runs the
+# tests gets the same examples each time.
+at_random = "MACHINE_EXAMPLES" in os.environ
+hypothesis.settings.register_profile("outbox", hypothesis.settings(), deadline=None, derandomize=not at_random)
+hypothesis.settings.load_profile("outbox")
 
 # The tests start hundreds of Python processes, and each would compile what it imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -26,6 +26,7 @@ ANSWERS = {
     "outage": Outcome.outage("away", "gone"),
     "dead": Outcome.dead("no", "no"),
     "unheard": Outcome.retry("timeout", "it arrived, and its answer did not"),
+    "discarded": Outcome.discarded("ignored", "nobody wants it"),
 }
 LONG = 1000.0
 """Seconds: a lease that does not run out by itself."""

@@ -26,11 +26,13 @@ from outbox_tasks.model import Bundle
 from outbox_tasks.relay.claim import claim
 from outbox_tasks.relay.send import send
 from tests.conftest import MakeStore, Rows
-from tests.integration.histories import ACTIONS, Relay
+from tests.integration.histories import ACTIONS, BY_HAND, Relay
 from tests.integration.machine import LONG, Chance, Destination, Forgetful, Worker
 from tests.integration.supervised import supervised
 
 STEPS = 50
+EXAMPLES = int(os.environ.get("MACHINE_EXAMPLES", "40"))
+"""Always the same ones, if nobody says how many."""
 
 
 @contextmanager
@@ -64,12 +66,12 @@ def run(here: type[Relay], examples: int) -> None:
     )
 
 
-@pytest.mark.timeout(900)  # 40 runs of up to 50 steps, each several transactions
+@pytest.mark.timeout(900 + 5 * EXAMPLES)  # each of up to 50 steps, which are several transactions
 def test_the_promises_hold_whatever_happens(
     new_store: MakeStore, rows: Rows, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with machine(new_store, rows, redis_url, monkeypatch) as here:
-        run(here, int(os.environ.get("MACHINE_EXAMPLES", "40")))
+        run(here, EXAMPLES)
 
 
 def histories(here: type[Relay], numbers: Iterable[int]) -> None:
@@ -130,6 +132,41 @@ def test_a_message_that_two_sent_says_so_whoever_settles_it(
         [row] = rows.archived()
         assert len(orders.arrived) == 2
         assert (row.state, row.last_error_code) == ("sent", "unsettled")
+
+
+@pytest.mark.parametrize(
+    ("answer", "change", "code"),
+    [
+        ("sent", "sent", None),
+        ("discarded", "end", "ignored"),
+        ("dead", "end", "no"),
+        ("outage", "release", "away"),
+        ("retry", "retry or hand over", "busy"),
+    ],
+)
+def test_a_settle_is_a_known_change_though_a_crash_has_undone_its_begin(
+    answer: str,
+    change: str,
+    code: str | None,
+    new_store: MakeStore,
+    rows: Rows,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And a dead letter says why it died."""
+    with machine(new_store, rows, redis_url, monkeypatch) as here:
+        bundles: list[Bundle] = []
+        rows.insert()
+        claim(here.store, bundles.extend, lambda: 0)
+        worker = Worker(1, here.store, {"orders": Destination()}, bundles[0])
+        here.store.begin_is_lost = True
+        worker.go_on()
+        worker.finish([answer])
+        found = here.trace.check(*BY_HAND)
+        assert not found.wrong, str(found)
+        assert found.counts[f"{change}, begin undone"] == 1
+        [row] = rows.hot() or rows.archived()
+        assert row.last_error_code == code
 
 
 @pytest.fixture(autouse=True)

@@ -34,8 +34,9 @@ OUTSIDE = {
     "purge": "it deletes what has ended",
     "retry, short, again": "the model's settles always get their answer; a second one changes nothing else",
     "begin again": CRASH,
-    "settle, begin undone": CRASH,
-    "outage, begin undone": CRASH,
+    "sent, begin undone": CRASH,
+    "end, begin undone": CRASH,
+    "release, begin undone": CRASH,
     "retry or hand over, begin undone": CRASH,
     "note": CRASH,
 }

@@ -39,7 +39,7 @@ class Change(NamedTuple):
     """What the message says has changed."""
 
     def __str__(self) -> str:
-        code = f"{'still ' if self.kept else ''}{self.code or 'no code'}"
+        code = f"{'still ' if self.kept else ''}{f'code {self.code}' if self.code else 'no code'}"
         said = ", rewritten" if self.rewritten else ""
         return (
             f"{self.before} → {self.after}: lease {self.lease}, attempts {self.counted:+d}, locked_until {self.ends} "
@@ -230,11 +230,16 @@ SENDING = (
     Transition("retry, long", BEGUN, ("pending",), FAILED, f"{OURS}; after a wait", lease="gone", codes=("some",)),
     Transition("dead", BEGUN, ("dead",), FAILED, OURS, lease="gone", codes=("some",)),
     Transition(
-        "settle, begin undone", LEASED, ("sent", "discarded", "dead", "pending"), "all of `database/settle.py`",
-        "as above; a crash of the server undid the begin", lease="gone", counted=(1,), codes=("kept", "some"),
+        "sent, begin undone", LEASED, ("sent",), "`database/settle.py` `settle_done`",
+        "as above; a crash of the server undid the begin", lease="gone", counted=(1,),
     ),
     Transition(
-        "outage, begin undone", LEASED, ("pending",), FAILED, "the same", lease="gone", codes=("some",)
+        "end, begin undone", LEASED, ("discarded", "dead"), "`database/settle.py` `settle_done`, `settle_failed`",
+        "the same", lease="gone", counted=(1,), codes=("some",),
+    ),
+    Transition(
+        "release, begin undone", LEASED, ("pending",), FAILED, "the same", lease="gone", counted=(0, 1),
+        codes=("some",),
     ),
     Transition(
         "retry or hand over, begin undone", LEASED, ("leased", "handed over"),
