@@ -18,7 +18,7 @@ from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Se
 from outbox_tasks.telemetry import logs
 from outbox_tasks.telemetry.connect import connect
 from outbox_tasks.worker.gather import LIMIT
-from outbox_tasks.worker.schedule import beat_schedule
+from outbox_tasks.worker.schedule import beat_schedule, keep_pace
 from outbox_tasks.worker.tasks import register
 
 SWITCH = 0.0005
@@ -73,6 +73,7 @@ def make_app(settings: Settings | None = None) -> PinnedCelery:
     made = PinnedCelery("outbox_tasks", broker=settings.broker_url, settings=settings)
     made.conf.update(configuration(settings))
     connect(register(made, settings))
+    keep_pace(made)
     logs.set_up(made)
 
     def tune(sender: Any = None, **_: Any) -> None:

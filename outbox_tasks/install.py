@@ -20,7 +20,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.connect import connect
 from outbox_tasks.telemetry.logs import quieten_claims
 from outbox_tasks.worker.resources import Resources
-from outbox_tasks.worker.schedule import beat_schedule
+from outbox_tasks.worker.schedule import beat_schedule, keep_pace
 from outbox_tasks.worker.tasks import register
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ def install(app: Celery, settings: Settings) -> Resources:
     supervise(app, settings)
     _add_queues(app)
     _add_schedule(app, settings)
+    keep_pace(app)
     return resources
 
 

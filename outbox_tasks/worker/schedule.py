@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from celery import beat
+from celery import Celery, beat, signals
+from celery.schedules import schedule
 
 from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, MAINTAIN_TASK
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, Settings
+
+log = logging.getLogger(__name__)
 
 MAINTAIN_INTERVAL = 3600.0
 """Seconds; the archive's partitions are made a week ahead, so a missed run is no matter."""
@@ -42,3 +48,35 @@ class Scheduler(beat.Scheduler):
     def adjust(self, n: float | None, drift: float = 0.0) -> float | None:
         """How long to sleep if an entry is due in `n` seconds."""
         return n if n is None else n + drift
+
+
+def keep_pace(app: Celery) -> None:
+    """Let beat of this app go on if the clock of its host is set back. Celery compares times of day: it would wait
+    until the clock shows again when an entry last ran."""
+
+    def wrap(sender: Any = None, **_: Any) -> None:
+        if sender.app is app:
+            scheduler = sender.scheduler
+            scheduler.tick = partial(_tick, scheduler, scheduler.tick)
+
+    signals.beat_init.connect(wrap, weak=False)
+
+
+def _tick(scheduler: beat.Scheduler, tick: Callable[[], float]) -> float:
+    ahead = [entry for entry in scheduler.schedule.values() if _ran_later(entry)]
+    for entry in ahead:
+        entry.last_run_at = entry.default_now()
+    if ahead:
+        log.warning("the clock was set back: beat goes on with %s", ", ".join(entry.name for entry in ahead))
+        scheduler._heap = None  # its order is by times of day, too
+    return tick()
+
+
+def _ran_later(entry: beat.ScheduleEntry) -> bool:
+    """Whether an entry with an interval last ran in the future. An entry for times of day, such as a crontab, waits
+    for these times."""
+    plan = entry.schedule
+    if not isinstance(plan, schedule):
+        return False
+    last, now = (plan.maybe_make_aware(moment).astimezone(UTC) for moment in (entry.last_run_at, entry.default_now()))
+    return bool(last > now)

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -82,20 +83,40 @@ def two_beats(stage: Stage, chance: random.Random) -> End:
     return Child.start("second beat", beat.child.argv, **beat.options).end
 
 
-def clock_wrong(stage: Stage, chance: random.Random) -> End:
-    victim = service(stage, chance, "")
-    right = victim.options["env"]
-    place = stage.options.directory / "clock"
+def other_clock(place: Path, **clock: str) -> dict[str, str]:
+    """The environment of a process with another time of day, as libfaketime reads it; how fast time passes stays the
+    same."""
     place.mkdir(exist_ok=True)
     (place / "sitecustomize.py").write_text(SLEEP)
     path = os.pathsep.join(filter(None, [str(place), os.environ.get("PYTHONPATH")]))
-    wrong = {"LD_PRELOAD": str(FAKETIME[0]), "FAKETIME": f"{chance.randint(*AHEAD):+d}s", "PYTHONPATH": path}
-    victim.options["env"] = {**right, **wrong, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    return {"LD_PRELOAD": str(FAKETIME[0]), "PYTHONPATH": path, "FAKETIME_DONT_FAKE_MONOTONIC": "1", **clock}
+
+
+def clock_wrong(stage: Stage, chance: random.Random) -> End:
+    victim = service(stage, chance, "")
+    right = victim.options["env"]
+    clock = other_clock(stage.options.directory / "clock", FAKETIME=f"{chance.randint(*AHEAD):+d}s")
+    victim.options["env"] = {**right, **clock}
     _again(stage, victim)
 
     def end() -> None:
         victim.options["env"] = right
         _again(stage, victim)
+
+    return end
+
+
+def clock_set_back(stage: Stage, chance: random.Random) -> End:
+    victim = service(stage, chance, "beat")
+    right, file = victim.options["env"], stage.options.directory / "clock" / "ahead"
+    clock = other_clock(file.parent, FAKETIME_TIMESTAMP_FILE=str(file), FAKETIME_CACHE_DURATION="1")
+    file.write_text(f"{chance.randint(90, AHEAD[1]):+d}s")
+    victim.options["env"] = {**right, **clock}
+    _again(stage, victim)
+    victim.options["env"] = right  # of a process that takes its place
+
+    def end() -> None:
+        file.write_text("+0s")
 
     return end
 
@@ -128,6 +149,12 @@ KINDS = [
     Kind("beat_killed", "`kill -9` of beat", beat_killed),
     Kind("two_beats", "a second beat runs beside the first", two_beats),
     Kind("clock_wrong", "a worker or beat runs with a clock that is up to an hour wrong", clock_wrong, faketime),
+    Kind(
+        "clock_set_back",
+        "beat starts with a clock that is up to an hour ahead, which is set right as it runs",
+        clock_set_back,
+        faketime,
+    ),
     Kind("application_killed", "`kill -9` of the application, in the middle of its transactions", application_killed),
     Kind("machine_busy", "six processes that never rest take the processors", machine_busy),
 ]
