@@ -12,7 +12,7 @@ sources := outbox_tasks workers beat_schedule.py $(wildcard tests bench examples
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo up quick test search fault lint format bench constraints audit clean
+.PHONY: help venv demo up quick test search clock fault lint format bench constraints audit clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,6 +33,10 @@ test: lint ## lint and all tests (ARGS=-n0: in one process)
 search: export MACHINE_EXAMPLES ?= 500
 search: $(everything) ## other random histories of the protocol each time (MACHINE_EXAMPLES=500; ARGS=--hypothesis-seed=7)
 	@$(bin)/python -m pytest -n0 -q tests/integration/test_protocol_machine.py -k whatever_happens $(ARGS)
+
+clock: $(everything) ## the tests that know days, just after midnight and at the end of a year
+	@TZ=Europe/Berlin $(bin)/python -m tests.clock '2027-03-01 00:05' $(ARGS)
+	@TZ=Europe/Berlin $(bin)/python -m tests.clock '2026-12-31 23:59' $(ARGS)
 
 fault: $(runtime) ## two minutes of faults of all kinds against a relay, and a verdict (ARGS="--seed 7")
 	@$(bin)/outbox-tasks soak --minutes 2 --short-leases $(ARGS)

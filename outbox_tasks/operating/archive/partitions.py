@@ -68,7 +68,7 @@ def _days(database: Database, found: Iterable[Any]) -> Iterator[tuple[bool, Day]
     for row in found:
         table = statements.partition(database.tables, row.name)
         if row.name == statements.DEFAULT:
-            default = Day(row.now.date(), table, row.pages, whole=False)
+            default = Day(row.now.astimezone(UTC).date(), table, row.pages, whole=False)
             yield from ((True, default._replace(day=day)) for day in _days_of(database, default))
         elif day := day_of(row.name, row.since, row.until):
             yield row.attached, Day(day, table, row.pages)
