@@ -13,6 +13,7 @@ from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.database.held_keys import COUNTED
 from outbox_tasks.operating import overview
+from outbox_tasks.operating.messages.waits import dead_head, of_destinations
 from outbox_tasks.text import one_line
 
 
@@ -24,16 +25,22 @@ def keys(blocked: bool, limit: int, as_json: bool) -> None:
     """List the keys that are held up: by which message, since when, how many wait. Exit code 1 if there are any."""
     with open_store() as store:
         found = [dict(row._mapping) for row in overview.blocked_keys(store, limit)]
+        for one in found:
+            one["waits"] = str(dead_head(one))
+        shut = {name: str(wait) for name, wait in sorted(of_destinations(store).items())}
         more = overview.count_blocked_keys(store, COUNTED) - len(found) if len(found) == limit else 0
     if as_json:
-        echo_json({"blocked": found, "more": max(0, more)})
+        echo_json({"blocked": found, "more": max(0, more), "destinations": shut})
     elif found:
         console().print(_table(found))
         if more > 0:
             about = " or more" if more + len(found) >= COUNTED else ""
             say(f"There are {more:,}{about} more: --limit shows them.", err=True)
-    else:
+    elif not shut:
         say("No key is held up.")
+    if not as_json:
+        for wait in shut.values():
+            say(one_line(f"All keys of this destination wait, because {wait}"))
     raise SystemExit(bool(found))
 
 
@@ -42,9 +49,10 @@ def _table(found: list[dict[str, Any]]) -> RenderableType:
     lines: list[Text] = []
     for one in found:
         count = f"{one['waiting']:,}" + ("+" if one["waiting"] >= COUNTED else "")
-        line = cell(f"{one['destination']}  ").append(one_line(one["key"]), "bold")
+        line = cell(one["destination"]).append("  ").append(one_line(one["key"]), "bold")
         lines.append(line.append(f"  {count} {'waits' if one['waiting'] == 1 else 'wait'}", "yellow"))
-        lines.append(cell(f"  {one['id']}  dead since {one['since'].astimezone():%Y-%m-%d %H:%M}"))
-        if why := ": ".join(filter(None, (one["last_error_code"], one["last_error"]))):
-            lines.append(cell(f"  {why}", "dim"))
+        lines.append(Text(one_line(f"because {one['waits']}")))
+        lines[-1].pad_left(2)
+        if one["last_error"]:
+            lines.append(Text(f"  {one_line(one['last_error'])}", "dim"))
     return Group(*lines)

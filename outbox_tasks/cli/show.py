@@ -86,6 +86,8 @@ def _message(one: dict[str, Any]) -> RenderableType:
 
 def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "state", Text(one["state"], STATE_STYLES[one["state"]])
+    if one["waits"] is not None:
+        yield "it waits", Text(printable(f"because {one['waits']}"), "yellow")
     yield "event type", one["event_type"]
     yield "destination", one["destination"]
     if one["aggregate_type"] or one["aggregate_id"]:
@@ -94,9 +96,6 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "also at", f"{other['destination']}: {other['id']} ({other['state']})"
     if one["key"] is not None:
         yield "key", one["key"]
-    if (ahead := one["ahead"]) is not None:
-        first = f"the first is {ahead['id']} ({ahead['state']})"
-        yield "held up by", Text(f"{ahead['count']:,} of its key before it; {first}", "yellow")
     if one["priority"]:
         yield "priority", {1: "high", -1: "low"}[one["priority"]]
     for name in ("created_at", "deliver_at", "handed_at", "dead_at", "finished_at"):

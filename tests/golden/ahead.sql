@@ -5,7 +5,7 @@ SELECT outbox_messages.id, CASE
     WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_1)s::INTEGER)) THEN 'leased'
     WHEN (outbox_messages.attempts > %(attempts_2)s::INTEGER) THEN 'retrying'
     WHEN (outbox_messages.locked_until > now()) THEN 'scheduled'
-    ELSE 'pending' END AS state, (
+    ELSE 'pending' END AS state, outbox_messages.dead_at, outbox_messages.locked_until, outbox_messages.last_error_code, (
   SELECT count(*) AS count_1
   FROM (
     SELECT outbox_messages.id AS id

@@ -161,7 +161,8 @@ class TestOne:
         message = lookup.one(UUID(waits))
         assert message is not None
         expected = {"id": UUID(dead), "state": "dead", "count": 1}
-        assert message["ahead"] == (expected if held_up else None)
+        ahead = message["ahead"] and {name: message["ahead"][name] for name in expected}
+        assert ahead == (expected if held_up else None)
 
     def test_is_found_in_the_archive(self, lookup: Lookup, one_of_each: dict[str, str]) -> None:
         for state in ("sent", "discarded"):

@@ -165,7 +165,7 @@ class TestMessage:
             assert f'href="{there}"' in html
         assert re.search(r'href="/errors/[0-9a-f]{12}"', html)
         text = browser.text(f"/messages/{behind}")
-        assert f"Held up: 1 message of its key is before it. The first is {id} , which is dead." in text
+        assert f"It waits because 1 message of its key is before it, and the first ({id}) is dead since " in text
         assert "Cancel…" in text
 
     def test_hides_payload_and_headers_from_those_who_may_only_look(self, browse: Browse, rows: Rows) -> None:

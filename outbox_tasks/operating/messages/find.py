@@ -12,7 +12,7 @@ from uuid import UUID
 from outbox_tasks.database.connection import Database
 from outbox_tasks.model import EVENT_ID, sibling
 from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages import find_statements
+from outbox_tasks.operating.messages import find_statements, waits
 
 COUNTED = find_statements.COUNTED
 
@@ -179,8 +179,8 @@ class Lookup:
             yield find_statements.newest_archived(t), True
 
     def one(self, id: UUID, part: int | None = None, start: int = 0) -> dict[str, Any] | None:
-        """Everything about a message; also `ahead`: what it waits for, `audit`: people's acts on it, and `elsewhere`:
-        the same event's messages to other destinations.
+        """Everything about a message; also `ahead`: the first of its key, `waits`: why it is not going out,
+        `audit`: people's acts on it, and `elsewhere`: the same event's messages to other destinations.
 
         `part`: so many bytes of the payload, from `start`. With 0, nothing that the application wrote is read, or that
         quotes it: headers and history are empty too."""
@@ -195,6 +195,7 @@ class Lookup:
             place["blocks"] = self._database.settings.dead_blocks(message["destination"])
             before = self._database.rows(find_statements.ahead(self._tables), place)
             message["ahead"] = dict(before[0]._mapping) if before else None
+        message["waits"] = waits.why(self._database, message)
         message["history"] = _entries(message["history"])
         named = [entry.get("entry") for entry in message["history"]]
         named = [seq for seq in named if type(seq) is int and 0 <= seq < 1 << 63]

@@ -191,7 +191,8 @@ def ahead(t: Tables) -> Select[Any]:
     before = (*own, m.c.seq < seq, or_(bindparam("blocks", type_=Boolean), pending(m)))
     some = select(m.c.id).where(*before).order_by(m.c.key, m.c.seq).limit(COUNTED).subquery("some")
     count = select(func.count()).select_from(some).scalar_subquery()
-    first = select(m.c.id, state_of(m).label("state"), count.label("count")).where(*before)
+    columns = (m.c.id, state_of(m).label("state"), m.c.dead_at, m.c.locked_until, m.c.last_error_code)
+    first = select(*columns, count.label("count")).where(*before)
     return first.order_by(m.c.key, m.c.seq).limit(1)
 
 

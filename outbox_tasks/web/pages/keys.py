@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from outbox_tasks.database.held_keys import COUNTED
 from outbox_tasks.operating import overview
+from outbox_tasks.operating.messages.waits import of_destinations
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
 
@@ -15,7 +16,8 @@ def keys(visit: Visit) -> Response:
     """The keys that are held up, of one destination or of all, the longest first."""
     destination = visit.ask("destination")
     found, count = visit.look(f"keys of {destination}", lambda: _read(visit, destination), seconds=KEPT)
-    return visit.show("keys.html", found=found, count=count, counted=COUNTED, destination=destination)
+    shut = [str(wait) for name, wait in sorted(of_destinations(visit.store).items()) if destination in (None, name)]
+    return visit.show("keys.html", found=found, count=count, counted=COUNTED, destination=destination, shut=shut)
 
 
 def _read(visit: Visit, destination: str | None) -> tuple[list[object], int]:
