@@ -70,13 +70,13 @@ def why_not_in_order(name: str, one: DestinationStatus) -> str | None:
     facts = one.breaker
     if facts["state"] == "paused":
         why = f": {facts['paused_why']}" if facts["paused_why"] else ""
-        return f"{name} is paused by {facts['paused_by']} since {moment(facts['paused_at'])}{why}{_waits(one)}"
+        return f"{name} is paused by {facts['paused_by']} since {moment(facts['paused_at'])}{why}{waits(one)}"
     failed = f"{many(facts['failures'], 'send')} in a row failed: {facts.get('error_code')}: {facts.get('error')}"
     if not one.in_service:
         tried = f"next try in {span(max(0.0, facts['next_try']))}" if facts["state"] == "open" else "being tried"
-        return f"{name}: circuit open for {span(facts['open_for'])}, {tried}: {failed}{_waits(one)}"
+        return f"{name}: circuit open for {span(facts['open_for'])}, {tried}: {failed}{waits(one)}"
     if one.refused:
-        return f"{name} refuses everything{_codes(one, 'dead', 'retrying')}: {_refusals(one)}{_waits(one)}"
+        return f"{name} refuses everything{_codes(one, 'dead', 'retrying')}: {_refusals(one)}{waits(one)}"
     return f"{name} is in service, but {failed}" if facts["failures"] else None
 
 
@@ -85,7 +85,7 @@ def _refusals(one: DestinationStatus) -> str:
     return f"{many(one.refused, 'send')} failed {within}, and {one.arrived or 'none'} arrived"
 
 
-def _waits(one: DestinationStatus) -> str:
+def waits(one: DestinationStatus) -> str:
     """How many wait, and for how long."""
     parts = []
     if one.waiting:

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, func, insert, update
 
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.operating import pauses
-from outbox_tasks.operating.doctor import Severity
+from outbox_tasks.operating.doctor import Severity, examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from tests.conftest import MakeSettings, Rows, seconds_from_now
@@ -86,6 +86,42 @@ def test_dead_letters_and_the_keys_that_they_hold_up(settings: MakeSettings, row
     assert "orders 'order:42', 3 waiting" in seen["keys_blocked"].fact
     skipping = {"orders": {"url": "a://b", "on_dead": "skip"}}
     assert found(settings(destinations=skipping), "keys_blocked") == {}
+
+
+@pytest.mark.parametrize("where", ["paused", "circuit open", "unknown", "retrying"])
+def test_not_all_is_sent_in_time_beside_messages_that_wait(
+    settings: MakeSettings, store: Store, rows: Rows, where: str
+) -> None:
+    def in_order() -> bool:
+        facts = [fact for part in examine(settings()).parts for fact in part.in_order]
+        return any(fact.startswith("nothing has been due for longer than 5 min") for fact in facts)
+
+    assert in_order()
+    long_ago = seconds_from_now(-3000)
+    ids = rows.insert(500, destination="new" if where == "unknown" else "orders", locked_until=long_ago)
+    rows.change(ids, created_at=long_ago)
+    if where == "paused":
+        pauses.pause(store, "orders", "jo", "moving house")
+        assert "500 messages wait, the oldest for 50 min" in found(settings(), "paused")["paused"].fact
+    elif where == "circuit open":
+        for _ in range(5):
+            store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
+        assert "500 messages wait, the oldest for 50 min" in found(settings(), "breaker_open")["breaker_open"].fact
+    elif where == "retrying":
+        rows.change(ids, attempts=3, locked_until=seconds_from_now(60))
+    assert not in_order()
+
+
+def test_a_destination_that_refuses_everything(settings: MakeSettings, rows: Rows) -> None:
+    rows.insert(3023, status="dead", dead_at=seconds_from_now(-60), last_error_code="http_422")
+    assert found(settings(), "destination_refuses") == {}
+    with rows.engine.begin() as connection:
+        minute = func.date_trunc("minute", func.now())
+        tally = {"minute": minute, "destination": "orders", "outcome": "dead", "count": 3023}
+        connection.execute(insert(rows.tables.tallies).values(**tally))
+    seen = found(settings(), "destination_refuses", "dead_letters")
+    assert "orders refuses everything (http_422): 3,023 sends failed" in seen["destination_refuses"].fact
+    assert "3,023 dead letters wait for a person" in seen["dead_letters"].fact
 
 
 def test_a_destination_that_is_paused(settings: MakeSettings, store: Store, rows: Rows) -> None:

@@ -186,6 +186,18 @@ def test_dead_rows_that_nobody_removes(settings: MakeSettings, run: Sql, rows: R
     eventually(lambda: not found(few, "dead_rows"))
 
 
+def test_dead_rows_that_a_vacuum_has_left(settings: MakeSettings, run: Sql, rows: Rows, engine: Engine) -> None:
+    """As under an open snapshot: autovacuum comes each minute, and removes nothing."""
+    run("ALTER TABLE outbox_messages SET (autovacuum_enabled = false, autovacuum_vacuum_threshold = 1)")
+    rows.insert(200)
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as reader, reader.begin():
+        reader.execute(text("SELECT pg_current_snapshot()"))
+        run("DELETE FROM outbox_messages", "VACUUM outbox_messages")
+        assert "has 200 dead rows" in eventually(lambda: found(settings(), "dead_rows").get("dead_rows")).fact
+    run("VACUUM outbox_messages")
+    eventually(lambda: not found(settings(), "dead_rows"))
+
+
 def test_lost_and_changed_table_options(settings: MakeSettings, run: Sql) -> None:
     run("ALTER TABLE outbox_messages SET (fillfactor = 90)")
     assert found(settings(), "table_options")["table_options"].severity is Severity.NOTE

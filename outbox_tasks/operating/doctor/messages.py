@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from outbox_tasks.database.held_keys import COUNTED
 from outbox_tasks.operating import health, overview
 from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
-from outbox_tasks.operating.doctor.site import COUNTED, Results, Site
-from outbox_tasks.operating.overview import MINUTES, DestinationStatus, rates
-from outbox_tasks.operating.status import why_not_in_order
-from outbox_tasks.text import span
+from outbox_tasks.operating.doctor.site import Results, Site
+from outbox_tasks.operating.overview import MINUTES, Destinations, DestinationStatus, rates
+from outbox_tasks.operating.status import dead_letters_wait, waits, why_not_in_order
+from outbox_tasks.text import many, span
 
 UNMAINTAINED = 3 * 3600.0
 """Seconds without maintenance after which it counts as stopped: it is due each hour."""
@@ -44,7 +45,7 @@ def periodic_tasks(site: Site) -> Results:
             error(
                 "no_claims",
                 f"A claim {_last('ran', claim)}.",
-                "Nothing new is sent. Either beat is missing, or a worker on outbox.claim.",
+                "Nothing new is sent. Beat is missing, or a worker on outbox.claim; or each claim fails, or times out.",
                 "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
             )
         )
@@ -65,15 +66,14 @@ def periodic_tasks(site: Site) -> Results:
 
 
 def _last(what: str, age: float | None) -> str:
-    return f"has never {what.replace('ran', 'run')} here" if age is None else f"last {what} {span(age)} ago"
+    return f"has never {what.replace('ran', 'run to its end')} here" if age is None else f"last {what} {span(age)} ago"
 
 
 def waiting(site: Site) -> Results:
     """Whether messages wait too long, wait for a destination that is not configured, or are claimed and not sent. Other
     checks tell of destinations that are paused, refuse everything, or have their circuit open."""
-    settings, destinations, found = site.settings, site.destinations, False
+    settings, destinations = site.settings, site.destinations
     for problem in health.stale(settings, destinations):
-        found = True
         yield error(
             "stale",
             f"{problem.text}.",
@@ -97,19 +97,21 @@ def waiting(site: Site) -> Results:
             "use another one.",
             "Read their logs, and restart them. Compare OUTBOX_BROKER_URL there and on the claim worker.",
         )
-    if not found:
+    # Also what waits for a destination that is paused, unknown or out of reach has been due.
+    longest = max((max(one.oldest or 0.0, one.waited or 0.0) for one in destinations.values()), default=0.0)
+    if longest <= settings.stale_after:
         yield Fine(f"nothing has been due for longer than {span(settings.stale_after)}")
 
 
 def dead_letters(site: Site) -> Results:
     """Whether dead letters wait for a person."""
-    dead = {name: one.states["dead"] for name, one in site.destinations.items() if one.states["dead"]}
-    if not dead:
+    dead = dead_letters_wait(site.destinations)
+    if dead is None:
         yield Fine("no dead letters")
         return
     yield warning(
         "dead_letters",
-        f"Dead letters wait: {', '.join(f'{name} {_many(count)}' for name, count in dead.items())}.",
+        f"{dead}.",
         "They can't be delivered as they are, or have no attempts left. They stay until a person sees to them.",
         "outbox-tasks errors\nThen outbox-tasks redrive, edit or discard.",
     )
@@ -117,14 +119,15 @@ def dead_letters(site: Site) -> Results:
 
 def keys(site: Site) -> Results:
     """Whether a dead message holds up keys."""
-    rows = overview.blocked_keys(site.store, COUNTED)
+    rows = overview.blocked_keys(site.store, SHOWN)
     if not rows:
         yield Fine("no key is held up")
         return
-    some = "; ".join(f"{row.destination} {row.key!r}, {_many(row.waiting)} waiting" for row in rows[:SHOWN])
+    some = "; ".join(f"{row.destination} {row.key!r}, {_many(row.waiting)} waiting" for row in rows)
+    count = overview.count_blocked_keys(site.store, COUNTED)
     yield warning(
         "keys_blocked",
-        f"Dead messages hold up {_many(len(rows))} key{'s' * (len(rows) > 1)}: {some}.",
+        f"Dead messages hold up {many(count, 'key', _many(count))}: {some}.",
         'Later messages of such a key wait, so that none overtakes the dead one (on_dead = "block").',
         'outbox-tasks keys\nThen redrive or discard the dead messages; on_dead = "skip" lets the others pass.',
     )
@@ -132,7 +135,7 @@ def keys(site: Site) -> Results:
 
 def pauses(site: Site) -> Results:
     """Whether destinations are paused, refuse everything, or have their circuit open."""
-    found = [finding for row in site.store.traffic.states() for finding in _paused(row)]
+    found = [finding for row in site.store.traffic.states() for finding in _paused(row, site.destinations)]
     found += [_refuses(name, one) for name, one in site.destinations.items() if one.state == "refuses"]
     yield from found
     if not found:
@@ -148,14 +151,15 @@ def _refuses(name: str, one: DestinationStatus) -> Finding:
     )
 
 
-def _paused(row: Any) -> Iterator[Finding]:
+def _paused(row: Any, destinations: Destinations) -> Iterator[Finding]:
     now = datetime.now(UTC)
+    waiting = waits(destinations[row.name]) if row.name in destinations else ""
     if row.state == "paused":
         age = (now - row.paused_at).total_seconds()
         why = f": {row.paused_why}" if row.paused_why else ""
         yield (warning if age > LONG_PAUSE else note)(
             "paused",
-            f"{row.name} has been paused for {span(age)}, by {row.paused_by}{why}.",
+            f"{row.name} has been paused for {span(age)}, by {row.paused_by}{why}{waiting}.",
             "Its messages wait until it is resumed.",
             f"outbox-tasks resume {row.name}",
         )
@@ -163,7 +167,7 @@ def _paused(row: Any) -> Iterator[Finding]:
         yield error(
             "breaker_open",
             f"The circuit of {row.name} has been open for {span(row.open_for)}: {row.failures} sends in a row could "
-            f"not reach it ({row.error_code}: {row.error}).",
+            f"not reach it ({row.error_code}: {row.error}){waiting}.",
             "Its messages wait, and spend no attempts. The relay tries one of them from time to time. When one gets "
             "through, all are sent again.",
             f"Mend the destination. To try at once: outbox-tasks resume {row.name}",

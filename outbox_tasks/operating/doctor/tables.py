@@ -41,6 +41,9 @@ OPTIONS = {
 BEHIND = 10
 """There are too many dead rows from this many times the number at which autovacuum starts."""
 
+HELD = 5
+"""How many times as many count, if the table was vacuumed lately: those of a busy minute are no finding."""
+
 
 def version(site: Site) -> Results:
     """Whether the tables are there, and have the version of this release."""
@@ -242,7 +245,9 @@ def _autovacuum_off(row: object, options: dict[str, str], name: str) -> Iterator
 def _dead_rows(site: Site, row: object, options: dict[str, str], name: str) -> Iterator[Finding]:
     dead, live, vacuumed = (getattr(row, column) for column in ("dead", "live", "vacuumed"))
     threshold = int(options.get("autovacuum_vacuum_threshold", OPTIONS["autovacuum_vacuum_threshold"]))
-    if dead > BEHIND * threshold and (vacuumed is None or vacuumed > site.long):
+    lately = vacuumed is not None and vacuumed <= site.long
+    # If a vacuum has just left so many, something keeps it from removing them.
+    if dead > (HELD if lately else 1) * BEHIND * threshold:
         when = "never" if vacuumed is None else f"{span(vacuumed)} ago"
         yield warning(
             "dead_rows",
