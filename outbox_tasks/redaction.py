@@ -73,7 +73,10 @@ def _clean(record: logging.LogRecord) -> bool:
     # Formatters use this text of the exception if it is set.
     if record.exc_info and record.exc_text is None:
         record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
-    message = record.getMessage()
+    try:
+        message = record.getMessage()
+    except Exception:  # of an argument that can't say what it is: logging itself reports that, and goes on
+        return True
     if (clean := without_secrets(message)) != message:
         record.msg, record.args = clean, None
     return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 
@@ -31,6 +31,17 @@ def short(value: object) -> object:
 def storable(text: str | None) -> str | None:
     """The text without NUL and halves of surrogate pairs, which PostgreSQL can't store."""
     return text and text.replace("\0", "\\0").encode("utf-8", "replace").decode("utf-8")
+
+
+def said(error: object, say: Callable[[object], str] = str) -> str:
+    """What an exception of others says. It may say nothing, or fail to."""
+    for way in (say, repr):
+        try:
+            if text := way(error):
+                return text
+        except Exception:  # noqa: S112 - its own code raises, and its type says something, too
+            continue
+    return type(error).__name__
 
 
 def span(seconds: float) -> str:

@@ -11,10 +11,12 @@ from typing import Any
 
 from sqlalchemy import (
     CTE,
+    Boolean,
     Float,
     LargeBinary,
     Text,
     Uuid,
+    and_,
     bindparam,
     case,
     cast,
@@ -25,6 +27,7 @@ from sqlalchemy import (
     literal,
     literal_column,
     null,
+    or_,
     select,
     true,
     union_all,
@@ -39,6 +42,10 @@ from outbox_tasks.database.schema import DEAD, Tables, function
 from outbox_tasks.database.states import state_of
 from outbox_tasks.database.write import publish
 from outbox_tasks.model import TASK_HEADER
+
+COMPLETED = "outbox.completed"
+"""A setting of the transaction that has completed a task: the id of its row. Like the effect, it goes when a savepoint
+is rolled back."""
 
 REQUEUED = "requeued"
 """The code of a task whose run ended with its copy back in the queue: it began, so it may run twice."""
@@ -80,27 +87,34 @@ def content_of(t: Tables) -> ColumnElement[str]:
     return func.left(func.encode(func.sha256(said), literal_column("'hex'")), literal_column("16"))
 
 
-def renew_runs(t: Tables) -> ReturningUpdate[Any]:
-    """Say that runs still run. Returns the tokens of those that were not given up. Parameter: run (JSON rows of id,
-    token and hold: seconds until it must be said again)."""
+def renew_runs(t: Tables) -> Select[Any]:
+    """Say that runs still run. Returns the tokens of those that were not given up, and whether each was renewed: a row
+    that somebody has locked is just being ended by its own run, and no run waits for another. Parameter: run (JSON rows
+    of id, token and hold: seconds until it must be said again)."""
     m = t.messages
     run = json_rows("run", id=Uuid, token=Uuid, hold=Float)
-    return (
+    ours = select(m.c.id, m.c.lease, run.c.hold).where(*_ours(t, run)).cte("ours")
+    free = _free(t, ours.c.id, ours.c.lease, ours.c.hold)
+    renewed = (
         update(m)
-        .where(*_ours(t, run), commit_soon())
-        .values(locked_until=func.clock_timestamp() + run.c.hold * SECOND)
-        .returning(cast(m.c.lease, Text).label("token"))
+        .where(probe(m.c.id, free.c.id), commit_soon())
+        .values(locked_until=func.clock_timestamp() + free.c.hold * SECOND)
+        .returning(m.c.lease)
+        .cte("renewed")
     )
+    said: tuple[ColumnElement[Any], ...] = (cast(ours.c.lease, Text).label("token"), renewed.c.lease.is_not(None))
+    return select(*said).select_from(ours.outerjoin(renewed, renewed.c.lease == ours.c.lease))
 
 
 def lose_runs(t: Tables) -> ReturningUpdate[Any]:
-    """End the leases of runs whose workers are gone: the next claim finds them. Returns their ids. Parameter: run (JSON
-    rows of id and token)."""
+    """End the leases of runs whose workers are gone: the next claim finds them. A row that is just being ended keeps
+    its lease. Returns their ids. Parameter: run (JSON rows of id and token)."""
     m = t.messages
     run = json_rows("run", id=Uuid, token=Uuid)
+    free = _free(t, run.c.id, run.c.token)
     return (
         update(m)
-        .where(*_ours(t, run), commit_soon())
+        .where(probe(m.c.id, free.c.id), commit_soon())
         .values(locked_until=func.clock_timestamp())
         .returning(cast(m.c.id, Text).label("id"))
     )
@@ -112,14 +126,28 @@ def end_run(t: Tables, *, archive: bool, soon: bool = True) -> Select[Any]:
     Parameters: run (JSON rows of id and token; if it was discarded, state, code and error; if the archive is to keep
     what the task returned, value (as JSON) and ran (seconds)); row (JSON rows as in `write.ROW`: what follows, or
     `[]`). Both are texts, because the statement also runs in an application's transaction, by any driver. Then it is
-    not `soon`: how that transaction commits is the application's choice.
+    not `soon`: how that transaction commits is the application's choice; and that transaction remembers the end, see
+    `completed`.
     """
     m = t.messages
     run = json_rows("run", id=Uuid, token=Uuid, state=Text, code=Text, error=Text, value=Text, ran=Float)
     returned = noted(m, literal_column("'returned'"), by=m.c.locked_by, value=run.c.value, ran=run.c.ran)
     history = case((run.c.ran.is_not(None), returned), else_=m.c.history)
     gone = delete(m).where(*_ours(t, run), *([commit_soon()] if soon else []))
-    return _followed(t, finished(t, gone, run, m.c.attempts, archive=archive, history=history).cte("ended"))
+    also: tuple[ColumnElement[Any], ...] = ()
+    ended = finished(t, gone, run, m.c.attempts, archive=archive, history=history).cte("ended")
+    if not soon:
+        also = (func.set_config(COMPLETED, ended.c.id, true()),)
+    return _followed(t, ended, *also)
+
+
+def completed(t: Tables) -> Select[Any]:
+    """A row, if this transaction has completed the task, or an earlier one that was committed: then the task's row is
+    gone. Parameters: id, committed (whether an earlier one has, as its session says)."""
+    m, id = t.messages, bindparam("id", type_=Text)
+    here = func.current_setting(COMPLETED, true(), type_=Text) == id
+    gone = ~exists(select(m.c.id).where(probe(m.c.id, cast(id, Uuid))))
+    return select(true()).where(or_(here, and_(bindparam("committed", type_=Boolean), gone)))
 
 
 def fail_run(t: Tables) -> Select[Any]:
@@ -217,13 +245,20 @@ def _ours(t: Tables, run: FromClause) -> list[ColumnElement[bool]]:
     return [probe(m.c.id, run.c.id), m.c.lease == run.c.token, m.c.begun == true()]
 
 
+def _free(t: Tables, id: ColumnElement[Any], token: ColumnElement[Any], *also: ColumnElement[Any]) -> CTE:
+    """The rows of runs that nobody else has locked, now locked."""
+    m = t.messages
+    fence = (probe(m.c.id, id), m.c.lease == token, m.c.begun == true())
+    return select(m.c.id, *also).where(*fence).with_for_update(of=m, skip_locked=True).cte("free")
+
+
 def _said(t: Tables, run: FromClause, what: str, **facts: ColumnElement[Any]) -> dict[str, Any]:
     m = t.messages
     entry = {"attempt": m.c.attempts, "code": run.c.code, "error": brief(run.c.error), "by": m.c.locked_by, **facts}
     return {"last_error_code": run.c.code, "last_error": run.c.error, "history": noted(m, what, **entry)}
 
 
-def _followed(t: Tables, ended: CTE) -> Select[Any]:
+def _followed(t: Tables, ended: CTE, *also: ColumnElement[Any]) -> Select[Any]:
     """Write what follows, if the run was still ours."""
     following = publish(t, exists(select(ended.c.id)))
-    return select(ended.c.id).add_cte(following.cte("following"))
+    return select(ended.c.id, *also).add_cte(following.cte("following"))

@@ -22,6 +22,7 @@ from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import CONTAINERS, without_secrets
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.text import said
 
 AT_ONCE = 8
 """How many payloads are stored at the same time, if the client can do that."""
@@ -90,7 +91,7 @@ class ClaimCheck:
                     self._put(message)
                     found[message.id] = None
                 except Exception as error:  # a client may raise anything
-                    found[message.id] = self._failed(message, f"{type(error).__name__}: {error}")
+                    found[message.id] = self._failed(message, f"{type(error).__name__}: {said(error)}")
 
     def _put(self, message: LeasedMessage) -> None:
         storage, root = self._storage.get()

@@ -11,6 +11,7 @@ from outbox_tasks.redaction import logger
 from outbox_tasks.relay.claim_check import ClaimCheck
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.text import said
 
 log = logger("outbox_tasks.publish")
 
@@ -105,7 +106,7 @@ def outcomes_of(
     except Exception as error:  # a publisher may raise anything, and a time limit may strike anywhere
         which = f", with message {messages[0].id}" + (f" and {len(messages) - 1} more" if len(messages) > 1 else "")
         log.exception("the publisher of %s failed%s", destination, which, extra={"destination": destination})
-        return _unforeseen(repr(error), messages)
+        return _unforeseen(said(error, repr), messages)
     if len(outcomes) != len(messages):
         told = f"the publisher of {destination!r} returned {len(outcomes)} outcomes for {len(messages)} messages"
         return _unforeseen(told, messages)

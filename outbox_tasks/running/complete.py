@@ -14,6 +14,7 @@ from outbox_tasks.writing.direct import lease
 from outbox_tasks.writing.transactions import is_awaited, sqlstate, transaction, unwrapped
 
 _end = lru_cache(partial(runs.end_run, soon=False))
+_completed = lru_cache(runs.completed)
 _like = lru_cache(write.publish)
 
 
@@ -47,9 +48,8 @@ def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
             raise WriterRights(reason=str(getattr(error, "orig", None) or error).partition("\n")[0]) from error
         raise
     if ended:
-        run.completes(opened.opened())
         opened.wake(run.is_completed)
         if following and run.nudge is not None:
             opened.wake(run.nudge if dispatch is None else partial(run.nudge, dispatch=dispatch))
-    elif not run.has_completed:
+    elif not opened.run(_completed(t), {"id": run.run.id, "committed": run.completed}, _like(t)):
         raise RunLost(task=run.request.task, id=run.request.id)

@@ -15,7 +15,6 @@ from celery import signals
 from outbox_tasks.broker.names import TASKS
 from outbox_tasks.running.run import Copy, current, replacing
 from outbox_tasks.running.supervisor import Supervisor
-from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import supervised, wrap
 
 
@@ -45,10 +44,8 @@ def _hook_class(kind: Any, supervisor: Supervisor) -> None:
     @wraps(kind.before_start)
     def begin_first(self: Any, *args: Any, **kwargs: Any) -> Any:
         request = self.request
-        if RUN in vars(request) and _is_new(request):
-            copy = Copy.read(vars(request))
-            if copy is not None:
-                supervisor.begin(self, copy)
+        if Copy.is_ours(vars(request)) and _is_new(request):
+            supervisor.begin(self, Copy.read(vars(request)))
         return before_start.__get__(self, kind)(*args, **kwargs)
 
     @wraps(kind.on_replace)

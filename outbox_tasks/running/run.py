@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
-from weakref import ref
 
 from celery import current_task, signature
 from celery.utils.functional import maybe_list
@@ -17,14 +16,13 @@ from celery.utils.functional import maybe_list
 from outbox_tasks.model import Message
 from outbox_tasks.relay.store.runs import Begun, Run
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import WEEK
 from outbox_tasks.wire import tracing
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import capturing, refuse_unaccepted, supervised
 from outbox_tasks.writing.nudge import Nudge
 from outbox_tasks.writing.record import Store
 from outbox_tasks.writing.rows import Row, rows
-
-LONGEST_LEASE = 86_400.0
 
 
 class Copy(NamedTuple):
@@ -40,16 +38,20 @@ class Copy(NamedTuple):
 
     @classmethod
     def read(cls, headers: Mapping[str, Any]) -> Copy | None:
-        """None: it is no supervised task. Anybody can send a message to a worker, and name a header as we do."""
-        said = headers.get(RUN)
-        if said is None:
-            return None
+        """None: it is no supervised task, or its header can't be read: see `is_ours`."""
+        said: Any = headers.get(RUN)
         try:
             id, of, lease, content = UUID(said["id"]), UUID(said["of"]), float(said["lease"]), str(said["content"])
             copy = cls(str(id), str(of), lease, content, str(UUID(said.get("token") or str(uuid4()))))
         except (TypeError, ValueError, KeyError, AttributeError):
             return None
-        return copy if 0 < copy.lease <= LONGEST_LEASE else None
+        return copy if 0 < copy.lease <= WEEK else None
+
+    @staticmethod
+    def is_ours(headers: Mapping[str, Any]) -> bool:
+        """Whether a relay wrote the header, readable or not. Others may name a header as we do."""
+        said = headers.get(RUN)
+        return isinstance(said, dict) and {"id", "of"} <= said.keys()
 
     @property
     def run(self) -> Run:
@@ -79,7 +81,6 @@ class SupervisedRun:
         self._began = time.monotonic()
         self.completed = False
         """A transaction that completed it was committed."""
-        self._completing: ref[Any] | None = None
 
     def store_for(self, task_id: str | None, parent_id: str | None) -> Store | None:
         """Where a message goes that Celery sends for the running task; None: to the broker."""
@@ -119,19 +120,9 @@ class SupervisedRun:
     def rows(self) -> list[Row]:
         return [row for _, row in self.following]
 
-    def completes(self, opened: Any) -> None:
-        """A transaction has completed it, and is open."""
-        self._completing = ref(opened)
-
     def is_completed(self, *_: Any, **__: Any) -> None:
         """That transaction was committed."""
         self.completed = True
-
-    @property
-    def has_completed(self) -> bool:
-        """Whether a transaction has completed it that is open, or was committed."""
-        opened = self._completing() if self._completing is not None else None
-        return self.completed or (opened is not None and opened.is_active)
 
     def rows_after(self, result: Any) -> list[Row]:
         """What follows the task if it ends with this result. Celery itself sends these only after the task has

@@ -23,6 +23,7 @@ from outbox_tasks.relay.store.runs import Begun, Run, Runs
 from outbox_tasks.running.run import Copy, SupervisedRun
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import task_ran
+from outbox_tasks.text import said
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import direct, supervised
 from outbox_tasks.writing.direct import lease
@@ -89,8 +90,11 @@ class Supervisor:
             runs.close()
         return True
 
-    def begin(self, task: Any, copy: Copy) -> None:
-        """Begin the run of a copy; `Ignore`, if it is not to run here and now."""
+    def begin(self, task: Any, copy: Copy | None) -> None:
+        """Begin the run of a copy; `Ignore`, if it is not to run here and now. None: its header can't be read."""
+        if copy is None:
+            log.error("task %s is not run: this worker can't read its header %r", task.request.id, RUN)
+            raise Ignore
         run = copy.run
         try:
             begun = _patiently(partial(self._begin, run, copy), BEGIN_PATIENCE)
@@ -159,9 +163,11 @@ class Supervisor:
         elif state == states.RETRY:
             ended = _retry(runs, run, retval)
         elif state == states.IGNORED:
-            ended = runs.discard(run.run, "ignored", str(retval) or "the task raised Ignore")
+            ended = runs.discard(run.run, "ignored", said(retval) if retval.args else "the task raised Ignore")
         elif state == states.REJECTED and not retval.requeue:
-            ended = runs.discard(run.run, "rejected", str(retval.reason or "the task raised Reject"))
+            ended = runs.discard(
+                run.run, "rejected", said(retval.reason) if retval.reason else "the task raised Reject"
+            )
         elif state == states.REJECTED:
             ended = runs.requeue(run.run, self._within(run) if run.task.acks_late else 0.0)
         else:
@@ -188,7 +194,7 @@ def _described(error: BaseException) -> tuple[str, str, str]:
     trace = without_secrets("".join(traceback.format_exception(error)))
     if isinstance(error, MaxRetriesExceededError) and error.__context__ is not None:
         error = error.__context__
-    return type(error).__name__, without_secrets(str(error) or repr(error)), trace
+    return type(error).__name__, without_secrets(said(error)), trace
 
 
 def _patiently(act: Callable[[bool], R], seconds: float) -> R:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 from weakref import ref
 
@@ -27,9 +27,10 @@ from celery.exceptions import TimeLimitExceeded
 from celery.worker import state
 
 from outbox_tasks.database import activity
+from outbox_tasks.database.connection import PIPE
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.redaction import logger
-from outbox_tasks.relay.store.runs import Runs
+from outbox_tasks.relay.store.runs import Run, Runs
 from outbox_tasks.running.run import Copy
 from outbox_tasks.running.supervisor import AWAY, Supervisor
 from outbox_tasks.wire.celery_message import RUN
@@ -44,6 +45,12 @@ SHARE = 3
 
 AGAIN = 1.0
 """Seconds until the next try while the database is away, and until a second look."""
+
+
+class _Impatient(Runs):
+    """A run that ends in a transaction of its own may hold its row for long. The others do not wait for it."""
+
+    session: ClassVar = {**PIPE, "lock_timeout": "500"}
 
 
 class _Received:
@@ -148,7 +155,7 @@ class Watch:
             self._thread.join(5.0)
 
     def _run(self) -> None:
-        runs = Runs.connect(self._supervisor.settings)
+        runs = _Impatient.connect(self._supervisor.settings)
         beat, stopped = activity.beat(runs.tables), activity.stopped(runs.tables)
         beaten, wait = -EVERY, 0.0
         while not self._ended:
@@ -180,15 +187,26 @@ class Watch:
             runs.close()
 
     def _write(self, runs: Runs) -> None:
-        while self._acts:
+        running, gone = self._seen()
+        self._renew(runs, running)
+        for _ in range(len(self._acts)):
+            act = self._acts.popleft()
             try:
-                self._acts[0](runs)
-            except AWAY:
-                raise
+                act(runs)
+            except AWAY as error:
+                log.warning("the end of a run is not recorded yet: %s", error)
+                self._acts.append(act)
+                self._soon = True
+                break
             except Exception:
                 log.exception("the end of a run was not recorded")
-            self._acts.popleft()
-        running, gone, self._soon = [], [], False
+        if gone:
+            # Nothing changes for a run that has said how it ended.
+            runs.lose(gone)
+
+    def _seen(self) -> tuple[list[_Received], list[Run]]:
+        """The copies that run, and the runs that ran at the last look and do not any more."""
+        running, gone = [], []
         for token, each in list(self._received.items()):
             request = each.request()
             if request is not None and request in state.active_requests:
@@ -198,17 +216,16 @@ class Watch:
                 del self._received[token]
                 if each.active:
                     gone.append(each.run)
-        if gone:
-            # Nothing changes for a run that has said how it ended.
-            runs.lose(gone)
-        if running:
-            ours = runs.renew({each.run: each.lease for each in running})
-            for each in running:
-                mine = each.run.token in ours
-                if not mine and each.missed and each.held:
-                    self._look(runs, each)
-                each.missed, each.held = not mine, each.held or mine
-            self._soon = any(each.missed and each.held for each in running)
+        return running, gone
+
+    def _renew(self, runs: Runs, running: list[_Received]) -> None:
+        ours = runs.renew({each.run: each.lease for each in running}) if running else {}
+        for each in running:
+            mine = each.run.token in ours
+            if not mine and each.missed and each.held:
+                self._look(runs, each)
+            each.missed, each.held = not mine, each.held or mine
+        self._soon = any(each.missed and each.held for each in running) or not all(ours.values())
 
     def _look(self, runs: Runs, each: _Received) -> None:
         """A task runs on, and its row has not been this run's for two looks. If the task has completed itself, that is

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from outbox_tasks.errors import PublishedTooLate
 
 WAKE = "outbox_tasks.wake"
-"""Key of `Session.info`: the nudges to call after the next commit."""
+"""Key of `Session.info`: the nudges to call after the next commit: see `inside`."""
 
 WAITING = "outbox_tasks.waiting"
 """Key of `Session.info`: the rows that wait."""
@@ -146,6 +146,11 @@ def chosen_by(session: Session) -> Choose:
     return lambda clause: session.connection(bind_arguments={"clause": clause})
 
 
+def inside(waking: dict[Callable[..., object], Any], nudge: Callable[..., object], savepoint: Any) -> None:
+    """Note a nudge with the savepoint that it belongs to; None, if it belongs to the transaction, or to several."""
+    waking[nudge] = None if nudge in waking else savepoint
+
+
 def _upwards(transaction: SessionTransaction | None) -> Iterable[SessionTransaction]:
     while transaction is not None:
         yield transaction
@@ -189,6 +194,13 @@ def _committed(session: Session) -> None:
 def _rolled_back(session: Session) -> None:
     if WAITING in session.info:
         session.info[WAITING].drop()
+
+
+@event.listens_for(Session, "after_soft_rollback")
+def _savepoint_rolled_back(session: Session, transaction: SessionTransaction) -> None:
+    waking = session.info.get(WAKE, {})
+    for nudge in [nudge for nudge, savepoint in waking.items() if transaction in _upwards(savepoint)]:
+        del waking[nudge]
 
 
 @event.listens_for(Session, "after_transaction_end")

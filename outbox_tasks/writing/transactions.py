@@ -16,7 +16,7 @@ from sqlalchemy.sql import Executable
 
 from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.errors import NotInTransaction, UnsupportedSession
-from outbox_tasks.writing.async_session import WAKE, Choose, Insert, chosen_by, defer, write_out, write_out_to
+from outbox_tasks.writing.async_session import WAKE, Choose, Insert, chosen_by, defer, inside, write_out, write_out_to
 from outbox_tasks.writing.execution import DjangoConnection, execute, execute_in_django
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ class Transaction(ABC):
 
     @abstractmethod
     def wake(self, nudge: Callable[..., object]) -> None:
-        """Call `nudge` after the commit; once, if this is called with the same one again."""
+        """Call `nudge` after the commit; once, if this is called with the same one again. Not, if the savepoint that is
+        open now is rolled back."""
 
     def ends_with_the_session(self, into: Executable) -> bool:
         """Whether what the session commits is committed in the database then."""
@@ -148,7 +149,8 @@ class _OfConnection(Transaction):
                 event.listen(connection, name, _connection_commits)
             for name in ("rollback", "rollback_twophase"):
                 event.listen(connection, name, _connection_rolled_back)
-        _owing.setdefault(connection, {})[nudge] = None
+            event.listen(connection, "rollback_savepoint", _savepoint_rolled_back)
+        inside(_owing.setdefault(connection, {}), nudge, connection.get_nested_transaction())
 
     def opened(self) -> object:
         return self._connection.get_transaction()
@@ -175,7 +177,7 @@ class _OfSession(Transaction):
         return execute(connection, statement, parameters, self._event_type)
 
     def wake(self, nudge: Callable[..., object]) -> None:
-        self._session.info.setdefault(WAKE, {})[nudge] = None
+        inside(self._session.info.setdefault(WAKE, {}), nudge, self._session.get_nested_transaction())
 
     def ends_with_the_session(self, into: Executable) -> bool:
         # A session that works on a connection leaves the commit to whoever began the connection's transaction.
@@ -231,8 +233,8 @@ def _in_greenlet() -> bool:
     return bool(getattr(current, "__sqlalchemy_greenlet_provider__", ours))
 
 
-_owing: WeakKeyDictionary[Connection, dict[Callable[..., object], None]] = WeakKeyDictionary()
-"""The Core connections that have published, each with the nudges to call after its next commit."""
+_owing: WeakKeyDictionary[Connection, dict[Callable[..., object], object]] = WeakKeyDictionary()
+"""The Core connections that have published, each with the nudges to call after its next commit: see `inside`."""
 
 
 def _connection_commits(connection: Connection, *_: object) -> None:
@@ -241,6 +243,12 @@ def _connection_commits(connection: Connection, *_: object) -> None:
     transaction = connection.get_transaction()
     for nudge in nudges:
         nudge(lambda: transaction is None or not transaction.is_active)
+
+
+def _savepoint_rolled_back(connection: Connection, *_: object) -> None:
+    ended = connection.get_nested_transaction()
+    owing = _owing.get(connection, {}).items()
+    _owing[connection] = {nudge: savepoint for nudge, savepoint in owing if savepoint is not ended}
 
 
 def _connection_rolled_back(connection: Connection, *_: object) -> None:

@@ -81,6 +81,7 @@ def current() -> dict[str, str]:
         "lose_runs": runs.lose_runs(t),
         "end_run": runs.end_run(t, archive=True),
         "end_run_delete": runs.end_run(t, archive=False),
+        "completed": runs.completed(t),
         "end_run_later": runs.end_run(t, archive=True, soon=False),
         "fail_run": runs.fail_run(t),
         "retry_run": runs.retry_run(t),

@@ -11,7 +11,7 @@ WITH moved AS (
   SELECT ended.id
   FROM ended
 ))
-SELECT ended.id
+SELECT ended.id, set_config(%(set_config_2)s::VARCHAR, ended.id, true) AS set_config_1
 FROM ended;
 -- jsonb_build_object_1 = 'at'
 -- jsonb_build_object_2 = 'what'
@@ -19,3 +19,4 @@ FROM ended;
 -- jsonb_build_object_4 = 'value'
 -- jsonb_build_object_5 = 'ran'
 -- param_1 = 'sent'
+-- set_config_2 = 'outbox.completed'

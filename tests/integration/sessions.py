@@ -195,16 +195,20 @@ def driver(kind: str, outbox: Outbox, engine: Engine) -> Iterator[Driver]:
     """A session of this kind, and no transaction yet."""
     if kind in SYNC:
         made = Driver(outbox, _sync(kind, outbox, engine))
-        yield made
-        made.close()
+        try:
+            yield made
+        finally:
+            made.close()
     elif kind == "Django":
         configure_django(engine.url.render_as_string(hide_password=False))
         from django.db import connection
 
         made = DjangoDriver(outbox, connection)
-        yield made
-        made.close()
-        connection.close()
+        try:
+            yield made
+        finally:
+            made.close()
+            connection.close()
     else:
         with asyncio.Runner() as runner:
             yield from _asynchronous(kind, outbox, engine, runner.run)

@@ -105,6 +105,59 @@ def test_a_rolled_back_completion_leaves_the_end_to_the_task(
     assert [json.loads(row.payload)[0] for row in rows.hot()] == [["this"]]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_savepoint_that_was_rolled_back_the_lease_is_asked_again(
+    kind: str, app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine
+) -> None:
+    def act(task: Any, lost: str) -> None:
+        with driver(kind, outbox, engine) as driven:
+            driven.begin()
+            driven.savepoint()
+            completing(driven, "undone")
+            driven.undo()
+            if lost:
+                rows.change(lease=None)
+            if lost != "committed":
+                completing(driven, "done")
+            driven.commit()
+        with driver(kind, outbox, engine) as driven:
+            driven.begin()
+            completing(driven, "done")
+            driven.commit()
+
+    app.act = act
+    kept = call("")
+    worker.run(kept)
+    assert rows.state(kept) == "sent"
+    for lost in ("open", "committed"):
+        id = call(lost)
+        assert isinstance(worker.run(id).exception, RunLost)
+        assert rows.one(id).status == "pending"
+        rows.change(status="dead")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_savepoint_that_is_released_keeps_the_completion(
+    kind: str, app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine, caplog: Any
+) -> None:
+    def act(task: Any) -> None:
+        with driver(kind, outbox, engine) as driven:
+            driven.begin()
+            driven.savepoint()
+            completing(driven, "whole")
+            driven.release()
+            completing(driven, "again")
+            driven.savepoint()
+            driven.undo()
+            driven.commit()
+
+    app.act = act
+    id = call()
+    worker.run(id)
+    assert rows.state(id) == "sent"
+    assert "lease had run out" not in caplog.text
+
+
 def test_a_run_that_was_given_up_can_not_complete(
     app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine
 ) -> None:

@@ -46,7 +46,7 @@ STATEMENTS = {
         replay_named requeue_run retry_run archive_days archive_lots archive_measured archive_rows replay_chosen
         replay_kinds replay_originals doctor_strays""",
     "worker relay operator reader": """
-        ahead anything_due archived blocked_keys count_blocked_keys counts dead_of_destinations dead_of_group
+        ahead anything_due archived blocked_keys completed count_blocked_keys counts dead_of_destinations dead_of_group
         doctor_upgraded groups handed_over_by_task heads horizon newest newest_archived next_dead next_due next_waiting
         of_key places_of_dead present sample states_of version waiting whereabouts""",
     "relay": """

@@ -16,6 +16,7 @@ from sqlalchemy import Engine, update
 from outbox_tasks import Outbox
 from outbox_tasks.relay.store import Store
 from outbox_tasks.running.run import current
+from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.conftest import Rows, seconds_from_now
 from tests.integration.running import Call, Worker, app, call, outbox, worker
@@ -51,6 +52,22 @@ class TestEnds:
         assert row.last_error == "no such order, see redis://user:***@host/0"
         assert "in fail" in row.history[-1]["traceback"]
         assert "secret" not in row.history[-1]["traceback"]
+
+    @pytest.mark.parametrize("state", ["dead", "pending"])
+    def test_an_error_that_can_not_say_what_it_is_ends_the_task_all_the_same(
+        self, app: Celery, worker: Worker, call: Call, rows: Rows, state: str
+    ) -> None:
+        class Mute(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("nothing to say")
+
+        def fail(task: Any) -> None:
+            raise Mute(1) if state == "dead" else task.retry(exc=Mute(1))
+
+        acts(app, fail)
+        worker.run(call())
+        [row] = rows.hot()
+        assert (row.status, row.last_error) == (state, "Mute(1)")
 
     @pytest.mark.parametrize(
         ("raised", "code"), [(Ignore("not today"), "ignored"), (Reject("not mine"), "rejected")], ids=str
@@ -161,7 +178,34 @@ class TestBegins:
         assert app.seen == []
         assert "is of another outbox" in caplog.text
 
-    @pytest.mark.parametrize("header", ["x", {"id": 1}, {"id": "x", "of": "y", "lease": 1, "content": ""}, None])
+    @pytest.mark.parametrize("said", [{"lease": 8 * 86_400.0}, {"lease": "long"}, {"id": "x"}, {"content": None}])
+    def test_a_header_that_can_not_be_read_runs_nothing(
+        self,
+        app: Celery,
+        worker: Worker,
+        call: Call,
+        rows: Rows,
+        said: dict[str, Any],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        id = call(1)
+        copy = worker.copy(id)
+        worker.trace({**copy, "outbox": {name: value for name, value in {**copy["outbox"], **said}.items() if value}})
+        assert app.seen == []
+        assert "can't read its header 'outbox'" in caplog.text
+        assert rows.state(id) == "handed over"
+
+    def test_a_lease_may_be_as_long_as_the_settings_allow(
+        self, app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows
+    ) -> None:
+        longest = Destination.model_fields["run_lease"].metadata
+        [week] = [each.le for each in longest if hasattr(each, "le")]
+        id = call(1)
+        copy = worker.copy(id)
+        worker.trace({**copy, "outbox": {**copy["outbox"], "lease": week}})
+        assert rows.state(id) == "sent"
+
+    @pytest.mark.parametrize("header", ["x", {"id": 1}, None])
     def test_a_header_of_that_name_by_others_means_nothing(
         self, app: Celery, worker: Worker, call: Call, header: Any
     ) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import ANY
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, delete, text
 
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Step, Ticket, Verdict, content
@@ -129,8 +129,22 @@ class TestRun:
         ids = rows.insert(2, payload=b"{}", **HANDED)
         mine, lost = (begun(runs, id, 1) for id in ids)
         other = Run(lost.id, str(uuid4()))
-        assert runs.renew({mine: 100, other: 100}) == {mine.token}
+        assert runs.renew({mine: 100, other: 100}) == {mine.token: True}
         assert runs.lose([other]) == set()
+
+    def test_does_not_wait_for_another_that_a_transaction_is_just_ending(
+        self, runs: Runs, rows: Rows, engine: Engine
+    ) -> None:
+        ending, going, gone = (begun(runs, id, 1) for id in rows.insert(3, payload=b"{}", **HANDED))
+        before = rows.one(ending.id).locked_until
+        m = rows.tables.messages
+        with engine.connect() as connection, connection.begin() as transaction:
+            connection.execute(delete(m).where(m.c.id == UUID(ending.id)))
+            assert runs.renew({ending: 100, going: 100}) == {ending.token: False, going.token: True}
+            assert runs.lose([ending, gone]) == {gone.id}
+            transaction.rollback()
+        assert rows.one(ending.id).locked_until == before
+        assert runs.renew({ending: 100}) == {ending.token: True}
 
     def test_of_a_lost_worker_is_sent_again_and_its_attempt_counts(self, runs: Runs, store: Store, rows: Rows) -> None:
         [id] = rows.insert(payload=b"{}", **HANDED)
@@ -142,7 +156,7 @@ class TestRun:
         assert (row.last_error_code, row.handed_at, row.begun) == ("worker_lost", None, False)
         assert "worker" in row.last_error
         assert not runs.done(run)
-        assert runs.renew({run: 60}) == set()
+        assert runs.renew({run: 60}) == {}
 
     def test_that_keeps_losing_its_worker_dies(self, runs: Runs, store: Store, rows: Rows) -> None:
         [id] = rows.insert(payload=b"{}", **HANDED | {"attempts": store.settings.destinations["orders"].max_attempts})

@@ -54,7 +54,7 @@ class Runs(Database):
         super().__init__(engine, settings)
         t, archive = self.tables, settings.archive == "move"
         self._begin = Compiled(partial(runs.begin_run, t), Begun._make)
-        self._renew = Compiled(partial(runs.renew_runs, t), itemgetter(0))
+        self._renew = Compiled(partial(runs.renew_runs, t), tuple)
         self._lose = Compiled(partial(runs.lose_runs, t), itemgetter(0))
         self._end = Compiled(partial(runs.end_run, t, archive=archive), itemgetter(0))
         self._fail = Compiled(partial(runs.fail_run, t), itemgetter(0))
@@ -82,11 +82,12 @@ class Runs(Database):
         found = self.rows(runs.whereabouts(self.tables), {"id": UUID(id)})
         return (found[0].state, found[0].locked_by) if found else None
 
-    def renew(self, holds: Mapping[Run, float]) -> set[str]:
+    def renew(self, holds: Mapping[Run, float]) -> dict[str, bool]:
         """Say that runs still run, each for so many seconds. Returns the tokens of those that were not given up: a
-        worker may have an old run and a new one of the same row."""
+        worker may have an old run and a new one of the same row. False: it was not renewed, because a transaction that
+        is open has locked the row; as a rule its own, which ends it."""
         rows = [{**run._asdict(), "hold": hold} for run, hold in holds.items()]
-        return set(self.run(self._renew, {"run": json.dumps(rows)}))
+        return dict(self.run(self._renew, {"run": json.dumps(rows)}))
 
     def lose(self, lost: Iterable[Run]) -> set[str]:
         """Runs whose workers are gone: the next claim sends them again. Returns the ids of those that were theirs."""
