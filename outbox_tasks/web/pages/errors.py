@@ -1,30 +1,102 @@
-"""The dead letters, in groups of one error each."""
+"""What the dead letters died of: by destination and code, and in groups of one error each."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import COUNTED, DEAD, MOST_GROUPS, Filter, Lookup
 from outbox_tasks.web.http import NotFound, Response
 from outbox_tasks.web.visit import Visit
 
-GROUPS, LAST = 100, 20
-"""Groups, and messages of a group, that are shown."""
+SIZE, LAST = 50, 20
+"""Rows on a page, and messages of a group that are shown."""
+
+TYPES = 3
+"""Event types of a row that are named."""
+
+
+@dataclass(slots=True)
+class Fold:
+    """The error groups of one destination and one code: an error may have a text for each customer."""
+
+    destination: str
+    last_error_code: str | None
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    """The largest first."""
+
+    @property
+    def count(self) -> int:
+        """How many dead letters."""
+        return sum(group["count"] for group in self.groups)
+
+    @property
+    def some(self) -> bool:
+        """Whether there are more than were counted."""
+        return any(group["count"] >= COUNTED for group in self.groups)
+
+    @property
+    def first_at(self) -> Any:
+        """When the first one died."""
+        return min(group["first_at"] for group in self.groups)
+
+    @property
+    def dead_at(self) -> Any:
+        """When the last one died."""
+        return max(group["dead_at"] for group in self.groups)
+
+    @property
+    def types(self) -> list[str]:
+        """Their event types."""
+        return list(dict.fromkeys(group["event_type"] for group in self.groups))
 
 
 def errors(visit: Visit) -> Response:
-    """All error groups, the largest first; or those of one destination."""
-    destination = filters.asked(visit.request.query).destination
-    found, complete = visit.look(f"errors {destination}", lambda: Lookup(visit.store).groups(destination))
+    """What the dead letters died of, by destination and code, the most first; with both, the groups of these."""
+    wanted = filters.asked(visit.request.query)
+    found, complete = visit.look(f"errors {wanted.destination}", lambda: Lookup(visit.store).groups(wanted.destination))
+    folds = _folded(found, wanted.code)
+    inside = wanted.destination is not None and wanted.code is not None
+    rows: list[Any] = [group for fold in folds for group in fold.groups] if inside else folds
+    page = _page(visit.ask("page"), len(rows))
+
+    def at(number: int) -> str:
+        return visit.url("/errors", destination=wanted.destination, error=wanted.code, page=number)
+
     return visit.show(
         "errors.html",
-        groups=found[:GROUPS],
-        destination=destination,
-        number=len(found),
+        rows=rows[page * SIZE : (page + 1) * SIZE],
+        inside=inside,
+        wanted=wanted,
+        number=len(rows),
+        groups=len(found),
+        former=at(page) if page else None,
+        next=at(page + 2) if (page + 1) * SIZE < len(rows) else None,
         complete=complete,
         looked=MOST_GROUPS,
         counted=COUNTED,
+        named=TYPES,
         going=visit.look("acts", visit.acts.going),
     )
+
+
+def _folded(groups: Iterable[dict[str, Any]], code: str | None) -> list[Fold]:
+    """The groups by destination and code, the most dead letters first; those of one code only."""
+    folds: dict[tuple[str, str | None], Fold] = {}
+    for group in groups:
+        if code in (None, group["last_error_code"]):
+            place = group["destination"], group["last_error_code"]
+            folds.setdefault(place, Fold(*place)).groups.append(group)
+    return sorted(folds.values(), key=lambda fold: -fold.count)
+
+
+def _page(said: str | None, rows: int) -> int:
+    """Which page is asked for; the first one is 0."""
+    number = int(said) if said is not None and re.fullmatch("[0-9]{1,6}", said) else 1
+    return max(0, min(number, -(-rows // SIZE)) - 1)
 
 
 def group(visit: Visit) -> Response:
