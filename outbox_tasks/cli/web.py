@@ -35,13 +35,13 @@ def web(host: str | None, port: int | None, read_only: bool) -> None:
     _, settings = installed() or (None, Settings())
     page = Page(settings, read_only=read_only or settings.web_read_only)
     try:
-        from waitress.server import create_server
+        from outbox_tasks.web.server import Server
     except ImportError as error:
         raise WebNotInstalled(missing=error) from None
     with _listening(host or settings.web_host, settings.web_port if port is None else port) as listener:
-        server = create_server(
+        server = Server(
             page.wsgi,
-            sockets=[listener],
+            listener,
             threads=THREADS,
             ident=None,
             max_request_body_size=page.longest_form("/edit"),

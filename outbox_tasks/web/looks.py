@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from itertools import chain
 from typing import Any, TypeVar
+
+from outbox_tasks.web.http import Refused
 
 T = TypeVar("T")
 
 MOST, MOST_BYTES = 200, 16 * 1024 * 1024
 """Looks that are kept, and how much memory they take, roughly. Each is the content of one page."""
+
+OF_ONE, OF_ALL = 2, 4
+"""Searches of one person and of all that go on at once: half of the requests that may read the database."""
 
 OBJECT = 64
 """Bytes of a small object."""
@@ -66,6 +73,29 @@ class Looks:
         while len(self._found) > MOST or size > MOST_BYTES:
             oldest = min(self._found, key=lambda name: self._found[name].until)
             size -= self._found.pop(oldest).size
+
+
+class Searches:
+    """Those that go on, by person. One more is refused at once: if it waited, others would wait with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._going: Counter[str] = Counter()
+
+    @contextmanager
+    def by(self, person: str) -> Iterator[None]:
+        """Raises `Refused` if too many go on."""
+        with self._lock:
+            if self._going[person] >= OF_ONE:
+                raise Refused(429, f"{OF_ONE} of your searches go on already. Wait for one of them.")
+            if self._going.total() >= OF_ALL:
+                raise Refused(503, "Too many searches go on. It tries again by itself.")
+            self._going[person] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._going -= Counter([person])
 
 
 class _Look:

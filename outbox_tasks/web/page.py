@@ -42,7 +42,7 @@ from outbox_tasks.web.http import (
     query_of,
     whole,
 )
-from outbox_tasks.web.looks import Looks
+from outbox_tasks.web.looks import Looks, Searches
 from outbox_tasks.web.visit import HTML, Visit, page
 from outbox_tasks.web.wsgi import Wsgi
 
@@ -91,6 +91,7 @@ class _Own:
     store: Store
     acts: Runner
     looks: Looks = field(default_factory=Looks)
+    searches: Searches = field(default_factory=Searches)
     turns: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(AT_ONCE))
     checked: bool = False
     """Whether the tables were seen to be of this release."""
@@ -222,8 +223,9 @@ class Page:
             access.check_origin(request)
         own, token = self._own.get(), access.token_of(request)
         visit = Visit(
-            request, person, store=own.store, looks=own.looks, acts=own.acts, read_only=self.read_only,
-            csrf=token or secrets.token_urlsafe(32), arguments=arguments, titles=routes.TITLES, app=self.app,
+            request, person, store=own.store, looks=own.looks, searches=own.searches, acts=own.acts,
+            read_only=self.read_only, csrf=token or secrets.token_urlsafe(32), arguments=arguments,
+            titles=routes.TITLES, app=self.app,
         )  # fmt: skip
         if not own.turns.acquire(timeout=PATIENCE):
             raise Refused(503, "The page is busy: too many people ask at once. It tries again by itself.")

@@ -15,7 +15,7 @@ from outbox_tasks.text import storable
 from outbox_tasks.web import render
 from outbox_tasks.web.access import Person, Role
 from outbox_tasks.web.http import Refused, Request, Response
-from outbox_tasks.web.looks import Looks
+from outbox_tasks.web.looks import Looks, Searches
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -36,11 +36,12 @@ class Visit:
     """One request of one person."""
 
     def __init__(
-        self, request: Request, person: Person, *, store: Store, looks: Looks, acts: Runner, read_only: bool, csrf: str,
-        arguments: Mapping[str, str], titles: Mapping[str, str], app: Celery | None,
+        self, request: Request, person: Person, *, store: Store, looks: Looks, searches: Searches, acts: Runner,
+        read_only: bool, csrf: str, arguments: Mapping[str, str], titles: Mapping[str, str], app: Celery | None,
     ) -> None:  # fmt: skip
         self.request, self.person, self.arguments = request, person, arguments
         self.store, self.looks, self.settings = store, looks, store.settings
+        self.searches = searches
         self.acts = acts
         """People's acts in the background."""
         self.read_only, self.csrf, self.titles = read_only, csrf, titles

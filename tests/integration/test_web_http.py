@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -22,8 +22,9 @@ from sqlalchemy import Engine, make_url
 
 from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.settings import Settings
-from outbox_tasks.web import Page, Person, Role
+from outbox_tasks.web import Page, Person, Role, server
 from outbox_tasks.web.http import Request
+from outbox_tasks.web.server import Server
 from tests.conftest import Rows, eventually, make_tables, own_schema
 
 PASSWORD = "correct horse battery"
@@ -190,6 +191,56 @@ def test_odd_forms_are_refused(ask: Ask, head: list[str], body: bytes, status: i
 
 def test_a_form_far_too_long_is_not_read(ask: Ask) -> None:
     assert ask("POST /", LOGIN, FORM, f"Content-Length: {2**33}")[0] == 413
+
+
+@contextmanager
+def serving(page: Page) -> Iterator[int]:
+    """The port of the server of `outbox-tasks web`."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    waiting = Server(page.wsgi, listener, threads=4)
+    thread = threading.Thread(target=waiting.run)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        waiting.task_dispatcher.shutdown()
+        waiting.asyncore.close_all(waiting._map)  # its loop ends when it has nothing left
+        thread.join()
+        listener.close()
+
+
+class TestHalfOpenConnections:
+    def test_do_not_keep_others_out(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(server, "MOST", 20)
+        with serving(Page(settings)) as port, ExitStack() as stack:
+            held = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 30)) for _ in range(110)]
+            for number, one in enumerate(held):
+                with suppress(OSError):  # it may be closed already
+                    one.sendall(b"GET / HTTP/1.1\r\nX: "[: number % 18])
+            ask = asking(port, "")
+            assert ask("GET /static/style.css")[0] == 200
+            assert ask("GET /", LOGIN)[0] == 200
+            for one in held[-10:]:  # those that came last are still open
+                one.sendall(b"x")
+
+    def test_are_closed_though_a_byte_comes_now_and_then(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server, "HEAD", 0.5)
+        with serving(Page(settings)) as port, socket.create_connection(("127.0.0.1", port), 30) as slow:
+            slow.sendall(b"GET / HTTP/1.1\r\nX: ")
+            slow.settimeout(0.1)
+
+            def closed() -> bool:
+                try:
+                    slow.sendall(b"x")
+                    return slow.recv(1) == b""
+                except TimeoutError:
+                    return False
+                except ConnectionError:
+                    return True
+
+            assert eventually(closed)
 
 
 def test_a_long_payload_is_downloaded_in_pieces(ask: Ask, rows: Rows) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import DateTime, cast, literal
+from sqlalchemy import DateTime, cast, literal, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from outbox_tasks.errors import UnknownMessage
@@ -19,7 +19,7 @@ from outbox_tasks.operating.messages import find, paging
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
-from outbox_tasks.web import Page, Role
+from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages import message as message_page
 from outbox_tasks.web.pages import messages as messages_page
@@ -144,6 +144,38 @@ class TestList:
             assert listed(html) == [runs, waits, dead]
             assert "/acts/" not in html
             assert 'name="id"' not in html
+
+
+class TestSearches:
+    def test_of_one_person_hold_up_nobody_else(self, browse: Browse) -> None:
+        browser = browse(Role.LOOK)
+        other = Browser(browser.page, Role.LOOK)
+        other.person = Person("lou", Role.LOOK)
+        searches = browser.page._own.get().searches
+        with searches.by("anna"), searches.by("anna"):
+            refused = browser.get("/messages", type="*a*")
+            assert (refused.status, b"2 of your searches" in refused.body) == (429, True)
+            assert browser.get("/messages", find="k").status == 429
+            assert browser.get("/errors").status == other.get("/messages", type="*a*").status == 200
+            with searches.by("bob"), searches.by("bob"):
+                assert other.get("/messages").status == 503
+        assert browser.get("/messages", type="*a*").status == 200
+        assert searches._going == {}
+
+    def test_run_for_a_short_time(self, browse: Browse, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(messages_page, "PATIENCE", 0.2)
+        browser = browse(Role.LOOK)
+        assert browser.get("/errors").status == 200
+        with rows.engine.begin() as other:
+            other.execute(text(f"LOCK TABLE {rows.tables.messages.fullname}"))
+            answer = browser.get("/messages", type="*a*")
+        assert (answer.status, b"Name a destination or a key" in answer.body) == (400, True)
+
+    def test_have_few_stars(self, browse: Browse) -> None:
+        browser = browse(Role.LOOK)
+        assert browser.get("/messages", type="*a*a*a*a*").status == 200
+        refused = browser.get("/messages", type="*a*a*a*a*a*")
+        assert (refused.status, b"at most 5 stars" in refused.body) == (400, True)
 
 
 class TestMessage:

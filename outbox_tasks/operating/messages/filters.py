@@ -18,8 +18,8 @@ UNITS = {"w": 604_800.0, "d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 OLDEST = 36_500 * UNITS["d"]
 """Seconds. PostgreSQL can't subtract much more from a time."""
 
-LONGEST = 500
-"""Characters of a text."""
+LONGEST, STARS = 500, 5
+"""Characters of a text, and of these the stars in a pattern: each multiplies the time that a search takes."""
 
 GROUP = re.compile("[0-9a-f]{12}")
 
@@ -59,6 +59,8 @@ def as_filter(states: Sequence[str], error: str | None, group: str | None = None
     for value in (error, group, *given.values()):
         if isinstance(value, str) and not (is_text(value) and len(value) <= LONGEST):
             raise InvalidFilter(reason=f"a text has at most {LONGEST} characters, and no NUL")
+    if (given.get("event_type") or "").count("*") > STARS:
+        raise InvalidFilter(reason=f"a pattern has at most {STARS} stars")
     if unknown := set(states).difference(STATES):
         raise InvalidFilter(reason=f"{short(min(unknown))!r} is no state: the states are {', '.join(STATES)}")
     if group is not None and states and DEAD not in states:

@@ -131,8 +131,9 @@ class Lookup:
         self._database = database
         self._tables = database.tables
 
-    def find(self, wanted: Filter, size: int) -> Found:
-        """The newest `size` of the wanted messages; if only dead letters are wanted, the last to die."""
+    def find(self, wanted: Filter, size: int, limit: float | None = None) -> Found:
+        """The newest `size` of the wanted messages; if only dead letters are wanted, the last to die. `limit`: seconds
+        that a statement may run."""
         found = Found()
         parameters = {**wanted.parameters, "size": size, "group": wanted.group, **bounds(wanted.older_than)}
         # An index has these together and in order: the first rows are the wanted ones.
@@ -140,7 +141,8 @@ class Lookup:
         look = size if ready else LOOK if wanted.facts else UNSORTED
         rows: dict[UUID, dict[str, Any]] = {}
         for statement, decides in self._searches(wanted):
-            part = self._database.rows(statement, {**parameters, "look": max(size, look if decides else look // LANES)})
+            asked = {**parameters, "look": max(size, look if decides else look // LANES)}
+            part = self._database.rows(statement, asked, limit)
             found.looked += part[0].looked
             if decides and part[0].cut:
                 found.complete = False

@@ -109,8 +109,10 @@ class _Part:
         )
 
 
-def read_page(database: Database, wanted: Filter, size: int, at: Cursor | None = None) -> Page:
-    """A page of `size` messages: the latest, or those beyond a cursor.
+def read_page(
+    database: Database, wanted: Filter, size: int, at: Cursor | None = None, *, limit: float | None = None
+) -> Page:
+    """A page of `size` messages: the latest, or those beyond a cursor. `limit`: seconds that a statement may run.
 
     Raises ValueError if the cursor is of a list with other filters.
     """
@@ -123,7 +125,7 @@ def read_page(database: Database, wanted: Filter, size: int, at: Cursor | None =
     else:
         raise ValueError("the cursor belongs to other filters")
     page = Page()
-    rows, beyond = _walk(database, wanted, size, at, parts, page)
+    rows, beyond = _walk(partial(database.rows, limit=limit), wanted, size, at, parts, page)
     end = (0 if at.newer else len(parts) - 1, None)
     # Where the walk back begins: beyond the first message of this page, or of all that was looked at.
     part, place = (rows[0][0].number, rows[0][0].place_of(rows[0][1])) if rows else beyond or end
@@ -135,7 +137,7 @@ def read_page(database: Database, wanted: Filter, size: int, at: Cursor | None =
 
 
 def _walk(
-    database: Database, wanted: Filter, size: int, at: Cursor, parts: Sequence[_Part], page: Page
+    read: Callable[..., Sequence[Any]], wanted: Filter, size: int, at: Cursor, parts: Sequence[_Part], page: Page
 ) -> tuple[list[tuple[_Part, Any]], tuple[int, Place | None] | None]:
     """The rows of a page with their parts, and where the next page begins, if there is one. Notes in `page` how far it
     looked."""
@@ -150,7 +152,7 @@ def _walk(
         found: Sequence[Any] = ()
         if here is not None:
             asked = {**wanted.parameters, "group": wanted.group, **here, "look": look, "size": size + 1 - len(rows)}
-            found = database.rows(part.statement(newer=at.newer), asked)
+            found = read(part.statement(newer=at.newer), asked)
             page.looked += found[0].looked
             rows += [(part, row) for row in found if row.id is not None]
         if len(rows) > size:

@@ -7,16 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from outbox_tasks.errors import InvalidFilter
+from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import STATES, Filter, Lookup
 from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.operating.messages.paging import Cursor, Page, read_page
-from outbox_tasks.web.http import Response
+from outbox_tasks.web.http import Refused, Response
 from outbox_tasks.web.visit import Visit
 
 SIZE = 50
 """Messages on a page."""
+
+PATIENCE = 2.0
+"""Seconds that each statement of a search may run."""
 
 CHEAP = 2_000
 """A list for which so many rows were looked at is not looked for again every two seconds."""
@@ -48,7 +51,10 @@ def messages(visit: Visit) -> Response:
     names: dict[str, Any] = {"asked": asked, "query": query, "fields": FIELDS, "states": STATES, "error_of": error_of}
     if not asked.wrong:
         try:
-            page, aside = visit.look(f"messages {asked.wanted} {asked.at}", lambda: _read(visit, asked))
+            with visit.searches.by(visit.person.name):
+                page, aside = visit.look(f"messages {asked.wanted} {asked.at}", lambda: _read(visit, asked))
+        except DatabaseTooSlow:
+            raise Refused(400, f"This search takes more than {PATIENCE:.0f} s. Name a destination or a key.") from None
         except ValueError:
             asked.wrong["at"] = "This page is one of a list with other filters."
     if asked.wrong:
@@ -84,7 +90,8 @@ def _search(visit: Visit, word: str) -> Response:
         of_key = filters.asked({"key": [word]})
     except InvalidFilter:
         return visit.go("/messages", key=word)
-    found = read_page(visit.store, of_key, 1).messages
+    with visit.searches.by(visit.person.name):
+        found = read_page(visit.store, of_key, 1, limit=PATIENCE).messages
     return visit.go("/messages", **({"key": word} if found else {"type": word}))
 
 
@@ -113,11 +120,11 @@ def _asked(query: Mapping[str, Sequence[str]]) -> Asked:
 
 def _read(visit: Visit, asked: Asked) -> tuple[Page, list[dict[str, Any]]]:
     """A page; and if its search came to no end, what the other indexes lead to, farther back."""
-    page = read_page(visit.store, asked.wanted, SIZE, asked.at)
+    page = read_page(visit.store, asked.wanted, SIZE, asked.at, limit=PATIENCE)
     if page.complete or asked.at is not None:
         return page, []
     known = {message["id"] for message in page.messages}
-    found = Lookup(visit.store).find(asked.wanted, SIZE).messages
+    found = Lookup(visit.store).find(asked.wanted, SIZE, PATIENCE).messages
     return page, [message for message in found if message["id"] not in known]
 
 
