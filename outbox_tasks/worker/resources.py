@@ -13,6 +13,7 @@ from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import QUEUES
 from outbox_tasks.broker.pinned import joined
 from outbox_tasks.broker.task_broker import TaskBroker
+from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.lost_tasks import LostTasks
 from outbox_tasks.relay.publishers import Publishers
@@ -33,6 +34,8 @@ class Resources:
         self.slots_full = SlotsFull()
         self.before_close: list[Callable[[], None]] = []
         """Called when this process ends, to write what it still has."""
+        self.acts: Runner | None = None
+        """Runs people's acts in the background, in the main process of a worker that does the housekeeping."""
         self.threads = 1
         """How many tasks run at once in this process."""
         self.database_away_at: float | None = time.monotonic()
@@ -87,6 +90,8 @@ class Resources:
         """Close the connections of this process."""
         for end in self.before_close:
             end()
+        if self.acts is not None:
+            self.acts.close()
         for opened in (self._publishers.take(), self._lost_tasks.take(), self._store.take()):
             if opened is not None:
                 opened.close()

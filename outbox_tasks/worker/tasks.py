@@ -21,7 +21,9 @@ from outbox_tasks.errors import (
 )
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.operating import retention
+from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.relay import claim
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.signals import claimed, ran
 from outbox_tasks.worker import start_checks
@@ -210,6 +212,10 @@ def _connect_signals(app: Celery, resources: Resources) -> None:
             log.info("%s; destinations: %s", resources.settings.origin, names)
             # It may take the place of a worker that was killed.
             end_leases_of_dead_processes(resources.settings)
+            if MAINTAIN_QUEUE in app.amqp.queues.consume_from:
+                # Acts that a page has begun go on when its process has ended.
+                resources.acts = Runner(Store.connect(resources.settings))
+                resources.acts.start()
 
     def close(**_: Any) -> None:
         resources.close()

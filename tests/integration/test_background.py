@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -315,6 +316,34 @@ class TestTrouble:
         assert ended(runner, act.seq)["count"] == 100
         assert rows.state(again) == "dead"
         assert each_once(rows, act.seq) == 99
+
+    def test_a_worker_of_the_relay_goes_on_when_the_page_is_gone(
+        self, store: Store, rows: Rows, redis_url: str
+    ) -> None:
+        bury(rows, 200)
+        code = (
+            "import time, uuid; from outbox_tasks.operating.messages.background import Runner;"
+            "from outbox_tasks.operating.messages.find import Filter; from outbox_tasks.relay.store import Store;"
+            "from outbox_tasks.settings import Settings; runner = Runner(Store.connect(Settings()));"
+            "runner.begin('redrive', Filter(states=('dead',)), who='ann', why=None, token=uuid.uuid4(), rate=20);"
+            "time.sleep(600)"
+        )
+        place = store.settings
+        environment = {**os.environ, "OUTBOX_DATABASE_URL": str(place.database_url), "OUTBOX_BROKER_URL": redis_url}
+        environment |= {"OUTBOX_DATABASE_SCHEMA": str(place.database_schema), "OUTBOX_CONFIG": os.devnull}
+        environment |= {"OUTBOX_DESTINATIONS": json.dumps({"orders": {"url": f"redis+stream://{redis_url[8:]}/x"}})}
+        with subprocess.Popen([sys.executable, "-c", code], env=environment) as page:
+            eventually(lambda: [row for row in rows.hot() if row.status == "pending"])
+            page.kill()
+        [act] = acts(rows)
+        assert 0 < act.count < 200
+        worker = [sys.executable, "-m", "celery", "-A", "outbox_tasks", "worker", "-P", "solo", "-Q", "outbox.maintain"]
+        with subprocess.Popen([*worker, "-n", "acts@%h"], env=environment) as relay:
+            try:
+                eventually(lambda: acts(rows)[0].count == 200, seconds=120)
+            finally:
+                relay.terminate()
+        assert each_once(rows, act.seq) == 200
 
     def test_a_lease_is_renewed_while_a_slow_rate_waits(
         self, new_runner: MakeRunner, rows: Rows, monkeypatch: pytest.MonkeyPatch

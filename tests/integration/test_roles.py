@@ -55,12 +55,11 @@ STATEMENTS = {
         settle_done_mixed settle_failed settle_handed stopped take_posts tally turn_to_look vacated archive_move
         archive_remove archive_share archive_drop archive_detach archive_make_day archive_renew_default""",
     "relay operator": """
-        act_begun_by admit audit_about audit_entries audit_entry audit_former became give_back make_meters metered
-        recovered tripped unspent untried""",
+        act act_begun_by act_ended acts_going acts_renewed acts_taken admit audit_about audit_closed audit_entries
+        audit_entry audit_former became discard discard_delete discard_leased give_back make_meters metered recovered
+        redrive redrive_leased tripped unspent untried""",
     "relay operator reader": "heartbeats holders known_alerts neighbours publishers states tallied",
-    "operator": """
-        act act_begun act_ended acts_going acts_renewed acts_taken audit_closed audit_opened discard discard_delete
-        discard_leased edit pause redrive redrive_leased replay resume""",
+    "operator": "act_begun audit_opened edit pause replay resume",
 }
 """The statements of the product, by the roles that may run them: see tests/golden."""
 
@@ -75,7 +74,7 @@ HARM = {
     "DELETE FROM outbox_archive": "relay",
     "SELECT outbox_archive_share()": "relay",
     "UPDATE outbox_audit SET who = 'somebody'": "",
-    "UPDATE outbox_audit SET count = 0": "operator",
+    "UPDATE outbox_audit SET count = 0": "relay operator",
     "DELETE FROM outbox_audit": "relay",
     "SELECT facts FROM outbox_audit": "relay operator",
     "DELETE FROM outbox_versions": "",

@@ -2,7 +2,8 @@
 
 An act has a row in `outbox_acts` as long as there is something left to do. A process leases the row, and each batch
 holds it: so the batch, its number in the audit and the lease are one transaction. If the process dies, another one
-leases the row when the lease has run out, and looks for the same messages again. Those that were changed are not found
+leases the row when the lease has run out, and looks for the same messages again: of a page, or the worker that does
+the relay's housekeeping. Those that were changed are not found
 any more, so none is changed twice. A limit counts what the audit has. Whoever stops an act deletes its row: from then
 on no batch is done.
 """
@@ -29,10 +30,10 @@ from outbox_tasks.text import storable
 
 log = logging.getLogger(__name__)
 
-LEASE = 30.0
+LEASE = 15.0
 """Seconds after which another process takes over. A batch renews the lease, and so does a third of this time."""
 
-LOOK, IDLE = 10.0, 60.0
+LOOK, IDLE = 5.0, 10.0
 """Seconds after which a process looks for acts that nobody runs: while there are acts, and otherwise."""
 
 RETRY = 2.0
