@@ -15,7 +15,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.broker.names import BUNDLE_TASK, PUBLISH_TASK
+from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, PUBLISH_TASK
+from outbox_tasks.settings import CLAIM_QUEUE
+from outbox_tasks.worker.bundles import NOTHING
 from tests.acceptance.conftest import cluster, settled
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
@@ -134,6 +136,25 @@ def test_a_message_that_uses_up_its_attempts_is_seen_to_fail(
     task = watcher.task(id, "FAILURE")
     assert (task.retries, rows.one(id).attempts) == (2, 3)
     assert task.exception
+
+
+def test_a_claim_is_seen_if_it_did_something(
+    watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows, celery_setup: CeleryTestSetup
+) -> None:
+    settled(rows)
+    for _ in range(5):
+        celery_setup.app.send_task(CLAIM_TASK, queue=CLAIM_QUEUE)
+    with Session(engine) as session, session.begin():
+        id = str(outbox.publish(session, "order.created", {}, to="bundled", key="a"))
+    watcher.task(id, "SUCCESS")
+
+    def results() -> list[str]:
+        claims = [task for task in watcher.state.tasks.values() if task.name == CLAIM_TASK and task.state == "SUCCESS"]
+        assert all(claim.received and claim.started for claim in claims)
+        return [claim.result for claim in claims]
+
+    eventually(lambda: repr("claimed 1 in 1 bundles, 0 dead") in results())
+    assert repr(NOTHING) not in results()
 
 
 def test_the_code_of_a_publisher_may_be_any_text(watcher: Watcher, engine: Engine, outbox: Outbox, rows: Rows) -> None:
