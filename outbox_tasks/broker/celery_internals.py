@@ -1,4 +1,4 @@
-"""What the relay uses of Celery and kombu that their documentation does not promise: all of it is here.
+"""What the relay uses of Celery and kombu that their documentation does not promise.
 
 Seen on Celery 5.5 and 5.7, with kombu 5.5 and 5.7. `tests/unit/test_celery_internals.py` fails for each one that the
 installed release no longer has, or no longer calls. The Redis functions do nothing on other transports.
