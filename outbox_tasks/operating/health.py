@@ -32,7 +32,7 @@ class Problem:
     """Something that a person, or a supervisor, must see to."""
 
     code: str
-    """For programs: database, slow, tables, stale, silent, unknown, claim, beat, queue, name or worker."""
+    """For programs: database, slow, tables, stale, silent, unknown, claim, late, beat, queue, name or worker."""
     about: str
     """Which destination, queue or worker; may be empty."""
     text: str
@@ -106,6 +106,9 @@ def _beat(settings: Settings, heartbeats: Heartbeats) -> Iterator[Problem]:
 
 
 def _claims_and_sends(settings: Settings, seen: Overview) -> Iterator[Problem]:
+    if seen.heartbeats.claims_late:
+        text = "claims time out: the database does not lease messages in time; outbox-tasks doctor names the session"
+        yield Problem("late", "", text)
     if _longest_wait(seen.destinations) > LATE and seen.heartbeats.claims_stopped(settings):
         yield Problem("claim", "", f"messages are due, and a claim {_ran(seen.heartbeats.last.get('claim'))}")
     else:

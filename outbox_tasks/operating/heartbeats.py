@@ -12,6 +12,9 @@ from outbox_tasks.database.activity import LATE
 from outbox_tasks.database.connection import Database
 from outbox_tasks.settings import CLAIM_QUEUE, Settings
 
+LATE_CLAIM = "late claim"
+"""What ran, if the database did not answer a claim's statement in time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
@@ -20,7 +23,7 @@ class Heartbeat:
     name: str
     kind: str
     """`worker`; `tasks`, a worker of the application that runs supervised tasks; or what ran: `claim`, `publish`,
-    `beat` or `maintain`."""
+    `beat`, `maintain` or `LATE_CLAIM`."""
     seen_at: datetime
     age: float
     """Seconds since then, by the database's clock."""
@@ -90,6 +93,12 @@ class Heartbeats:
         """Whether no claim has run for too long."""
         age = self.age("claim")
         return age is None or age > longest_pause(settings)
+
+    @property
+    def claims_late(self) -> bool:
+        """Whether statements of claims don't end in time."""
+        age = self.age(LATE_CLAIM)
+        return age is not None and age <= LATE
 
     def beat_stopped(self, settings: Settings) -> bool:
         """Whether beat has not ticked for too long. A tick shows only by the claim that it causes. So time without a

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from outbox_tasks.database.claim import BUNDLE_BYTES
 from outbox_tasks.database.schema import DEAD
-from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claimed
@@ -57,6 +57,8 @@ class Tally:
     """How many messages were queued for the publish workers when it last asked, at most."""
     buried: list[Claimed] = field(default_factory=list)
     """Messages that it made dead letters: no attempts left, too old, or an unknown destination."""
+    late: bool = False
+    """Some of its statements did not end in time: messages of a kind stay where they are."""
     again: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many leases had run out, by destination and cause: see `Claimed.cause`."""
 
@@ -80,9 +82,8 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
         if time.monotonic() > deadline:
             break
     if settings.destinations and not tally.held_back:
-        unroutable = store.bury_unroutable(BURY_EVERY)
-        tally.buried += unroutable
-        tally.dead += len(unroutable)
+        _bury(store, tally)
+    tally.late = bool(store.late)
     store.traffic.count_again()
     seconds = time.monotonic() - began
     facts = {"claimed": tally.claimed, "bundles": tally.bundles, "dead": tally.dead, "seconds": round(seconds, 4)}
@@ -91,6 +92,16 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
     text = "claimed %d messages in %d bundles, %d dead, in %.3f s"
     log.log(level, text, tally.claimed, tally.bundles, tally.dead, seconds, extra=facts)
     return tally
+
+
+def _bury(store: Store, tally: Tally) -> None:
+    try:
+        unroutable = store.bury_unroutable(BURY_EVERY)
+    except DatabaseTooSlow as error:
+        log.warning("messages to unknown destinations were not looked for: %s", error)
+        return
+    tally.buried += unroutable
+    tally.dead += len(unroutable)
 
 
 def _wanted(store: Store, queued: int) -> dict[str, int]:

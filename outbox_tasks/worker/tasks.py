@@ -21,6 +21,7 @@ from outbox_tasks.errors import (
 )
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.operating import retention
+from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.relay import claim
 from outbox_tasks.relay.store import Store
@@ -90,12 +91,16 @@ def _add_claim(resources: Resources, common: dict[str, Any]) -> None:
         except (DatabaseUnavailable, BrokerUnreachable) as error:
             if isinstance(error, DatabaseUnavailable):
                 resources.database_away_at = time.monotonic()
+            if isinstance(error, DatabaseTooSlow):
+                ran.send(sender=app, what=LATE_CLAIM)
             log.warning("nothing is claimed while this is unavailable: %s", error)
             return "unavailable"
         for row in tally.buried:
             ticket = Ticket(row.id, row.attempts, row.event_type, row.key)
             report_dead(resources, row.destination, Verdict(ticket, Step.DEAD, 0.0, row.code, row.error))
         claimed.send(sender=app, tally=tally, seconds=time.monotonic() - began)
+        if tally.late:
+            ran.send(sender=app, what=LATE_CLAIM)
         with suppress(OutboxError):  # beat's next claim does it
             self.return_in_time()
         return f"claimed {tally.claimed} in {tally.bundles} bundles, {tally.dead} dead"

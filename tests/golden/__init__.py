@@ -156,6 +156,7 @@ def current() -> dict[str, str]:
         "doctor_prepared": doctor.prepared(t),
         "doctor_slots": doctor.slots(),
         "doctor_hidden": doctor.hidden(),
+        "doctor_oldest_snapshot": doctor.oldest_snapshot(),
         "version": schema.version(t),
         "prepare_archive": archive.call("some_schema", "prepare", 7),
         "archive_partitions": archive.partitions(t),

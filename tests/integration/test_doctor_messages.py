@@ -10,11 +10,12 @@ from uuid import uuid4
 
 import pytest
 import redis
-from sqlalchemy import Engine, func, insert, update
+from sqlalchemy import Engine, func, insert, text, update
 
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.operating import pauses
+from outbox_tasks.operating import health, pauses
 from outbox_tasks.operating.doctor import Severity, examine
+from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from tests.conftest import MakeSettings, Rows, seconds_from_now
@@ -47,6 +48,31 @@ def test_a_missing_beat_or_claim(settings: MakeSettings, rows: Rows, kind: str, 
     with rows.engine.begin() as connection:
         connection.execute(update(rows.tables.heartbeats).values(seen_at=func.now()))
     assert found(settings(), code) == {}
+
+
+def test_claims_that_time_out(settings: MakeSettings, rows: Rows, engine: Engine, schema: str) -> None:
+    """The session with the oldest snapshot is named, also to a role that may not look into it."""
+    assert found(settings(), "claims_late") == {}
+    beats(rows, LATE_CLAIM, 10.0)
+    role = f"{schema}_role"
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'"))
+        connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {role}"))
+        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"))
+    url = engine.url.set(drivername="postgresql", username=role, password="secret")
+    blind = settings(database_url=url.render_as_string(hide_password=False))
+    try:
+        with engine.connect() as connection, connection.begin():
+            connection.execute(text("DECLARE report CURSOR FOR SELECT 1"))
+            seen, hidden = (found(one, "claims_late")["claims_late"] for one in (settings(), blind))
+        assert seen.severity is Severity.ERROR
+        assert "held by the session" in seen.fact
+        assert "since when is hidden" in hidden.fact
+        assert f"GRANT pg_read_all_stats TO {role};" in hidden.remedy
+        assert [problem.code for problem in health.examine(settings())].count("late") == 1
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP OWNED BY {role}; DROP ROLE {role}"))
 
 
 def test_maintenance_is_due_some_hours_after_the_start(settings: MakeSettings, rows: Rows, run: Sql) -> None:

@@ -37,6 +37,7 @@ from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
 from outbox_tasks.operating.archive import partitions
+from outbox_tasks.relay.claim import claim
 from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
@@ -46,6 +47,10 @@ from tests.integration.conftest import Lease, after
 
 LEASE = str(UUID(int=1))
 TICKET = Ticket(str(UUID(int=2)), 0, "order.created")
+
+SLOW_UPDATE = """CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN IF NEW.key IS {late} THEN PERFORM pg_sleep(60); END IF; RETURN NEW; END $$;
+CREATE TRIGGER slow BEFORE UPDATE ON {schema}.outbox_messages FOR EACH ROW EXECUTE FUNCTION {schema}.slow()"""
 
 CALLS: dict[str, Callable[[Store], Any]] = {
     "check_version": lambda store: store.check_version(),
@@ -305,6 +310,37 @@ class TestSilence:
             beyond.claim({"orders": 1}, LEASE)
         assert time.monotonic() - before < 10
         assert len(beyond.claim({"orders": 10}, LEASE)) == 2
+
+    @pytest.mark.parametrize("late", ["NOT NULL", "NULL"])
+    def test_the_halves_of_a_claim_do_not_share_their_fate(
+        self, new_store: MakeStore, rows: Rows, engine: Engine, schema: str, late: str
+    ) -> None:
+        """What one half has leased is sent, though the other one ends at its time limit; and it is claimed again."""
+        store = new_store(statement_timeout=1)
+        with_key, without = rows.insert(2, key="a"), rows.insert(2)
+        with engine.begin() as connection:
+            connection.execute(text(SLOW_UPDATE.format(schema=schema, late=late)))
+        bundles: list[Bundle] = []
+        for _ in range(2):  # each half is the first one once
+            tally = claim(store, bundles.extend, lambda: 0)
+            assert tally.late
+        sent = sorted(ticket.id for bundle in bundles for ticket in bundle.tickets)
+        assert sent == sorted(without if late == "NOT NULL" else with_key)
+        rows.insert(1)
+        rows.insert(1, key="b")
+        claim(store, bundles.extend, lambda: 0)
+        assert sum(len(bundle.tickets) for bundle in bundles) == 3
+
+    def test_a_claim_whose_halves_both_time_out_says_so(
+        self, new_store: MakeStore, rows: Rows, engine: Engine, schema: str
+    ) -> None:
+        store = new_store(statement_timeout=1)
+        rows.insert(1)
+        rows.insert(1, key="a")
+        with engine.begin() as connection:
+            connection.execute(text(SLOW_UPDATE.format(schema=schema, late="DISTINCT FROM ''")))
+        with pytest.raises(DatabaseTooSlow):
+            claim(store, lambda _: None, lambda: 0)
 
     def test_every_call_gives_up_and_works_again_once_the_server_goes_on(
         self, new_store: MakeStore, rows: Rows, server: EmbeddedPostgres

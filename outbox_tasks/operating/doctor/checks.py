@@ -71,7 +71,9 @@ AT_ONCE = (OF_THE_DATABASE, OF_THE_BROKER, OF_THE_DESTINATIONS)
 AFTERWARDS = (
     Check(WORKERS, workers.served, {"no_workers", "no_heartbeat", "same_name"}, uses=("tables", "broker")),
     Check(WORKERS, workers.clocks, {"clock_skew"}, needs=("tables",)),
-    Check(MESSAGES, messages.periodic_tasks, {"no_beat", "no_claims", "no_maintenance"}, needs=("tables",)),
+    Check(
+        MESSAGES, messages.periodic_tasks, {"no_beat", "claims_late", "no_claims", "no_maintenance"}, needs=("tables",)
+    ),
     Check(MESSAGES, messages.waiting, {"stale", "destination_unknown", "silent"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.dead_letters, {"dead_letters"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.keys, {"keys_blocked"}, needs=("tables", "indexes")),

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from outbox_tasks.database.held_keys import COUNTED
+from outbox_tasks.database.schema import quoted
 from outbox_tasks.operating import health, overview
 from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
@@ -49,6 +50,8 @@ def periodic_tasks(site: Site) -> Results:
                 "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
             )
         )
+    if heartbeats.claims_late:
+        found.append(_claims_late(site))
     # Beat runs it for the first time an hour after its start.
     if (site.rows(statements.upgraded(site.store.tables))[0].age if maintain is None else maintain) > UNMAINTAINED:
         found.append(
@@ -63,6 +66,24 @@ def periodic_tasks(site: Site) -> Results:
     yield from found
     if not found:
         yield Fine(f"beat ticks, claims run (the last one {span(claim or 0.0)} ago), and so does maintenance")
+
+
+def _claims_late(site: Site) -> Finding:
+    [me] = site.rows(statements.server())
+    holder, remedy = "No session holds a snapshot now.", "Look at the server's disk and load."
+    for row in site.rows(statements.oldest_snapshot()):
+        who = f"{row.application or 'a client'}, role {row.role}"
+        holder = f"The oldest snapshot is held by the session {row.pid} ({who}"
+        holder += ", since when is hidden)." if row.age is None else f", for {span(row.age)})."
+        remedy = f"SELECT pg_terminate_backend({row.pid});"
+        if row.age is None:
+            remedy += f"\nGRANT pg_read_all_stats TO {quoted(me.role)};  -- to see more of it"
+    return error(
+        "claims_late",
+        f"The database does not answer claims in time. {holder}",
+        "While a snapshot is open, dead rows can't be removed, and claims step over more and more of them.",
+        remedy,
+    )
 
 
 def _last(what: str, age: float | None) -> str:

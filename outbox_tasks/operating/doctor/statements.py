@@ -203,6 +203,18 @@ def transactions(t: Tables) -> Select[Any]:
     )
 
 
+def oldest_snapshot() -> Select[Any]:
+    """The session of this database that holds the oldest snapshot. Since when: null, if our role may not see it."""
+    a = ACTIVITY
+    return (
+        select(a.c.pid, a.c.usename.label("role"), a.c.application_name.label("application"))
+        .add_columns(_age(a.c.xact_start).label("age"))
+        .where(a.c.datname == func.current_database(), a.c.pid != func.pg_backend_pid(), a.c.backend_xmin.is_not(None))
+        .order_by(func.age(a.c.backend_xmin).desc(), a.c.xact_start)
+        .limit(1)
+    )
+
+
 def prepared(t: Tables) -> Select[Any]:
     """The prepared transactions of this database that are older than `long` seconds, and how many keys each has
     written messages with."""

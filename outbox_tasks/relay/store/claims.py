@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Set
@@ -12,13 +13,17 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from psycopg.errors import QueryCanceled
 from sqlalchemy import Engine
 
 from outbox_tasks.database import claim, claim_keys, due
 from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.connection import Database
+from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.relay.store import processes
 from outbox_tasks.settings import Settings
+
+log = logging.getLogger("outbox_tasks.claim")
 
 GRACE = 3600.0
 """Seconds for which due messages wait for an unknown destination: writers may know of it before the relay does."""
@@ -65,6 +70,8 @@ class Claims(Database):
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self._keys_first = False
+        self.late: set[str] = set()
+        """The halves of this round's claims that did not end in time: messages without a key, and those with one."""
         self._past: dict[str, str] = {}
         """By destination: the last key that a claim looked at, if it did not get to the end."""
         self._begun_midway: set[str] = set()
@@ -92,16 +99,28 @@ class Claims(Database):
         """Lease up to `shares[destination]` due messages of each destination, in the order of insertion; up to
         `of_keys[destination]` with keys, if that is more.
 
-        Messages with a key and messages without one take turns at being first: neither starves the other.
+        Messages with a key and messages without one take turns at being first: neither starves the other. If the
+        database can't lease the one half, the other is leased all the same, and the first is not tried again in this
+        round.
         """
         found: list[Claimed] = []
         self._keys_first = not self._keys_first
         keyed = {name: max(size, (of_keys or {}).get(name, 0)) for name, size in shares.items()}
-        turns = [(self._claim_unkeyed, shares), (self._claim_keyed, keyed)]
-        for take, sizes in reversed(turns) if self._keys_first else turns:
+        turns = [("without keys", self._claim_unkeyed, shares), ("with keys", self._claim_keyed, keyed)]
+        for half, take, sizes in reversed(turns) if self._keys_first else turns:
             taken = Counter(row.destination for row in found)
             left = {name: size - taken[name] for name, size in sizes.items() if size > taken[name]}
-            found += take(left, lease) if left else []
+            if not left or half in self.late:
+                continue
+            try:
+                found += take(left, lease)
+            except DatabaseUnavailable as error:
+                self.late.add(half)
+                timed_out = isinstance(error.__cause__, QueryCanceled)  # then the server answers, and is asked for more
+                if not found and (len(self.late) == len(turns) or not timed_out):
+                    self.late.clear()
+                    raise
+                log.warning("no messages %s are leased for now: %s", half, error)
         return sorted(found, key=lambda row: row.seq)
 
     def _claim_unkeyed(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
@@ -111,7 +130,7 @@ class Claims(Database):
         marks = self.run(self._horizon, {"asked": json.dumps([{"destination": name} for name in shares])})
         if not marks:
             self._past.clear()
-            self.new_round()
+            self._begin_round()
             return []
         heed = self.settings.await_writers
         floors = [{"class": mark.key_class, "floor": mark.floor} for mark in marks if heed and mark.floor is not None]
@@ -125,6 +144,10 @@ class Claims(Database):
 
     def new_round(self) -> None:
         """From now on, each key is looked at once before a destination is no longer `unfinished`."""
+        self.late.clear()
+        self._begin_round()
+
+    def _begin_round(self) -> None:
         self._begun_midway, self._from_the_first = set(self._past), set()
 
     @property
