@@ -1,7 +1,8 @@
 """Celery tasks: `celery://?task=shop.tasks.on_event&queue=shop&broker=redis://…`, one task a message.
 
 A task stored by `outbox.delay` and the like goes to its queue byte for byte as Celery would have sent it, with the
-trace context as one more header. Of the options, only `broker` matters to it. Any other message becomes a task.
+trace context as one more header. Of the options, only `broker` and `queue` matter to it: if `queue` names queues, it
+goes to no other. Any other message becomes a task, in the first of these queues.
 
 A supervised task also says which row it belongs to. It is handed over, not sent: the row stays until the task has run.
 """
@@ -134,6 +135,8 @@ class CeleryTaskPublisher:
             expiration = float(properties.pop("expiration")) / 1000 if properties.get("expiration") else None
             if task.expires is not None and task.expires.tzinfo is None:
                 raise ValueError("expires has no time zone")
+            if refused := task.misdirection(message.payload, self._destination.queues):
+                raise ValueError(refused)
         except UNEXPRESSED as error:
             reason = f"the header {ENVELOPE} is not that of a stored task: {error!r}"
             raise PermanentError(reason, code="bad_task") from error

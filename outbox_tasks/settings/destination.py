@@ -156,7 +156,12 @@ class Destination(BaseModel):
     @property
     def queue(self) -> str:
         """The queue of the tasks that a celery:// destination makes of messages."""
-        return self.option("queue") or "celery"
+        return self.queues[0] if self.queues else "celery"
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that a celery:// destination sends to, if its URL names them."""
+        return [name for name in (self.option("queue") or "").split(",") if name]
 
     @property
     def supervised(self) -> bool:

@@ -7,7 +7,8 @@ bytes."""
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -32,6 +33,12 @@ COMPRESSIONS = {"application/x-gzip", "application/x-bz2", "application/x-lzma",
 
 JSON = "json"
 """What a destination without the option `accept` accepts."""
+
+CELERYS_OWN = re.compile(r"celeryev\b.*|.*\.pidbox")
+"""The exchanges and queues of workers and dashboards for events, commands and answers."""
+
+ELSEWHERE = {"cc", "bcc"}
+"""Headers for which RabbitMQ sends a copy to other queues."""
 
 TAKEN = inspect.signature(Producer.publish).parameters.keys() - {"delivery_mode", "properties"}
 """Names that can't be properties. kombu would act upon them, for example serialise or compress the body."""
@@ -88,6 +95,24 @@ class TaskMessage:
             return f"its compression {compression!r:.40} is not known"
         return None
 
+    def misdirection(self, payload: bytes, queues: Collection[str]) -> str | None:
+        """Why it must not go where it says. Any writer may have made the row: a command to workers is no task, and a
+        destination that names its `queues` has no others."""
+        said = [self.exchange, self.routing_key, *_texts(self.declare)]
+        if own := next((name for name in said if name and CELERYS_OWN.fullmatch(name)), None):
+            return f"{own[:80]} is for events of workers and for commands to them, not for tasks"
+        if taken := sorted(name for name in self.headers if name.lower() in ELSEWHERE):
+            return f"the header {taken[0]} would send it to other queues too"
+        legible = self.content_type == "application/json" and "compression" not in self.headers
+        fields = _fields(payload) if legible and "task" not in self.headers else self.headers
+        if not all(isinstance(fields.get(name), str) for name in ("task", "id")):
+            return "it is no task: it has no task and no id"
+        if queues and not {self.routing_key if not self.exchange else self.exchange, *_named(self.declare)} <= {
+            *queues
+        }:
+            return f"it goes to {self.exchange or self.routing_key}, and its destination's queue is {', '.join(queues)}"
+        return None
+
     def entities(self) -> list[Queue | Exchange]:
         """What is to be declared, as kombu's objects."""
         return [_entity(described) for described in self.declare]
@@ -142,6 +167,26 @@ def _entity(described: Described) -> Queue | Exchange:
     bindings = [_binding(each) for each in queue.pop("bindings", None) or []]
     exchange = queue.pop("exchange", None)
     return Queue(**queue, exchange=Exchange(**exchange) if exchange else None, bindings=bindings)
+
+
+def _fields(payload: bytes) -> Described:
+    """The fields of a task of Celery's first protocol, which are in its body."""
+    body = loads(payload)
+    return body if isinstance(body, dict) else {}
+
+
+def _texts(said: Any) -> Iterator[str]:
+    """All texts in a value."""
+    if isinstance(said, str):
+        yield said
+    elif isinstance(said, dict | list):
+        for each in said.values() if isinstance(said, dict) else said:
+            yield from _texts(each)
+
+
+def _named(declare: Sequence[Described]) -> set[str]:
+    """The queues that are declared."""
+    return {str(described["queue"].get("name")) for described in declare if "queue" in described}
 
 
 def _binding(described: Described) -> binding:

@@ -21,7 +21,7 @@ from celery.result import AsyncResult
 from outbox_tasks.errors import UncapturableTask
 from outbox_tasks.model import Message
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.wire.celery_message import accepted
+from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
 from outbox_tasks.writing.record import AppView, Store, recording
 from outbox_tasks.writing.unsent import refuse_to_wait, subscribing_later
 
@@ -149,7 +149,8 @@ def _refuse_unstorable(app: Celery, call: Mapping[str, Any]) -> None:
 
 
 def refuse_unaccepted(message: Message, destination: Destination) -> None:
-    """Raises `UncapturableTask` for a stored task of a content type that its destination does not accept."""
+    """Raises `UncapturableTask` for a stored task of a content type that its destination does not accept, or for a
+    queue that it does not have."""
     types = accepted(destination)
     if message.content_type not in types:
         reason = (
@@ -158,6 +159,10 @@ def refuse_unaccepted(message: Message, destination: Destination) -> None:
             "by the option accept=json,pickle of its URL"
         )
         raise UncapturableTask(task=message.event_type, reason=reason)
+    if destination.queues and isinstance(message.payload, bytes) and message.headers:
+        task = TaskMessage.loads(message.headers[ENVELOPE])
+        if refused := task.misdirection(message.payload, destination.queues):
+            raise UncapturableTask(task=message.event_type, reason=refused)
 
 
 def refuse_chords(app: Celery, name: str) -> None:

@@ -74,6 +74,56 @@ def test_each_odd_task_is_dead_by_itself_and_its_neighbours_are_sent(target: Cou
     assert len(target.received()) == 2
 
 
+COMMAND = b'{"method": "shutdown", "arguments": {}, "destination": null}'
+FANOUT = {"exchange": {"name": "celery.pidbox", "type": "fanout", "durable": False}}
+PIDBOX = "worker@host.celery.pidbox"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"exchange": "celery.pidbox", "declare": [FANOUT]},
+        {"exchange": "celery.pidbox", "declare": [FANOUT], "headers": {}},
+        {"exchange": "celeryev", "routing_key": "worker.offline"},
+        {"exchange": "reply.celery.pidbox"},
+        {"routing_key": PIDBOX},
+        {"declare": [{"queue": {"name": "PLACE", "queue_arguments": {"x-dead-letter-exchange": "celery.pidbox"}}}]},
+        {"headers": {"task": "t", "id": "i", "CC": [PIDBOX]}},
+        {"headers": {}},
+        {"headers": {"task": "t"}},
+        {"routing_key": "another"},
+        {"exchange": "another"},
+        {"declare": [{"queue": {"name": "another"}}]},
+    ],
+)
+def test_what_is_no_task_of_its_queues_goes_nowhere(target: Counterpart, fields: dict[str, object]) -> None:
+    """Whatever a writer's role has inserted. Workers would obey such a command."""
+    whole = json.loads(task_message(**{"routing_key": target.place, **fields}).replace("PLACE", target.place))
+    odd = message(1, payload=COMMAND, headers={"celery-message": json.dumps(whole)})
+    with redis.Redis.from_url(target.server.url) as client, client.pubsub() as workers:  # type: ignore[no-untyped-call]
+        workers.psubscribe("*")
+        with closing(loaded(target.url(target.place))) as publisher:
+            before, dead, after = publisher.publish([message(0), odd, message(2)])
+        assert (before, after) == (SENT, SENT)
+        assert (dead.result, dead.code) == (Result.DEAD, "bad_task")
+        heard = [workers.get_message(timeout=0.1) for _ in range(3)]
+        assert [one for one in heard if one and one["type"] == "pmessage"] == []
+        assert {key for key in map(bytes.decode, client.keys()) if "another" in key or "pidbox" in key} == set()
+
+
+def test_a_url_may_name_several_queues_and_messages_go_to_the_first(target: Counterpart) -> None:
+    stored = [
+        message(n, headers={"celery-message": task_message(routing_key=queue)})
+        for n, queue in enumerate(("mails", target.place, "others"))
+    ]
+    url = target.url(target.place).replace(f"queue={target.place}", f"queue={target.place},mails")
+    with closing(loaded(url)) as publisher:
+        outcomes = publisher.publish([*stored, message(3)])
+    assert results(outcomes) == [Result.SENT, Result.SENT, Result.DEAD, Result.SENT]
+    assert "it goes to others, and its destination's queue is" in (outcomes[2].error or "")
+    assert len(target.raw()) == 2
+
+
 @pytest.mark.parametrize(
     ("accept", "kind", "result"),
     [("", "application/x-python-serialize", Result.DEAD), ("&accept=json", "application/x-yaml", Result.DEAD),

@@ -14,12 +14,10 @@ from outbox_tasks.operating.doctor.live_workers import Worker
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import span
+from outbox_tasks.wire.celery_message import CELERYS_OWN
 
 SCANS = 20
 """How often a Redis is asked for the next thousand keys. A Redis that only the relay uses has fewer keys in all."""
-
-CELERYS_OWN = re.compile(r"celeryev\b.*|.*\.pidbox")
-"""The queues of workers and dashboards for events, commands and answers."""
 
 CLAIMS = "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h"
 STARTED_BY = {
