@@ -55,8 +55,9 @@ def begin_run(t: Tables) -> ReturningUpdate[Any]:
     """The compare-and-set before a task's body: the first copy to ask gets the run.
 
     The row is handed over; or the relay is just sending it, and its worker was quicker than the relay's settle. A copy
-    of other content, from before a retry or an edit, does not begin. Parameters: id, content (as `content_of`), token
-    (the run's), holder, hold (seconds that the run has to say that it still runs).
+    of other content, from before a retry or an edit, does not begin; nor does another task that has the header of a
+    copy. Parameters: id, content (as `content_of`), task, task_id, made and body (as `_is_that_task`), token (the
+    run's), holder, hold (seconds that the run has to say that it still runs).
     """
     m = t.messages
     return (
@@ -65,6 +66,7 @@ def begin_run(t: Tables) -> ReturningUpdate[Any]:
             probe(m.c.id, bindparam("id", type_=Uuid)),
             m.c.begun == m.c.handed_at.is_(None),  # only one of the two: no waiting, running or dead row
             content_of(t) == bindparam("content", type_=Text),
+            _is_that_task(t),
             commit_soon(),
         )
         .values(
@@ -83,7 +85,29 @@ def content_of(t: Tables) -> ColumnElement[str]:
     """A digest of what a copy of the task says: see `model.content`."""
     m = t.messages
     envelope = func.coalesce(m.c.headers[literal_column(f"'{TASK_HEADER}'", Text)].astext, literal_column("''"))
-    said = m.c.payload.op("||", return_type=LargeBinary)(func.convert_to(envelope, literal_column("'UTF8'")))
+    return _digest(m.c.payload.op("||", return_type=LargeBinary)(func.convert_to(envelope, literal_column("'UTF8'"))))
+
+
+def _is_that_task(t: Tables) -> ColumnElement[bool]:
+    """Whether what a worker has received is the row's task, by what it has received beside the header of a copy: the
+    task's name, its id and a digest of its body. The relay makes a task of a row that is none: it has the row's id. A
+    compressed body, and the fields of Celery's first protocol, can't be seen here."""
+    m = t.messages
+    task, id, body = (bindparam(name, type_=Text) for name in ("task", "task_id", "body"))
+    envelope = m.c.headers[literal_column(f"'{TASK_HEADER}'", Text)].astext
+
+    def says(text: ColumnElement[str]) -> ColumnElement[bool]:
+        # As a text: what Python writes as JSON, PostgreSQL can't always read (\\u0000, NaN).
+        return func.strpos(envelope, text) > literal_column("0")
+
+    stored = and_(
+        or_(says(literal_column("'\"task\": '")).is_(False), says(task) & says(id)),
+        or_(says(literal_column('\'"compression": "\'')), _digest(m.c.payload) == body),
+    )
+    return case((envelope.is_(None), cast(m.c.id, Text) == bindparam("made", type_=Text)), else_=stored)
+
+
+def _digest(said: ColumnElement[bytes]) -> ColumnElement[str]:
     return func.left(func.encode(func.sha256(said), literal_column("'hex'")), literal_column("16"))
 
 

@@ -35,6 +35,8 @@ class Copy(NamedTuple):
     content: str
     token: str
     """Of its run. The worker's main process adds it as it receives the copy."""
+    body: str = ""
+    """A digest of the body that came with the header. The main process adds it, too."""
 
     @classmethod
     def read(cls, headers: Mapping[str, Any]) -> Copy | None:
@@ -42,7 +44,9 @@ class Copy(NamedTuple):
         said: Any = headers.get(RUN)
         try:
             id, of, lease, content = UUID(said["id"]), UUID(said["of"]), float(said["lease"]), str(said["content"])
-            copy = cls(str(id), str(of), lease, content, str(UUID(said.get("token") or str(uuid4()))))
+            copy = cls(
+                str(id), str(of), lease, content, str(UUID(said.get("token") or str(uuid4()))), str(said.get("body"))
+            )
         except (TypeError, ValueError, KeyError, AttributeError):
             return None
         return copy if 0 < copy.lease <= WEEK else None

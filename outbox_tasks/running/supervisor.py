@@ -19,7 +19,7 @@ from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, OutboxE
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.redaction import without_secrets
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Begun, Run, Runs
+from outbox_tasks.relay.store.runs import Begun, Received, Run, Runs
 from outbox_tasks.running.run import Copy, SupervisedRun
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import task_ran
@@ -97,20 +97,21 @@ class Supervisor:
             raise Ignore
         run = copy.run
         try:
-            begun = _patiently(partial(self._begin, run, copy), BEGIN_PATIENCE)
+            received = Received(task.name, task.request.id, copy.body)
+            begun = _patiently(partial(self._begin, run, copy, received), BEGIN_PATIENCE)
         except AWAY as error:
             self._put_off(task, error)
             raise Ignore from None
         supervised.set(SupervisedRun(self.settings, self.nudge, run, task, begun))
 
-    def _begin(self, run: Run, copy: Copy, again: bool) -> Begun | None:
+    def _begin(self, run: Run, copy: Copy, received: Received, again: bool) -> Begun | None:
         """Returns what the row said, if that is known. Nothing runs unless the database says so."""
         runs, identity = self._runs.get()
         if copy.of != identity:
             text = "task %s is not run: it is of another outbox (%s) than the one of this worker (%s)"
             log.error(text, copy.id, copy.of, identity)
             raise Ignore
-        begun = runs.begin(run, copy.content, copy.lease)
+        begun = runs.begin(run, copy.content, copy.lease, received=received)
         if begun is not None:
             return begun
         where = runs.whereabouts(copy.id)

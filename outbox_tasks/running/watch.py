@@ -29,8 +29,9 @@ from celery.worker import state
 from outbox_tasks.database import activity
 from outbox_tasks.database.connection import PIPE
 from outbox_tasks.errors import OutboxError
+from outbox_tasks.model import content
 from outbox_tasks.redaction import logger
-from outbox_tasks.relay.store.runs import Run, Runs
+from outbox_tasks.relay.store.runs import Received, Run, Runs
 from outbox_tasks.running.run import Copy
 from outbox_tasks.running.supervisor import AWAY, Supervisor
 from outbox_tasks.wire.celery_message import RUN
@@ -102,7 +103,7 @@ class Watch:
         copy = Copy.read(request.request_dict)
         if copy is None or sender.app is not self._app:
             return
-        copy = copy._replace(token=str(uuid4()))  # what it came with is of another run
+        copy = copy._replace(token=str(uuid4()), body=_digest(request))  # what it came with is of another run
         request.request_dict[RUN] = copy._asdict()
         self._received[copy.token] = _Received(request, copy)
         if copy.lease / SHARE < self._every:
@@ -124,7 +125,8 @@ class Watch:
         copy = Copy.read(vars(request))
         if copy is None or os.getpid() != self._pid or sender.app is not self._app:
             return
-        self._do(partial(_discard, copy=copy, code="expired" if expired else "revoked"))
+        received = Received(request.name, request.id, _digest(request))
+        self._do(partial(_discard, copy=copy, received=received, code="expired" if expired else "revoked"))
 
     def _do(self, act: Callable[[Runs], object]) -> None:
         self._acts.append(act)
@@ -242,9 +244,14 @@ class Watch:
             self._consumer.timer.call_after(0, request.cancel, (self._consumer.pool, "KILL"))
 
 
-def _discard(runs: Runs, copy: Copy, code: str) -> None:
+def _digest(request: Any) -> str:
+    body = request.message.body
+    return content(body.encode() if isinstance(body, str) else bytes(body), {})
+
+
+def _discard(runs: Runs, copy: Copy, received: Received, code: str) -> None:
     """Archive a task that was revoked or has expired, whether or not it has begun."""
     run = copy.run
     error = "it was to be run before now" if code == "expired" else "it was revoked"
-    if not runs.discard(run, code, error) and runs.begin(run, copy.content, copy.lease) is not None:
+    if not runs.discard(run, code, error) and runs.begin(run, copy.content, copy.lease, received=received):
         runs.discard(run, code, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +11,8 @@ from uuid import uuid4
 
 import redis
 
-from outbox_tasks.relay.store.runs import Run, Runs
+from outbox_tasks.model import content
+from outbox_tasks.relay.store.runs import Received, Run, Runs
 
 QUEUE = "shop"
 
@@ -24,9 +26,10 @@ class Tasks:
     def __init__(self, url: str, runs: Runs) -> None:
         self.client = redis.Redis.from_url(url)
         self.runs = runs
+        self._received: dict[str, Received] = {}
 
     def all(self) -> list[dict[str, Any]]:
-        return [json.loads(each) for each in reversed(self.client.lrange(QUEUE, 0, -1))]  # type: ignore[arg-type]
+        return [self._read(each) for each in reversed(self.client.lrange(QUEUE, 0, -1))]  # type: ignore[arg-type]
 
     def headers(self) -> list[dict[str, Any]]:
         return [task["headers"]["outbox"] for task in self.all()]
@@ -34,11 +37,22 @@ class Tasks:
     def take(self) -> dict[str, Any] | None:
         """The header of the next task, which leaves the queue."""
         text: Any = self.client.rpop(QUEUE)
-        return None if text is None else json.loads(text)["headers"]["outbox"]
+        return None if text is None else self._read(text)["headers"]["outbox"]
 
     def begin(self, header: dict[str, Any]) -> Run | None:
         run = Run(header["id"], str(uuid4()))
-        return run if self.runs.begin(run, header["content"], header["lease"]) else None
+        return (
+            run
+            if self.runs.begin(run, header["content"], header["lease"], None, self._received[header["id"]])
+            else None
+        )
+
+    def _read(self, text: Any) -> dict[str, Any]:
+        task: dict[str, Any] = json.loads(text)
+        if said := task["headers"].get("outbox"):
+            body = content(b64decode(task["body"]), {})
+            self._received[said["id"]] = Received(task["headers"]["task"], task["headers"]["id"], body)
+        return task
 
 
 def supervised(broker: str, **values: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from outbox_tasks import Outbox
 from outbox_tasks.relay.store import Store
 from outbox_tasks.running.run import current
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
+from outbox_tasks.wire.celery_message import ENVELOPE, RUN, TaskMessage
 from tests.conftest import Rows, seconds_from_now
 from tests.integration.running import Call, Worker, app, call, outbox, worker
 
@@ -120,6 +120,17 @@ class TestBegins:
             worker.trace(copy)
         assert app.seen == [("act", (1,))]
         assert rows.state(id) == "sent"
+
+    def test_another_task_with_the_header_of_a_copy_neither_runs_nor_ends_the_row(
+        self, app: Celery, worker: Worker, call: Call, rows: Rows
+    ) -> None:
+        forged, waiting = worker.copy(call(7, task=app.tasks["next"])), worker.copy(call(1))
+        forged[RUN] = {**waiting[RUN], "body": forged[RUN]["body"]}  # the main process adds the digest of what it got
+        worker.trace(forged)
+        assert app.seen == []
+        assert {row.state for row in rows.shown()} == {"handed over"}
+        worker.trace(waiting)
+        assert app.seen == [("act", (1,))]
 
     def test_of_two_copies_that_begin_at_once_one_runs(
         self, app: Celery, worker: Worker, call: Call, rows: Rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import ANY
@@ -13,7 +14,7 @@ from sqlalchemy import Connection, Engine, delete, text
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Step, Ticket, Verdict, content
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.runs import Begun, Run, Runs
+from outbox_tasks.relay.store.runs import Begun, Received, Run, Runs
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease, after, bundle_of
 
@@ -110,7 +111,24 @@ class TestBegin:
         envelope = {"celery-message": '{"retries": 1}'}
         [id] = rows.insert(payload=b"{}", headers=envelope, **HANDED)
         assert runs.begin(run_of(id), SAME, 60) is None
-        assert runs.begin(run_of(id), content(b"{}", envelope), 60) is not None
+        received = Received("", id, content(b"{}", {}))
+        assert runs.begin(run_of(id), content(b"{}", envelope), 60, received=received) is not None
+
+    def test_another_task_with_the_header_of_a_copy_does_not(self, runs: Runs, rows: Rows) -> None:
+        """Whoever can read a queue can copy a header."""
+        envelope = {"celery-message": json.dumps({"headers": {"task": "shop.long", "id": "t1"}})}
+        said = content(b"[[7], {}]", envelope)
+        [stored] = rows.insert(payload=b"[[7], {}]", headers=envelope, **HANDED)
+        [made] = rows.insert(payload=b"{}", **HANDED)
+        own = Received("shop.long", "t1", content(b"[[7], {}]", {}))
+        for other in (
+            own._replace(task="shop.quick"), own._replace(id="t2"), own._replace(body=content(b"[[8], {}]", {})),
+        ):  # fmt: skip
+            assert runs.begin(run_of(stored), said, 60, received=other) is None
+        assert runs.begin(run_of(made), SAME, 60, received=own) is None
+        assert (rows.state(stored), rows.state(made)) == ("handed over", "handed over")
+        assert runs.begin(run_of(stored), said, 60, received=own) is not None
+        assert runs.begin(run_of(made), SAME, 60) is not None
 
     def test_past_its_time_it_may_until_the_claim_takes_it(self, runs: Runs, store: Store, rows: Rows) -> None:
         ids = rows.insert(2, payload=b"{}", **HANDED | {"locked_until": seconds_from_now(-1)})
@@ -203,7 +221,7 @@ class TestEnd:
     ) -> None:
         [id] = rows.insert(payload=b"{}", **HANDED)
         run = begun(runs, id)
-        envelope = {"celery-message": "retries 1"}
+        envelope = {"celery-message": '{"retries": 1}'}
         copy = {"text": "[1]", "headers": envelope, "content_type": "application/json"}
         assert runs.retry(run, copy, 100, "OSError", "busy")
         row = rows.one(id)
@@ -216,7 +234,9 @@ class TestEnd:
         [ticket] = after(store.begin(bundle))
         store.settle(lease, "orders", [Verdict(Ticket(ticket.id, ticket.attempt, ""), Step.HANDED, 100)])
         assert runs.begin(run_of(id), SAME, 60) is None, "a copy from before the retry"
-        assert runs.begin(run_of(id), content(b"[1]", envelope), 60) == Begun(1, "orders", None, ANY)
+        received = Received("", id, content(b"[1]", {}))
+        again = runs.begin(run_of(id), content(b"[1]", envelope), 60, received=received)
+        assert again == Begun(1, "orders", None, ANY)
 
     def test_a_copy_that_was_put_back_may_begin_again(self, runs: Runs, rows: Rows) -> None:
         [id] = rows.insert(payload=b"{}", **HANDED)

@@ -28,6 +28,15 @@ class Run(NamedTuple):
     token: str
 
 
+class Received(NamedTuple):
+    """What a worker has received: a task, beside what the header of a copy says. Anybody can copy a header."""
+
+    task: str
+    id: str
+    body: str
+    """A digest: see `model.content`."""
+
+
 class Begun(NamedTuple):
     """What the row of a run says as it begins."""
 
@@ -65,13 +74,21 @@ class Runs(Database):
         """Which outbox this is."""
         return str(self.rows(runs.identity(self.settings.database_schema), {})[0][0])
 
-    def begin(self, run: Run, content: str, hold: float, holder: str | None = None) -> Begun | None:
-        """Begin a run; None: another copy has begun it, or it is over, or the row is being sent again. `content`: as
-        the copy's header says. It has `hold` seconds to say that it still runs."""
+    def begin(
+        self, run: Run, content: str, hold: float, holder: str | None = None, received: Received | None = None
+    ) -> Begun | None:
+        """Begin a run; None: another copy has begun it, or it is over, or the row is being sent again, or the worker
+        has `received` another task (without it: one that the relay made of a message). `content`: as the copy's header
+        says. It has `hold` seconds to say that it still runs."""
+        received = received or Received("", run.id, "")
         parameters = {
             "id": UUID(run.id),
             "token": UUID(run.token),
             "content": content,
+            "task": f'"task": {json.dumps(received.task)}',
+            "task_id": f'"id": {json.dumps(received.id)}',
+            "made": received.id,
+            "body": received.body,
             "hold": hold,
             "holder": holder or processes.holder(),
         }
