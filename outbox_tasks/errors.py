@@ -194,6 +194,12 @@ class SchemaTooNew(OutboxError):
     Install that release here too."""
 
 
+class SchemaLocked(OutboxError):
+    """The outbox tables were not upgraded: {tries} times, other transactions held a lock for longer than {limit}, and
+    writers of messages must not wait behind an upgrade. Nothing was changed. Held by: {holders}. Let these transactions
+    end, or end them with SELECT pg_terminate_backend(process), then upgrade again."""
+
+
 class UnknownPublisher(OutboxError):
     """Destination {destination!r} has the URL scheme {scheme!r}, and no publisher for it is installed. Installed:
     {known}. Correct the URL, or install the package with the publisher."""

@@ -15,7 +15,8 @@ In Django, `INSTALLED_APPS = ["outbox_tasks.django", …]` and `manage.py migrat
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any, Protocol
 
@@ -26,11 +27,28 @@ from sqlalchemy.util import await_only
 from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.database.rights import HIDDEN, Kind, functions, rights
 from outbox_tasks.database.schema import VERSION, quoted, tables, where
-from outbox_tasks.errors import ConfigurationError, SchemaMissing, SchemaTooNew, UnknownRole
+from outbox_tasks.errors import ConfigurationError, SchemaLocked, SchemaMissing, SchemaTooNew, UnknownRole
 from outbox_tasks.settings import Settings
 
-STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on"}
-"""Settings that the scripts rely on. A session or a role may have others."""
+STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on", "lock_timeout": "2s"}
+"""Settings that the scripts rely on. A session or a role may have others. Whoever writes messages queues behind a
+script that waits for a lock, so it does not wait for long."""
+
+TRIES, PAUSE = 15, 2.0
+"""How often the scripts are tried while others hold their locks, and seconds between two tries: writers go on then."""
+
+LOCKED = "55P03"
+"""SQLSTATE of a lock that was not to be had in time."""
+
+HOLDERS = """
+SELECT string_agg(holder, '; ') FROM (
+  SELECT DISTINCT coalesce('process ' || a.pid || ' of ' || a.usename || ', ' || a.state || ', in a transaction since '
+                           || date_trunc('second', a.xact_start), 'a prepared transaction') AS holder
+  FROM pg_locks l JOIN pg_class c ON c.oid = l.relation LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+  WHERE l.granted AND c.relnamespace = to_regnamespace(:name) AND l.pid IS DISTINCT FROM pg_backend_pid()
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND coalesce(a.xact_start < clock_timestamp() - make_interval(secs => 1), true)
+) AS holders"""
 
 PARTITION = re.compile(r"outbox_archive_(default|\d{8}|gone_\d{8}|rest_\d{20})")
 """The names of the archive's partitions, and of those taken out of it."""
@@ -59,7 +77,9 @@ def upgrade(
     connection for `--sql`, it writes into Alembic's script.
 
     Returns the versions that it applied: none if the tables were up to date. Many hosts may run it at once: the others
-    wait for the first. Raises `SchemaTooNew`, `UnsupportedDialect`, or `ConfigurationError` for an odd name.
+    wait for the first. Writers never wait for it for much longer than two seconds: while another transaction
+    holds its locks, it tries again for a minute. Raises `SchemaLocked`, `SchemaTooNew`, `UnsupportedDialect`,
+    or `ConfigurationError` for an odd name.
     """
     schema = schema or Settings().database_schema
     if isinstance(connection, MockConnection):
@@ -78,13 +98,39 @@ def upgrade(
     if found > VERSION:
         raise SchemaTooNew(found=found, needed=VERSION)
     applied = [version for version in migrations() if found < version <= to]
-    before = {name: run.scalar("SELECT current_setting(:name)", name=name) for name in STYLE if applied}
-    _set(run, STYLE if applied else {})
-    for version in applied:
-        run.script(_filled_in(migrations()[version], schema, place))
-        run.script(f"INSERT INTO {place}.outbox_versions (version) VALUES ({version})")
-    _set(run, before)
+    if applied:
+        _apply(run, applied, schema, place)
     return applied
+
+
+def _apply(run: _Alchemy | _Django, versions: Sequence[int], schema: str, place: str) -> None:
+    """All or none, so that no lock is held while another one is waited for again."""
+    for tried in range(1, TRIES + 1):
+        run.script("SAVEPOINT outbox_upgrade")
+        try:
+            before = {name: run.scalar("SELECT current_setting(:name)", name=name) for name in STYLE}
+            _set(run, STYLE)
+            for version in versions:
+                run.script(_filled_in(migrations()[version], schema, place))
+                run.script(f"INSERT INTO {place}.outbox_versions (version) VALUES ({version})")
+            _set(run, before)
+        except Exception as error:
+            if _sqlstate(error) != LOCKED:
+                raise
+            run.script("ROLLBACK TO SAVEPOINT outbox_upgrade")
+            if tried == TRIES:
+                holders = run.scalar(HOLDERS, name=place) or "sessions that have ended by now"
+                raise SchemaLocked(tries=tried, limit=STYLE["lock_timeout"], holders=holders) from error
+            time.sleep(PAUSE)
+        else:
+            run.script("RELEASE SAVEPOINT outbox_upgrade")
+            return
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    """As the driver says it: SQLAlchemy and Django have errors of their own around the driver's."""
+    inner = getattr(error, "orig", None) or error.__cause__
+    return getattr(error, "sqlstate", None) or (_sqlstate(inner) if inner else None)
 
 
 def grant(connection: Connection | DjangoConnection, kind: Kind, role: str, schema: str | None = None) -> None:
@@ -209,6 +255,9 @@ def _written(schema: str | None, to: int) -> list[int]:
     versions = [version for version in migrations() if version <= to]
     for step in (PREPARED, *(APPLIED.format(version=n, script=migrations()[n]) for n in versions)):
         declared = f"DECLARE\n  place text := {place};\n  done boolean;{before}"
+        if step is PREPARED:  # waits for other upgrades
+            write(f"DO $outbox_tasks$\nDECLARE\n  place text := {place};\nBEGIN{step}\nEND\n$outbox_tasks$;")
+            continue
         write(f"DO $outbox_tasks$\n{declared}\nBEGIN{set_to}{step}{set_back}\nEND\n$outbox_tasks$;")
     return versions
 
