@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.table import Table
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from outbox_tasks.cli.shared.options import limit_option
-from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option, say
+from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.table import AlertTable
+from outbox_tasks.text import many, moment, one_line
 
 
 @click.command()
@@ -33,7 +35,7 @@ def alerts(test: bool, limit: int, as_json: bool) -> None:
     if as_json:
         echo_json({"alerts": found})
     elif found:
-        console().print(_table(rows))
+        console().print(_listed(rows))
     else:
         say("There was no alert.")
     raise SystemExit(is_open)
@@ -52,10 +54,15 @@ def _test(as_json: bool) -> None:
         say(f"{redacted(settings.alert_webhook)} accepted the test: {answer}.")
 
 
-def _table(rows: list[Any]) -> Table:
-    table = Table("state", "kind", "since", "last", "times", "what")
+def _listed(rows: list[Any]) -> RenderableType:
+    """Each alert: its state and how often it happened, when, and what."""
+    lines: list[Text] = []
     for row in rows:
-        state = cell("over", "green") if row.over_at else cell("open", "red")
-        since, last = (f"{time:%Y-%m-%d %H:%M}" for time in (row.first_at, row.last_at))
-        table.add_row(state, cell(row.kind), since, last, f"{row.count:,}", cell(webhook.text(row)))
-    return table
+        line = Text("over" if row.over_at else "open", "green" if row.over_at else "red")
+        line.append(f"  {row.kind}  {many(row.count, 'time')}", "bold")
+        lines += [
+            line,
+            Text(f"  since {moment(row.first_at)}, last {moment(row.last_at)}", "dim"),
+            Text(f"  {one_line(webhook.text(row, listed=True))}"),
+        ]
+    return Group(*lines)

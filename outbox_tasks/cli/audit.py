@@ -8,11 +8,11 @@ import click
 from rich.table import Table
 
 from outbox_tasks.cli.shared.options import limit_option
-from outbox_tasks.cli.shared.output import cell, clock, console, echo_json, echo_raw, json_option, say, table
+from outbox_tasks.cli.shared.output import cell, console, echo_json, echo_raw, json_option, say, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.audit import deed, facts_of
 from outbox_tasks.operating.messages.find import DEAD, Became, Lookup
-from outbox_tasks.text import one_line
+from outbox_tasks.text import moment, one_line
 
 
 @click.command()
@@ -64,5 +64,5 @@ def _table(found: list[dict[str, Any]], width: int) -> Table:
         for more, style in ((one["why"], ""), (facts_of(one), "dim")):
             if more:
                 line.append(f"\n{one_line(more)}", style)
-        shown.add_row(str(one["seq"]), clock(one["at"]), cell(one["who"]), line)
+        shown.add_row(str(one["seq"]), moment(one["at"]), cell(one["who"]), line)
     return shown

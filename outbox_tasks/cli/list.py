@@ -23,7 +23,7 @@ from outbox_tasks.cli.shared.output import (
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import STATES, Found, Lookup
 from outbox_tasks.operating.messages.life import error_of
-from outbox_tasks.text import one_line
+from outbox_tasks.text import moment, one_line
 
 WIDE = 110
 """Columns of a terminal in which a message fits on one line."""
@@ -64,7 +64,7 @@ def _remarks(found: Found, limit: int) -> list[str]:
         return [f"These are {limit:,}; --limit shows more, and filters show less."]
     lines = [] if found.messages else ["No such messages."]
     if not found.complete:
-        far = f" back to those of {found.back_to.astimezone():%Y-%m-%d %H:%M:%S}" if found.back_to else ""
+        far = f" back to those of {moment(found.back_to)}" if found.back_to else ""
         lines.append(
             f"Looked at {found.looked:,} messages{far}. To see others, add --older-than, or more filters: "
             "--destination, --key, --state."

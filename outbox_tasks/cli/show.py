@@ -16,7 +16,6 @@ from outbox_tasks.cli.shared.output import (
     STATE_STYLES,
     ago,
     cell,
-    clock,
     console,
     echo_json,
     echo_raw,
@@ -27,7 +26,7 @@ from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import UnknownMessage
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
-from outbox_tasks.text import printable
+from outbox_tasks.text import moment, printable
 
 
 @click.command()
@@ -72,7 +71,7 @@ def _message(one: dict[str, Any]) -> RenderableType:
     timeline.add_column(style="dim", no_wrap=True)
     timeline.add_column(overflow="fold")
     for event in life(one):
-        at = event.at if isinstance(event.at, str) else clock(event.at)
+        at = event.at if isinstance(event.at, str) else moment(event.at)
         timeline.add_row(cell(at), Text(printable(event.text)))
     parts += [Text("\nHistory", "bold"), timeline]
     if len(one["history"]) >= KEPT:
@@ -116,6 +115,6 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "header", f"{name}: {value}"
 
 
-def _moment(moment: Any) -> str:
-    past = ago(moment)
-    return f"{clock(moment)} ({past if past.startswith('in ') else past + ' ago'})"
+def _moment(at: Any) -> str:
+    past = ago(at)
+    return f"{moment(at)} ({past if past.startswith('in ') else past + ' ago'})"

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from outbox_tasks.broker.broker import Broker
 
-PATIENCE = 0.5
-"""Seconds that the broker has to say how much is queued. Everything else comes from the database."""
+PATIENCE = 2.0
+"""Seconds that the broker has to say how much is queued, since a busy machine takes its time. Everything else comes
+from the database."""
 
 STATES = {
     "closed": "in service", "refuses": "refuses everything", "open": "circuit open", "trying": "being tried",
@@ -90,7 +91,8 @@ def waits(one: DestinationStatus) -> str:
     parts = []
     if one.waiting:
         count = many(one.waiting, "message", number(one.waiting, estimated=_about(one, "pending", "retrying")))
-        since = f", the oldest for {span(one.waited)}" if one.waited is not None else ""
+        oldest = max((age for age in (one.oldest, one.waited) if age is not None), default=None)
+        since = f", the oldest for {span(oldest)}" if oldest is not None else ""
         parts.append(f"{count} {'waits' if one.waiting == 1 else 'wait'}{since}")
     if dead := one.states["dead"]:
         count = number(dead, estimated=_about(one, "dead"))
@@ -146,7 +148,7 @@ class Queues:
         """Start to ask. The function returned gives the lengths, or the reason why there are none."""
         if self._app is None and self._settings.broker_url is None:
             return lambda: "not asked: OUTBOX_BROKER_URL is not set"
-        silent = f"the broker did not answer within {PATIENCE:g} s"
+        silent = "not known: the broker gave no answer"
         if self._thread is not None and self._thread.is_alive():
             return lambda: silent  # who asks again and again has one thread that waits, not many
         found: dict[str, int] = {}

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from outbox_tasks import text
 from outbox_tasks.errors import WebNotInstalled
 from outbox_tasks.text import many, number, printable, span
 
@@ -47,7 +48,6 @@ def environment() -> Environment:
         span=_span,
         number=_number,
         many=many,
-        clock=clock,
         when=when,
         exactly=exactly,
         printable=printable,
@@ -86,9 +86,9 @@ def exactly(value: str) -> Markup:
     return escape(value)
 
 
-def cut(text: str | None, longest: int) -> str:
+def cut(whole: str | None, longest: int) -> str:
     """The beginning of a text that may be very long."""
-    some = printable((text or "")[: longest + 1])
+    some = printable((whole or "")[: longest + 1])
     return some if len(some) <= longest else f"{some[:longest]}…"
 
 
@@ -100,29 +100,17 @@ def ago(moment: datetime | None) -> Markup | str:
     return _time(moment, f"{span(seconds)} ago" if seconds >= 0 else f"in {span(-seconds)}")
 
 
-def clock(moment: datetime | None) -> Markup | str:
-    """The time of the day, if it is today, else the date too."""
-    if moment is None:
-        return "never"
-    moment = moment.astimezone(UTC)
-    return _time(moment, f"{moment:%H:%M:%S}" if moment.date() == datetime.now(UTC).date() else _full(moment))
-
-
 def when(moment: datetime | None) -> Markup | str:
     """Date and time."""
-    return "never" if moment is None else _time(moment, _full(moment.astimezone(UTC)))
+    return "never" if moment is None else _time(moment, text.moment(moment))
 
 
-def _full(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S}"
-
-
-def _time(moment: datetime, text: str) -> Markup:
+def _time(moment: datetime, shown: str) -> Markup:
+    """The browser adds the local time to the title."""
     from markupsafe import Markup
 
-    moment = moment.astimezone(UTC)
-    made = Markup('<time datetime="{}" title="{} UTC">{}</time>')
-    return made.format(moment.isoformat(), _full(moment), text)
+    made = Markup('<time datetime="{}" title="{}">{}</time>')
+    return made.format(moment.astimezone(UTC).isoformat(), text.moment(moment), shown)
 
 
 def _span(seconds: float | None) -> str:

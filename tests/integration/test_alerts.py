@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -462,6 +463,19 @@ class TestTheCommand:
         assert (shown[2]["name"], shown[2]["state"]) == ("breaker orders", "over")
         assert run().exit_code == 1
         assert "orders: 3 messages are dead ([red])" in run().stdout
+        table.record(dead(197, code="[red]"))
+        assert "orders: 200 messages are dead ([red])" in run().stdout
+
+    def test_fits_a_narrow_terminal(
+        self, run: Callable[..., Result], table: AlertTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table.record(dead(3))
+        monkeypatch.setenv("COLUMNS", "80")
+        lines = run().stdout.splitlines()
+        assert lines[0] == "open  dead_letter  3 times"
+        assert re.fullmatch(r"  since [-0-9]{10} [:0-9]{8} UTC, last [-0-9]{10} [:0-9]{8} UTC", lines[1])
+        assert max(map(len, lines)) <= 80
+        assert "\u2026" not in "".join(lines)
 
     def test_posts_a_test(self, run: Callable[..., Result], web: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
         refused = run("--test")

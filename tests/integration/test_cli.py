@@ -70,7 +70,7 @@ def test_keys_that_are_held_up_are_listed_with_what_holds_them(run: Run, rows: R
     rows.insert(3, key="order:42")
     listed = run("keys", "--blocked")
     assert listed.exit_code == 1
-    assert "order:42" in listed.stdout
+    assert "orders  order:42  3 wait" in listed.stdout
     [told] = json.loads(run("keys", "--json").stdout)["blocked"]
     assert (told["key"], told["id"], told["waiting"], told["last_error_code"]) == ("order:42", dead, 3, "http_400")
 

@@ -82,9 +82,13 @@ def test_what_is_wrong_comes_first_and_nothing_is_wider_than_the_terminal(run: R
     assert lines[0] == "✗ no worker consumes outbox.claim"
     assert lines[1] == "✗ no worker consumes outbox.publish: publish@here was last seen 10 min ago"
     assert "✗ [red]mails: the oldest message has been due for 2 h" in lines
-    [orders] = [line.split() for line in lines if line.startswith("orders ") and line.split()[1] == "paused"]
-    assert orders[2].startswith("~")
-    assert orders[6] == "3"
+    [titles] = [line for line in lines if line.startswith("destination ")]
+    assert titles.split() == ["destination", "due", "leased", "retry", "later", "dead", "oldest", "/min", "/min"]
+    [place] = [place for place, line in enumerate(lines) if line.startswith("orders   ")]
+    orders = lines[place].split()
+    assert orders[1].startswith("~")
+    assert orders[5] == "3"
+    assert lines[place + 1].strip() == "paused"
     assert any(line.startswith("orders is paused by alice since ") and "moving house" in line for line in lines)
     assert any(line.startswith("[red]mails ") for line in lines)
     assert any(line.startswith("! 3 dead letters wait for a person, the first for ") for line in lines)
@@ -120,7 +124,7 @@ def test_supervised_tasks_have_columns_of_their_own(run: Run, rows: Rows) -> Non
     lines = run("status").stdout.splitlines()
     [titles] = [line.split() for line in lines if "handed" in line]
     [orders] = [line.split() for line in lines if line.startswith("orders ")]
-    place = titles.index("runs") + 1  # "in service" is two words
+    place = titles.index("runs")
     assert orders[place - 1 : place + 1] == ["3", "1"]
     assert any(line.startswith("shop@host (tasks) shop ") for line in lines)
     assert max(map(len, lines)) <= 80
@@ -138,7 +142,7 @@ def test_without_a_broker_the_rest_is_shown(run: Run, rows: Rows, broker: str, s
     found = shown(run, OUTBOX_BROKER_URL=url)
     assert found["queues"] is None
     assert found["destinations"][1]["due"] == 3
-    assert "queued: the broker did not answer within 0.5 s" in run("status", OUTBOX_BROKER_URL=url).stdout
+    assert "queued: not known: the broker gave no answer" in run("status", OUTBOX_BROKER_URL=url).stdout
 
 
 def test_a_broker_that_nobody_named_is_not_said_to_be_silent(run: Run, rows: Rows) -> None:

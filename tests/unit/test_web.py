@@ -418,12 +418,11 @@ class TestTexts:
     def test_times_are_in_utc(self) -> None:
         moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
         assert self.shown("{{ x|when }}", x=moment) == (
-            '<time datetime="2026-01-02T03:04:05+00:00" title="2026-01-02 03:04:05 UTC">2026-01-02 03:04:05</time>'
+            '<time datetime="2026-01-02T03:04:05+00:00" title="2026-01-02 03:04:05 UTC">2026-01-02 03:04:05 UTC</time>'
         )
         now = datetime.now(UTC)
         assert ">5 min ago</time>" in self.shown("{{ x|ago }}", x=now - timedelta(minutes=5))
         assert ">in 5 min</time>" in self.shown("{{ x|ago }}", x=now + timedelta(minutes=5, seconds=1))
-        assert self.shown("{{ x|ago }} {{ x|when }} {{ x|clock }}", x=None) == "never never never"
 
     def test_no_template_trusts_texts_or_has_scripts_and_styles_inside(self) -> None:
         for path in (render.HERE / "templates").iterdir():

@@ -77,11 +77,6 @@ def ago(moment: datetime) -> str:
     return age(seconds) if seconds >= 0 else f"in {age(-seconds)}"
 
 
-def clock(moment: datetime) -> str:
-    """A time for people, in the zone of this machine."""
-    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S %Z}"
-
-
 def cell(text: object, style: str = "") -> Text:
     """Text by others, in one line, for rich: neither markup nor anything that a terminal would obey."""
     from rich.text import Text

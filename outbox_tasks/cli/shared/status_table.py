@@ -25,14 +25,20 @@ TROUBLES = (
 """States of destinations that the headline names: the sign, the words and the style."""
 
 NARROW = 100
-"""Columns of a terminal below which queues are named by their last word."""
+"""Columns of a terminal below which queues are named by their last word, and a state is below its destination."""
 
 Found = Mapping[str, Any]
 
 
 def status_shown(found: Found, width: int) -> RenderableType:
     """What `cli.status.snapshot` found: the worst first."""
-    parts: list[RenderableType] = [_headline(found), Text(), _destinations(found), *_reasons(found), Text()]
+    parts: list[RenderableType] = [
+        _headline(found),
+        Text(),
+        _destinations(found, width < NARROW),
+        *_reasons(found),
+        Text(),
+    ]
     if found["workers"]:
         parts += [_workers(found, short=width < NARROW), Text()]
     return Group(*parts, _footer(found))
@@ -49,8 +55,8 @@ def _headline(found: Found) -> RenderableType:
     return Group(*lines)
 
 
-def _destinations(found: Found) -> Table:
-    table = _plain_table("destination", "state")
+def _destinations(found: Found, narrow: bool) -> Table:
+    table = _plain_table("destination") if narrow else _plain_table("destination", "state")
     supervised = any(one["states"]["handed over"] or one["states"]["running"] for one in found["destinations"])
     tasks = ("handed", "runs") if supervised else ()
     for title in ("due", "leased", *tasks, "retry", "later", "dead", "oldest", "sent\n/min", "failed\n/min"):
@@ -59,8 +65,7 @@ def _destinations(found: Found) -> Table:
         states, rough = one["states"], one["estimated"]
         waits_long = one["oldest"] is not None and one["oldest"] > found["stale_after"]
         table.add_row(
-            cell(one["name"]),
-            Text(STATES[one["state"]], style=STYLES[one["state"]]),
+            *((_below(one),) if narrow else (cell(one["name"]), _state(one))),
             _count(one["due"], estimated="pending" in rough),
             _count(states["leased"], estimated="leased" in rough),
             *(_count(states[state], estimated=state in rough) for state in ("handed over", "running") if supervised),
@@ -72,6 +77,16 @@ def _destinations(found: Found) -> Table:
             _count(one["failed"], style="yellow"),
         )
     return table
+
+
+def _state(one: Found) -> Text:
+    return Text(STATES[one["state"]], style=STYLES[one["state"]])
+
+
+def _below(one: Found) -> Text:
+    """The name, and below it the state, unless it is in service."""
+    name = cell(one["name"])
+    return name if one["state"] == "closed" else name.append("\n  ").append_text(_state(one))
 
 
 def _count(count: float, *, estimated: bool = False, style: str = "") -> Text:

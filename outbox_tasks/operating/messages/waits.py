@@ -25,7 +25,7 @@ class Wait:
     """What to do; may be empty."""
 
     def __str__(self) -> str:
-        return f"{self.because}." + (f" → {self.remedy}" if self.remedy else "")
+        return f"{self.because.rstrip('.')}." + (f" → {self.remedy}" if self.remedy else "")
 
 
 def why(database: Database, one: Mapping[str, Any]) -> Wait | None:

@@ -11,7 +11,7 @@ from outbox_tasks.errors import AlertsNotInstalled, ConfigurationError, WebhookF
 from outbox_tasks.redaction import redacted, without_secrets
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN
-from outbox_tasks.text import span
+from outbox_tasks.text import moment, span
 
 TIMEOUT = 5.0
 """Seconds for connecting, and for each read and write."""
@@ -56,24 +56,25 @@ def test(source: str) -> dict[str, Any]:
     return {"text": text, "kind": "test", "state": "open", "source": source}
 
 
-def text(row: Any) -> str:
-    """An alert in a sentence."""
+def text(row: Any, *, listed: bool = False) -> str:
+    """An alert in a sentence. It tells what happened since the last one; `listed`: since it began."""
+    told = row.count if listed else row.told
     keys = row.facts.get("keys") or []
     facts = {
         **dict.fromkeys(("code", "event_type", "message_id"), "?"),
         **row.facts,
         "destination": row.destination,
-        "number": f"{row.told:,} message{'s are' if row.told != 1 else ' is'}",
+        "number": f"{told:,} message{'s are' if told != 1 else ' is'}",
         "lasted": span((row.last_at - row.first_at).total_seconds()),
         "waited": span(row.facts.get("oldest", 0.0)),
-        "blocked": f"the key{'s' if row.told > 1 else ''} {', '.join(keys)}" + _more(row.told - len(keys)),
+        "blocked": f"the key{'s' if told > 1 else ''} {', '.join(keys)}" + _more(told - len(keys)),
     }
     sentence = (OVER if row.over_at else GOING_ON)[row.kind].format_map(facts)
     again = row.first_at < row.told_at and not row.over_at
-    if not again:
+    if listed or not again:
         return sentence
     times = "" if row.kind == "stale" else f", {row.count:,} in all"
-    return f"{sentence} (since {row.first_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC{times})"
+    return f"{sentence} (since {moment(row.first_at)}{times})"
 
 
 def _more(number: int) -> str:

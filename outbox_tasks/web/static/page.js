@@ -106,6 +106,12 @@
     }
   });
 
+  document.addEventListener("mouseover", (event) => {
+    const time = event.target.closest("time");
+    if (!time || time.title.includes("local")) return;
+    time.title += ` = ${new Date(time.dateTime).toLocaleString()} local time`;
+  });
+
   document.addEventListener("visibilitychange", refresh);
   offerCopies();
   setInterval(refresh, EVERY);
