@@ -58,8 +58,7 @@ def periodic_tasks(site: Site) -> Results:
             warning(
                 "no_maintenance",
                 f"Maintenance {_last('ran', maintain)}.",
-                "Beat asks for it each hour. It makes and drops the archive's partitions, and deletes old marks of "
-                "inboxes.",
+                "Beat asks for it each hour. It makes and drops the archive's partitions, and deletes other old rows.",
                 "outbox-tasks maintain\nThen see that beat runs, and a worker on outbox.maintain.",
             )
         )
