@@ -32,6 +32,9 @@ def as_time(seconds: float) -> datetime:
 TASK_HEADER = "celery-message"
 """A message with this header is a stored Celery task."""
 
+RUN_HEADER = "outbox"
+"""A task with this header is supervised. It says which row its run belongs to, and workers ask that row first."""
+
 
 def content(payload: bytes, headers: Mapping[str, str]) -> str:
     """A digest of what a task says: its body and its envelope. A copy whose row says something else by now, after a

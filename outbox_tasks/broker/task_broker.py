@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from kombu import Producer
 
 from outbox_tasks.broker.broker import queue_length
-from outbox_tasks.broker.celery_internals import redis_unacked
+from outbox_tasks.broker.celery_internals import redis_first, redis_unacked
 from outbox_tasks.broker.names import CANARY
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.model import RUN_HEADER
 from outbox_tasks.redaction import redacted, without_secrets
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -74,6 +75,16 @@ class TaskBroker:
         """How many tasks wait in a queue, and how many of all queues workers hold without having acknowledged them;
         None: nobody knows."""
         return self._ask(lambda producer: (queue_length(producer, queue), redis_unacked(producer.channel)))
+
+    def first(self, queue: str) -> str | None:
+        """The id in the header of the task that a Redis gives out next; None: it has none, or it is not supervised, or
+        nobody knows."""
+        said = self._ask(lambda producer: redis_first(producer.channel, queue))
+        header = said.get(RUN_HEADER) if said is not None else None
+        try:
+            return str(UUID(header["id"])) if isinstance(header, dict) else None
+        except (KeyError, TypeError, ValueError, AttributeError):  # anybody can send a message
+            return None
 
     def close(self) -> None:
         """Close the connections."""

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Float,
     Table,
     Text,
+    Uuid,
     bindparam,
     case,
     cast,
@@ -63,6 +64,30 @@ def handed_over(t: Tables) -> Select[Any]:
         .select_from(asked.join(some, true()))
         .group_by(asked.c.destination, named)
     )
+
+
+def overtaken(t: Tables) -> Select[Any]:
+    """What the task at the front of a queue says about those that were handed over before it. Returns head (when it was
+    handed over; null if it says nothing, because an older copy of it may be in the queue) and count (how many that do
+    not run were handed over more than `sure` seconds before `last`, the head of an earlier look). No row, if the tasks
+    have priorities. Parameters: target (the destination), queue, made (the queue of tasks that were not stored as
+    such), first (the id of the task), last, sure."""
+    m = t.messages
+    head = select(m.c.handed_at).where(
+        probe(m.c.id, bindparam("first", type_=Uuid)), *_waits(m), m.c.outages >= literal_column("0")
+    )
+    priority = func.coalesce(_envelope(m).op("->>")(literal_column("'priority'")), literal_column("'0'"))
+    some = (
+        select(m.c.handed_at, (priority != literal_column("'0'")).label("apart"))
+        .where(*_waits(m), m.c.destination == bindparam("target", type_=Text))
+        .where(func.coalesce(_queue(m), bindparam("made", type_=Text)) == bindparam("queue", type_=Text))
+        .order_by(m.c.locked_until)
+        .limit(LOOKED_AT)
+        .subquery("some")
+    )
+    earlier = some.c.handed_at < bindparam("last", type_=DateTime(True)) - seconds("sure")
+    count = func.count().filter(earlier).label("count")
+    return select(head.scalar_subquery().label("head"), count).having(func.count().filter(some.c.apart) == 0)
 
 
 def by_task(t: Tables) -> Select[Any]:
@@ -127,10 +152,15 @@ def _waits(m: Table) -> tuple[ColumnElement[bool], ...]:
     return m.c.handed_at.is_not(None), ~m.c.begun
 
 
+def _envelope(m: Table) -> ColumnElement[Any]:
+    """What was stored with a task: see `wire.celery_message`. Null: it was not stored as one."""
+    return cast(m.c.headers[literal_column(f"'{TASK_HEADER}'", Text)].astext, JSON)
+
+
 def _queue(m: Table) -> ColumnElement[Any]:
     """The queue of a stored task: the one that Celery would have declared, or that the default exchange leads to. An
     empty text: another exchange decides. Null: it was not stored as a task."""
-    envelope = cast(m.c.headers[literal_column(f"'{TASK_HEADER}'", Text)].astext, JSON)
+    envelope = _envelope(m)
 
     def said(path: str) -> ColumnElement[Any]:
         return envelope.op("#>>")(literal_column(f"'{{{path}}}'"))

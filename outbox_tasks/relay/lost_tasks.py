@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
+from uuid import UUID
 
 from outbox_tasks.database import lost_tasks
 from outbox_tasks.database.lost_tasks import AT_ONCE
@@ -43,6 +44,8 @@ class TaskBroker(Protocol):
 
     def waiting(self, queue: str) -> tuple[int, int | None]: ...
 
+    def first(self, queue: str) -> str | None: ...
+
     def close(self) -> None: ...
 
 
@@ -55,6 +58,8 @@ class Memory:
     """When it was, by the database's clock."""
     empty_at: dict[str, datetime] = field(default_factory=dict)
     """The same, by queue, if that was empty."""
+    heads: dict[str, datetime] = field(default_factory=dict)
+    """By queue, when the task at its front was handed over."""
 
 
 class LostTasks:
@@ -71,6 +76,7 @@ class LostTasks:
         self._handed_over = lost_tasks.handed_over(store.tables)
         self._end_waits = lost_tasks.end_waits(store.tables)
         self._wait_on = lost_tasks.wait_on(store.tables)
+        self._overtaken = lost_tasks.overtaken(store.tables)
 
     def close(self) -> None:
         """Close the connections to the brokers."""
@@ -121,7 +127,10 @@ class LostTasks:
         return at if seen and not seen & found else None
 
     def _look_at_queue(self, destination: Destination, broker: TaskBroker, row: Any) -> None:
+        first = broker.first(row.queue)  # what was in front of it has been taken by now
         waiting, held = broker.waiting(row.queue)
+        if held is not None:
+            self._look_before(destination, row.queue, first, held)
         empty_at = self._memories[destination.name].empty_at
         if waiting or held or held is None:
             empty_at.pop(row.queue, None)
@@ -134,6 +143,20 @@ class LostTasks:
         if row.ending and waiting and waiting + (held or 0) >= expected:
             parameters = self._of(destination, row.queue)
             self._all(self._wait_on, {**parameters, "soon": SOON * self._every, "within": destination.confirm_within})
+
+    def _look_before(self, destination: Destination, queue: str, first: str | None, held: int) -> None:
+        """A queue is in order. So what was handed over before the task at its front is with a worker, or lost. Tasks of
+        priorities are not in order, and one look is not enough: a worker may be just beginning a task."""
+        heads = self._memories[destination.name].heads
+        last = heads.pop(queue, None)
+        if first is None:
+            return
+        parameters = {**self._of(destination, queue), "first": UUID(first), "last": last, "sure": SURE}
+        for found in self._store.rows(self._overtaken, parameters):
+            if last is not None and found.count > held:
+                self._end(destination, queue, last, SURE, f"queue {queue} has gone past them")
+            elif found.head is not None:
+                heads[queue] = found.head
 
     def _end(self, destination: Destination, queue: str | None, before: datetime, sure: float, why: str) -> None:
         parameters = {**self._of(destination, queue), "before": before, "sure": sure}

@@ -18,14 +18,13 @@ from kombu.exceptions import SerializerNotInstalled
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import dumps, loads
 
-from outbox_tasks.model import TASK_HEADER, LeasedMessage, content
+from outbox_tasks.model import RUN_HEADER, TASK_HEADER, LeasedMessage, content
 from outbox_tasks.settings.destination import Destination
 
 ENVELOPE = TASK_HEADER
 """The header that has it."""
 
-RUN = "outbox"
-"""The header of a supervised task: which row its run belongs to. Workers ask that row before they run the task."""
+RUN = RUN_HEADER
 
 COMPRESSIONS = {"application/x-gzip", "application/x-bz2", "application/x-lzma", "application/x-brotli",
                 "application/zstd"}  # fmt: skip

@@ -97,6 +97,56 @@ def test_a_task_that_is_neither_in_the_queue_nor_with_a_worker_is_sent_again(
     assert rows.state(taken["id"]) == "handed over"
 
 
+def test_tasks_that_the_queue_has_gone_past_are_sent_again_while_it_is_busy(
+    tasks: Tasks, rows: Rows, send: Send, lost: Looking
+) -> None:
+    ids = rows.insert(30, payload=b"{}")
+    send()
+    rows.change(ids, handed_at=seconds_from_now(-60))
+    dropped = [json.loads(tasks.client.lpop(QUEUE))["headers"]["outbox"]["id"] for _ in range(10)]  # type: ignore[arg-type]
+    later = rows.insert(30, payload=b"{}")
+    send()
+    lost.look()
+    lost.look()
+    assert {rows.state(id) for id in [*ids, *later]} == {"handed over"}, "the first 20 are at the front"
+    for _ in range(25):
+        assert tasks.begin(tasks.take() or {}) is not None
+    lost.look()
+    assert {rows.state(id) for id in dropped} == {"handed over"}, "one look is not enough"
+    tasks.client.hset("unacked", mapping={str(n): "a worker holds some task" for n in range(10)})
+    lost.look()
+    assert {rows.state(id) for id in dropped} == {"handed over"}, "workers may hold them"
+    tasks.client.delete("unacked")
+    lost.look()
+    assert {rows.state(id) for id in dropped} == {"retrying"}
+    assert Counter(rows.state(id) for id in later) == {"running": 5, "handed over": 25}
+    assert send() == {"handed": 10}
+    while header := tasks.take():
+        tasks.begin(header)
+    assert {rows.state(id) for id in [*ids, *later]} == {"running"}
+
+
+@pytest.mark.parametrize("why", ["it has a priority", "an older copy may be in the queue", "it is another's"])
+def test_a_front_that_proves_nothing_ends_no_wait(
+    tasks: Tasks, rows: Rows, send: Send, lost: Looking, why: str
+) -> None:
+    old, new = rows.insert(2, payload=b"{}")
+    send()
+    tasks.take()
+    rows.change([old], handed_at=seconds_from_now(-60))
+    if why == "it has a priority":
+        rows.change(
+            [old], headers={"celery-message": json.dumps({"declare": [{"queue": {"name": QUEUE}}], "priority": 5})}
+        )
+    elif why == "an older copy may be in the queue":
+        rows.change([new], outages=-1)
+    else:
+        tasks.client.rpush(QUEUE, json.dumps({"headers": {"outbox": [1]}}))
+    for _ in range(3):
+        lost.look()
+    assert rows.state(old) == "handed over"
+
+
 def test_while_the_queue_has_them_they_wait_on_but_not_for_ever(
     tasks: Tasks, rows: Rows, send: Send, lost: Looking
 ) -> None:
