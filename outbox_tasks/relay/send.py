@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher
+from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Ticket
 from outbox_tasks.relay.publishers import outcomes_of
 from outbox_tasks.relay.store import Store
@@ -86,6 +87,10 @@ def send_in_order(
     message is sent after the one before it with the same key has arrived, and not at all if that one failed. Unless the
     publisher sees to that itself.
     """
+    try:
+        publishers.get(destination)
+    except OutboxError as error:  # such as a library that is not installed here: the others are sent all the same
+        return [Outcome.outage("unusable", str(error))] * len(messages)
     if all(message.key is None for message in messages):
         return send(publishers, destination, messages)
     if getattr(publishers.get(destination), "keeps_order", False):

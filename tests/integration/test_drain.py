@@ -169,6 +169,29 @@ def test_without_any_destination_it_refuses_and_says_which_file_it_looked_for(
     assert [row.status for row in rows.hot()] == ["pending"] * 3
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_destination_that_can_not_be_used_here_is_named_in_the_end_and_the_rest_is_sent(
+    rows: Rows, settings: MakeSettings, stream: Stream, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    """As on a host where the library of one destination is missing."""
+    rows.insert(3, destination="large", key=key)
+    ids = rows.insert(3, key=key)
+    large = {"url": stream.url, "claim_check": "adl://box/large"}
+    for name, value in {
+        "DATABASE_URL": str(settings().database_url),
+        "DATABASE_SCHEMA": str(settings().database_schema),
+        "DESTINATIONS": json.dumps({"large": large, "orders": {"url": stream.url}}),
+    }.items():
+        monkeypatch.setenv(f"OUTBOX_{name}", value)
+    done = CliRunner().invoke(outbox, ["drain"])
+    assert done.exit_code == 1
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert "Sent 3" in done.output
+    assert "large still has 3 messages" in done.output
+    assert "pip install" in done.output
+    assert Counter(stream.ids()) == Counter(ids)
+
+
 def test_messages_that_are_not_due_wait(
     drained: Callable[..., Drained], rows: Rows, engine: Engine, store: Store
 ) -> None:
