@@ -35,7 +35,8 @@ def large(name: str, course: Course) -> Markup:
 def summary(name: str, course: Course) -> str:
     """What a chart shows, for those who do not see it."""
     sent, failed = sum(course.sent), sum(course.failed)
-    return f"{one_line(name)}: {sent:,} sent and {failed:,} failed in the last {course.hours:g} hours"
+    hours = "hour" if course.hours == 1 else f"{course.hours:g} hours"
+    return f"{one_line(name)}: {sent:,} sent and {failed:,} failed in the last {hours}"
 
 
 def highest(course: Course) -> int:

@@ -69,7 +69,7 @@ def drawn(visit: Visit, names: Iterable[str]) -> Mapping[str, Markup]:
 
 def sends_to(visit: Visit, name: str, width: int, spans: int) -> Course:
     """How the sends to one destination went."""
-    found = visit.look(f"sends to {name}", lambda: courses(visit.store, width, spans, name), seconds=SELDOM)
+    found = visit.look(f"sends to {name} {width}", lambda: courses(visit.store, width, spans, name), seconds=SELDOM)
     return found.get(name) or empty(width, spans)
 
 
@@ -88,6 +88,18 @@ def rank(settings: Settings, one: DestinationStatus) -> tuple[int, int]:
         bool(one.failed or one.breaker["failures"]),
     )
     return next((place for place, worry in enumerate(worries) if worry), len(worries)), -one.due
+
+
+def worried(settings: Settings, one: DestinationStatus) -> bool:
+    """Whether somebody should see to a destination; a failed send alone is no reason."""
+    return worry(settings, one) is not None or one.state != "closed"
+
+
+def worry(settings: Settings, one: DestinationStatus) -> tuple[str, str] | None:
+    """What is wrong with a destination that is in service: how bad, and a word for it."""
+    if one.stale(settings):
+        return "bad", "overdue"
+    return ("warn", "keys held up" if one.held_up else "has dead letters") if one.states["dead"] else None
 
 
 def troubles(settings: Settings, found: Status) -> Iterator[Trouble]:

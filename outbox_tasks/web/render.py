@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 
-KINDS = {".css": "text/css", ".js": "text/javascript", ".LICENSE": "text/plain"}
+KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".LICENSE": "text/plain"}
 
 
 def rendered(template: str, names: Mapping[str, Any]) -> bytes:

@@ -162,6 +162,18 @@ class TestStart:
         assert "publish@lost ✗ lost outbox.publish prefork × 4 10 min ago" in text
         assert text.index("3 dead letters") < text.index("Destinations")
 
+    def test_names_all_destinations_in_trouble_in_one_line(self, visit: Visit, store: Store, rows: Rows) -> None:
+        """And none of them is shown as in service."""
+        dead(rows, 1)
+        rows.insert(3, destination="mails", locked_until=seconds_from_now(-7200))
+        pauses.pause(store, LONG, "bob", "so")
+        html = visit().read("/")
+        assert "<title>(3) Outbox" in html
+        assert "3 of 4 destinations are in trouble: mails , orders , 🦊" in words(html)
+        assert "mails ✗ overdue" in words(html)
+        assert "orders ! has dead letters" in words(html)
+        assert words(html).count("in service") == 1
+
     def test_nothing_that_others_wrote_is_markup(self, visit: Visit, rows: Rows) -> None:
         rows.insert(1, destination=EVIL)
         sent(rows, EVIL, sent=3, dead=1)

@@ -23,6 +23,9 @@ from outbox_tasks.web.visit import Visit
 WIDTH, SPANS = 900, 96
 """Seconds of a column of the large chart, and how many it has: the day for which counts are kept."""
 
+MINUTE, MINUTES = 60, 60
+"""The same of the chart of the last hour."""
+
 SENDS, LATEST = 20, 5
 """Sends that run now, and dead letters and keys, of which the page shows some."""
 
@@ -59,7 +62,7 @@ def destination(visit: Visit) -> Response:
     one = found.seen.destinations.get(name)
     if one is None:
         raise NotFound(f"There is no destination {name!r}, and no message to one.")
-    course = overview.sends_to(visit, name, WIDTH, SPANS)
+    course, now = (overview.sends_to(visit, name, *spans) for spans in ((WIDTH, SPANS), (MINUTE, MINUTES)))
     state = one.state
     dashes = ("--",) if name.startswith("-") else ()  # or the name would be read as an option
     return visit.show(
@@ -74,6 +77,8 @@ def destination(visit: Visit) -> Response:
         most=visit.settings.most_sends(name, found.seen.publish_processes) if one.configured else None,
         states=[*counted.STATES, *ARCHIVED],
         course=course,
+        drawn_now=charts.large(name, now),
+        highest_now=charts.highest(now),
         drawn=charts.large(name, course),
         highest=charts.highest(course),
         hours=charts.by_hour(course),

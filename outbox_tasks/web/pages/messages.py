@@ -49,6 +49,7 @@ def messages(visit: Visit) -> Response:
     asked = _asked(visit.request.query)
     query = {name: [value for value in values if value.strip()] for name, values in visit.request.query.items()}
     names: dict[str, Any] = {"asked": asked, "query": query, "fields": FIELDS, "states": STATES, "error_of": error_of}
+    names["said"] = {name: ", ".join(values) for name, values in query.items() if name != "at" and values}
     if not asked.wrong:
         try:
             with visit.searches.by(visit.person.name):
@@ -58,7 +59,7 @@ def messages(visit: Visit) -> Response:
         except ValueError:
             asked.wrong["at"] = "This page is one of a list with other filters."
     if asked.wrong:
-        return visit.show("messages.html", status=400, again=None, page=None, filtered=True, **names)
+        return visit.show("messages.html", status=400, again=None, page=None, **names)
     if asked.at or page.looked > CHEAP:
         names["again"] = None
 
@@ -73,7 +74,6 @@ def messages(visit: Visit) -> Response:
         newer=page.newer and list_at(page.newer),
         older=page.older and list_at(page.older),
         known=asked.wanted.destination is None or asked.wanted.destination in visit.settings.destinations,
-        filtered=bool(asked.wanted.facts),
         acts=_acts(visit, asked.wanted),
         changeable=filters.CHANGEABLE["discard"],
         **names,

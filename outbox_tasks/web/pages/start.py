@@ -16,8 +16,8 @@ def start(visit: Visit) -> Response:
     found = overview.look_at(visit)
     wanted = (visit.ask("find") or "").casefold()
     everything = found.seen.destinations
-    named = [(name, one) for name, one in everything.items() if wanted in name.casefold()]
-    named.sort(key=lambda pair: (*overview.rank(visit.settings, pair[1]), pair[0]))
+    ranked = sorted(everything.items(), key=lambda pair: (*overview.rank(visit.settings, pair[1]), pair[0]))
+    named = [(name, one) for name, one in ranked if wanted in name.casefold()]
     troubles = list(overview.troubles(visit.settings, found))
     beats = found.seen.heartbeats
     workers = in_order([*beats.workers, *beats.supervising])
@@ -26,6 +26,8 @@ def start(visit: Visit) -> Response:
         found=found,
         troubles=troubles[:TROUBLES],
         more_troubles=len(troubles) - TROUBLES,
+        in_trouble=[name for name, one in ranked if overview.worried(visit.settings, one)],
+        worry=lambda one: overview.worry(visit.settings, one),
         destinations=named[:DESTINATIONS],
         number=len(everything),
         more_destinations=len(named) - DESTINATIONS,

@@ -97,6 +97,14 @@
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   });
 
+  const all = document.getElementById("all");
+  if (all) {
+    all.hidden = false;
+    all.addEventListener("change", (event) => {
+      for (const box of document.querySelectorAll("input[form=chosen]")) box.checked = event.target.checked;
+    });
+  }
+
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.matches(FIELDS)) return;
     const search = document.querySelector("input[type=search]");
