@@ -24,6 +24,7 @@ QUICK = {
     "supervised": ["--rounds", "1", "--messages", "500", "--tasks", "60"],
     "destinations": ["redis+stream", "--seconds", "0.5"],
     "web": ["--archived", "20000", "--pending", "5000", "--seconds", "2"],
+    "starvation": ["--famine", "5", "--after", "10", "--leases", "short leases"],
 }
 """The options of a trial of all benches: its figures say nothing."""
 

@@ -10,6 +10,9 @@ WAIT = "outbox_wait"
 CANARY = "outbox.canary"
 """A key in Redis. If it is gone, so is everything else."""
 
+BEHIND = "outbox.behind"
+"""A key in Redis. While it is there, messages wait that are older than what is published now."""
+
 LAST_LANE = 3
 """The last of the lanes in `Bundle.lane`."""
 

@@ -13,7 +13,7 @@ from uuid import uuid4
 from outbox_tasks.database.claim import BUNDLE_BYTES
 from outbox_tasks.database.schema import DEAD
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
-from outbox_tasks.model import Bundle, Step, Ticket, Verdict
+from outbox_tasks.model import DIRECT_EXPIRED, LEASE_EXPIRED, Bundle, Step, Ticket, Verdict
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.relay.store.traffic import Share
@@ -53,6 +53,8 @@ class Tally:
     dead: int = 0
     held_back: bool = False
     """It left destinations out, because the publish workers had enough to do."""
+    behind: bool = False
+    """More was due than it took at once, or many leases had run out: what is new must not overtake that."""
     waiting: int = 0
     """How many messages were queued for the publish workers when it last asked, at most."""
     buried: list[Claimed] = field(default_factory=list)
@@ -75,8 +77,10 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
     store.new_round()
     while settings.destinations:
         queued = tally.waiting = waiting()
-        wanted = _wanted(store, queued)
+        most = store.traffic.pace.most(queued)
+        wanted = _wanted(store, queued, most)
         tally.held_back = len(wanted) < len(settings.destinations)
+        tally.behind = tally.behind or tally.held_back
         if not wanted or not _claim_batch(store, send, wanted, tally, idle=not queued):
             break
         if time.monotonic() > deadline:
@@ -104,19 +108,21 @@ def _bury(store: Store, tally: Tally) -> None:
     tally.dead += len(unroutable)
 
 
-def _wanted(store: Store, queued: int) -> dict[str, int]:
-    """How many messages to claim of each destination, while `queued` messages wait for the publish workers.
+def _wanted(store: Store, queued: int, most: int) -> dict[str, int]:
+    """How many messages to claim of each destination, while `queued` of at most `most` messages wait for the publish
+    workers.
 
     Each destination has its own share, so a flood to one starves nobody. When the workers have enough to do, the claim
     takes only messages of destinations with little due: they go first.
     """
     settings = store.settings
-    room = settings.max_in_flight - queued
+    room = most - queued
     # With less room the bundles would be small, and small bundles cost the workers too much.
-    if room >= min(BATCH, max(1, settings.max_in_flight // 4)):
+    if room >= min(BATCH, max(1, most // 4)):
         share = max(1, min(room, max(BATCH, LEAST * len(settings.destinations))) // len(settings.destinations))
         return dict.fromkeys(settings.destinations, share)
-    if queued > 2 * settings.max_in_flight:  # the workers don't work
+    # The workers don't work; or no other destination could go first.
+    if queued > 2 * settings.max_in_flight or len(settings.destinations) == 1:
         return {}
     return {name: settings.bundle_size_of(name) for name in settings.destinations.keys() - store.traffic.flooding}
 
@@ -139,10 +145,12 @@ def _claim_batch(
     made = bundled(store.settings, due, lease, spread=SPREAD if idle else 1, flooding=store.traffic.flooding)
     bundles = _marked(list(made), shares, found)
     _hand_on(store, send, bundles, lease)
+    store.traffic.pace.sent(len(bundles))
     if log.isEnabledFor(logging.DEBUG):
         _log_each(due, lease)
     _discard(store, superseded, lease)
     _count(tally, rows, len(due), len(bundles))
+    tally.behind = tally.behind or bool(filled) or sum(map(_is_late, rows)) > GATHERED
     return bool(filled or superseded or store.unfinished & shares.keys())
 
 
@@ -151,6 +159,11 @@ def _of_keys(settings: Settings, shares: Mapping[str, Share]) -> dict[str, int]:
     most = settings.max_in_flight // 2
     free = [name for name, share in shares.items() if not (share.probe or share.metered)]
     return {name: min(most, settings.longest_run_of(name)) for name in free if settings.sends_keys_at_once(name)}
+
+
+def _is_late(row: Claimed) -> bool:
+    """Whether its task came too late, or never: it has waited for longer than what is due for the first time."""
+    return row.cause in (LEASE_EXPIRED, DIRECT_EXPIRED)
 
 
 def _note_filled(store: Store, shares: Mapping[str, Share], found: Mapping[str, int]) -> set[str]:
@@ -216,18 +229,21 @@ def bundled(
 ) -> Iterator[Bundle]:
     """Group leased rows into bundles of one destination and priority, in the order of insertion. Messages of one key
     stay together, whatever their priority."""
-    together: dict[tuple[str, int, bool], list[Claimed]] = defaultdict(list)
+    together: dict[tuple[str, int, bool, bool], list[Claimed]] = defaultdict(list)
     for row in rows:
         if row.alone:
             yield Bundle(row.destination, lease, (_ticket(row),), more=row.key is not None)
         else:
-            at_once = row.key is not None and settings.sends_keys_at_once(row.destination)
-            together[row.destination, row.priority if row.key is None else 0, at_once].append(row)
+            keyless = row.key is None
+            at_once = not keyless and settings.sends_keys_at_once(row.destination)
+            together[row.destination, row.priority if keyless else 0, at_once, keyless and _is_late(row)].append(row)
     spread = ceil(spread / max(1, len(together)))
-    for (destination, priority, at_once), due in together.items():
+    for (destination, priority, at_once, late), due in together.items():
         most = settings.bundle_size_of(destination)
         much = destination in flooding or len(due) > max(most, GATHERED)
         lane = 2 - priority if much or priority < 0 else 0
+        if late and priority >= 0:
+            lane = min(lane, 1)
         size = min(most, ceil(len(due) / spread))
         if destination in flooding:
             most = settings.flood_bundle_of(destination)

@@ -81,8 +81,8 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     bundle_size: BundleSize = 100
     """Most messages in one bundle; 1: one Celery message for each outbox message."""
     max_in_flight: Count = 10_000
-    """Back-pressure: no more is leased while this many messages wait for publish workers. At most half of what the
-    workers can publish within `queue_lease`, or leases run out in the queue."""
+    """Back-pressure: no more is leased while this many messages wait for publish workers. If the workers are slow it is
+    less: what they take from the queue within half of `queue_lease`."""
     await_writers: bool = True
     """Messages with a key wait for each open transaction that wrote such messages before them. If false, messages that
     overlapping transactions write under one key are sent in the order of the commits."""

@@ -52,8 +52,8 @@ class Grants:
     def __init__(self) -> None:
         self._level, self._filled = BURST, time.monotonic()
         self._lease, self._leased = "", -SAME_LEASE
-        self.paused_until = 0.0
-        """The publish queue was long."""
+        self.paused = False
+        """Older messages wait: in a long publish queue, or in the table."""
         self._reached_by: int | None = None
 
     @property
@@ -69,7 +69,7 @@ class Grants:
     def take(self, count: int) -> str | None:
         """A lease for so many messages; None: they are to go by the claim."""
         now = time.monotonic()
-        if self.stopped or now < self.paused_until:
+        if self.stopped or self.paused:
             return None
         level = min(BURST, self._level + (now - self._filled) * RATE)
         self._filled, self._level = now, level

@@ -60,9 +60,12 @@ TIMEOUT = 1.0
 AT_EXIT = 1.0
 """Seconds that a program's end may wait for what its last commits have asked for."""
 
-LONG, CHECK, LONG_PAUSE = 10, 0.1, 1.0
-"""If more than `LONG` tasks wait for the publish workers, messages go by the claim for `LONG_PAUSE` seconds. While it
-sends tasks, it looks every `CHECK` seconds."""
+LONG, SHORT = 10, 3
+"""If more than `LONG` tasks wait for the publish workers, messages go by the claim until no more than `SHORT` do. They
+also do while the claim says that older ones wait."""
+
+CHECK, CALM_CHECK = 0.1, 1.0
+"""Seconds between two looks at that: while it sends tasks, and while it wakes the claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,25 +202,37 @@ def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:
     # Connects in the nudge's thread, with the first nudge: then the app is configured.
     broker = PerProcess(lambda: _connect(settings, app))
     grants = Grants() if settings.direct else None
-    return Nudge(lambda: broker.get().wake_claim(), _Sender(settings, broker, grants), grants)
+    line = _Line(settings, broker, grants)
+    return Nudge(line.wake, line.send, grants)
 
 
-class _Sender:
-    """Sends publish tasks, and looks now and then how many wait."""
+class _Line:
+    """Wakes the claim, sends publish tasks, and looks now and then whether older messages wait."""
 
     def __init__(self, settings: Settings, broker: PerProcess[Broker], grants: Grants | None) -> None:
         self._settings, self._broker, self._grants = settings, broker, grants
         self._looked = 0.0
 
-    def __call__(self, dispatches: Sequence[Dispatch]) -> None:
+    def wake(self) -> bool:
+        """Wake the claim. Returns False if one waits already."""
+        broker = self._broker.get()
+        sent = broker.wake_claim()
+        self._look(broker, CALM_CHECK)
+        return sent
+
+    def send(self, dispatches: Sequence[Dispatch]) -> None:
+        """Send the tasks of these dispatches."""
         broker = self._broker.get()
         bundles = (bundle for dispatch in dispatches for bundle in dispatch.bundles)
         broker.send(in_few_bundles(bundles, self._settings))
+        self._look(broker, CHECK)
+
+    def _look(self, broker: Broker, every: float) -> None:
         now = time.monotonic()
-        if self._grants is not None and now > self._looked + CHECK:
+        if self._grants is not None and now > self._looked + every:
             self._looked = now
-            if broker.waiting() > LONG * self._settings.bundle_size:
-                self._grants.paused_until = now + LONG_PAUSE
+            most = SHORT if self._grants.paused else LONG
+            self._grants.paused = broker.waiting() > most * self._settings.bundle_size or broker.is_behind()
 
 
 def _connect(settings: Settings, app: Celery | None) -> Broker:

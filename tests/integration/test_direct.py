@@ -17,8 +17,8 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
-from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.names import BUNDLE_TASK
+from outbox_tasks.broker.broker import BEHIND_FOR, Broker
+from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.database.claim import LATE
 from outbox_tasks.errors import BrokerUnreachable
@@ -32,7 +32,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.testing import OutboxProbe
 from outbox_tasks.writing.direct import BURST, LEASE, MOST, Grants
-from outbox_tasks.writing.nudge import LONG
+from outbox_tasks.writing.nudge import LONG, SHORT
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, reached, seconds_from_now
 from tests.integration.sessions import KINDS, driver
 
@@ -336,10 +336,49 @@ class TestTrouble:
     ) -> None:
         for _ in range(LONG + 1):
             queue.client.lpush(PUBLISH_QUEUE, "{}")
+        eventually(lambda: publish(outbox, engine) and outbox._writer.nudge.grants.paused)  # type: ignore[union-attr]
         publish(outbox, engine)
-        eventually(lambda: outbox._writer.nudge.grants.paused_until)  # type: ignore[union-attr]
+        assert rows.hot()[-1].lease is None
+
+    def test_it_goes_on_once_the_queue_is_short(self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue) -> None:
+        """Not once it is a little less long, nor after a while."""
+        grants = outbox._writer.nudge.grants  # type: ignore[union-attr]
+        assert grants is not None
+        queue.client.lpush(PUBLISH_QUEUE, *["{}"] * (LONG + 1))
+        eventually(lambda: publish(outbox, engine) and grants.paused)
+        queue.client.ltrim(PUBLISH_QUEUE, 0, SHORT)
+        looked = self.looks(outbox, engine, 2)
+        assert looked
+        assert grants.paused
+        queue.client.delete(PUBLISH_QUEUE)
+        eventually(lambda: publish(outbox, engine) and not grants.paused)
+
+    @staticmethod
+    def looks(outbox: Outbox, engine: Engine, times: int) -> bool:
+        """Publish until the process has looked so often whether older messages wait."""
+        line = outbox._writer.nudge._wake.__self__  # type: ignore[union-attr]
+        for _ in range(times):
+            before = line._looked
+            eventually(lambda before=before: publish(outbox, engine) and line._looked > before)
+        return True
+
+    def test_while_older_messages_are_due_new_ones_go_by_the_claim(
+        self, direct: Callable[..., Settings], outbox: Outbox, engine: Engine, rows: Rows, queue: Queue
+    ) -> None:
+        """The claim says so. The queue may be short all the time."""
+        settings = direct()
+        relay = Broker(PinnedCelery("relay", broker=str(settings.broker_url), settings=settings), settings)
+        assert not relay.is_behind()
+        relay.note_behind()
+        assert relay.is_behind()
+        grants = outbox._writer.nudge.grants  # type: ignore[union-attr]
+        assert grants is not None
+        eventually(lambda: publish(outbox, engine) and grants.paused)
         publish(outbox, engine)
-        assert [row.lease is None for row in rows.hot()] == [False, True]
+        assert rows.hot()[-1].lease is None
+        assert 0 < queue.client.pttl(BEHIND) <= BEHIND_FOR * 1000  # type: ignore[operator]
+        queue.client.delete(BEHIND)
+        eventually(lambda: publish(outbox, engine) and not grants.paused)
 
     def test_a_paused_destination_gets_nothing_and_the_message_waits_in_the_table(
         self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue, store: Store, stream: Stream

@@ -120,7 +120,7 @@ def test_with_many_destinations_each_has_one_bundle() -> None:
 def test_each_of_many_destinations_has_a_share_worth_a_bundle_if_there_is_room(queued: int, share: int) -> None:
     made = Settings(destinations={f"to-{n}": {"url": "a://b"} for n in range(100)})
     store: Any = SimpleNamespace(settings=made)
-    assert _wanted(store, queued) == dict.fromkeys(made.destinations, share)
+    assert _wanted(store, queued, made.max_in_flight) == dict.fromkeys(made.destinations, share)
 
 
 def test_of_many_bundles_with_keys_the_last_and_some_before_it_wake_the_claim() -> None:

@@ -20,6 +20,7 @@ from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import Bundle
+from outbox_tasks.relay.pace import Pace
 from outbox_tasks.relay.store import processes
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
@@ -63,6 +64,7 @@ class Traffic(Database):
         super().__init__(engine, settings)
         self.threads = 1
         """How many tasks of this process send at once. Each counts as a process."""
+        self.pace = Pace(settings)
         self.flooding: set[str] = set()
         """The destinations that had more due than the last claim of this process took."""
         self._rooms: dict[bool, tuple[float, dict[str, int | None]]] = {}
