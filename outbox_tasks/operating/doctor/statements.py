@@ -20,6 +20,7 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     cast,
     column,
     exists,
@@ -117,7 +118,12 @@ def rights(t: Tables) -> Select[Any]:
     """The rights that our role lacks. Parameter: needed (JSON rows of relation and privilege)."""
     c, needed = CLASS, json_rows("needed", relation=Text, privilege=Text)
     found = needed.join(c, c.c.relname == needed.c.relation)
-    granted = func.has_table_privilege(c.c.oid, needed.c.privilege)
+    # A right on some columns: "UPDATE (count, facts)".
+    name, columns = (func.split_part(needed.c.privilege, literal_column("' ('"), literal_column(n)) for n in "12")
+    granted = case(
+        (columns == literal_column("''"), func.has_table_privilege(c.c.oid, name)),
+        else_=func.has_any_column_privilege(c.c.oid, name),
+    )
     return select(needed.c.relation, needed.c.privilege).select_from(found).where(_in_our_schema(t), ~granted)
 
 
