@@ -37,6 +37,9 @@ LOOKS = {WIDE: "", NARROW: f", runOnly: {list(SEEN)}"}
 
 BAD = ("serious", "critical")
 
+ERRORS = "/errors?destination=orders&error=http_422"
+"""The groups of what `die` makes."""
+
 Open = Callable[..., Page]
 """Opens a page in a new tab."""
 
@@ -215,14 +218,14 @@ def serious(page: Page, rules: str) -> list[str]:
 
 def test_pages_can_be_read_without_javascript(open_page: Open, chromium: Browser, site: str, rows: Rows) -> None:
     [id] = die(rows, "order.read")
-    page = open_page("/errors", new_window(chromium, site, java_script_enabled=False))
+    page = open_page(ERRORS, new_window(chromium, site, java_script_enabled=False))
     page.get_by_role("row", name="order.read").get_by_role("link").first.click()
     page.get_by_role("link", name=id).click()
     assert id in page.get_by_role("heading", level=1).inner_text()
 
 
 def test_two_tabs_see_what_happens(open_page: Open, rows: Rows) -> None:
-    tabs = [open_page("/errors"), open_page("/errors")]
+    tabs = [open_page(ERRORS), open_page(ERRORS)]
     die(rows, "order.seen")
     for tab in tabs:
         expect(tab.get_by_role("row", name="order.seen")).to_be_visible()
