@@ -141,6 +141,10 @@ UNSETTLED = "unsettled"
 LEASE_EXPIRED, DIRECT_EXPIRED = "lease_expired", "direct_expired"
 """Codes of messages whose lease ran out before their send began: that of a claim, and that of their writer."""
 
+TIMELINE_CHANGED = "timeline_changed"
+"""The code of a message that was due as the database was found on another timeline: it may have been delivered, and the
+server that took over does not know it."""
+
 NOT_STARTED, WORKER_LOST = "not_started", "worker_lost"
 """Codes of tasks that were handed over and did not begin to run in time, and of those whose worker was lost as they
 ran."""

@@ -28,11 +28,14 @@ from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql import ColumnElement
 from sqlalchemy.sql.dml import ReturningInsert
 
-from outbox_tasks.database.pieces import SECOND, commit_soon, epoch, json_rows
+from outbox_tasks.database.pieces import SECOND, commit_soon, epoch, json_rows, timeline
 from outbox_tasks.database.schema import Tables
 
 LATE = 30.0
 """A worker without a heartbeat for so many seconds counts as lost."""
+
+SERVER = "server"
+"""The name and kind of the row that remembers the database's timeline."""
 
 SENT = ("sent", "handed")
 """Outcomes of a send that arrived."""
@@ -129,6 +132,21 @@ def beat(t: Tables) -> ReturningInsert[Any]:
         },
         where=h.c.seen_at <= new.seen_at,  # several processes report what has run: the newest report counts
     ).returning(h.c.name)
+
+
+def on_timeline(t: Tables) -> ReturningInsert[Any]:
+    """Remember the timeline. Returns a row if it is not the one that was known: `before`; null: none was known."""
+    h = t.heartbeats
+    name = literal_column(f"'{SERVER}'", Text)
+    now = func.jsonb_build_object("timeline", timeline())
+    add = insert(h).from_select(["name", "kind", "seen_at", "facts"], select(name, name, func.clock_timestamp(), now))
+    known, new = h.c.facts["timeline"].astext, add.excluded
+    changed = func.jsonb_build_object("before", known, "changed", func.clock_timestamp())
+    return add.on_conflict_do_update(
+        index_elements=[h.c.name],
+        set_={"seen_at": new.seen_at, "facts": new.facts.op("||")(changed)},
+        where=known != new.facts["timeline"].astext,
+    ).returning(h.c.facts["before"].astext.label("before"))
 
 
 def heartbeats(t: Tables) -> Select[Any]:

@@ -51,7 +51,15 @@ from outbox_tasks.database.pieces import (
     seconds,
 )
 from outbox_tasks.database.schema import DEAD, PENDING, Tables
-from outbox_tasks.model import ALONE_AFTER, DIRECT_EXPIRED, LEASE_EXPIRED, NOT_STARTED, UNSETTLED, WORKER_LOST
+from outbox_tasks.model import (
+    ALONE_AFTER,
+    DIRECT_EXPIRED,
+    LEASE_EXPIRED,
+    NOT_STARTED,
+    TIMELINE_CHANGED,
+    UNSETTLED,
+    WORKER_LOST,
+)
 
 SHARE: dict[str, Any] = {
     "destination": Text, "size": Integer, "ceiling": Integer, "oldest": Float, "longest": Integer, "blocks": Boolean,
@@ -269,6 +277,32 @@ def recall(t: Tables) -> Update:
     until = case((m.c.begun, now), else_=func.greatest(now, m.c.locked_until - seconds("hold")))
     # Never later than it was: another recall may have ended it a moment ago.
     return update(m).where(probe(m.c.id, found.c.id)).values(locked_until=func.least(m.c.locked_until, until))
+
+
+@cache
+def note_timeline(t: Tables) -> Update:
+    """Note on messages that they may have been delivered: the server that took over, or was restored, knows neither
+    the claim nor the send. Only those that are due can have been, the first ones before others. Parameter: most."""
+    m = t.messages
+    due = or_(m.c.locked_until <= func.now(), m.c.lease.is_not(None))
+    found = (
+        select(m.c.id)
+        .where(pending(m), due, m.c.begun == false(), m.c.handed_at.is_(None), m.c.last_error_code.is_(None))
+        .order_by(m.c.locked_until)
+        .limit(bindparam("most", type_=Integer))
+        .with_for_update(skip_locked=True)
+        .cte("found")
+    )
+    why = "the database is on another timeline (a failover, or a restore); the message may have been delivered before"
+    return (
+        update(m)
+        .where(probe(m.c.id, found.c.id))
+        .values(
+            last_error_code=TIMELINE_CHANGED,
+            last_error=why,
+            history=noted(m, "noted", code=literal(TIMELINE_CHANGED)),
+        )
+    )
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     JSON,
+    BigInteger,
     Float,
     Integer,
     Interval,
@@ -183,6 +184,14 @@ def blocked(t: Tables) -> ColumnElement[bool]:
             d.c.name == bindparam("target", type_=Text), or_(d.c.paused_at.is_not(None), circuit_open)
         )
     )
+
+
+def timeline() -> ColumnElement[str]:
+    """Which database this is, and on which timeline: another one after a standby has taken over, or a backup was
+    restored."""
+    control = func.pg_control_system().table_valued(column("system_identifier", BigInteger))
+    system = select(cast(control.c.system_identifier, Text)).scalar_subquery()
+    return func.concat(system, "/", func.left(func.pg_walfile_name(func.pg_current_wal_lsn()), 8))
 
 
 def alone(schema: str | None, what: str) -> Select[Any]:

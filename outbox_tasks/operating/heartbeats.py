@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from outbox_tasks.database import activity
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import LATE, SERVER
 from outbox_tasks.database.connection import Database
 from outbox_tasks.settings import CLAIM_QUEUE, Settings
 
@@ -61,7 +61,7 @@ class Heartbeats:
         self.workers = [row for row in rows if row.kind == "worker"]
         self.supervising = [row for row in rows if row.kind == "tasks"]
         """The workers of the application that run supervised tasks."""
-        self.last = {row.kind: row for row in rows if row.kind not in ("worker", "tasks")}
+        self.last = {row.kind: row for row in rows if row.kind not in ("worker", "tasks", SERVER)}
         """When `claim`, `publish`, `beat` and `maintain` ran last."""
 
     @classmethod

@@ -115,6 +115,8 @@ def _end_lost_leases(resources: Resources) -> None:
     try:
         if resources.broker.has_forgotten():
             log.warning("the broker was emptied, or is new: %d leases end now", resources.store.recall())
+        if resources.database_away_at is not None and (count := resources.store.note_timeline()) is not None:
+            log.warning("the database is on another timeline: %d messages may be delivered again", count)
         if resources.database_away_at is not None and time.monotonic() - resources.database_away_at > CALM:
             resources.database_away_at = None
             if count := resources.store.recall(crashed=True):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,16 @@ from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.frozen import frozen
 from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.local.servers import EmbeddedPostgres
+from outbox_tasks.local.soak.trace import Trace
+from outbox_tasks.model import Bundle, LeasedMessage, Outcome
+from outbox_tasks.operating.doctor import examine
+from outbox_tasks.relay.claim import claim
+from outbox_tasks.relay.deliver import deliver
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
 from tests.acceptance.nodes import Relay
 from tests.acceptance.publishers import distribution
-from tests.conftest import Rows, Stream, eventually
+from tests.conftest import Rows, Stream, eventually, seconds_from_now
 from tests.fault.conftest import SLOW, OwnDatabase, check, drained, in_the_middle, slow_messages
 
 LONG = {"send_timeout": 4}
@@ -130,3 +137,70 @@ def test_a_failover_to_a_synchronous_standby_loses_nothing(
         drained(rows)
         check(rows, stream, [*ids, *last])
         relay.close()
+
+
+def test_a_failover_to_an_asynchronous_standby_is_noticed_and_explains_what_is_repeated(
+    pair: tuple[EmbeddedPostgres, EmbeddedPostgres], values: dict[str, Any], tmp_path: Path
+) -> None:
+    """The primary delivers, and dies before the standby has heard of it."""
+    primary, standby = pair
+    database = OwnDatabase(primary)
+    known = {"database_schema": database.schema, "destinations": values["destinations"]}
+    before, after = (Settings(database_url=server.url, **known) for server in pair)
+    other = create_engine(engine_url(standby.url))
+    rows = Rows(other, database.schema)
+    with ExitStack() as undone:
+        undone.callback(other.dispose)
+        store = undone.enter_context(closing(Store.connect(before)))
+        assert store.note_timeline() is None
+        assert store.note_timeline() is None
+        assert [finding.code for finding in examine(before, only=["timeline_changed"]).findings] == []
+        trace = Trace(database.engine, database.schema)
+        trace.install()
+        ids = database.rows.insert(3)
+        later = database.rows.insert(locked_until=seconds_from_now(3600))
+        _cut_off(primary, tmp_path / "primary")
+        arrived: list[str] = []
+        _deliver(store, arrived)
+        database.engine.dispose()
+        primary.kill()
+        with psycopg.connect(standby.url, autocommit=True) as connection:
+            connection.execute("SELECT pg_promote()")
+        taken_over = undone.enter_context(closing(Store.connect(after)))
+        assert taken_over.note_timeline() == 3
+        assert taken_over.note_timeline() is None
+        _deliver(taken_over, arrived)
+        assert sorted(arrived) == sorted(ids * 2)
+        assert {row.last_error_code for row in rows.archived()} == {"timeline_changed"}
+        [waits] = rows.hot()
+        assert (str(waits.id), waits.last_error_code) == (later[0], None)
+        found = Trace(other, database.schema).check()
+        assert not found.wrong, str(found)
+        [said] = examine(after, only=["timeline_changed"]).findings
+        assert "00000002" in said.fact
+
+
+def _cut_off(primary: EmbeddedPostgres, place: Path) -> None:
+    """Its standby has all until now, and gets nothing more."""
+    with psycopg.connect(primary.url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        rules = place / "postgres" / "data" / "pg_hba.conf"
+        rules.write_text(f"host replication all all reject\n{rules.read_text()}")
+        connection.execute("SELECT pg_reload_conf()")
+        cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication"
+        eventually(lambda: connection.execute(cut).rowcount == 0)
+
+
+def _deliver(store: Store, arrived: list[str]) -> None:
+    class Taking:
+        def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+            arrived.extend(message.id for message in messages)
+            return [Outcome.sent()] * len(messages)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    bundles: list[Bundle] = []
+    claim(store, bundles.extend, lambda: 0)
+    for bundle in bundles:
+        [*deliver(store, {bundle.destination: Taking()}, bundle)]

@@ -44,7 +44,7 @@ STATEMENTS = {
     "worker relay operator": """
         begin_run bury_unroutable claim claim_keys end_waits everything handed_over lose_runs overtaken recall release
         renew_runs replay_named requeue_run retry_run archive_days archive_lots archive_measured archive_rows
-        replay_chosen replay_kinds replay_originals doctor_strays""",
+        replay_chosen replay_kinds replay_originals doctor_strays note_timeline""",
     "worker relay operator reader": """
         ahead anything_due archived blocked_keys completed count_blocked_keys counts dead_of_destinations dead_of_group
         doctor_upgraded groups handed_over_by_task heads horizon newest newest_archived next_dead next_due next_waiting
@@ -53,7 +53,7 @@ STATEMENTS = {
         beat begin begin_mixed crowded end_alerts forget forget_acts forget_alerts forget_counts forget_publishers
         forget_workers left make_slots posted put_off record_alerts seen sent_in_vain settle_done settle_done_delete
         settle_done_mixed settle_failed settle_handed stopped take_posts tally turn_to_look vacated archive_move
-        archive_remove archive_share archive_drop archive_detach archive_make_day archive_renew_default""",
+        archive_remove archive_share archive_drop archive_detach archive_make_day archive_renew_default on_timeline""",
     "relay operator": """
         act act_begun_by act_ended acts_going acts_renewed acts_taken admit audit_about audit_closed audit_entries
         audit_entry audit_former became discard discard_delete discard_leased give_back make_meters metered recovered

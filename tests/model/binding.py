@@ -39,6 +39,7 @@ OUTSIDE = {
     "release, begin undone": CRASH,
     "retry or hand over, begin undone": CRASH,
     "note": CRASH,
+    "note the timeline": CRASH,
 }
 """Transitions that are not steps of the model."""
 

@@ -255,6 +255,11 @@ SENDING = (
         "who sent it could not settle it, and another has begun it; there is no code yet",
         ends=("past", "now", "ahead"), moved=("same",), codes=("unsettled",), still=True,
     ),
+    Transition(
+        "note the timeline", ("pending", *LEASED), ("pending", "leased"), "`database/claim.py` `note_timeline`",
+        "the database is on another timeline: it may have been delivered before", ends=("past", "now", "ahead"),
+        moved=("same",), codes=("timeline_changed",), still=True,
+    ),
 )  # fmt: skip
 
 RUNS = (

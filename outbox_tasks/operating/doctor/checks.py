@@ -32,6 +32,7 @@ OF_THE_DATABASE = (
     Check(
         TABLES, tables.version, {"schema_missing", "schema_old", "schema_new"}, needs=("server",), gives=("tables",)
     ),
+    Check(DATABASE, database.timeline, {"timeline_changed"}, needs=("tables",)),
     Check(TABLES, tables.rights, {"rights_missing"}, needs=("server",)),
     Check(TABLES, tables.indexes, {"index_missing", "index_invalid"}, needs=("tables",), gives=("indexes",)),
     Check(TABLES, tables.triggers, {"trigger_missing"}, needs=("tables",)),

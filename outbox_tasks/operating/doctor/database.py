@@ -17,6 +17,9 @@ from outbox_tasks.redaction import redacted
 PREPARED_AFTER = 6
 """psycopg prepares a statement when it runs it for the sixth time."""
 
+FRESH = 7 * 86_400.0
+"""Seconds for which a change of the timeline is told."""
+
 ROUNDS = 5
 """How often both connections are compared. A pooler hands out the same server process again, unless another client
 comes in between."""
@@ -138,6 +141,23 @@ def session(site: Site) -> Results:
         "statement then holds up a worker. With another style or isolation, statements fail.",
         "\n".join(f"ALTER ROLE {quoted(row.role)} SET {name} = '{value}';" for name, value in sorted(wanted.items())),
     )
+
+
+def timeline(site: Site) -> Results:
+    """Whether a standby has taken over, or a backup was restored."""
+    for row in site.rows(statements.on_timeline(site.store.tables), fresh=FRESH):
+        moved = row.timeline != row.now
+        if not moved and not row.fresh:
+            yield Fine("the server is on the timeline that it was on")
+            continue
+        before, since = (row.timeline, "just now") if moved else (row.before, row.changed[:19].replace("T", " "))
+        yield warning(
+            "timeline_changed",
+            f"The database is on timeline {row.now}; it was on {before} (noticed {since}).",
+            "A standby took over, or a backup was restored. What was committed last before that may be gone: messages, "
+            "and the knowledge that others were delivered. Those are delivered again.",
+            "docs/reliability.md, A failover or a restore, says what to compare and what to replay.",
+        )
 
 
 def clock(site: Site) -> Results:

@@ -37,8 +37,9 @@ from sqlalchemy.dialects.postgresql import OID
 from sqlalchemy.sql import ColumnElement, FromClause, Select
 from sqlalchemy.sql.selectable import LateralFromClause
 
+from outbox_tasks.database.activity import SERVER
 from outbox_tasks.database.claim_keys import all_keys
-from outbox_tasks.database.pieces import json_rows, seconds
+from outbox_tasks.database.pieces import json_rows, seconds, timeline
 from outbox_tasks.database.schema import Tables
 
 MOST = 10_000
@@ -95,6 +96,16 @@ def server() -> Select[Any]:
 def clock() -> Select[Any]:
     """The database's time, in seconds since 1970."""
     return select(cast(extract("epoch", func.clock_timestamp()), Float).label("now"))
+
+
+def on_timeline(t: Tables) -> Select[Any]:
+    """The database's timeline: as it is now, as the relay knows it, the one before, since when, and whether that is
+    still worth a word."""
+    h = t.heartbeats
+    known = [h.c.facts[name].astext.label(name) for name in ("timeline", "before", "changed")]
+    changed = cast(h.c.facts["changed"].astext, DateTime(True))
+    fresh = func.coalesce(changed > func.now() - seconds("fresh"), false()).label("fresh")
+    return select(*known, timeline().label("now"), fresh).where(h.c.name == SERVER)
 
 
 def backend() -> Select[Any]:

@@ -16,7 +16,7 @@ from uuid import UUID
 from psycopg.errors import QueryCanceled
 from sqlalchemy import Engine
 
-from outbox_tasks.database import claim, claim_keys, due
+from outbox_tasks.database import activity, claim, claim_keys, due
 from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseUnavailable
@@ -24,6 +24,9 @@ from outbox_tasks.relay.store import processes
 from outbox_tasks.settings import Settings
 
 log = logging.getLogger("outbox_tasks.claim")
+
+MOST_NOTED = 10_000
+"""Messages that are marked after a failover: more have hardly been sent in the moment that it undid."""
 
 GRACE = 3600.0
 """Seconds for which due messages wait for an unknown destination: writers may know of it before the relay does."""
@@ -185,6 +188,14 @@ class Claims(Database):
         if not rows:
             self._no_unroutable = now
         return rows
+
+    def note_timeline(self) -> int | None:
+        """If the database is on another timeline than before, note on messages that are due that they may have been
+        delivered; returns on how many. None: it is not."""
+        changed = self.rows(activity.on_timeline(self.tables), {})
+        if not changed or changed[0].before is None:
+            return None
+        return self.do(claim.note_timeline(self.tables), {"most": MOST_NOTED})
 
     def recall(self, gone: str | None = None, *, crashed: bool = False) -> int:
         """End leases that nobody will use; returns how many: those of the process `gone`, or else those of all messages
