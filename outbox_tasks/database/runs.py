@@ -39,6 +39,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from outbox_tasks.database.pieces import SECOND, brief, commit_soon, elapsed, finished, json_rows, noted, probe, seconds
 from outbox_tasks.database.schema import DEAD, Tables, function
+from outbox_tasks.database.settle import DOUBLINGS
 from outbox_tasks.database.states import state_of
 from outbox_tasks.database.write import publish
 from outbox_tasks.model import TASK_HEADER
@@ -90,8 +91,9 @@ def content_of(t: Tables) -> ColumnElement[str]:
 
 def _is_that_task(t: Tables) -> ColumnElement[bool]:
     """Whether what a worker has received is the row's task, by what it has received beside the header of a copy: the
-    task's name, its id and a digest of its body. The relay makes a task of a row that is none: it has the row's id. A
-    compressed body, and the fields of Celery's first protocol, can't be seen here."""
+    task's name, its id and a digest of its body (an empty text: it has not seen that). The relay makes a task of a row
+    that is none: it has the row's id. A compressed body, and the fields of Celery's first protocol, can't be seen
+    here."""
     m = t.messages
     task, id, body = (bindparam(name, type_=Text) for name in ("task", "task_id", "body"))
     envelope = m.c.headers[literal_column(f"'{TASK_HEADER}'", Text)].astext
@@ -102,7 +104,7 @@ def _is_that_task(t: Tables) -> ColumnElement[bool]:
 
     stored = and_(
         or_(says(literal_column("'\"task\": '")).is_(False), says(task) & says(id)),
-        or_(says(literal_column('\'"compression": "\'')), _digest(m.c.payload) == body),
+        or_(says(literal_column('\'"compression": "\'')), _digest(m.c.payload) == body, body == literal_column("''")),
     )
     return case((envelope.is_(None), cast(m.c.id, Text) == bindparam("made", type_=Text)), else_=stored)
 
@@ -240,6 +242,27 @@ def requeue_run(t: Tables) -> ReturningUpdate[Any]:
             last_error=literal("its worker put it back into the queue"),
             history=noted(m, REQUEUED, attempt=m.c.attempts, by=m.c.locked_by),
         )
+        .returning(cast(m.c.id, Text).label("id"))
+    )
+
+
+def unknown_run(t: Tables) -> ReturningUpdate[Any]:
+    """A worker does not know the task, and has dropped its copy: the row is due in `wait` seconds, twice as long after
+    each time that nobody began it. Returns its id. Parameters: id, content, wait, holder."""
+    m = t.messages
+    times = func.power(2, func.least(-func.least(m.c.outages, 0), DOUBLINGS))
+    due = func.clock_timestamp() + bindparam("wait", type_=Float) * times * SECOND
+    return (
+        update(m)
+        .where(
+            probe(m.c.id, bindparam("id", type_=Uuid)),
+            m.c.handed_at.is_not(None),
+            ~m.c.begun,
+            m.c.locked_until > due,
+            content_of(t) == bindparam("content", type_=Text),
+            commit_soon(),
+        )
+        .values(locked_until=due, history=noted(m, literal_column("'not known'"), by=bindparam("holder", type_=Text)))
         .returning(cast(m.c.id, Text).label("id"))
     )
 

@@ -44,6 +44,9 @@ EVERY = 10.0
 SHARE = 3
 """A lease is renewed so many times before it would run out."""
 
+SETTLED_WITHIN = 5.0
+"""Seconds after which a copy's row has been settled, as a rule. A worker may get the copy before that."""
+
 AGAIN = 1.0
 """Seconds until the next try while the database is away, and until a second look."""
 
@@ -94,6 +97,7 @@ class Watch:
             (signals.task_received, self._on_received),
             (signals.task_failure, self._on_failure),
             (signals.task_revoked, self._on_revoked),
+            (signals.task_unknown, self._on_unknown),
             (signals.worker_ready, self._on_ready),
             (signals.worker_shutdown, self._on_shutdown),
         ):
@@ -125,8 +129,23 @@ class Watch:
         copy = Copy.read(vars(request))
         if copy is None or os.getpid() != self._pid or sender.app is not self._app:
             return
-        received = Received(request.name, request.id, _digest(request))
+        # If it was revoked before it came, Celery has not shown its body.
+        received = Received(request.task, request.id, copy.body if copy.token in self._received else "")
         self._do(partial(_discard, copy=copy, received=received, code="expired" if expired else "revoked"))
+
+    def _on_unknown(self, sender: Any = None, message: Any = None, name: str | None = None, **_: Any) -> None:
+        """Another release of the application knows the task. Celery has dropped this copy."""
+        copy = Copy.read(message.headers)
+        if copy is None or sender.app is not self._app:
+            return
+        log.error("task %s is not run: this worker knows no %s; the relay sends it again soon", copy.id, name)
+        self._do(partial(self._note_unknown, copy=copy, by=sender.hostname, until=time.monotonic() + SETTLED_WITHIN))
+
+    def _note_unknown(self, runs: Runs, copy: Copy, by: str, until: float) -> None:
+        noted = copy.of != runs.identity() or runs.unknown(copy.id, copy.content, by)
+        if not noted and time.monotonic() < until:  # the relay may be just settling it as handed over
+            self._acts.append(partial(self._note_unknown, copy=copy, by=by, until=until))
+            self._soon = True
 
     def _do(self, act: Callable[[Runs], object]) -> None:
         self._acts.append(act)

@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
+from outbox_tasks.operating.messages.life import life
 from tests.acceptance.nodes import Relay, Worker, freeze
 from tests.conftest import Rows, eventually
 
@@ -185,6 +186,24 @@ def test_when_a_whole_worker_is_killed_its_tasks_run_elsewhere(shop: Shop) -> No
     eventually(lambda: shop.state(id) == "sent")
     assert shop.runs("moved") == ["begins 0", "begins 0", "ends"]
     assert shop.shown(id).last_error_code == "worker_lost"
+
+
+def test_a_task_that_a_worker_does_not_know_is_sent_again_until_one_does(shop: Shop) -> None:
+    def start(name: str) -> Worker:
+        argv = [*CELERY, "tests.acceptance.supervised_app", "worker", "-l", "INFO", "-P", "solo", "--without-mingle"]
+        made = shop.relay.worker([*argv, "-Q", "release", "-n", f"{name}@%h"])
+        made.ready()
+        return made
+
+    old = start("old")
+    id = shop.call("new", task="shop.new", pool="release")
+    eventually(lambda: [entry["what"] for entry in shop.shown(id).history or ()].count("not known") > 1)
+    assert f"not known by {old.hostname()}" in [event.text for event in life(dict(shop.shown(id)._mapping))]
+    old.kill()
+    new = start("new")
+    eventually(lambda: shop.state(id) == "sent", 120)
+    assert shop.runs("new") == ["begins 0", "ends"]
+    new.kill()
 
 
 def test_a_worker_says_that_it_supervises_and_which_queues(shop: Shop) -> None:

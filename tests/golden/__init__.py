@@ -87,6 +87,7 @@ def current() -> dict[str, str]:
         "fail_run": runs.fail_run(t),
         "retry_run": runs.retry_run(t),
         "requeue_run": runs.requeue_run(t),
+        "unknown_run": runs.unknown_run(t),
         "overtaken": lost_tasks.overtaken(t),
         "handed_over": lost_tasks.handed_over(t),
         "handed_over_by_task": lost_tasks.by_task(t),

@@ -11,7 +11,7 @@ WHERE outbox_messages.id = ANY (ARRAY[%(id)s::UUID])
   AND CASE
     WHEN ((outbox_messages.headers ->> 'celery-message') IS NULL) THEN CAST(outbox_messages.id AS TEXT) = %(made)s::VARCHAR
     ELSE ((strpos((outbox_messages.headers ->> 'celery-message'), '"task": ') > 0) IS false OR strpos((outbox_messages.headers ->> 'celery-message'), %(task)s::VARCHAR) > 0 AND strpos((outbox_messages.headers ->> 'celery-message'), %(task_id)s::VARCHAR) > 0)
-  AND (strpos((outbox_messages.headers ->> 'celery-message'), '"compression": "') > 0 OR left(encode(sha256(outbox_messages.payload), 'hex'), 16) = %(body)s::VARCHAR) END
+  AND (strpos((outbox_messages.headers ->> 'celery-message'), '"compression": "') > 0 OR left(encode(sha256(outbox_messages.payload), 'hex'), 16) = %(body)s::VARCHAR OR %(body)s::VARCHAR = '') END
   AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_1)s::VARCHAR
 RETURNING outbox_messages.attempts, outbox_messages.destination, outbox_messages.key, greatest(least(date_part('epoch', clock_timestamp()) - date_part('epoch', outbox_messages.handed_at), 1e10), -1e10) AS greatest_1;
 -- outages = 0

@@ -44,7 +44,7 @@ STATEMENTS = {
     "worker relay operator": """
         begin_run bury_unroutable claim claim_keys end_waits everything handed_over lose_runs overtaken recall release
         renew_runs replay_named requeue_run retry_run archive_days archive_lots archive_measured archive_rows
-        replay_chosen replay_kinds replay_originals doctor_strays note_timeline""",
+        replay_chosen replay_kinds replay_originals doctor_strays note_timeline unknown_run""",
     "worker relay operator reader": """
         ahead anything_due archived blocked_keys completed count_blocked_keys counts dead_of_destinations dead_of_group
         doctor_upgraded groups handed_over_by_task heads horizon newest newest_archived next_dead next_due next_waiting

@@ -292,9 +292,11 @@ RUNS = (
         codes=("requeued",),
     ),
     Transition(
-        "end the wait", ("handed over",), ("handed over",), "`database/lost_tasks.py` `end_waits`",
-        "its broker has lost it: [`relay/lost_tasks.py`](../outbox_tasks/relay/lost_tasks.py) `LostTasks`",
-        ends=("now",),
+        "end the wait", ("handed over",), ("handed over",),
+        "`database/lost_tasks.py` `end_waits`; `database/runs.py` `unknown_run`",
+        "its broker has lost it: [`relay/lost_tasks.py`](../outbox_tasks/relay/lost_tasks.py) `LostTasks`; or a worker "
+        "does not know its task: after a wait",
+        ends=("now", "ahead"), moved=("earlier",),
     ),
     Transition(
         "wait on", HANDED, ("handed over",), "`database/lost_tasks.py` `wait_on`",

@@ -34,7 +34,7 @@ class Received(NamedTuple):
     task: str
     id: str
     body: str
-    """A digest: see `model.content`."""
+    """A digest: see `model.content`. Empty: it has not seen the body."""
 
 
 class Begun(NamedTuple):
@@ -46,6 +46,9 @@ class Begun(NamedTuple):
     waited: float
     """Seconds since it was handed over."""
 
+
+UNKNOWN_WAIT = 1.0
+"""Seconds until a task is sent again that a worker does not know, at first."""
 
 MAX_TRACEBACK = 4000
 """How many characters of a traceback the row keeps, the last ones."""
@@ -69,6 +72,7 @@ class Runs(Database):
         self._fail = Compiled(partial(runs.fail_run, t), itemgetter(0))
         self._retry = Compiled(partial(runs.retry_run, t), itemgetter(0))
         self._requeue = Compiled(partial(runs.requeue_run, t), itemgetter(0))
+        self._unknown = Compiled(partial(runs.unknown_run, t), itemgetter(0))
 
     def identity(self) -> str:
         """Which outbox this is."""
@@ -140,6 +144,12 @@ class Runs(Database):
     def requeue(self, run: Run, within: float) -> bool:
         """The worker has put its copy back into the broker; a worker must begin it `within` so many seconds."""
         return bool(self.run(self._requeue, {"run": _rows(run, {"within": within})}))
+
+    def unknown(self, copy_of: str, content: str, holder: str) -> bool:
+        """A worker has dropped a copy, because it does not know the task. False: the row does not wait for it, or is
+        due sooner."""
+        parameters = {"id": UUID(copy_of), "content": content, "wait": UNKNOWN_WAIT, "holder": holder}
+        return bool(self.run(self._unknown, parameters))
 
     def _ended(self, statement: Compiled[str], run: Run, following: Sequence[Row], **said: Any) -> bool:
         return bool(self.run(statement, {"run": _rows(run, said), "row": json.dumps(list(following))}))
