@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from typing import Any
 from uuid import uuid4
@@ -118,9 +119,12 @@ class Schemas:
         self.spare: list[str] = []
         self._as_new: tuple[Any, ...] = ()
         """What CATALOG says of tables that were just made."""
+        self._day: date | None = None
+        """The day on which they were made: the archive has partitions from then on."""
 
     def make(self, schema: str) -> None:
         """Migrated tables in this schema, which there is not yet."""
+        self._forget_yesterday()
         with self._engine.begin() as connection:
             if self.spare:
                 script = f"ALTER SCHEMA {self.spare.pop()} RENAME TO {schema};{self._model.functions}"
@@ -137,6 +141,15 @@ class Schemas:
             return
         with self._engine.begin() as connection:
             _drop(connection, schema, patience)
+
+    def _forget_yesterday(self) -> None:
+        with self._engine.begin() as connection:
+            today = connection.scalar(text("SELECT (now() AT TIME ZONE 'UTC')::date"))
+            if today != self._day:
+                for spare in self.spare:
+                    _drop(connection, spare)
+                self._given, self.spare, self._as_new, self._day = {}, [], (), today
+                vars(self).pop("_model", None)
 
     @cached_property
     def _model(self) -> Model:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
@@ -47,6 +49,19 @@ def test_rows_are_gone_and_numbers_begin_anew(schemas: Schemas, engine: Engine) 
     assert life(schemas, engine) == new
     assert schemas.spare != [spare]
     assert len(schemas.spare) == 1
+
+
+def test_after_midnight_nobody_gets_those_of_yesterday(schemas: Schemas, engine: Engine) -> None:
+    """Their archive has no partition for the last day of the week to come."""
+    schemas.make(held := new_name())
+    life(schemas, engine)
+    [spare] = schemas.spare
+    schemas._day = date(2020, 2, 29)
+    life(schemas, engine)
+    schemas.end(held)
+    assert len(schemas.spare) == 1
+    with pytest.raises(ProgrammingError, match="does not exist"):
+        Rows(engine, spare).hot()
 
 
 @pytest.mark.parametrize(
