@@ -142,6 +142,11 @@ def redis_first(channel: Any, queue: str) -> dict[str, Any] | None:
     return headers if isinstance(headers, dict) else None
 
 
+def order_anew(scheduler: Any) -> None:
+    """Let beat put its entries in order again: `Scheduler.tick` keeps them in a heap, by times of day."""
+    scheduler._heap = None
+
+
 def limit_only_tasks() -> None:
     """Let the soft time limit raise only while a task runs: billiard's `soft_timeout_sighandler`. It may come just as a
     process writes what has become of its task. The worker then can't read what follows, and ends."""

@@ -11,6 +11,7 @@ from typing import Any
 from celery import Celery, beat, signals
 from celery.schedules import schedule
 
+from outbox_tasks.broker.celery_internals import order_anew
 from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, MAINTAIN_TASK
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, Settings
 
@@ -68,7 +69,7 @@ def _tick(scheduler: beat.Scheduler, tick: Callable[[], float]) -> float:
         entry.last_run_at = entry.default_now()
     if ahead:
         log.warning("the clock was set back: beat goes on with %s", ", ".join(entry.name for entry in ahead))
-        scheduler._heap = None  # its order is by times of day, too
+        order_anew(scheduler)
     return tick()
 
 

@@ -12,7 +12,7 @@ import pytest
 from billiard import pool
 from billiard.exceptions import SoftTimeLimitExceeded
 from billiard.process import BaseProcess
-from celery import Celery, signals
+from celery import Celery, beat, signals
 from celery.app import trace
 from celery.apps import worker
 from celery.events.dispatcher import EventDispatcher
@@ -86,6 +86,12 @@ def test_a_pool_process_closes_the_channels_of_the_poller_as_it_begins() -> None
     assert calls(redis.MultiChannelPoller.on_poll_start, "_channels")
     assert calls(redis.Transport.__init__, "cycle")
     assert list(signature(redis.Channel._close_clients).parameters) == ["self"]
+
+
+def test_beat_keeps_its_entries_in_a_heap_that_it_makes_if_there_is_none() -> None:
+    assert calls(beat.Scheduler.__init__, "_heap")
+    assert calls(beat.Scheduler.tick, "_heap")
+    assert calls(beat.Scheduler.tick, "populate_heap")
 
 
 def test_no_other_transport_is_taken_for_redis() -> None:
