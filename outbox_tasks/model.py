@@ -141,6 +141,9 @@ UNSETTLED = "unsettled"
 LEASE_EXPIRED, DIRECT_EXPIRED = "lease_expired", "direct_expired"
 """Codes of messages whose lease ran out before their send began: that of a claim, and that of their writer."""
 
+TOO_LARGE = "too_large"
+"""A message that nobody can send: the destination, or the database, does not manage its size."""
+
 TIMELINE_CHANGED = "timeline_changed"
 """The code of a message that was due as the database was found on another timeline: it may have been delivered, and the
 server that took over does not know it."""

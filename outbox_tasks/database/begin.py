@@ -24,7 +24,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.sql import ColumnElement, Update
+from sqlalchemy.sql import ColumnElement, Select, Update
 from sqlalchemy.sql.dml import ReturningUpdate
 
 from outbox_tasks.database.pieces import (
@@ -35,9 +35,11 @@ from outbox_tasks.database.pieces import (
     epoch,
     held,
     json_rows,
+    more,
     never_settled,
     noted,
     seconds,
+    size,
 )
 from outbox_tasks.database.schema import Tables
 from outbox_tasks.database.slots import taken
@@ -64,7 +66,7 @@ def begin(t: Tables, *, alike: bool) -> Update:
         .where(may, *held(t, ticket), bound_for(t), m.c.locked_until > func.clock_timestamp())
         .where(~blocked(t), commit_soon())
         .values(
-            attempts=m.c.attempts + 1,
+            attempts=more(m.c.attempts),
             begun=true(),
             locked_by=bindparam("holder", type_=Text),
             last_error_code=case((m.c.begun, UNSETTLED), else_=m.c.last_error_code),
@@ -96,6 +98,13 @@ def _fetched(m: Table) -> tuple[ColumnElement[Any], ...]:
         m.c.latest,
         elapsed(due_since, func.clock_timestamp()).label("age"),
     )
+
+
+@cache
+def size_of(t: Tables) -> Select[Any]:
+    """Bytes of the payload of a leased message. Parameters: ticket (JSON rows of id and attempt); token."""
+    ticket = json_rows("ticket", id=Uuid, attempt=Integer)
+    return select(size(t.messages)).where(*held(t, ticket))
 
 
 @cache

@@ -1,7 +1,7 @@
 """The statements that lease messages without a key, the longest due first. `claim_keys` leases those with keys.
 
 A claim notes on a row why its last lease ended, so that a repeated delivery can be traced. A message that has no
-attempts left, or is too old, becomes a dead letter as it is claimed.
+attempts left, or is too old or too large, becomes a dead letter as it is claimed.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from outbox_tasks.database import hops
 from outbox_tasks.database.pieces import (
     SECOND,
     as_priority,
+    fewer,
     json_rows,
     never_settled,
     noted,
@@ -49,6 +50,7 @@ from outbox_tasks.database.pieces import (
     pending,
     probe,
     seconds,
+    size,
 )
 from outbox_tasks.database.schema import DEAD, PENDING, Tables
 from outbox_tasks.model import (
@@ -57,18 +59,19 @@ from outbox_tasks.model import (
     LEASE_EXPIRED,
     NOT_STARTED,
     TIMELINE_CHANGED,
+    TOO_LARGE,
     UNSETTLED,
     WORKER_LOST,
 )
 
 SHARE: dict[str, Any] = {
-    "destination": Text, "size": Integer, "ceiling": Integer, "oldest": Float, "longest": Integer, "blocks": Boolean,
-    "past": Text, "beyond": BigInteger,
+    "destination": Text, "size": Integer, "ceiling": Integer, "oldest": Float, "largest": Integer, "longest": Integer,
+    "blocks": Boolean, "past": Text, "beyond": BigInteger,
 }  # fmt: skip
 """What a claim wants of a destination: `size` messages at most. A message with `ceiling` attempts, or older than
-`oldest` seconds (null: of any age), becomes a dead letter. For messages with keys: the `longest` run of one key,
-whether a dead message `blocks` its key, the key to start after (`past`; null: at the first), and the number that rows
-must be `beyond` (for a test, which leaves older rows alone)."""
+`oldest` seconds (null: of any age), or of more than `largest` bytes, becomes a dead letter. For messages with
+keys: the `longest` run of one key, whether a dead message `blocks` its key, the key to start after (`past`; null: at
+the first), and the number that rows must be `beyond` (for a test, which leaves older rows alone)."""
 
 BUNDLE_BYTES = 4 * 1024 * 1024
 """The payloads of one bundle have at most so many bytes, unless it is a single message: one statement fetches them and
@@ -103,7 +106,7 @@ def claim(t: Tables) -> Update:
     )
     in_lane = func.row_number().over(partition_by=(share.c.destination, lane.c.priority), order_by=due.c.locked_until)
     found = (
-        select(due, share.c.destination, share.c.size, share.c.ceiling, share.c.oldest)
+        select(due, share.c.destination, share.c.size, share.c.ceiling, share.c.oldest, share.c.largest)
         .add_columns((in_lane // lane.c.weight).label("turn"))
         .select_from(share.join(lane, true()).join(due, true()))
         .subquery("found")
@@ -123,17 +126,12 @@ def state(m: Table) -> tuple[ColumnElement[Any], ...]:
     """The columns that `leased` needs as they were before it changes the row."""
     since = func.coalesce(m.c.deliver_at, m.c.created_at).label("since")
     before = (m.c.attempts, m.c.lease, m.c.begun, m.c.handed_at, m.c.locked_by, m.c.last_error_code, m.c.latest)
-    return m.c.id, at(m).label("at"), *before, since
+    return m.c.id, at(m).label("at"), *before, since, size(m).label("bytes")
 
 
 def at(m: Table) -> ColumnElement[Any]:
     """The place of a row's version in the table. A row that this transaction has locked stays there."""
     return literal_column(f"{m.name}.ctid")
-
-
-def size(m: FromClause) -> ColumnElement[int]:
-    """Bytes of the payload. PostgreSQL knows this without reading it."""
-    return func.octet_length(m.c.payload, type_=Integer)
 
 
 def is_alone(m: FromClause) -> ColumnElement[bool]:
@@ -142,8 +140,9 @@ def is_alone(m: FromClause) -> ColumnElement[bool]:
 
 
 def is_spent(m: FromClause, share: FromClause) -> ColumnElement[bool]:
-    """Whether it has no attempts left, or is too old. A task that did not begin to run gets its attempt back."""
-    return or_(and_(m.c.attempts >= share.c.ceiling, ~is_not_started(m)), _too_old(m, share))
+    """Whether it has no attempts left, or is too old or too large. A task that did not begin to run gets its attempt
+    back."""
+    return or_(and_(m.c.attempts >= share.c.ceiling, ~is_not_started(m)), _too_old(m, share), _too_large(m, share))
 
 
 def is_unsettled(m: FromClause) -> ColumnElement[bool]:
@@ -165,8 +164,14 @@ def _too_old(m: FromClause, share: FromClause) -> ColumnElement[bool]:
     return func.coalesce(m.c.since < func.now() - share.c.oldest * SECOND, false())
 
 
+def _too_large(m: FromClause, share: FromClause) -> ColumnElement[bool]:
+    """Whoever writes in SQL may write any size, and a begin that fetches too much never ends in time."""
+    return m.c.bytes > share.c.largest
+
+
 def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None = None) -> Update:
-    """Lease the rows of `picked`, which has the columns of `state`, ceiling and oldest. Returns a `Claimed` of each."""
+    """Lease the rows of `picked`, which has the columns of `state`, ceiling, oldest and largest. Returns a
+    `Claimed` of each."""
     spent, not_started = is_spent(picked, picked), is_not_started(picked)
     return (
         update(m)
@@ -177,8 +182,8 @@ def leased(m: Table, picked: FromClause, superseded: ColumnElement[bool] | None 
             locked_until=once(func.clock_timestamp()) + seconds("hold"),
             begun=false(),
             handed_at=null(),
-            attempts=case((not_started, m.c.attempts - 1), else_=m.c.attempts),
-            outages=case((not_started, m.c.outages - 1), else_=m.c.outages),
+            attempts=case((not_started, fewer(m.c.attempts)), else_=m.c.attempts),
+            outages=case((not_started, fewer(m.c.outages)), else_=m.c.outages),
             status=case((spent, literal(DEAD)), else_=literal(PENDING)),
             dead_at=case((spent, func.clock_timestamp())),
             **_causes(m, picked),
@@ -209,7 +214,8 @@ def _ran_out(picked: FromClause) -> ColumnElement[str]:
 
 def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
     """The columns that say why the last lease of a row ended, or why it is a dead letter now."""
-    spent, too_old, expired = is_spent(picked, picked), _too_old(picked, picked), picked.c.lease.is_not(None)
+    spent, expired = is_spent(picked, picked), picked.c.lease.is_not(None)
+    too_old, too_large = _too_old(picked, picked), _too_large(picked, picked)
     unsettled, lost, not_started = is_unsettled(picked), is_lost(picked), is_not_started(picked)
     begun_by = never_settled(picked.c.attempts, picked.c.locked_by)
     ran_on = func.format(
@@ -222,6 +228,9 @@ def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
         picked.c.oldest,
         func.coalesce(m.c.last_error, "none"),
     )
+    sized = func.format(
+        "its payload has %s bytes, and the destination takes %s: see max_bytes", picked.c.bytes, picked.c.largest
+    )
     claimed = func.format("claimed by %s, and the lease ran out before it was begun", picked.c.locked_by)
     waited = case((picked.c.locked_by.is_(None), literal(LATE)), else_=claimed)
     known = func.coalesce(m.c.last_error_code, literal("attempts_exhausted"))
@@ -229,6 +238,7 @@ def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
         (unsettled, literal(UNSETTLED)),
         (lost, literal(WORKER_LOST)),
         (too_old, literal("too_old")),
+        (too_large, literal(TOO_LARGE)),
         (spent, known),
     ]
     fate = case((spent, literal(DEAD)), else_=literal("claimed again"))
@@ -244,6 +254,7 @@ def _causes(m: Table, picked: FromClause) -> dict[str, ColumnElement[Any]]:
             (unsettled, begun_by),
             (lost, ran_on),
             (too_old, aged),
+            (too_large, sized),
             (not_started, func.coalesce(m.c.last_error, literal(UNHEARD))),
             (expired, func.coalesce(m.c.last_error, waited)),
             else_=m.c.last_error,

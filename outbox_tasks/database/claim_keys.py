@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement, CompoundSelect, FromClause, Select
 
-from outbox_tasks.database.claim import BUNDLE_BYTES, SHARE, at, is_alone, is_due, is_spent, leased, size, state
+from outbox_tasks.database.claim import BUNDLE_BYTES, SHARE, at, is_alone, is_due, is_spent, leased, state
 from outbox_tasks.database.pieces import json_rows, pending
 from outbox_tasks.database.schema import Tables, function
 
@@ -212,13 +212,13 @@ def _ready(t: Tables, head: CTE) -> CTE:
 def _locked(m: Table, chosen: FromClause, name: str, *own: str) -> CTE:
     """Lock the chosen rows and read them again. Rows that are not due any more, or that others lock, are left out."""
     row = (
-        select(*state(m), size(m).label("bytes"))
+        select(*state(m))
         .where(at(m) == chosen.c.at, *is_due(m))
         .correlate(chosen)
         .with_for_update(skip_locked=True)
         .lateral("row")
     )
-    columns = ("destination", "key", "seq", "ceiling", "oldest", *own)
+    columns = ("destination", "key", "seq", "ceiling", "oldest", "largest", *own)
     found = select(row, *(chosen.c[column_name] for column_name in columns)).select_from(chosen.join(row, true()))
     return found.cte(name).prefix_with("MATERIALIZED")
 
@@ -226,7 +226,7 @@ def _locked(m: Table, chosen: FromClause, name: str, *own: str) -> CTE:
 def _followers(m: Table, mine: CTE) -> CTE:
     """The messages right behind a head that may go with it: up to the first that must wait, or must travel alone, or
     would make the bundle too large."""
-    now = select(*state(m), m.c.seq, m.c.status, m.c.locked_until, size(m).label("bytes"))
+    now = select(*state(m), m.c.seq, m.c.status, m.c.locked_until)
     behind = (
         now.where(m.c.destination == mine.c.destination, m.c.key == mine.c.key, m.c.seq > mine.c.seq)
         .order_by(m.c.key, m.c.seq)
@@ -245,7 +245,7 @@ def _followers(m: Table, mine: CTE) -> CTE:
         .correlate(mine)
         .lateral("placed")
     )
-    columns = (mine.c.destination, mine.c.key, mine.c.ceiling, mine.c.oldest)
+    columns = (mine.c.destination, mine.c.key, mine.c.ceiling, mine.c.oldest, mine.c.largest)
     together = (mine.c.length > 1, ~is_alone(mine), ~_tried(mine), ~is_spent(mine, mine), placed.c.fits)
     light = mine.c.bytes + placed.c.bytes <= literal_column(str(BUNDLE_BYTES))
     run = select(placed, *columns).select_from(mine.join(placed, true())).where(*together, light)

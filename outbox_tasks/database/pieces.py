@@ -93,6 +93,25 @@ def begun_once(t: Tables, ticket: FromClause | None) -> list[ColumnElement[bool]
     return [lookup, or_(begun, undone), lease]
 
 
+def size(m: FromClause) -> ColumnElement[int]:
+    """Bytes of the payload. PostgreSQL knows this without reading it."""
+    return func.octet_length(m.c.payload, type_=Integer)
+
+
+MOST_COUNTED = 1_000_000_000
+"""Whoever inserts a row may write any count. One that can't be added to would stop every statement that meets it."""
+
+
+def more(count: ColumnElement[int]) -> ColumnElement[int]:
+    """One more."""
+    return func.least(count, MOST_COUNTED) + 1
+
+
+def fewer(count: ColumnElement[int]) -> ColumnElement[int]:
+    """One fewer."""
+    return func.greatest(count, -MOST_COUNTED) - 1
+
+
 def never_settled(attempt: ColumnElement[Any], by: ColumnElement[Any]) -> ColumnElement[str]:
     """The error text of a message whose send began, and nobody knows how it ended."""
     said = (

@@ -36,7 +36,7 @@ from sqlalchemy.sql import Select, quoted_name
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import Function
 
-VERSION = 11
+VERSION = 12
 """The version of the tables that this release reads and writes: the number of the newest migration."""
 
 LOST_TABLE = {"42P01", "3F000", "42703", "42883"}

@@ -58,7 +58,7 @@ class Tally:
     waiting: int = 0
     """How many messages were queued for the publish workers when it last asked, at most."""
     buried: list[Claimed] = field(default_factory=list)
-    """Messages that it made dead letters: no attempts left, too old, or an unknown destination."""
+    """Messages that it made dead letters: no attempts left, too old or too large, or an unknown destination."""
     late: bool = False
     """Some of its statements did not end in time: messages of a kind stay where they are."""
     again: Counter[tuple[str, str]] = field(default_factory=Counter)

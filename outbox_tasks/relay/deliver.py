@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
 from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay.send import begin_and_send
-from outbox_tasks.relay.settle import settle
+from outbox_tasks.relay.settle import not_fetched, settle
 from outbox_tasks.relay.store import Store
+
+log = logging.getLogger(__name__)
 
 
 class Listener:
@@ -57,21 +61,37 @@ def deliver(
     """
     listener = listener or Listener()
     began = time.monotonic()
+    verdicts: list[Verdict] = []
     try:
         outcomes = begin_and_send(store, publishers, bundle, listener.no_slot, unhurried=unhurried)
     except DatabaseUnavailable as error:
-        listener.not_begun(bundle, error)
-        raise
-    listener.sent(bundle, outcomes)
-    try:
-        opened = partial(listener.breaker_opened, bundle)
-        verdicts = settle(store, bundle, outcomes, opened, by_celery=listener.retries_by_celery)
-    except Exception as error:
-        listener.not_settled(bundle, error)
-        raise
+        if unhurried and isinstance(error, DatabaseTooSlow):
+            verdicts = not_fetched(store, bundle)
+        if not verdicts:
+            listener.not_begun(bundle, error)
+            raise
+    else:
+        listener.sent(bundle, outcomes)
+        try:
+            opened = partial(listener.breaker_opened, bundle)
+            verdicts = settle(store, bundle, outcomes, opened, by_celery=listener.retries_by_celery)
+        except Exception as error:
+            listener.not_settled(bundle, error)
+            raise
     for verdict in verdicts:
         if verdict.step is Step.DEAD:
             listener.dead(bundle, verdict)
     listener.settled(bundle, verdicts, time.monotonic() - began)
     store.traffic.count_again(publishing=True)
     return verdicts
+
+
+def halved(store: Store, bundle: Bundle) -> Bundle | None:
+    """The first half of a bundle whose begin took too long. Releases the other half: its messages may be behind those
+    of the first. None: it is a single message."""
+    kept = len(bundle.tickets) // 2
+    if not kept:
+        return None
+    store.release(bundle.lease, bundle.tickets[kept:])
+    log.warning("a bundle of %d messages to %s is halved", len(bundle.tickets), bundle.destination)
+    return replace(bundle, tickets=bundle.tickets[:kept])

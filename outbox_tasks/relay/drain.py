@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
 from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay import claim
-from outbox_tasks.relay.deliver import Listener, deliver
+from outbox_tasks.relay.deliver import Listener, deliver, halved
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import SLOW
@@ -33,7 +34,7 @@ class Drained:
 
     steps: Counter[Step] = field(default_factory=Counter)
     buried: int = 0
-    """Messages that the claim made dead: no attempts left, too old, or no known destination."""
+    """Messages that the claim made dead: no attempts left, too old or too large, or no known destination."""
     ended: bool = True
     """Whether nothing was due any more. False: it was told to stop before."""
 
@@ -95,6 +96,7 @@ class _Round(Listener):
     ) -> None:
         self._store, self._publishers, self._stop = store, publishers, stop
         self._tell_settled, self._drained = settled, drained
+        self._unbegun: Bundle | None = None
         self.begun = 0
 
     def send(self, bundles: Sequence[Bundle]) -> None:
@@ -104,7 +106,20 @@ class _Round(Listener):
                 for left in bundles[n:]:
                     self._store.release(left.lease, left.tickets)
                 return
-            deliver(self._store, self._publishers, bundle, self)
+            self._deliver(bundle)
+
+    def _deliver(self, bundle: Bundle, *, unhurried: bool = False) -> None:
+        """If the database takes too long to begin it, begin half of it; and if it is one message, with more time."""
+        try:
+            deliver(self._store, self._publishers, bundle, self, unhurried=unhurried)
+        except DatabaseTooSlow:
+            if unhurried or self._unbegun is not bundle:
+                raise
+            smaller = halved(self._store, bundle)
+            self._deliver(smaller or bundle, unhurried=smaller is None)
+
+    def not_begun(self, bundle: Bundle, error: DatabaseUnavailable) -> None:
+        self._unbegun = bundle
 
     def sent(self, bundle: Bundle, outcomes: Sequence[tuple[Ticket, Outcome]]) -> None:
         self.begun += len(outcomes)

@@ -10,8 +10,9 @@ from functools import partial
 from itertools import chain, repeat
 from typing import TypeVar
 
+from outbox_tasks.database.claim import BUNDLE_BYTES
 from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
-from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
+from outbox_tasks.model import TOO_LARGE, Bundle, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.deliveries import DONE, FAILED, HANDED
@@ -69,6 +70,22 @@ def settle(
         _patiently(partial(store.sent_in_vain, vain, sure=sure), deadline, bundle, len(vain))
     result = [verdicts.get(ticket.id) or Verdict(ticket, Step.STALE) for ticket in bundle.tickets]
     return [v if v.ticket.id in settled or v.step is Step.HANDED else replace(v, step=Step.STALE) for v in result]
+
+
+def not_fetched(store: Store, bundle: Bundle) -> list[Verdict]:
+    """A begin had all the time there is for this single message, and did not end. If the message is a large one, that
+    counts as a failed attempt, so that it ends as a dead letter. No verdict: the database alone is slow."""
+    [ticket] = bundle.tickets
+    try:
+        size = store.size_of(bundle.lease, ticket)
+        if size <= BUNDLE_BYTES:
+            return []
+        failed = Outcome.retry(TOO_LARGE, f"its payload has {size} bytes, and the database did not return them in time")
+        tried = ticket._replace(attempt=ticket.attempt + 1)
+        verdict = _released(judge(store.settings, bundle.destination, tried, failed))
+        return [verdict] if store.settle(bundle.lease, bundle.destination, [verdict]) else []
+    except DatabaseUnavailable:
+        return []
 
 
 def _released(verdict: Verdict) -> Verdict:

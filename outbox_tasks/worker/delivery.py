@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
 
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from outbox_tasks.errors import AttemptFailed, BrokerUnreachable, DatabaseTooSlow, DatabaseUnavailable, DeadLetter
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.redaction import redacted
-from outbox_tasks.relay.deliver import Listener, deliver
+from outbox_tasks.relay.deliver import Listener, deliver, halved
 from outbox_tasks.relay.retry import backoff
 from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, settled
 from outbox_tasks.worker.resources import Resources
@@ -44,8 +44,12 @@ class _TaskListener(Listener):
 
     def not_begun(self, bundle: Bundle, error: DatabaseUnavailable) -> None:
         wait = backoff(self._resources.settings, self._task.request.retries + 1)
-        smaller = _halved(self._resources, bundle) if isinstance(error, DatabaseTooSlow) else None
-        raise self._task.retry(args=smaller, exc=error, countdown=wait) from error
+        smaller = None
+        if isinstance(error, DatabaseTooSlow):
+            with suppress(DatabaseUnavailable):  # then it is slow at everything
+                smaller = halved(self._resources.store, bundle)
+        args = smaller and (smaller.destination, smaller.lease, [ticket[:3] for ticket in smaller.tickets])
+        raise self._task.retry(args=args, exc=error, countdown=wait) from error
 
     def not_settled(self, bundle: Bundle, error: Exception) -> None:
         if isinstance(error, SoftTimeLimitExceeded):
@@ -61,20 +65,6 @@ class _TaskListener(Listener):
 
     def settled(self, bundle: Bundle, verdicts: Sequence[Verdict], seconds: float) -> None:
         settled.send(sender=self._resources.app, bundle=bundle, verdicts=verdicts, seconds=seconds)
-
-
-def _halved(resources: Resources, bundle: Bundle) -> tuple[Any, ...] | None:
-    """The arguments of a bundle with the first half of these messages: all of them took a begin too long. Releases
-    the other half. None: the bundle stays as it is."""
-    kept = len(bundle.tickets) // 2
-    if not kept:
-        return None
-    try:
-        resources.store.release(bundle.lease, bundle.tickets[kept:])
-    except DatabaseUnavailable:  # then it is slow at everything
-        return None
-    log.warning("a bundle of %d messages to %s is halved", len(bundle.tickets), bundle.destination)
-    return bundle.destination, bundle.lease, [ticket[:3] for ticket in bundle.tickets[:kept]]
 
 
 def report_dead(resources: Resources, destination: str, verdict: Verdict) -> None:

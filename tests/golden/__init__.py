@@ -97,6 +97,7 @@ def current() -> dict[str, str]:
         "identity": runs.identity("some_schema"),
         "settle_failed": settle.settle_failed(t),
         "release": begin.release(t),
+        "size_of": begin.size_of(t),
         "admit": breaker.admit(t),
         "seen": slots.seen(t),
         "left": slots.left(t),

@@ -9,7 +9,7 @@ WITH slot AS (UPDATE outbox_slots SET token=%(sender)s::UUID, holder=%(holder)s:
   FOR UPDATE SKIP LOCKED
 ) RETURNING outbox_slots.slot)
 UPDATE outbox_messages
-SET attempts=(outbox_messages.attempts + %(attempts_1)s::INTEGER),
+SET attempts=(least(outbox_messages.attempts, %(least_1)s::INTEGER) + %(least_2)s::INTEGER),
   last_error_code=CASE
     WHEN outbox_messages.begun THEN %(param_1)s::VARCHAR
     ELSE outbox_messages.last_error_code END,
@@ -42,7 +42,6 @@ WHERE (
 ))
   AND (SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1) = %(param_3)s::VARCHAR
 RETURNING CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.event_type, outbox_messages.destination, outbox_messages.key, outbox_messages.payload, outbox_messages.content_type, CAST(nullif(outbox_messages.headers, CAST('{}' AS JSONB)) AS TEXT) AS headers, outbox_messages.aggregate_type, outbox_messages.aggregate_id, date_part('epoch', outbox_messages.created_at) AS created_at, outbox_messages.attempts, outbox_messages.latest, greatest(least(date_part('epoch', clock_timestamp()) - date_part('epoch', coalesce(outbox_messages.deliver_at, outbox_messages.created_at)), 1e10), -1e10) AS age;
--- attempts_1 = 1
 -- format_1 = 'attempt %s was begun by %s and never settled: it died or lost its lease; the message may have been delivered'
 -- jsonb_build_object_1 = 'at'
 -- jsonb_build_object_2 = 'what'
@@ -51,6 +50,8 @@ RETURNING CAST(outbox_messages.id AS TEXT) AS id, outbox_messages.event_type, ou
 -- jsonb_build_object_5 = 'code'
 -- jsonb_build_object_6 = 'unsettled'
 -- jsonb_build_object_7 = 'by'
+-- least_1 = 1000000000
+-- least_2 = 1
 -- param_1 = 'unsettled'
 -- param_2 = 1
 -- param_3 = 'off'

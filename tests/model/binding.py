@@ -25,7 +25,7 @@ from tests.model.state import Row
 CRASH = "the model leaves out that a crash of the database may undo a begin or a settle"
 
 OUTSIDE = {
-    "claim: too old": "messages of the model have no age",
+    "claim: too old or too large": "messages of the model have no age and no size",
     "supersede": "the model knows no `latest`; like a person's act, it archives what nobody has begun",
     "discarded": "an end like `sent`, for which nothing arrives",
     "discarded by its run": "an end like `done`",

@@ -172,8 +172,9 @@ CLAIMING = (
         codes=("worker_lost",),
     ),
     Transition(
-        "claim: too old", ("pending", "leased, run out", "handed over, run out"), ("dead",), CLAIM, "`max_age` is over",
-        lease="gone", counted=(0, -1), codes=("too_old",),
+        "claim: too old or too large", ("pending", "leased, run out", "handed over, run out"), ("dead",), CLAIM,
+        "`max_age` is over, or the payload is over `max_bytes`", lease="gone", counted=(0, -1),
+        codes=("too_old", "too_large"),
     ),
     Transition(
         "supersede", LEASED, ("discarded",), "`database/settle.py` `settle_done`",
@@ -235,11 +236,11 @@ SENDING = (
     ),
     Transition(
         "end, begin undone", LEASED, ("discarded", "dead"), "`database/settle.py` `settle_done`, `settle_failed`",
-        "the same", lease="gone", counted=(1,), codes=("some",),
+        "the same; or a large message could not be fetched", lease="gone", counted=(1,), codes=("some",),
     ),
     Transition(
-        "release, begin undone", LEASED, ("pending",), FAILED, "the same", lease="gone", counted=(0, 1),
-        codes=("some",),
+        "release, begin undone", LEASED, ("pending",), FAILED, "the same", lease="gone",
+        counted=(0, 1), codes=("some",),
     ),
     Transition(
         "retry or hand over, begin undone", LEASED, ("leased", "handed over"),

@@ -167,6 +167,7 @@ class Claims(Database):
                 "size": size,
                 "ceiling": configured[name].max_attempts,
                 "oldest": configured[name].max_age,
+                "largest": configured[name].largest,
                 "longest": self.settings.longest_run_of(name),
                 "blocks": self.settings.dead_blocks(name),
                 "past": self._past.get(name),

@@ -58,6 +58,10 @@ class Deliveries(Database):
         begun = {message.id: message for message in found}
         return {ticket.id: begun[ticket.id] for ticket in bundle.tickets if ticket.id in begun}
 
+    def size_of(self, lease: str, ticket: Ticket) -> int:
+        """Bytes of a leased message's payload; 0 if the message is no longer ours."""
+        return next((row[0] for row in self.rows(begin.size_of(self.tables), _fence(lease, [ticket]))), 0)
+
     def release(self, lease: str, tickets: Collection[Ticket], wait: float = 0.0) -> set[str]:
         """Give back leases that were not begun; the messages are due in `wait` seconds."""
         rows = self.rows(begin.release(self.tables), {**_fence(lease, tickets), "hold": wait})

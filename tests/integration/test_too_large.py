@@ -1,0 +1,142 @@
+"""Messages too large to be sent, which anybody can write in SQL: they end as dead letters, and hold up no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import func, literal, text
+from sqlalchemy.exc import DBAPIError
+
+from outbox_tasks.celery import make_app
+from outbox_tasks.errors import DatabaseTooSlow
+from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.relay.drain import Drained, drain
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.settings.destination import Destination
+from tests.conftest import MakeSettings, MakeStore, Rows, Stream
+
+LEASE = "11111111-1111-4111-8111-111111111111"
+MAX_BYTES: int = Destination.model_fields["max_bytes"].default
+MOST = 256 << 20
+HASTY: dict[str, Any] = {"queue_lease": 3, "send_timeout": 0.5, "statement_timeout": 0.5, "backoff_base": 0.01}
+KEYED = pytest.mark.parametrize("key", [None, "customer:1"])
+
+
+def of_size(size: int) -> Any:
+    return func.convert_to(func.repeat(literal("x"), size), literal("UTF8"))
+
+
+def drained(new_store: MakeStore, **values: Any) -> Drained:
+    store = new_store(**values)
+    with closing(Publishers(store.settings)) as publishers:
+        return drain(store, publishers)
+
+
+@pytest.fixture
+def endless(rows: Rows, schema: str) -> None:
+    """The begin of a message of more than 5 MB does not end in time, however much time it has."""
+    never_begun(rows, schema, "new.begun AND octet_length(new.payload) > 5000000")
+
+
+def never_begun(rows: Rows, schema: str, which: str) -> None:
+    slowly = f"CREATE FUNCTION {schema}.slowly() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(60); END'"
+    when = (
+        f"CREATE TRIGGER slowly BEFORE UPDATE ON {schema}.outbox_messages FOR EACH ROW "
+        f"WHEN ({which}) EXECUTE FUNCTION {schema}.slowly()"
+    )
+    with rows.engine.begin() as connection:
+        connection.execute(text(slowly))
+        connection.execute(text(when))
+
+
+@pytest.fixture
+def hasty_app(settings: MakeSettings, own_redis: EmbeddedValkey, stream: Stream, rows: Rows) -> Iterator[Celery]:
+    orders = {"url": stream.url, "max_bytes": MOST, "max_attempts": 2}
+    made = make_app(settings(broker_url=own_redis.url, destinations={"orders": orders}, **HASTY))
+    yield made
+    made.outbox_relay.close()
+    made.close()
+
+
+@KEYED
+@pytest.mark.parametrize(("size", "limit"), [(101, 100), (80_000_000, MAX_BYTES)])
+def test_a_drain_makes_it_dead_and_sends_the_others(
+    new_store: MakeStore, rows: Rows, stream: Stream, key: str | None, size: int, limit: int
+) -> None:
+    orders = {"url": stream.url, "max_bytes": limit, "on_dead": "skip"}
+    fits = rows.insert(10, key=key, payload=of_size(100))
+    [large] = rows.insert(key=key, payload=of_size(size))
+    fits += rows.insert(10, key=key)
+    done = drained(new_store, statement_timeout=1, destinations={"orders": orders})
+    assert (done.sent, done.dead, done.ended) == (20, 1, True)
+    assert sorted(stream.ids()) == sorted(fits)
+    row = rows.one(large)
+    assert (row.status, row.attempts, row.last_error_code, row.lease) == ("dead", 0, "too_large", None)
+    assert row.last_error == f"its payload has {size} bytes, and the destination takes {limit}: see max_bytes"
+    assert row.history[-1]["code"] == "too_large"
+
+
+@KEYED
+def test_the_claim_of_a_relay_makes_it_dead(
+    settings: MakeSettings, own_redis: EmbeddedValkey, rows: Rows, key: str | None
+) -> None:
+    app = make_app(settings(broker_url=own_redis.url, statement_timeout=1))
+    rows.insert(20)
+    [large] = rows.insert(key=key, payload=of_size(80_000_000))
+    assert app.tasks["outbox_tasks.claim"].apply().get().endswith(", 1 dead")
+    assert (rows.one(large).status, rows.one(large).last_error_code) == ("dead", "too_large")
+    app.outbox_relay.close()
+    app.close()
+
+
+def test_a_drain_goes_on_where_a_large_message_can_not_be_begun(
+    new_store: MakeStore, rows: Rows, stream: Stream, endless: None
+) -> None:
+    orders = {"url": stream.url, "max_bytes": MOST, "max_attempts": 2}
+    fits = rows.insert(10)
+    [large] = rows.insert(payload=of_size(6_000_000))
+    fits += rows.insert(10)
+    for _ in range(2):
+        drained(new_store, destinations={"orders": orders}, **HASTY)
+        rows.change([large], locked_until=func.now())
+    assert sorted(stream.ids()) == sorted(fits)
+    row = rows.one(large)
+    assert (row.status, row.attempts, row.last_error_code) == ("dead", 2, "too_large")
+    assert row.last_error == "its payload has 6000000 bytes, and the database did not return them in time"
+
+
+def test_a_worker_counts_what_it_can_not_begin_alone(
+    hasty_app: Celery, new_store: MakeStore, rows: Rows, endless: None
+) -> None:
+    [large] = rows.insert(payload=of_size(6_000_000))
+    for n in range(2):
+        rows.change([large], locked_until=func.now())
+        [row] = new_store(destinations=hasty_app.outbox_relay.settings.destinations).claim({"orders": 1}, LEASE)
+        arguments = ("order.created", "orders", n, LEASE)
+        assert not hasty_app.tasks["outbox_tasks.publish"].apply(args=arguments, task_id=large).successful()
+        assert rows.one(large).attempts == row.attempts + 1
+    row = rows.one(large)
+    assert (row.status, row.attempts, row.last_error_code, row.begun) == ("dead", 2, "too_large", False)
+
+
+def test_a_database_that_is_slow_kills_no_small_message(new_store: MakeStore, rows: Rows, schema: str) -> None:
+    store = new_store(**HASTY)
+    [id] = rows.insert()
+    never_begun(rows, schema, "new.begun")
+    with closing(Publishers(store.settings)) as publishers, pytest.raises(DatabaseTooSlow):
+        drain(store, publishers)
+    row = rows.one(id)
+    assert (row.status, row.attempts, row.last_error_code, row.lease is None) == ("pending", 0, None, False)
+
+
+def test_the_function_for_sql_refuses_what_no_destination_takes(rows: Rows, schema: str) -> None:
+    publish = f"SELECT {schema}.outbox_publish('a', convert_to(repeat('x', :size), 'UTF8'), destination => 'orders')"
+    refused = pytest.raises(DBAPIError, match="has 268435457 bytes, and no destination takes more")
+    with rows.engine.connect() as connection, refused as raised:
+        connection.execute(text(publish), {"size": MOST + 1})
+    assert raised.value.orig.sqlstate == "54000"  # type: ignore[union-attr]
+    assert "max_bytes" in raised.value.orig.diag.message_hint  # type: ignore[union-attr]
