@@ -19,11 +19,10 @@ from sqlalchemy import (
     true,
     update,
 )
-from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.sql import ColumnElement, Select, Update
 
 from outbox_tasks.database.pieces import SECOND, elapsed, json_rows, probe, seconds
-from outbox_tasks.database.schema import Tables
+from outbox_tasks.database.schema import Tables, function
 from outbox_tasks.database.settle import DOUBLINGS
 from outbox_tasks.model import TASK_HEADER
 
@@ -110,7 +109,7 @@ def end_waits(t: Tables) -> Update:
     that it was sent again, so that a mistake does not repeat itself quickly).
     """
     m, queue = t.messages, bindparam("queue", type_=Text)
-    sure = bindparam("sure", type_=Float) * func.power(2, func.least(-m.c.outages, DOUBLINGS)) * SECOND
+    sure = bindparam("sure", type_=Float) * func.power(2, -func.greatest(m.c.outages, -DOUBLINGS)) * SECOND
     theirs = func.coalesce(_queue(m), bindparam("made", type_=Text)) == queue
     rules = (
         m.c.locked_until > func.now(),
@@ -153,8 +152,10 @@ def _waits(m: Table) -> tuple[ColumnElement[bool], ...]:
 
 
 def _envelope(m: Table) -> ColumnElement[Any]:
-    """What was stored with a task: see `wire.celery_message`. Null: it was not stored as one."""
-    return cast(m.c.headers[literal_column(f"'{TASK_HEADER}'", Text)].astext, JSON)
+    """What was stored with a task: see `wire.celery_message`. Empty, if it can't be read. Null: it was not stored as
+    one."""
+    stored = m.c.headers[literal_column(f"'{TASK_HEADER}'", Text)].astext
+    return function(m.schema, "outbox_envelope")(stored)
 
 
 def _queue(m: Table) -> ColumnElement[Any]:

@@ -54,7 +54,7 @@ HIDDEN = {"payload", "headers", "history"}
 MADE = ("outbox_uuid7", "outbox_key_class", "outbox_all_keys")
 """The functions that the defaults and triggers of a message call."""
 
-COMPUTED = (*MADE, "outbox_readable", "outbox_error_group", "outbox_identity", "outbox_noted")
+COMPUTED = (*MADE, "outbox_readable", "outbox_error_group", "outbox_identity", "outbox_noted", "outbox_envelope")
 """The functions that work with the rights of their caller."""
 
 

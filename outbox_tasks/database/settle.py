@@ -42,6 +42,7 @@ from outbox_tasks.database.pieces import (
     commit_soon,
     finished,
     json_rows,
+    more,
     never_settled,
     noted,
     probe,
@@ -79,7 +80,7 @@ def settle_handed(t: Tables) -> Update:
     m = t.messages
     ticket = json_rows("ticket", id=Uuid, attempt=Integer, within=Float)
     not_begun = func.least(m.c.outages, 0)  # earlier outages of the broker say nothing about the task
-    times = func.power(2, func.least(-not_begun, DOUBLINGS))
+    times = func.power(2, -func.greatest(not_begun, -DOUBLINGS))
     return (
         update(m)
         .where(*begun_once(t, ticket), bound_for(t), commit_soon())
@@ -114,7 +115,7 @@ def settle_failed(t: Tables) -> Update:
         "attempt": ticket.c.attempt, "code": ticket.c.code, "error": brief(ticket.c.error), "by": m.c.locked_by
     }  # fmt: skip
     shared = func.coalesce(ticket.c.code == literal(FAILED_TOGETHER), false())  # nobody knows which message caused it
-    excused = ticket.c.outage & or_(m.c.outages + 1 < bindparam("patience", type_=Integer), out_of_reach)
+    excused = ticket.c.outage & or_(more(m.c.outages) < bindparam("patience", type_=Integer), out_of_reach)
     return (
         update(m)
         .where(*begun_once(t, ticket), bound_for(t), commit_soon())
@@ -124,7 +125,7 @@ def settle_failed(t: Tables) -> Update:
             lease=case((ticket.c.keep, m.c.lease)),
             begun=false(),
             attempts=case((or_(excused, ticket.c.behind, shared), ticket.c.attempt - 1), else_=ticket.c.attempt),
-            outages=case((ticket.c.outage, m.c.outages + 1), (ticket.c.behind, m.c.outages), else_=0),
+            outages=case((ticket.c.outage, more(m.c.outages)), (ticket.c.behind, m.c.outages), else_=0),
             locked_until=func.clock_timestamp() + ticket.c.hold * SECOND,
             last_error_code=case((ticket.c.behind, m.c.last_error_code), else_=ticket.c.code),
             last_error=case((ticket.c.behind, m.c.last_error), else_=ticket.c.error),

@@ -5,10 +5,10 @@ WITH found AS (
     AND NOT outbox_messages.begun
     AND outbox_messages.destination = %(target)s::VARCHAR
     AND outbox_messages.locked_until > now()
-    AND outbox_messages.handed_at < %(before)s::TIMESTAMP WITH TIME ZONE - %(sure)s * power(%(power_1)s::INTEGER, least(-outbox_messages.outages, %(least_1)s::INTEGER)) * interval '1 second'
+    AND outbox_messages.handed_at < %(before)s::TIMESTAMP WITH TIME ZONE - %(sure)s * power(%(power_1)s::INTEGER, -greatest(outbox_messages.outages, %(greatest_1)s::INTEGER)) * interval '1 second'
     AND CASE
       WHEN (CAST(%(queue)s::VARCHAR AS TEXT) IS NULL) THEN true
-      ELSE coalesce(CASE WHEN (CAST((outbox_messages.headers ->> 'celery-message') AS JSON) IS NOT NULL) THEN coalesce(CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{declare,0,queue,name}', CASE WHEN ((CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{exchange}') = '') THEN CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{routing_key}' END, '') END, %(made)s::VARCHAR) = %(queue)s::VARCHAR END
+      ELSE coalesce(CASE WHEN (outbox_envelope((outbox_messages.headers ->> 'celery-message')) IS NOT NULL) THEN coalesce(outbox_envelope((outbox_messages.headers ->> 'celery-message')) #>> '{declare,0,queue,name}', CASE WHEN ((outbox_envelope((outbox_messages.headers ->> 'celery-message')) #>> '{exchange}') = '') THEN outbox_envelope((outbox_messages.headers ->> 'celery-message')) #>> '{routing_key}' END, '') END, %(made)s::VARCHAR) = %(queue)s::VARCHAR END
   ORDER BY outbox_messages.locked_until
   LIMIT %(param_1)s::INTEGER
   FOR UPDATE SKIP LOCKED
@@ -17,6 +17,6 @@ UPDATE outbox_messages
 SET locked_until=clock_timestamp()
 FROM found
 WHERE outbox_messages.id = ANY (ARRAY[found.id]);
--- least_1 = 6
+-- greatest_1 = -6
 -- param_1 = 10000
 -- power_1 = 2

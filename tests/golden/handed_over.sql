@@ -3,7 +3,7 @@ SELECT asked.destination, CASE
 FROM json_to_recordset(CAST(%(asked)s::VARCHAR AS JSON)) AS asked(destination TEXT, queue TEXT)
 JOIN LATERAL (
   SELECT CASE
-      WHEN (CAST((outbox_messages.headers ->> 'celery-message') AS JSON) IS NOT NULL) THEN coalesce(CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{declare,0,queue,name}', CASE WHEN ((CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{exchange}') = '') THEN CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{routing_key}' END, '') END AS queue, outbox_messages.locked_until < now() + %(soon)s * interval '1 second' AS ending, outbox_messages.outages AS outages, outbox_messages.handed_at AS handed_at
+      WHEN (outbox_envelope((outbox_messages.headers ->> 'celery-message')) IS NOT NULL) THEN coalesce(outbox_envelope((outbox_messages.headers ->> 'celery-message')) #>> '{declare,0,queue,name}', CASE WHEN ((outbox_envelope((outbox_messages.headers ->> 'celery-message')) #>> '{exchange}') = '') THEN outbox_envelope((outbox_messages.headers ->> 'celery-message')) #>> '{routing_key}' END, '') END AS queue, outbox_messages.locked_until < now() + %(soon)s * interval '1 second' AS ending, outbox_messages.outages AS outages, outbox_messages.handed_at AS handed_at
   FROM outbox_messages
   WHERE outbox_messages.handed_at IS NOT NULL
     AND NOT outbox_messages.begun

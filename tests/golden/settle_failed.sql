@@ -1,7 +1,7 @@
 WITH freed AS (UPDATE outbox_slots SET token=NULL, held_until=NULL WHERE outbox_slots.destination = %(target)s::VARCHAR AND outbox_slots.token = %(sender)s::UUID RETURNING outbox_slots.slot)
 UPDATE outbox_messages
 SET attempts=CASE
-    WHEN (ticket.outage AND (outbox_messages.outages + %(outages_1)s::INTEGER < %(patience)s::INTEGER OR (EXISTS (
+    WHEN (ticket.outage AND (least(outbox_messages.outages, %(least_1)s::INTEGER) + %(least_2)s::INTEGER < %(patience)s::INTEGER OR (EXISTS (
   SELECT outbox_destinations.name
   FROM outbox_destinations
   WHERE outbox_destinations.name = %(target)s::VARCHAR
@@ -18,7 +18,7 @@ SET attempts=CASE
     ELSE %(param_6)s::VARCHAR END, locked_until=(clock_timestamp() + ticket.hold * interval '1 second'), lease=CASE
     WHEN ticket.keep THEN outbox_messages.lease END, begun=false, dead_at=CASE
     WHEN ticket.dead THEN clock_timestamp() END, outages=CASE
-    WHEN ticket.outage THEN outbox_messages.outages + %(outages_2)s::INTEGER
+    WHEN ticket.outage THEN least(outbox_messages.outages, %(least_3)s::INTEGER) + %(least_4)s::INTEGER
     WHEN ticket.behind THEN outbox_messages.outages
     ELSE %(param_7)s::INTEGER END
 FROM json_to_recordset(CAST(%(ticket)s::VARCHAR AS JSON)) AS ticket(id UUID, attempt INTEGER, hold FLOAT, keep BOOLEAN, dead BOOLEAN, outage BOOLEAN, behind BOOLEAN, code TEXT, error TEXT)
@@ -36,9 +36,11 @@ RETURNING CAST(outbox_messages.id AS TEXT) AS id;
 -- jsonb_build_object_4 = 'code'
 -- jsonb_build_object_5 = 'error'
 -- jsonb_build_object_6 = 'by'
+-- least_1 = 1000000000
+-- least_2 = 1
+-- least_3 = 1000000000
+-- least_4 = 1
 -- left_1 = 300
--- outages_1 = 1
--- outages_2 = 1
 -- param_1 = 'failed_together'
 -- param_2 = 'dead'
 -- param_3 = 'outage'

@@ -1,7 +1,7 @@
 WITH recovered AS (UPDATE outbox_destinations SET failures=%(param_1)s::INTEGER, opened_at=NULL, pause_until=NULL, probe=NULL, recovered_at=clock_timestamp() WHERE outbox_destinations.name = %(target)s::VARCHAR AND (outbox_destinations.failures > %(failures_1)s::INTEGER OR outbox_destinations.opened_at IS NOT NULL) RETURNING outbox_destinations.name), freed AS (UPDATE outbox_slots SET token=NULL, held_until=NULL WHERE outbox_slots.destination = %(target)s::VARCHAR AND outbox_slots.token = %(sender)s::UUID RETURNING outbox_slots.slot)
 UPDATE outbox_messages
 SET attempts=ticket.attempt,
-  locked_until=(clock_timestamp() + ticket.within * power(%(power_1)s::INTEGER, least(-least(outbox_messages.outages, %(least_1)s::INTEGER), %(least_2)s::INTEGER)) * interval '1 second'),
+  locked_until=(clock_timestamp() + ticket.within * power(%(power_1)s::INTEGER, -greatest(least(outbox_messages.outages, %(least_1)s::INTEGER), %(greatest_1)s::INTEGER)) * interval '1 second'),
   begun=false,
   outages=least(outbox_messages.outages, %(least_1)s::INTEGER),
   handed_at=clock_timestamp()
@@ -14,8 +14,8 @@ WHERE outbox_messages.id = ANY (ARRAY[ticket.id])
 RETURNING CAST(outbox_messages.id AS TEXT) AS id;
 -- attempt_1 = 1
 -- failures_1 = 0
+-- greatest_1 = -6
 -- least_1 = 0
--- least_2 = 6
 -- param_1 = 0
 -- param_2 = 'off'
 -- power_1 = 2

@@ -6,7 +6,7 @@ WITH found AS (
     AND outbox_messages.destination = %(target)s::VARCHAR
     AND outbox_messages.locked_until < now() + %(soon)s * interval '1 second'
     AND outbox_messages.locked_until < outbox_messages.handed_at + %(within)s * %(param_1)s * interval '1 second'
-    AND coalesce(CASE WHEN (CAST((outbox_messages.headers ->> 'celery-message') AS JSON) IS NOT NULL) THEN coalesce(CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{declare,0,queue,name}', CASE WHEN ((CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{exchange}') = '') THEN CAST((outbox_messages.headers ->> 'celery-message') AS JSON) #>> '{routing_key}' END, '') END, %(made)s::VARCHAR) = %(queue)s::VARCHAR
+    AND coalesce(CASE WHEN (outbox_envelope((outbox_messages.headers ->> 'celery-message')) IS NOT NULL) THEN coalesce(outbox_envelope((outbox_messages.headers ->> 'celery-message')) #>> '{declare,0,queue,name}', CASE WHEN ((outbox_envelope((outbox_messages.headers ->> 'celery-message')) #>> '{exchange}') = '') THEN outbox_envelope((outbox_messages.headers ->> 'celery-message')) #>> '{routing_key}' END, '') END, %(made)s::VARCHAR) = %(queue)s::VARCHAR
   ORDER BY outbox_messages.locked_until
   LIMIT %(param_2)s::INTEGER
   FOR UPDATE SKIP LOCKED

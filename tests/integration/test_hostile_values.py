@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,13 +18,15 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outbox_tasks import Inbox, Message, Outbox
 from outbox_tasks.cli import outbox as commands
+from outbox_tasks.database import lost_tasks
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.migrations import grants, upgrade
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
+from tests.conftest import MakeSettings, MakeStore, Rows, Stream, seconds_from_now
+from tests.integration.supervised import Send
 
 HOSTILE = (
     "'; DROP TABLE outbox_messages; --", '"; DROP TABLE outbox_all; --', "\\'; SELECT pg_sleep(9); --",
@@ -173,3 +176,46 @@ def test_a_schema_whose_name_could_leave_its_quotes_is_refused(engine: Engine, n
 def test_the_relay_takes_plain_names_of_schemas_only(settings: MakeSettings) -> None:
     with pytest.raises(ConfigurationError, match="database_schema"):
         settings(database_schema='a"; DROP SCHEMA public; --')
+
+
+class TestRowsOfAWriter:
+    """A role that may insert rows may fill every column."""
+
+    @pytest.mark.parametrize("history", [{"a": 1}, "text", 5], ids=str)
+    @pytest.mark.parametrize("fate", ["spent", "expired", "unsettled"])
+    def test_a_history_that_is_no_list_stops_no_claim(
+        self, new_store: MakeStore, rows: Rows, stream: Stream, history: Any, fate: str
+    ) -> None:
+        held = {"lease": UUID(int=1), "locked_by": "w"}
+        state = {"spent": {"attempts": 99}, "expired": held, "unsettled": {**held, "begun": True, "attempts": 1}}[fate]
+        [odd] = rows.insert(history=history, **state)
+        ids = rows.insert(5)
+        store = new_store()
+        with closing(Publishers(store.settings)) as publishers:
+            drain(store, publishers)
+        assert set(ids) <= set(stream.ids())
+        [entry] = next(row.history for row in [*rows.hot(), *rows.archived()] if str(row.id) == odd)
+        assert entry["what"] in ("dead", "claimed again")
+
+    @pytest.mark.parametrize("column", ["attempts", "outages"])
+    @pytest.mark.parametrize("number", [-(2**31), 2**31 - 1])
+    @pytest.mark.parametrize("handed_at", [None, seconds_from_now(-60)], ids=["new", "handed over"])
+    @pytest.mark.parametrize("reached", [True, False], ids=["sent", "outage"])
+    def test_a_count_that_can_not_be_added_to_stops_none(
+        self, new_store: MakeStore, rows: Rows, stream: Stream, column: str, number: int, handed_at: Any, reached: bool
+    ) -> None:
+        rows.insert(**{column: number}, handed_at=handed_at)
+        ids = rows.insert(5)
+        store = new_store(destinations={"orders": {"url": stream.url if reached else "redis+stream://127.0.0.1:1/0/x"}})
+        with closing(Publishers(store.settings)) as publishers:
+            drain(store, publishers)
+        others = [row for row in rows.hot() if str(row.id) in ids]
+        assert set(ids) <= set(stream.ids()) if reached else all(row.outages for row in others)
+
+    @pytest.mark.parametrize("number", [-(2**31), 2**31 - 1])
+    def test_nor_the_tasks_that_are_handed_over(self, confirming: Store, rows: Rows, send: Send, number: int) -> None:
+        rows.insert(payload=b"{}", outages=number)
+        rows.insert(3, payload=b"{}")
+        assert send() == {"handed": 4}
+        parameters = {"target": "orders", "queue": None, "made": "shop", "before": datetime.now(UTC), "sure": 0.0}
+        confirming.do(lost_tasks.end_waits(confirming.tables), parameters)

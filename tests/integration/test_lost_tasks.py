@@ -210,3 +210,33 @@ def test_a_broker_that_is_away_is_no_trouble(new_store: MakeStore, rows: Rows) -
     lost.look()
     lost.close()
     assert rows.state(id) == "handed over"
+
+
+UNREADABLE = [
+    "{", "NaN", "5", '"text"', "[]", '{"priority": NaN}', '{"queue": "\\ud800"}', '{"n": 1e999999}', "[" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("envelope", UNREADABLE, ids=lambda text: text[:20])
+def test_a_task_that_can_not_be_read_hides_none_of_the_others(
+    confirming: Store, tasks: Tasks, rows: Rows, send: Send, lost: Looking, envelope: str
+) -> None:
+    [odd] = rows.insert(headers={"celery-message": envelope}, handed_at=seconds_from_now(-60))
+    rows.change([odd], locked_until=seconds_from_now(60))
+    ids = rows.insert(3, payload=b"{}")
+    send()
+    asked = json.dumps([{"destination": "orders", "queue": QUEUE}])
+    found = confirming.rows(lost_tasks.handed_over(confirming.tables), {"asked": asked, "soon": 0.0})
+    assert {row.queue: row.count for row in found} == {QUEUE: 3, None: 1}
+    lost.look()
+    tasks.client.flushdb()
+    lost.look()
+    assert {rows.state(id) for id in ids} == {"retrying"}
+
+
+def test_a_nul_in_a_task_does_not_hide_its_queue(confirming: Store, rows: Rows) -> None:
+    envelope = json.dumps({"exchange": "", "routing_key": "mails", "headers": {"note": "\0 and \\u0000"}})
+    rows.insert(headers={"celery-message": envelope}, handed_at=seconds_from_now(-9))
+    asked = json.dumps([{"destination": "orders", "queue": QUEUE}])
+    [row] = confirming.rows(lost_tasks.handed_over(confirming.tables), {"asked": asked, "soon": 0.0})
+    assert (row.queue, row.count) == ("mails", 1)
