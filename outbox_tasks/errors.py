@@ -350,6 +350,10 @@ class InvalidAct(OutboxError):
     says = "Nothing was done: {reason}."
 
 
+class ActBegun(OutboxError):
+    says = "This form has begun act {entry} already, which is another one. Nothing was done. Begin with a new preview."
+
+
 class EditRefused(OutboxError):
     says = "The new payload of message {id} was refused: {reason}."
 

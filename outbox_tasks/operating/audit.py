@@ -16,11 +16,11 @@ from sqlalchemy import (
     CTE,
     BigInteger,
     Integer,
-    LargeBinary,
     Text,
     Uuid,
     any_,
     bindparam,
+    case,
     cast,
     func,
     literal_column,
@@ -35,8 +35,15 @@ from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 from outbox_tasks.database.schema import Tables
 from outbox_tasks.text import many
 
+FORM = "form"
+"""The fact that tells the form of an act from another one with the same token."""
+
 FORMER = "former"
 """The fact that holds the former payload of an edit, in base64."""
+
+NONE = literal_column("'[]'::jsonb", JSONB)
+
+ID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 CHANGED, KEPT = "changed", 1_000
 """The fact that holds the ids of the messages that a redrive has changed, and how many of them: the first ones."""
@@ -75,16 +82,16 @@ def counted(t: Tables, changed: FromClause, facts: ColumnElement[Any] | None = N
 
 def ids_of(t: Tables, changed: FromClause) -> ColumnElement[Any]:
     """The fact for `counted` that holds the ids of `changed`, behind those of the batches before."""
-    a, none = t.audit, literal_column("'[]'::jsonb", JSONB)
-    before = func.coalesce(_kept(t), none)
+    a, before = t.audit, _kept(t)
     room = func.greatest(literal_column("0"), literal_column(str(KEPT)) - func.jsonb_array_length(before))
     some = select(changed.c.id).limit(room).correlate(a).subquery("some")
-    fresh = select(func.coalesce(func.jsonb_agg(some.c.id), none)).scalar_subquery()
+    fresh = select(func.coalesce(func.jsonb_agg(some.c.id), NONE)).scalar_subquery()
     return func.jsonb_build_object(literal_column(f"'{CHANGED}'", Text), before.op("||")(fresh))
 
 
 def _kept(t: Tables) -> ColumnElement[Any]:
-    return t.audit.c.facts.op("->", return_type=JSONB)(literal_column(f"'{CHANGED}'", Text))
+    kept = t.audit.c.facts.op("->", return_type=JSONB)(literal_column(f"'{CHANGED}'", Text))
+    return case((func.jsonb_typeof(kept) == literal_column("'array'"), kept), else_=NONE)
 
 
 def changed_ids(t: Tables) -> Select[Any]:
@@ -92,7 +99,8 @@ def changed_ids(t: Tables) -> Select[Any]:
     a = t.audit
     ids = func.jsonb_array_elements_text(_kept(t)).table_valued("id", name="kept").render_derived()
     own = a.c.seq == bindparam("entry", type_=BigInteger)
-    return select(cast(ids.c.id, Uuid).label("id"), a.c.at).select_from(a.join(ids, true())).where(own)
+    id = case((ids.c.id.op("~")(literal_column(f"'{ID}'")), cast(ids.c.id, Uuid)))
+    return select(id.label("id"), a.c.at).select_from(a.join(ids, true())).where(own)
 
 
 def closed(t: Tables) -> ReturningUpdate[Any]:
@@ -139,12 +147,11 @@ def about(t: Tables) -> Select[Any]:
 
 
 def former(t: Tables) -> Select[Any]:
-    """The payload before the edit of this entry. Parameter: entry (its seq)."""
+    """The payload before the edit of this entry, in base64. Parameter: entry (its seq)."""
     a = t.audit
     text = a.c.facts[FORMER].astext
-    return select(func.decode(text, literal_column("'base64'"), type_=LargeBinary).label("payload")).where(
-        a.c.seq == bindparam("entry", type_=BigInteger), text.is_not(None)
-    )
+    own = a.c.seq == bindparam("entry", type_=BigInteger)
+    return select(text.label("payload")).where(own, text.is_not(None))
 
 
 def deed(act: Mapping[str, Any]) -> str:
@@ -163,7 +170,12 @@ def facts_of(act: Mapping[str, Any]) -> str:
 
 
 def shown(t: Tables) -> Select[Any]:
-    """All entries, without former payloads, which `former` reads, and without ids, which `changed_ids` reads."""
+    """All entries, without former payloads, which `former` reads, without ids, which `changed_ids` reads, and without
+    digests of forms."""
     a = t.audit
-    facts = a.c.facts.op("-", return_type=JSONB)(cast(FORMER, Text)).op("-", return_type=JSONB)(cast(CHANGED, Text))
+    # Whoever may write into the audit may have put there what is no object.
+    is_object = func.jsonb_typeof(a.c.facts) == literal_column("'object'")
+    facts: ColumnElement[Any] = case((is_object, a.c.facts), else_=literal_column("'{}'::jsonb", JSONB))
+    for hidden in (FORMER, CHANGED, FORM):
+        facts = facts.op("-", return_type=JSONB)(cast(hidden, Text))
     return select(a.c.seq, a.c.at, a.c.who, a.c.why, a.c.action, a.c.target, a.c.count, facts.label("facts"))

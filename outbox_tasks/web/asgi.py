@@ -90,8 +90,10 @@ class Asgi:
 def _head(scope: dict[str, Any]) -> Request:
     root = scope.get("root_path", "").rstrip("/")
     path = scope["path"]
-    # By the specification the path begins with the root. Some servers leave it out.
-    below = path.removeprefix(root) if path == root or path.startswith(f"{root}/") else path
+    # By the specification the path begins with the root. Some servers leave it out. A proxy that strips its prefix
+    # leaves only the place of the mount: Starlette keeps the application's own root beside it.
+    mounts = [root, root.removeprefix(scope.get("app_root_path", "").rstrip("/"))]
+    below = next((path.removeprefix(one) for one in mounts if path == one or path.startswith(f"{one}/")), path)
     return Request(
         method=scope["method"],
         path=below or "/",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.errors import (
+    ActBegun,
     ConfigurationError,
     DatabaseUnavailable,
     NotDead,
@@ -77,7 +78,7 @@ BASIC = 'Basic realm="outbox_tasks", charset="UTF-8"'
 
 STATUS: dict[type[OutboxError], int] = {
     DatabaseUnavailable: 503, SchemaMissing: 503, SchemaTooOld: 503, SchemaTooNew: 503, WebNotInstalled: 500,
-    UnknownMessage: 404, NotDead: 409,
+    UnknownMessage: 404, NotDead: 409, ActBegun: 409,
 }  # fmt: skip
 """Of our errors. All others say that the input is bad."""
 

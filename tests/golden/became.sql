@@ -1,7 +1,8 @@
 WITH kept AS (
-  SELECT CAST(anon_1.id AS UUID) AS id, outbox_audit.at AS at
+  SELECT CASE
+      WHEN (anon_1.id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$') THEN CAST(anon_1.id AS UUID) END AS id, outbox_audit.at AS at
   FROM outbox_audit
-  JOIN jsonb_array_elements_text(outbox_audit.facts -> 'changed') AS anon_1(id) ON true
+  JOIN jsonb_array_elements_text(CASE WHEN (jsonb_typeof(outbox_audit.facts -> 'changed') = 'array') THEN outbox_audit.facts -> 'changed' ELSE '[]'::jsonb END) AS anon_1(id) ON true
   WHERE outbox_audit.seq = %(entry)s::BIGINT
 )
 SELECT found.state, found.code, count(*) AS count, CAST(min(CAST(found.id AS TEXT)) AS UUID) AS id

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import text
 
+from outbox_tasks.errors import ActBegun
 from outbox_tasks.operating.messages import acts as batches
 from outbox_tasks.operating.messages import background
 from outbox_tasks.operating.messages.background import Runner
@@ -126,6 +127,17 @@ class TestAnAct:
     def test_never_reaches_into_the_future(self, runner: Runner, rows: Rows) -> None:
         bury(rows, dead_at=seconds_from_now(60))
         assert ended(runner, begin(runner, until=datetime.now(UTC) + timedelta(days=1)))["count"] == 0
+
+    def test_begins_no_other_act_for_a_token(self, runner: Runner, rows: Rows) -> None:
+        ids = [UUID(id) for id in bury(rows, 3)]
+        token = uuid4()
+        entry = begin(runner, ids=ids[:2], token=token)
+        assert ended(runner, entry)["count"] == 2
+        assert begin(runner, ids=ids[:2], token=token) == entry
+        for other in ({"ids": ids[1:]}, {"ids": ids[:2], "action": "discard"}, {"who": "bob", "ids": ids[:2]}, {}):
+            with pytest.raises(ActBegun, match=f"act {entry}"):
+                begin(runner, token=token, **other)
+        assert [act.count for act in acts(rows)] == [2]
 
     def test_begins_once_for_a_token(self, runner: Runner, new_runner: MakeRunner, rows: Rows) -> None:
         bury(rows, 3)

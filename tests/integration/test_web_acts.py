@@ -521,3 +521,46 @@ class TestAct:
         html = browser.read(f"/acts/{entry}")
         assert f"{datetime.now(UTC):%Y-%m-%d}" in html
         assert "<script>alert" not in html
+
+
+@pytest.mark.parametrize("target", ["nothing", "\u202e", "%", None])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        "{}",
+        "5",
+        "null",
+        '"so"',
+        '["so"]',
+        '{"changed": 5, "former": "%"}',
+        '{"changed": ["%", null], "former": 5}',
+        '{"states": 5}',
+        '{"older_than": "x", "seconds": "y", "limit": []}',
+        '{"key": {"a": 1}, "named": "z"}',
+    ],
+)
+def test_an_entry_that_nobody_of_us_wrote_is_shown(
+    browser: Browser, rows: Rows, target: str | None, facts: str
+) -> None:
+    with rows.engine.begin() as connection:
+        made = connection.execute(
+            text(
+                f"INSERT INTO {rows.tables.audit} (who, action, target, count, facts)"
+                " VALUES ('bob', 'redrive', :target, 3, CAST(:facts AS jsonb)) RETURNING seq"
+            ),
+            {"target": target, "facts": facts},
+        )
+        entry = made.scalar_one()
+    assert browser.get(f"/acts/{entry}").status == 200
+    assert browser.get("/audit").status == 200
+    assert browser.get(f"/audit/{entry}/payload").status in (404, 400)
+
+
+def test_a_form_that_was_sent_for_another_act_is_refused(browser: Browser, rows: Rows) -> None:
+    first, second = bury(rows, 2)
+    fields = preview(browser, id=first)
+    entry = entry_of(browser.post("/acts", **{**fields, "why": "so"}))
+    assert entry_of(browser.post("/acts", **{**fields, "why": "so"})) == entry
+    refused = browser.post("/acts", **{**fields, "id": second, "why": "so"})
+    assert (refused.status, f"act {entry}" in told(refused)) == (409, True)
+    assert rows.state(second) == "dead"

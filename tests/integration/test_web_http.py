@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from sqlalchemy import Engine, make_url
 
 from outbox_tasks.local.proxy import Proxy
@@ -251,6 +252,21 @@ def test_a_long_payload_is_downloaded_in_pieces(ask: Ask, rows: Rows) -> None:
 
 
 class TestAsgi:
+    @pytest.mark.filterwarnings("ignore:The .root_path. parameter is deprecated")
+    @pytest.mark.parametrize("stripped", [True, False])
+    def test_behind_a_proxy_with_a_prefix_each_page_is_found(self, settings: Settings, stripped: bool) -> None:
+        app = FastAPI(root_path="/proxied")
+        page = Page(settings)
+        app.mount("/outbox", page.asgi)
+        with uvicorn_serves(app) as port:
+            ask = asking(port, "")
+            before = "/outbox" if stripped else "/proxied/outbox"
+            for path in ("/", "/messages", "/errors"):
+                status, _, body = ask(f"GET {before}{path}", LOGIN)
+                assert status == 200
+                assert 'href="/proxied/outbox/messages"' in body
+        page.close()
+
     def test_an_asynchronous_hook_says_who_visits(self, settings: Settings) -> None:
         async def who(scope: dict[str, Any]) -> Person | None:
             await asyncio.sleep(0)

@@ -10,18 +10,21 @@ on no batch is done.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from itertools import islice
 from typing import Any
 from uuid import UUID, uuid4
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
+from outbox_tasks.errors import ActBegun, DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
+from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages import background_statements as statements
 from outbox_tasks.operating.messages.acts import Action, Operator, paced
 from outbox_tasks.operating.messages.find import Filter
@@ -87,16 +90,19 @@ class Runner:
     ) -> int:
         """Begin to redrive or discard the messages of a filter; or these `ids`, if they have the states of the filter.
         Returns the entry in the audit. A `token` begins one act only: if it is given again, nothing more is done.
+        Raises `ActBegun` if that was another act.
 
         `until`: only messages that were there, or dead, by then; now, if it is not given. `total`: how many there are.
         """
         facts: dict[str, Any] = {"named": len(ids)} if len(ids) > 1 else {} if ids else wanted.facts
+        same = [who, action, wanted.facts, sorted(map(str, ids)), rate, limit]
+        form = sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()
         values = {
             "person": storable(who),
             "reason": storable(why),
             "action": action,
             "target": str(ids[0]) if len(ids) == 1 else None,
-            "facts": {**facts, **({"limit": limit} if limit else {})},
+            "facts": {**facts, **({"limit": limit} if limit else {}), audit.FORM: form},
             "token": token,
             "chosen": {"filter": wanted.facts, "ids": [str(id) for id in ids]},
             "moment": until,
@@ -107,6 +113,8 @@ class Runner:
         entries = self._database.rows(statements.begun(self._tables), values)
         if not entries:
             entries = self._database.rows(statements.begun_by(self._tables), {"token": token})
+            if entries[0].form not in (form, None):
+                raise ActBegun(entry=entries[0].entry)
         self.wake()
         return int(entries[0].entry)
 

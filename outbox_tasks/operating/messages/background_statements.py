@@ -58,8 +58,9 @@ def begun(t: Tables) -> ReturningInsert[Any]:
 
 
 def begun_by(t: Tables) -> Select[Any]:
-    """The entry of the act with this token. Parameter: token."""
-    return select(t.audit.c.seq.label("entry")).where(t.audit.c.once == bindparam("token", type_=Uuid))
+    """The entry of the act with this token, and the digest of its form. Parameter: token."""
+    form = t.audit.c.facts.op("->>", return_type=Text)(cast(audit.FORM, Text)).label("form")
+    return select(t.audit.c.seq.label("entry"), form).where(t.audit.c.once == bindparam("token", type_=Uuid))
 
 
 def taken(t: Tables) -> ReturningUpdate[Any]:

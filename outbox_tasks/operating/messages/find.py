@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -259,7 +260,10 @@ class Lookup:
     def former_payload(self, entry: int) -> bytes | None:
         """The payload before the edit of this audit entry; None: it is no edit."""
         rows = self._database.rows(audit.former(self._tables), {"entry": entry})
-        return bytes(rows[0].payload) if rows else None
+        try:
+            return b64decode(rows[0].payload, validate=True) if rows else None
+        except ValueError:  # whoever may write into the audit has written it
+            return None
 
 
 def _entries(history: Any) -> list[dict[str, Any]]:

@@ -164,12 +164,15 @@ def _number(visit: Visit, name: str) -> float | None:
 def show(visit: Visit) -> Response:
     """One act: how far it is, or what was done."""
     act = _act(visit)
-    facts = act["facts"]
+    # Whoever may write into the audit may have put anything into the facts.
+    numbers = ("seconds", "missed", "named", "limit")
+    facts = {k: v for k, v in act["facts"].items() if k not in numbers or type(v) in (int, float)}
+    act["facts"] = facts
     going = act["wanted"] is not None
     if going and not act["held"] and not visit.read_only:
         visit.acts.wake()
     ended = {name: facts.get(name) for name in ("seconds", "stopped", "error", "missed")}
-    wanted = Filter.recorded({name: facts[name] for name in Filter.__slots__ if name in facts})
+    wanted = _wanted(facts)
     known = act["action"] in filters.CHANGEABLE
     named = 1 if act["target"] else facts.get("named")
     took = act["age"] if going else ended["seconds"]
@@ -239,9 +242,22 @@ def _act(visit: Visit) -> dict[str, Any]:
     return act
 
 
+def _wanted(facts: Mapping[str, Any]) -> Filter:
+    """The filter of an act. Whoever may write into the audit may have put anything there."""
+    try:
+        wanted = Filter.recorded({name: facts[name] for name in Filter.__slots__ if name in facts})
+        return filters.asked({name: [value] if isinstance(value, str) else value
+                              for name, value in filters.query_of(wanted).items()})  # fmt: skip
+    except (InvalidFilter, TypeError, ValueError, ArithmeticError, AttributeError):
+        return Filter()
+
+
 def _command(act: Mapping[str, Any], wanted: Filter) -> str | None:
     """The command that does the same; None: the audit does not say which messages were named."""
-    ids = [UUID(act["target"])] if act["target"] else []
+    try:
+        ids = [UUID(act["target"])] if act["target"] else []
+    except ValueError:
+        return None
     if not ids and "named" in act["facts"]:
         return None
     limit = act["facts"].get("limit")
