@@ -32,8 +32,11 @@ from outbox_tasks.worker.resources import Resources, serves
 
 log = logging.getLogger(__name__)
 
-BROKER_TIMEOUT = 0.5
-"""Seconds that the broker has to answer or refuse. A probe has a second or so in all."""
+BROKER_TIMEOUT = 2.0
+"""Seconds that the broker has to answer, as in `status`: on a loaded machine half a second is no sign of trouble."""
+
+CONNECT_TIMEOUT = 0.5
+"""Seconds that it has to refuse a connection. A liveness probe has a second or so in all."""
 
 FRESH = 1.0
 """Seconds for which a result is used again."""
@@ -147,7 +150,7 @@ def refuses(app: Celery) -> bool:
     if not connection.hostname or not port:
         return False
     try:
-        socket.create_connection((connection.hostname, port), BROKER_TIMEOUT).close()
+        socket.create_connection((connection.hostname, port), CONNECT_TIMEOUT).close()
     except OSError as error:
         return isinstance(error, ConnectionRefusedError | socket.gaierror)
     return False

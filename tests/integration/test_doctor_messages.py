@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from uuid import uuid4
 
 import pytest
@@ -13,11 +14,12 @@ import redis
 from sqlalchemy import Engine, func, insert, text, update
 
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.operating import health, pauses
+from outbox_tasks.operating import health, pauses, status
 from outbox_tasks.operating.doctor import Severity, examine
 from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.web.overview import troubles
 from tests.conftest import MakeSettings, Rows, seconds_from_now
 from tests.integration.doctoring import NOBODY, Sql, found, sql
 
@@ -70,6 +72,9 @@ def test_claims_that_time_out(settings: MakeSettings, rows: Rows, engine: Engine
         assert "since when is hidden" in hidden.fact
         assert f"GRANT pg_read_all_stats TO {role};" in hidden.remedy
         assert [problem.code for problem in health.examine(settings())].count("late") == 1
+        with closing(Store.connect(settings())) as store:
+            shown = troubles(settings(), status.read(store, status.Queues(settings()), 100))
+            assert [(one.kind, one.path) for one in shown if "claims time out" in one.text] == [("bad", "/doctor")]
     finally:
         with engine.begin() as connection:
             connection.execute(text(f"DROP OWNED BY {role}; DROP ROLE {role}"))

@@ -17,6 +17,7 @@ from sqlalchemy import insert
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.operating import pauses
+from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.claim import claim
 from outbox_tasks.relay.store import Store
 from outbox_tasks.telemetry.metrics import database_exposition, exposition
@@ -111,7 +112,10 @@ def test_states_of_destinations_are_one_of_five(busy: Store, measure: Measure) -
     assert by(found, "outbox_destination_state", "state", destination="orders")["closed"] == 1
 
 
-def test_who_is_alive_and_what_ran_last(busy: Store, measure: Measure) -> None:
+def test_who_is_alive_and_what_ran_last(busy: Store, measure: Measure, rows: Rows) -> None:
+    late = {"name": LATE_CLAIM, "kind": LATE_CLAIM, "seen_at": seconds_from_now(-1), "facts": {}}
+    with rows.engine.begin() as connection:
+        connection.execute(insert(rows.tables.heartbeats).values(late))
     found = measure()
     assert found["outbox_workers"] == [({}, 1)]
     seen = by(found, "outbox_worker_seen_seconds", "worker")

@@ -131,7 +131,7 @@ def _footer(found: Found) -> Text:
         f"archived: {archived}; outbox-tasks {found['version']}, tables of version {found['tables']}",
     ]
     text = Text("\n".join(lines), style="dim")
-    text.highlight_words([*filter(None, [unknown]), "held back", "never"], "not dim bold yellow")
+    text.highlight_words(["held back", "never"], "not dim bold yellow")
     return text
 
 

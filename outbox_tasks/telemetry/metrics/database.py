@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from outbox_tasks.database import activity, lost_tasks
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.operating import overview
+from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.operating.overview import Destinations, DestinationStatus, Overview
 from outbox_tasks.relay.store import Store
 
@@ -108,7 +109,8 @@ def _processes(seen: Overview) -> list[Metric]:
         "outbox_ran_seconds", "Since a claim, a send, beat's tick or maintenance ran.", labels=["what"]
     )
     publishing = GaugeMetricFamily("outbox_publish_processes", "Processes that publish.")
-    for family, rows in ((ages, seen.heartbeats.workers), (ran, seen.heartbeats.last.values())):
+    last = [row for row in seen.heartbeats.last.values() if row.kind != LATE_CLAIM]  # a trouble, not a task
+    for family, rows in ((ages, seen.heartbeats.workers), (ran, last)):
         for row in rows:
             family.add_metric([row.name], max(0.0, row.age))
     workers.add_metric([], len(seen.heartbeats.alive))
