@@ -10,6 +10,12 @@ from outbox_tasks.database.schema import Tables
 
 Kind = Literal["writer", "worker", "relay", "operator", "reader"]
 
+COMPLETED = "UPDATE (count, facts, closed_at)"
+"""Of entries in the audit. A trigger says of which: see migration 12."""
+
+TAKEN = "UPDATE (lease, locked_by, locked_until)"
+"""Of acts in the background. What they do stays as their audit entry says."""
+
 CHANGED = ("SELECT", "INSERT", "UPDATE", "DELETE")
 READ = ("SELECT",)
 
@@ -26,15 +32,16 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         "others": CHANGED,
         "messages": ("SELECT", "UPDATE", "DELETE"),
         "inbox": ("SELECT", "UPDATE", "DELETE"),
-        "audit": ("SELECT", "DELETE", "UPDATE (count, facts)"),
-        "acts": ("SELECT", "UPDATE", "DELETE"),
+        "audit": ("SELECT", "DELETE", COMPLETED),
+        "acts": ("SELECT", "DELETE", TAKEN),
         "versions": READ,
         "sequence": READ,
     },
     "operator": {
         "others": CHANGED,
         "archive": ("SELECT", "INSERT"),
-        "audit": ("SELECT", "INSERT", "UPDATE (count, facts)"),
+        "audit": ("SELECT", "INSERT (who, why, action, target, count, facts, once, closed_at)", COMPLETED),
+        "acts": ("SELECT", "INSERT", "DELETE", TAKEN),
         "inbox": (),
         **dict.fromkeys(("slots", "publishers", "tallies", "heartbeats", "alerts", "versions", "view"), READ),
         "sequence": ("USAGE", "SELECT"),

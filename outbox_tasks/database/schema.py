@@ -259,6 +259,8 @@ def tables(schema: str | None = None) -> Tables:
         Column("count", BigInteger, nullable=False, server_default="1"),
         Column("facts", JSONB, nullable=False, server_default="{}"),
         Column("once", Uuid),
+        Column("role", Text, server_default=func.current_user()),
+        Column("closed_at", DateTime(True)),
     )
     Index("outbox_audit_at", audit.c.at)
     Index("outbox_audit_target", audit.c.target, audit.c.seq)

@@ -103,3 +103,38 @@ CREATE OR REPLACE FUNCTION :schema.outbox_noted(history jsonb, entry jsonb) RETU
               WHEN jsonb_array_length(history) < 30 THEN history || entry
               ELSE (history - 1) || entry END
 $$;
+
+-- The audit says which database role made an entry. An entry that is closed stays as it is.
+ALTER TABLE :schema.outbox_audit ADD COLUMN IF NOT EXISTS role text, ADD COLUMN IF NOT EXISTS closed_at timestamptz;
+ALTER TABLE :schema.outbox_audit ALTER COLUMN role SET DEFAULT current_user;
+UPDATE :schema.outbox_audit SET closed_at = at
+WHERE role IS NULL AND closed_at IS NULL AND NOT EXISTS (SELECT FROM :schema.outbox_acts WHERE act = seq);
+
+CREATE OR REPLACE FUNCTION :schema.outbox_audit_keep() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+-- An open entry is completed by the role that made it. An act in the background has a token (once): any process may go on
+-- with it. All else only the owner of the table can change.
+BEGIN
+  IF NOT (OLD.closed_at IS NULL AND (OLD.once IS NOT NULL OR OLD.role IS NOT DISTINCT FROM current_user)
+          OR pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE')) THEN
+    RAISE EXCEPTION 'entry % of the audit is closed, or another role''s', OLD.seq USING ERRCODE = '42501';
+  END IF;
+  RETURN NEW;
+END
+$$;
+CREATE OR REPLACE TRIGGER outbox_audit_keep BEFORE UPDATE ON :schema.outbox_audit
+  FOR EACH ROW EXECUTE FUNCTION :schema.outbox_audit_keep();
+
+CREATE OR REPLACE FUNCTION :schema.outbox_acts_begin() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+-- Nobody begins an act in the background with the entry of somebody else.
+BEGIN
+  IF NOT EXISTS (SELECT FROM :schema.outbox_audit a
+                 WHERE a.seq = NEW.act AND a.closed_at IS NULL AND a.role IS NOT DISTINCT FROM current_user) THEN
+    RAISE EXCEPTION 'entry % of the audit is closed, or another role''s', NEW.act USING ERRCODE = '42501';
+  END IF;
+  RETURN NEW;
+END
+$$;
+CREATE OR REPLACE TRIGGER outbox_acts_begin BEFORE INSERT ON :schema.outbox_acts
+  FOR EACH ROW EXECUTE FUNCTION :schema.outbox_acts_begin();

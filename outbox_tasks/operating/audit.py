@@ -104,10 +104,11 @@ def changed_ids(t: Tables) -> Select[Any]:
 
 
 def closed(t: Tables) -> ReturningUpdate[Any]:
-    """Complete the entry of an act that has ended; returns its seq. Parameters: entry; found (facts)."""
+    """Close the entry of an act that has ended; returns its seq. Parameters: entry; found (facts)."""
     a = t.audit
     own = a.c.seq == bindparam("entry", type_=BigInteger)
-    return update(a).where(own).values(facts=bindparam("found", type_=JSONB)).returning(a.c.seq)
+    facts = a.c.facts.op("||")(bindparam("found", type_=JSONB))
+    return update(a).where(own).values(facts=facts, closed_at=func.clock_timestamp()).returning(a.c.seq)
 
 
 def recorded(t: Tables, action: str, target: ColumnElement[Any], cause: FromClause, **facts: Any) -> CTE:
@@ -119,6 +120,7 @@ def recorded(t: Tables, action: str, target: ColumnElement[Any], cause: FromClau
         "action": literal_column(f"'{action}'", Text),
         "target": target,
         "facts": func.jsonb_strip_nulls(func.jsonb_build_object(*(part for fact in facts.items() for part in fact))),
+        "closed_at": func.clock_timestamp(),
     }
     rows = select(*columns.values()).select_from(cause)
     return insert(t.audit).from_select(list(columns), rows).returning(t.audit.c.seq).cte("audited")

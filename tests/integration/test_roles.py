@@ -20,6 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outbox_tasks import Inbox, Outbox, Settings
 from outbox_tasks.database.rights import GIVEN, Kind
+from outbox_tasks.operating.messages.background import Runner
+from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
@@ -74,6 +76,12 @@ HARM = {
     "DELETE FROM outbox_archive": "relay",
     "SELECT outbox_archive_share()": "relay",
     "UPDATE outbox_audit SET who = 'somebody'": "",
+    "UPDATE outbox_audit SET role = 'somebody'": "",
+    "INSERT INTO outbox_audit (who, action, role) VALUES ('', '', '')": "",
+    "INSERT INTO outbox_audit (who, action, at) VALUES ('', '', now())": "",
+    "INSERT INTO outbox_audit (who, action) VALUES ('', '')": "operator",
+    "UPDATE outbox_acts SET wanted = '{}'": "",
+    "UPDATE outbox_acts SET lease = NULL": "relay operator",
     "UPDATE outbox_audit SET count = 0": "relay operator",
     "DELETE FROM outbox_audit": "relay",
     "SELECT facts FROM outbox_audit": "relay operator",
@@ -327,6 +335,14 @@ class TestWork:
 
 
 class TestTheDoctor:
+    def test_names_a_right_on_one_column_of_several(self, place: Place) -> None:
+        audit = quoted("outbox_audit")
+        place.run(f'REVOKE UPDATE (closed_at) ON {audit} FROM "{role(place, "relay")}"')
+        [missing] = found(settings_of("relay", place), "rights_missing").values()
+        assert "UPDATE (count, facts, closed_at) on outbox_audit" in missing.fact
+        place.run(*missing.remedy.splitlines())
+        assert found(settings_of("relay", place), "rights_missing") == {}
+
     def test_finds_that_the_relay_has_its_rights(self, place: Place) -> None:
         assert found(settings_of("relay", place), "rights_missing") == {}
 
@@ -338,6 +354,87 @@ class TestTheDoctor:
         assert f"EXECUTE on {name}" in missing.fact
         place.run(*missing.remedy.splitlines())
         assert name not in str(found(settings_of("relay", place), "rights_missing"))
+
+
+class TestTheAudit:
+    """Who may change an entry: the rows decide, behind the rights on columns."""
+
+    CHANGE = "UPDATE outbox_audit SET count = 0, facts = '{}', closed_at = NULL WHERE seq = "
+
+    def entry(self, place: Place, role: str, closed_at: str = "NULL", once: str = "NULL") -> str:
+        columns = "(who, action, role, closed_at, once)"
+        values = f"('anna', 'redrive', '{role}', {closed_at}, {once})"
+        place.run(f"INSERT INTO {quoted('outbox_audit')} {columns} VALUES {values}")
+        return str(place.ask(f"SELECT max(seq) FROM {quoted('outbox_audit')}"))
+
+    @pytest.mark.parametrize("kind", ["operator", "relay"])
+    def test_has_entries_that_nobody_changes_but_who_made_them_until_they_are_closed(
+        self, place: Place, kind: Kind
+    ) -> None:
+        own, token = role(place, kind), "gen_random_uuid()"
+        entries = {
+            self.entry(place, own): True,
+            self.entry(place, "anna", once=token): True,
+            self.entry(place, "anna"): False,
+            self.entry(place, own, "now()"): False,
+            self.entry(place, own, "now()", token): False,
+        }
+        with as_a(kind, place) as connection:
+            connection.exec_driver_sql(f'SET search_path = "{SCHEMA}"')
+            for entry, allowed in entries.items():
+                if allowed:
+                    connection.exec_driver_sql(self.CHANGE + entry)
+                else:
+                    self.refused(connection, self.CHANGE + entry)
+
+    def test_begins_no_act_with_the_entry_of_another(self, place: Place) -> None:
+        own = role(place, "operator")
+        begin = "INSERT INTO outbox_acts (act, wanted, as_of) VALUES ({}, '{{}}', now())"
+        others = [self.entry(place, "anna"), self.entry(place, own, "now()")]
+        mine = self.entry(place, own)
+        with as_a("operator", place) as connection:
+            connection.exec_driver_sql(f'SET search_path = "{SCHEMA}"')
+            for entry in others:
+                self.refused(connection, begin.format(entry))
+            connection.exec_driver_sql(begin.format(mine))
+
+    def refused(self, connection: Connection, statement: str) -> None:
+        savepoint = connection.begin_nested()
+        with pytest.raises(ProgrammingError, match="closed, or another role's"):
+            connection.exec_driver_sql(statement)
+        savepoint.rollback()
+
+    def test_closes_each_entry_as_its_act_ends(self, place: Place, rows: Rows) -> None:
+        """An act in the background is begun by an operator, and ended by the relay."""
+        place.run(f"DELETE FROM {quoted('outbox_audit')}")
+        dead = {"status": "dead", "attempts": 3, "dead_at": seconds_from_now(-60)}
+        first, second, _ = rows.insert(3, **dead)
+        why = ("--yes", "--why", "a test")
+        settings = settings_of("operator", place)
+        [sent] = rows.insert(1)
+        place.run(archived(sent))
+        for command in [
+            ("redrive", first, *why), ("discard", second, *why), ("pause", "orders"), ("resume", "orders"),
+            ("purge", "--dead", "--older-than", "1s", *why), ("replay", sent, *why),
+        ]:  # fmt: skip
+            done = place.command(*command, settings=settings)
+            assert done.exit_code == 0, (command, done.output)
+        begun, going = Store.connect(settings), Store.connect(settings_of("relay", place))
+        mine, theirs = Runner(begun), Runner(going)
+        try:
+            mine.close()  # it begins acts, and runs none
+            ids = [UUID(id) for id in rows.insert(3, **dead)]
+            wanted = Filter(states=("dead",))
+            entry = mine.begin("redrive", wanted, ids, who="anna", why=None, token=uuid4())
+            theirs.wake()
+            assert theirs.ended(entry, 60)
+            assert (theirs.act(entry) or {})["count"] == 3
+        finally:
+            theirs.close()
+            begun.close()
+            going.close()
+        made = f"SELECT count(*) FILTER (WHERE role = '{role(place, 'operator')}') FROM {quoted('outbox_audit')}"
+        assert (place.ask(made), place.ask(f"SELECT count(closed_at) FROM {quoted('outbox_audit')}")) == (7, 7)
 
 
 def test_the_statements_can_be_printed(place: Place) -> None:

@@ -160,6 +160,8 @@ class Replayer(Operator):
             before = done.count
             self._write([copier.copy(original) for original in lot], place, asked, done)
             progress(done.count - before)
+        if not done.stopped:  # else it may go on
+            self._close_entry(done.entry)
         return done
 
     def _write(self, copies: list[dict[str, Any]], place: Place, asked: int, done: Done) -> None:

@@ -53,6 +53,7 @@ def _catalog(catalog: str, /, **columns: Any) -> TableClause:
 TIME = DateTime(True)
 XID = Text  # only compared for equality
 CLASS = _catalog("pg_class", oid=OID, relname=Text, relnamespace=OID, reloptions=ARRAY(Text))
+ATTRIBUTE = _catalog("pg_attribute", attrelid=OID, attname=Text, attnum=SmallInteger)
 NAMESPACE = _catalog("pg_namespace", oid=OID, nspname=Text)
 INDEX = _catalog(
     "pg_index", indexrelid=OID, indrelid=OID, indisvalid=Boolean, indisready=Boolean, indnkeyatts=SmallInteger
@@ -131,10 +132,13 @@ def rights(t: Tables) -> Select[Any]:
     found = needed.join(c, c.c.relname == needed.c.relation)
     # A right on some columns: "UPDATE (count, facts)".
     name, columns = (func.split_part(needed.c.privilege, literal_column("' ('"), literal_column(n)) for n in "12")
-    granted = case(
-        (columns == literal_column("''"), func.has_table_privilege(c.c.oid, name)),
-        else_=func.has_any_column_privilege(c.c.oid, name),
+    some = func.string_to_array(func.rtrim(columns, literal_column("')'")), literal_column("', '"), type_=ARRAY(Text))
+    lacking = exists().where(
+        ATTRIBUTE.c.attrelid == c.c.oid,
+        ATTRIBUTE.c.attname == func.any_(some),
+        ~func.has_column_privilege(c.c.oid, ATTRIBUTE.c.attnum, name),
     )
+    granted = case((columns == literal_column("''"), func.has_table_privilege(c.c.oid, name)), else_=~lacking)
     return select(needed.c.relation, needed.c.privilege).select_from(found).where(_in_our_schema(t), ~granted)
 
 

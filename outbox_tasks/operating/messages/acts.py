@@ -160,6 +160,7 @@ class Operator:
             done.count += len(changed)
             done.missed += [id for id in batch if id not in changed]
             progress(len(changed))
+        self._close_entry(done.entry)
         return done
 
     def act_on(
@@ -176,11 +177,14 @@ class Operator:
         """Record in the audit what is done in this context; at its end, also what was added to `facts`."""
         entry = self._open_entry(action, None, facts)
         yield facts
-        self._database.rows(audit.closed(self._tables), {"entry": entry, "found": facts})
+        self._close_entry(entry, facts)
 
     def _open_entry(self, action: str, target: str | None, facts: dict[str, Any]) -> int:
         parameters = {**self._person, "action": action, "target": target, "facts": facts}
         return int(self._database.rows(audit.opened(self._tables), parameters)[0].seq)
+
+    def _close_entry(self, entry: int, found: dict[str, Any] | None = None) -> None:
+        self._database.rows(audit.closed(self._tables), {"entry": entry, "found": found or {}})
 
     def edit(self, id: UUID, former: bytes, payload: bytes, content_type: str) -> int:
         """Replace the `former` payload of a dead letter. Returns the entry of the audit.

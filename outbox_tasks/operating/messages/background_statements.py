@@ -109,7 +109,8 @@ def ended(t: Tables, *, leased: bool) -> ReturningUpdate[Any]:
     gone = delete(a).where(*own).returning(a.c.act).cte("gone")
     took = func.round(cast(elapsed(b.c.at, func.clock_timestamp()), Numeric), 1)
     facts = b.c.facts.op("||")(bindparam("found", type_=JSONB)).op("||")(func.jsonb_build_object("seconds", took))
-    return update(b).where(b.c.seq == gone.c.act).values(facts=facts).returning(b.c.seq.label("entry"))
+    closed = {"facts": facts, "closed_at": func.clock_timestamp()}
+    return update(b).where(b.c.seq == gone.c.act).values(closed).returning(b.c.seq.label("entry"))
 
 
 def one(t: Tables) -> Select[Any]:
