@@ -124,7 +124,7 @@ def wait_on(t: Tables) -> Update:
     more, up to `LONGEST` times as long in all. Changes `AT_ONCE` at most. Parameters: target, queue, made, soon,
     within."""
     m = t.messages
-    longest = m.c.handed_at + bindparam("within", type_=Float) * LONGEST * SECOND
+    longest = func.least(m.c.handed_at, func.now()) + bindparam("within", type_=Float) * LONGEST * SECOND
     rules = (
         m.c.locked_until < func.now() + seconds("soon"),
         m.c.locked_until < longest,

@@ -250,7 +250,7 @@ def unknown_run(t: Tables) -> ReturningUpdate[Any]:
     """A worker does not know the task, and has dropped its copy: the row is due in `wait` seconds, twice as long after
     each time that nobody began it. Returns its id. Parameters: id, content, wait, holder."""
     m = t.messages
-    times = func.power(2, func.least(-func.least(m.c.outages, 0), DOUBLINGS))
+    times = func.power(2, -func.greatest(func.least(m.c.outages, 0), -DOUBLINGS))
     due = func.clock_timestamp() + bindparam("wait", type_=Float) * times * SECOND
     return (
         update(m)

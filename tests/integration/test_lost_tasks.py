@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import literal_column
 
 from outbox_tasks.broker.task_broker import TaskBroker
 from outbox_tasks.database import lost_tasks
@@ -240,3 +241,19 @@ def test_a_nul_in_a_task_does_not_hide_its_queue(confirming: Store, rows: Rows) 
     asked = json.dumps([{"destination": "orders", "queue": QUEUE}])
     [row] = confirming.rows(lost_tasks.handed_over(confirming.tables), {"asked": asked, "soon": 0.0})
     assert (row.queue, row.count) == ("mails", 1)
+
+
+@pytest.mark.parametrize("time", ["infinity", "-infinity", "294276-12-31 23:59:59", "4713-01-01 BC"])
+def test_a_time_at_the_end_of_the_calendar_stops_none(
+    confirming: Store, tasks: Tasks, rows: Rows, send: Send, lost: Looking, time: str
+) -> None:
+    rows.insert(handed_at=literal_column(f"timestamptz '{time}'"), locked_until=seconds_from_now(1))
+    ids = rows.insert(3, payload=b"{}")
+    assert send() == {"handed": 3}
+    rows.change(ids, locked_until=seconds_from_now(1))
+    parameters = {"target": "orders", "queue": QUEUE, "made": QUEUE, "soon": 2.0, "within": 60.0}
+    assert confirming.do(lost_tasks.wait_on(confirming.tables), parameters) >= 3
+    lost.look()
+    tasks.client.flushdb()
+    lost.look()
+    assert send()["handed"] >= 3
