@@ -588,7 +588,8 @@ class TestBlocked:
         assert overview.blocked_keys(store, 10) == []
 
 
-def test_a_run_of_large_messages_is_cut_and_goes_on_where_it_was_cut(store: Store, rows: Rows) -> None:
+def test_a_run_of_large_messages_is_cut_and_goes_on_where_it_was_cut(new_store: MakeStore, rows: Rows) -> None:
+    store = new_store(destinations={"orders": {"url": "a://b", "max_bytes": 8 << 20}})
     mib = b"x" * 1024 * 1024
     ids_of_key = rows.insert(6, key="order:1", payload=mib) + rows.insert(1, key="order:1")
     [large] = rows.insert(1, key="order:2", payload=mib * 5)
