@@ -16,9 +16,11 @@ from click.testing import CliRunner, Result
 from sqlalchemy import Engine, event, text
 
 from outbox_tasks.cli import outbox
+from outbox_tasks.database.activity import beat
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ConfigurationError, WebhookFailed
 from outbox_tasks.operating import pauses
+from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import dead_letter, key_blocked
@@ -207,6 +209,20 @@ class TestChecks:
         assert table.stale() == {"orders": pytest.approx(1000, abs=60)}
         rows.insert(destination="unknown", locked_until=seconds_from_now(-2000), key=key)
         assert table.stale().keys() == {"orders", "unknown"}
+
+    def test_claims_that_time_out_are_an_alert_until_they_end_in_time(
+        self, new_table: MakeTable, store: Store, later: Callable[[float], None]
+    ) -> None:
+        table = new_table()
+        assert not table.claims_late()
+        seen = [{"name": LATE_CLAIM, "kind": LATE_CLAIM, "ago": 1.0, "facts": {}}]
+        store.do(beat(store.tables), {"seen": json.dumps(seen)})
+        assert table.claims_late()
+        [begun] = table.record({"late": Occurrence("late", "", {})})
+        assert "outbox-tasks doctor" in webhook.text(begun)
+        later(REPEAT)
+        [over] = table.end()
+        assert webhook.text(over).startswith("Claims end in time again")
 
     @pytest.mark.parametrize("why", ["paused", "circuit open"])
     def test_a_destination_that_is_not_open_is_not_stale(

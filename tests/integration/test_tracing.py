@@ -71,7 +71,7 @@ def tracer(exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def destinations(stream: Stream, broker_url: str) -> dict[str, Any]:
-    return {"orders": {"url": stream.url}, "tasks": {"url": f"celery://?broker={broker_url}&queue=shop"}}
+    return {"orders": {"url": stream.url}, "tasks": {"url": f"celery://?broker={broker_url}&queue=shop,celery"}}
 
 
 @pytest.fixture

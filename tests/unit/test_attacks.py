@@ -45,7 +45,7 @@ BUILT = {
     },
     "outbox_tasks/operating/archive/replay_statements.py": {"f\"'{TASK_HEADER}'\""},
     "outbox_tasks/operating/archive/statements.py": {"f\"'{text}'\""},
-    "outbox_tasks/operating/audit.py": {"f\"'{CHANGED}'\"", "f\"'{action}'\""},
+    "outbox_tasks/operating/audit.py": {"f\"'{CHANGED}'\"", "f\"'{ID}'\"", "f\"'{action}'\""},
     "outbox_tasks/operating/messages/find_statements.py": {"f\"'{EVENT_ID}'\"", "f\"'{name}'\""},
 }
 """SQL that is put together. Each part is a constant of ours: a column, a number, or the name of a state, outcome, lane

@@ -111,7 +111,7 @@ def end_alerts(t: Tables) -> ReturningUpdate[Any]:
         (or_(a.c.kind == "dead_letter", a.c.kind == "key_blocked"), dead),
         else_=false(),
     )
-    end_is_sent = or_(a.c.kind == "breaker", a.c.kind == "stale")
+    end_is_sent = or_(*(a.c.kind == kind for kind in ("breaker", "stale", "late")))
     return (
         update(a)
         .where(a.c.over_at.is_(None), a.c.last_at < func.now() - seconds("quiet"), ~lasts)

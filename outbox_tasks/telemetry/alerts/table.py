@@ -11,6 +11,7 @@ from typing import Any
 from outbox_tasks.database.connection import Database
 from outbox_tasks.database.schema import tables
 from outbox_tasks.operating import overview
+from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import statements
 from outbox_tasks.text import storable
@@ -98,6 +99,10 @@ class AlertTable:
         configured here count too."""
         found = overview.destinations(self._database, bound=1, estimate=False)
         return {name: one.oldest or 0.0 for name, one in found.items() if one.stale(self._settings)}
+
+    def claims_late(self) -> bool:
+        """Whether statements of claims don't end in time."""
+        return Heartbeats.read(self._database).claims_late
 
     def failed_runs(self) -> Iterator[Any]:
         """The supervised tasks that have ended dead since the last look, each once: see `statements.failed_runs`."""

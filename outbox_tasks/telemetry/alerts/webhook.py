@@ -22,12 +22,14 @@ ANSWER = 200
 OVER = {
     "breaker": "{destination} is in reach again, after {lasted}",
     "stale": "{destination} is not stale any more, after {lasted}",
+    "late": "Claims end in time again, after {lasted}",
     "dead_letter": "The dead letters of {destination} ({code}) are seen to",
     "key_blocked": "No key of {destination} is held up any more",
 }
 GOING_ON = {
     "breaker": "{destination} is out of reach ({code}): its circuit is open, but for a try now and then",
     "stale": "{destination} is stale: its oldest message has been due for {waited}",
+    "late": "Claims time out, so messages wait: `outbox-tasks doctor` names the session that slows them down",
     "dead_letter": "{destination}: {number} dead ({code}). The latest is {event_type} {message_id}",
     "key_blocked": "{destination}: a dead message holds up {blocked}. `outbox-tasks keys` lists them",
 }
@@ -73,7 +75,7 @@ def text(row: Any, *, listed: bool = False) -> str:
     again = row.first_at < row.told_at and not row.over_at
     if listed or not again:
         return sentence
-    times = "" if row.kind == "stale" else f", {row.count:,} in all"
+    times = "" if row.kind in ("stale", "late") else f", {row.count:,} in all"
     return f"{sentence} (since {moment(row.first_at)}{times})"
 
 
