@@ -4,11 +4,13 @@
 which then continue. CPU is that of the workers and the servers. *supervised*: the relay has handed the tasks over, and
 each row is in the archive in the end. *not supervised*: plain tasks of an app that supervises others.
 
-*Faults*: tasks of six shapes (quick, long, retrying, failing, a chain of three, killing its worker) on a prefork and a
-threads worker. Meanwhile, every three seconds in turn, their Redis is flushed, their Redis is killed, a child of the
-pool is killed, a worker is killed, or a worker is stopped for twice the lease. The visibility timeout is six seconds:
-deliveries repeat. Workers that die are started again. Supervised tasks complete in the transaction of their effect.
-*no trace*: no effect, and no dead letter. *at the same time*: two runs of one task overlapped.
+*Faults*: tasks of eight shapes (quick, long, retrying, failing, a chain of three, killing its worker, keeping the
+transaction that completes it open for longer than the lease, completing in a savepoint that is rolled back and then
+again) on a prefork and a threads worker. Meanwhile, every three seconds in turn, their Redis is flushed, their Redis is
+killed, a child of the pool is killed, a worker is killed, or a worker is stopped for twice the lease. The visibility
+timeout is six seconds: deliveries repeat. Workers that die are started again. Supervised tasks complete in the
+transaction of their effect. *no trace*: no effect, and no dead letter. *at the same time*: two runs of one task
+overlapped. *without a cause*: the row's history does not say why it ran again.
 """
 
 from __future__ import annotations

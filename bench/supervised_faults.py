@@ -9,11 +9,9 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from celery import Celery, chain
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from bench.supervised_runs import Run, Troubles, overlaps, read_runs
 from outbox_tasks.local.bench import Bench
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedValkey
@@ -30,29 +29,19 @@ from outbox_tasks.local.soak.trace import Trace
 from outbox_tasks.outbox import Outbox
 
 LEASE, VISIBILITY, PAUSE = 4.0, 6.0, 3.0
-SHARES = {"quick": 0.60, "long": 0.06, "retrying": 0.12, "failing": 0.10, "chain": 0.12}
+SHARES = {
+    "quick": 0.56,
+    "long": 0.06,
+    "holding": 0.01,
+    "undone": 0.03,
+    "retrying": 0.12,
+    "failing": 0.10,
+    "chain": 0.12,
+}
 DEADLY = 4
+ENDS = ("returned", "dead", "discarded")
+"""What a history says of an end, not of a repetition."""
 POOLS = {"prefork": ["-P", "prefork", "-c", "2"], "threads": ["-P", "threads", "-c", "4"]}
-
-
-@dataclass
-class Run:
-    """One run of a task's body."""
-
-    pid: int
-    began: float
-    ended: float = 0.0
-    """0: the process was killed."""
-
-
-@dataclass
-class Troubles:
-    """What was done to whom."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    gone: dict[int, float] = field(default_factory=dict)
-    """When a process was last seen."""
-    stopped: list[tuple[int, float, float]] = field(default_factory=list)
 
 
 class Faults(Bench):
@@ -231,11 +220,11 @@ class Faults(Bench):
             codes = Counter(
                 connection.scalars(text("SELECT last_error_code FROM outbox_messages WHERE status = 'dead'"))
             )
-        runs = _runs(notes)
+        runs = read_runs(notes)
         due = [name for shape, name in names if shape not in ("failing", "deadly")]
         dead = sum(codes.values())
         lost = sum(name not in effects for name in due)
-        overlaps, in_stopped = _overlaps(runs, self.broken)
+        both, in_stopped = overlaps(runs, self.broken)
         return {
             "tasks": len(names),
             "effects twice": sum(count > 1 for count in effects.values()),
@@ -243,12 +232,27 @@ class Faults(Bench):
             "failed": sum(shape in ("failing", "deadly") for shape, _ in names),
             "dead letters": dead,
             "of them worker_lost": codes["worker_lost"],
+            "second runs without a cause": self._uncaused(runs) if self.supervises else 0,
             "no trace": left if self.supervises else lost + len(names) - len(due),
             "runs": sum(map(len, runs.values())),
-            "at the same time": overlaps,
+            "at the same time": both,
             "of these in a stopped worker": in_stopped,
             **self.broken.counts,
         }
+
+    def _uncaused(self, runs: dict[str, list[Run]]) -> int:
+        """Runs of a task beyond the first that its row's history has no cause for."""
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                text(
+                    "SELECT payload, history FROM outbox_messages UNION ALL SELECT payload, history FROM outbox_archive"
+                )
+            ).all()
+        causes: Counter[str] = Counter()
+        for row in rows:
+            name = str(json.loads(row.payload)[0][0])
+            causes[name] += sum(entry["what"] not in ENDS for entry in row.history or ())
+        return sum(max(0, len(each) - 1 - causes[name]) for name, each in runs.items())
 
 
 def _signature(app: Celery, shape: str, name: str) -> Any:
@@ -264,31 +268,3 @@ def _until_it_works(send: Callable[[], object]) -> None:
             return
         except Exception:  # the broker is away
             time.sleep(0.2)
-
-
-def _runs(notes: Path) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = defaultdict(list)
-    for file in notes.iterdir():
-        for line in file.read_text().splitlines():
-            with suppress(ValueError):
-                name, what, at, pid = line.split()
-                if what == "begins":
-                    found[name].append(Run(int(pid), float(at)))
-                else:
-                    last = [run for run in found[name] if run.pid == int(pid) and not run.ended]
-                    last[-1].ended = float(at)
-    return found
-
-
-def _overlaps(runs: dict[str, list[Run]], broken: Troubles) -> tuple[int, int]:
-    """How many tasks had two runs at the same time; how many of these because a worker was stopped meanwhile."""
-    both, stopped = 0, 0
-    for each in runs.values():
-        each.sort(key=lambda run: run.began)
-        for run, following in pairwise(each):
-            ended = run.ended or broken.gone.get(run.pid, run.began)
-            if ended > following.began:
-                both += 1
-                stopped += any(pid == run.pid and a < ended and b > run.began for pid, a, b in broken.stopped)
-                break
-    return both, stopped

@@ -75,12 +75,22 @@ def shape(function: Any) -> Any:
     return app.task(name=f"shop.{function.__name__}", bind=True, max_retries=5)(body)
 
 
-def effect(name: str) -> None:
-    """What the task is for; committed together with its end, if it is supervised."""
+def effect(name: str, hold: float = 0.0, *, undone: bool = False) -> None:
+    """What the task is for; committed together with its end, if it is supervised. `hold`: seconds for which the
+    transaction stays open then. `undone`: first in a savepoint that is rolled back."""
     with begin() as session, session.begin():
-        session.execute(text("INSERT INTO effects (name) VALUES (:name)"), {"name": name})
-        if SUPERVISES:
-            outbox.complete(session, name)
+        if undone:
+            with session.begin_nested() as savepoint:
+                _effect(session, name)
+                savepoint.rollback()
+        _effect(session, name)
+        time.sleep(hold)
+
+
+def _effect(session: Session, name: str) -> None:
+    session.execute(text("INSERT INTO effects (name) VALUES (:name)"), {"name": name})
+    if SUPERVISES:
+        outbox.complete(session, name)
 
 
 @shape
@@ -92,6 +102,16 @@ def quick(task: Task, name: str) -> None:
 def long(task: Task, name: str) -> None:
     time.sleep(random.uniform(0.5, 3.0))
     effect(name)
+
+
+@shape
+def holding(task: Task, name: str) -> None:
+    effect(name, random.uniform(6.0, 10.0))
+
+
+@shape
+def undone(task: Task, name: str) -> None:
+    effect(name, undone=True)
 
 
 @shape
