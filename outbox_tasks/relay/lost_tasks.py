@@ -129,8 +129,8 @@ class LostTasks:
     def _look_at_queue(self, destination: Destination, broker: TaskBroker, row: Any) -> None:
         first = broker.first(row.queue)  # what was in front of it has been taken by now
         waiting, held = broker.waiting(row.queue)
-        if held is not None:
-            self._look_before(destination, row.queue, first, held)
+        if held is not None and self._look_before(destination, row.queue, first, held):
+            return  # what is due again now must not wait on
         empty_at = self._memories[destination.name].empty_at
         if waiting or held or held is None:
             empty_at.pop(row.queue, None)
@@ -144,19 +144,22 @@ class LostTasks:
             parameters = self._of(destination, row.queue)
             self._all(self._wait_on, {**parameters, "soon": SOON * self._every, "within": destination.confirm_within})
 
-    def _look_before(self, destination: Destination, queue: str, first: str | None, held: int) -> None:
+    def _look_before(self, destination: Destination, queue: str, first: str | None, held: int) -> bool:
         """A queue is in order. So what was handed over before the task at its front is with a worker, or lost. Tasks of
-        priorities are not in order, and one look is not enough: a worker may be just beginning a task."""
+        priorities are not in order, and one look is not enough: a worker may be just beginning a task. Returns whether
+        some are lost."""
         heads = self._memories[destination.name].heads
         last = heads.pop(queue, None)
         if first is None:
-            return
+            return False
         parameters = {**self._of(destination, queue), "first": UUID(first), "last": last, "sure": SURE}
         for found in self._store.rows(self._overtaken, parameters):
             if last is not None and found.count > held:
                 self._end(destination, queue, last, SURE, f"queue {queue} has gone past them")
-            elif found.head is not None:
+                return True
+            if found.head is not None:
                 heads[queue] = found.head
+        return False
 
     def _end(self, destination: Destination, queue: str | None, before: datetime, sure: float, why: str) -> None:
         parameters = {**self._of(destination, queue), "before": before, "sure": sure}

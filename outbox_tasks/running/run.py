@@ -47,7 +47,7 @@ class Copy(NamedTuple):
             copy = cls(
                 str(id), str(of), lease, content, str(UUID(said.get("token") or str(uuid4()))), str(said.get("body"))
             )
-        except (TypeError, ValueError, KeyError, AttributeError):
+        except (TypeError, ValueError, OverflowError, KeyError, AttributeError):
             return None
         return copy if 0 < copy.lease <= WEEK else None
 

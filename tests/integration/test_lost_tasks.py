@@ -145,7 +145,20 @@ def test_a_front_that_proves_nothing_ends_no_wait(
         tasks.client.rpush(QUEUE, json.dumps({"headers": {"outbox": [1]}}))
     for _ in range(3):
         lost.look()
-    assert rows.state(old) == "handed over"
+        assert rows.state(old) == "handed over"
+
+
+def test_a_task_that_the_queue_has_gone_past_does_not_wait_on_with_the_others(
+    tasks: Tasks, rows: Rows, send: Send, lost: Looking
+) -> None:
+    old, new = rows.insert(2, payload=b"{}")
+    send()
+    tasks.take()
+    rows.change([old], handed_at=seconds_from_now(-60))
+    lost.look()
+    rows.change([new], locked_until=seconds_from_now(1))
+    lost.look()
+    assert rows.state(old) == "retrying"
 
 
 def test_while_the_queue_has_them_they_wait_on_but_not_for_ever(

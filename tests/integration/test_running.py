@@ -189,7 +189,9 @@ class TestBegins:
         assert app.seen == []
         assert "is of another outbox" in caplog.text
 
-    @pytest.mark.parametrize("said", [{"lease": 8 * 86_400.0}, {"lease": "long"}, {"id": "x"}, {"content": None}])
+    @pytest.mark.parametrize(
+        "said", [{"lease": 8 * 86_400.0}, {"lease": 10**400}, {"lease": "long"}, {"id": "x"}, {"content": None}]
+    )
     def test_a_header_that_can_not_be_read_runs_nothing(
         self,
         app: Celery,
