@@ -242,6 +242,15 @@ def test_the_database_may_go_and_come_back(open_page: Open, database: Proxy) -> 
     expect(page.get_by_role("heading", name="Destinations")).to_be_visible()
 
 
+def test_all_messages_of_a_list_are_chosen_at_once(open_page: Open, rows: Rows) -> None:
+    die(rows, "order.chosen", 3)
+    page = open_page("/messages?type=order.chosen")
+    page.get_by_label("All on this page").check()
+    boxes = page.locator("input[form=chosen]")
+    expect(boxes).to_have_count(3)
+    assert all(box.is_checked() for box in boxes.all())
+
+
 def test_the_keyboard_is_enough(open_page: Open) -> None:
     page = open_page("/messages")
     page.keyboard.press("Tab")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from html import unescape
@@ -129,6 +130,13 @@ class TestList:
             assert location(browser.get("/messages", find=word)) == where
         assert listed(browser.read("/messages", key="order:42")) == [id]
 
+    def test_says_its_filter_in_words_and_keeps_the_fields_closed(self, browse: Browse) -> None:
+        html = browse().read("/messages", destination="orders", state="dead")
+        assert '<details class="card"><summary>Filters: ' in html
+        summary = html.partition("<summary>Filters")[2].partition("</summary>")[0]
+        assert "<strong>orders</strong>" in summary
+        assert "<strong>dead</strong>" in summary
+
     def test_offers_acts_only_to_those_who_may(self, browse: Browse, rows: Rows) -> None:
         [dead], [waits] = bury(rows), rows.insert()
         [runs] = rows.insert(lease=uuid4(), begun=True, locked_until=seconds_from_now(60))
@@ -199,6 +207,13 @@ class TestMessage:
         text = browser.text(f"/messages/{behind}")
         assert f"It waits because 1 message of its key is before it, and the first ({id}) is dead since " in text
         assert "Cancel…" in text
+
+    @pytest.mark.parametrize("items", [3, 100])
+    def test_folds_a_long_payload(self, browse: Browse, rows: Rows, items: int) -> None:
+        [id] = rows.insert(payload=json.dumps(list(range(items))).encode())
+        html = browse().read(f"/messages/{id}")
+        assert ("<details><summary>Show 102 lines</summary>" in html) == (items == 100)
+        assert '<pre tabindex="0" aria-label="Payload">[' in html
 
     def test_hides_payload_and_headers_from_those_who_may_only_look(self, browse: Browse, rows: Rows) -> None:
         secret = "the secret of the message"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from html import unescape
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from celery import Celery
@@ -169,10 +169,19 @@ class TestStart:
         pauses.pause(store, LONG, "bob", "so")
         html = visit().read("/")
         assert "<title>(3) Outbox" in html
+        [icon] = re.findall(r'<link rel="icon" type="image/svg\+xml" href="([^"]+)"', html)
+        assert visit().get(icon.partition("?")[0]).status == 200
         assert "3 of 4 destinations are in trouble: mails , orders , 🦊" in words(html)
         assert "mails ✗ overdue" in words(html)
         assert "orders ! has dead letters" in words(html)
         assert words(html).count("in service") == 1
+
+    def test_a_line_and_the_table_say_the_same_of_the_oldest(self, visit: Visit, store: Store, rows: Rows) -> None:
+        rows.insert(2, destination="mails", locked_until=seconds_from_now(-2700))
+        pauses.pause(store, "mails", "bob", "so")
+        text = visit().text("/")
+        assert "2 messages wait, the oldest for 45 min" in text
+        assert "Ⅱ paused 2 0 0 0 0 45 min" in text
 
     def test_nothing_that_others_wrote_is_markup(self, visit: Visit, rows: Rows) -> None:
         rows.insert(1, destination=EVIL)
@@ -270,6 +279,18 @@ class TestDestination:
         )
         assert (second["action"], second["why"]) == ("resume", "done")
 
+    def test_what_helps_is_open_where_there_is_trouble(self, visit: Visit, store: Store, rows: Rows) -> None:
+        browser = visit()
+        assert '<details id="act">' in browser.read("/destinations/orders")
+        for _ in range(5):
+            store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
+        dead(rows, 1)
+        html = visit().read("/destinations/orders")
+        assert '<details id="act" open>' in html
+        assert '<button class="main">Try now</button>' in html
+        assert "Redrive its dead letters…" in html
+        assert words(html).count("connection: refused") == 1
+
     def test_who_may_not_act_sees_no_buttons_and_changes_nothing(self, visit: Visit, store: Store) -> None:
         for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(web_read_only=True)):
             assert "<form" not in browser.read("/destinations/orders")
@@ -314,6 +335,7 @@ class TestDestination:
         assert "the last hour 1,200 30 1 to 2 hours ago 0 0" in words(html)
         assert "23 to 24 hours ago 0 0" in words(html)
         assert "24 to 25 hours" not in html
+        assert "<title>orders: 1,200 sent and 30 failed in the last hour</title>" in html
 
     def test_it_costs_so_many_statements(self, visit: Visit, rows: Rows) -> None:
         dead(rows, 3, key="k")
