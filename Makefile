@@ -8,7 +8,7 @@ bin := $(VENV)/bin
 pip := $(bin)/python -m pip --disable-pip-version-check --quiet --quiet install -c constraints.txt
 runtime := $(VENV)/.installed-runtime
 everything := $(VENV)/.installed-everything
-sources := outbox_tasks workers beat_schedule.py $(wildcard tests bench examples)
+sources := outbox_tasks workers beat_schedule.py $(wildcard tests bench lab examples)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -38,7 +38,7 @@ clock: $(everything) ## the tests that know days, a few seconds into a year
 	@TZ=Europe/Berlin $(bin)/python -m tests.clock '2027-01-01 00:00:05' $(ARGS)
 
 fault: $(runtime) ## two minutes of faults of all kinds against a relay, and a verdict (ARGS="--seed 7")
-	@$(bin)/outbox-tasks soak --minutes 2 --short-leases $(ARGS)
+	@$(bin)/python -m lab soak --minutes 2 --short-leases $(ARGS)
 
 lint: $(everything) ## ruff, mypy and the import floors
 	@$(bin)/ruff check --quiet --output-format concise $(sources)
@@ -79,7 +79,7 @@ endef
 $(runtime): pyproject.toml constraints.txt
 	$(environment)
 	@echo "installing into $(VENV)" >&2
-	@$(pip) -e '.[flower,embedded,web]'
+	@$(pip) -e '.[flower,embedded,web]' psutil
 	@touch $@
 
 $(everything): pyproject.toml constraints.txt

@@ -16,9 +16,9 @@ from typing import Any
 import click
 import psutil
 
+from bench.relay import Bench, cpu_seconds, running
 from bench.report import Figures, Say, bench
 from outbox_tasks.local import commands
-from outbox_tasks.local.bench import Bench, cpu_seconds, running
 
 SETTLE = 10.0
 """Seconds until what they do once, at their start, is done."""

@@ -20,9 +20,9 @@ from typing import Any
 
 import click
 
+from bench.relay import running
 from bench.report import Figures, Say, bench, spread
 from bench.yardsticks import RATES, OtherRelease, Yardsticks
-from outbox_tasks.local.bench import running
 
 WRITER = (Path(__file__).parent / "latency_writer.py").read_text()
 KINDS = {"without a key": "", "with keys": "order"}

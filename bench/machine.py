@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from outbox_tasks.local.bench import cpu_seconds
+from bench.relay import cpu_seconds
 
 
 class Watch:

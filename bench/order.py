@@ -10,7 +10,7 @@
 - write: a transaction of one INSERT, and one of many rows, with a key and without. "index alone": with a key, but the
   trigger is off.
 
-Two solo publish workers, as for `outbox-tasks bench`; the servers are embedded ones, with 512 MB of `shared_buffers`.
+Two solo publish workers, as for *yardsticks*; the servers are embedded ones, with 512 MB of `shared_buffers`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from uuid import uuid4
 import click
 from sqlalchemy import Connection, text
 
+from bench.relay import WORKERS, Bench, running
 from bench.report import Figures, Say, bench, spread
 from bench.slow_webhook import SlowWebhook
-from outbox_tasks.local.bench import WORKERS, Bench, running
 from outbox_tasks.local.processes import Child
 from outbox_tasks.relay.store import Store
 
@@ -61,7 +61,7 @@ Rows = dict[str, dict[str, Any]]
 
 
 class Keyed(Bench):
-    """Like `outbox-tasks bench`, with keys."""
+    """A backlog with keys."""
 
     patience = 600.0
 

@@ -22,8 +22,8 @@ import psutil
 from sqlalchemy import text
 
 from bench.order import NONE, SKEWED, Keyed
+from bench.relay import running
 from bench.report import Figures, Say, bench
-from outbox_tasks.local.bench import running
 
 LOOK = 0.02
 AT_WORK = """SELECT count(*) FILTER (WHERE wait_event_type = 'Lock'), count(*),

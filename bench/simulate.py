@@ -21,11 +21,11 @@ from uuid import uuid4
 import click
 from sqlalchemy import event, text
 
+from bench.relay import BACKLOG, Bench, cpu_seconds, running
 from bench.report import Figures, Say, bench
+from lab import pgbouncer
 from outbox_tasks.database.connection import PLANNING
 from outbox_tasks.errors import DatabaseUnavailable
-from outbox_tasks.local import pgbouncer
-from outbox_tasks.local.bench import BACKLOG, Bench, cpu_seconds, running
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome
 from outbox_tasks.relay.claim import bundled
 from outbox_tasks.relay.deliver import deliver

@@ -22,9 +22,9 @@ import psutil
 from sqlalchemy import text
 
 from bench.latency import WRITER
+from bench.relay import running
 from bench.report import Figures, Say, bench
 from bench.yardsticks import OtherRelease
-from outbox_tasks.local.bench import running
 
 TICK = 0.002
 """Seconds between two looks at what the relay has used."""

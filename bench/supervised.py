@@ -30,10 +30,10 @@ from celery import Celery
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from bench.relay import WORKERS, Bench, running
 from bench.report import Figures, Say, bench, spread
 from bench.supervised_faults import Faults
 from outbox_tasks.broker.broker import batch
-from outbox_tasks.local.bench import WORKERS, Bench, running
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.outbox import Outbox

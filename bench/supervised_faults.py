@@ -21,11 +21,11 @@ from celery import Celery, chain
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from bench.relay import Bench
 from bench.supervised_runs import Run, Troubles, overlaps, read_runs
-from outbox_tasks.local.bench import Bench
+from lab.trace import Trace
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.local.soak.trace import Trace
 from outbox_tasks.outbox import Outbox
 
 LEASE, VISIBILITY, PAUSE = 4.0, 6.0, 3.0

@@ -29,9 +29,9 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from bench import busy, filled, fresh
+from bench.relay import cpu_seconds
 from bench.report import Figures, Say, bench
 from outbox_tasks.database.connection import migrating
-from outbox_tasks.local.bench import cpu_seconds
 from outbox_tasks.local.commands import outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child

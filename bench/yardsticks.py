@@ -31,8 +31,8 @@ import click
 from sqlalchemy import text
 
 from bench import claim
+from bench.relay import Bench, cpu_seconds, running
 from bench.report import Figures, Say, bench, spread
-from outbox_tasks.local.bench import Bench, cpu_seconds, running
 from outbox_tasks.local.binaries import PostgresInstall
 from outbox_tasks.model import uuid7
 

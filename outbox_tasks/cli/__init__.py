@@ -18,8 +18,6 @@ SECTIONS = {
         "up": "Run the whole relay here, until Ctrl-C.",
         "drain": "Send due messages from this process, without workers, then end.",
         "demo": "Show the relay at work, with failures and a kill -9.",
-        "soak": "Break the relay in every way, and look for what is lost.",
-        "bench": "Measure the relay against raw Celery on this machine.",
     },
     "See what is going on": {
         "status": "Show what is wrong, what waits, and who is at work.",

@@ -1,1 +1,1 @@
-"""Servers and relays on one machine, for development, demo, bench, soak and tests. Not for production."""
+"""Servers and relays on one machine, for development, demo and tests. Not for production."""

@@ -50,20 +50,3 @@ class ServiceGaveUp(LocalError):
 class ServerLost(LocalError):
     says = """The embedded {server} has ended by itself, with exit code {code}. Its last lines:
     {tail}"""
-
-
-class NothingArrived(LocalError):
-    says = "Only {count} messages arrived within {seconds:g} s, before any fault. The logs are in {directory}"
-
-
-class DiskNotMade(LocalError):
-    says = """The small disk could not be made: {reason}
-    Only root may mount a file system. Run the soak as root, or without --with small-disk."""
-
-
-class PoolerNotInstalled(LocalError):
-    says = "PgBouncer is not installed. Install it, or run the soak without --with pgbouncer."
-
-
-class StandbyBehind(LocalError):
-    says = "The standby has not caught up with its primary within {seconds:g} s."

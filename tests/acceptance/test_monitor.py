@@ -14,11 +14,11 @@ import psutil
 import pytest
 from sqlalchemy import Engine
 
+from lab.proxy import Proxy
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.local.commands import CELERY, outbox_tasks_argv
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.health import examine
 from outbox_tasks.relay.store import Store

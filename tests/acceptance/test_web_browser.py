@@ -13,11 +13,11 @@ from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine, func
 from sqlalchemy.orm import Session
 
+from lab.proxy import Proxy, through
 from outbox_tasks import Outbox
 from outbox_tasks.local.commands import CELERY, WEB_READY, web_argv, web_env
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.proxy import Proxy, through
 from tests.acceptance.browser import CHROMIUM
 from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay

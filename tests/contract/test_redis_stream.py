@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import redis
 
+from lab.proxy import Proxy
 from outbox_tasks.destinations import load
-from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.model import Result
 from tests.contract.conftest import Running
 from tests.contract.counterparts import celery_task, redis_queue

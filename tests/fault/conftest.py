@@ -17,11 +17,11 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, Engine, create_engine, text
 
+from lab.trace import Trace
+from lab.transitions import Transition
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
-from outbox_tasks.local.soak.trace import Trace
-from outbox_tasks.local.soak.transitions import Transition
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.relay.claim import Tally, claim
 from outbox_tasks.relay.store import Store

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from outbox_tasks.local.proxy import Proxy
+from lab.proxy import Proxy
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay, Worker, freeze
 from tests.conftest import Rows, Stream, eventually

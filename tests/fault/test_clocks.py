@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from lab.soak.faults.kind import FAKETIME
+from lab.soak.faults.processes import other_clock
 from outbox_tasks.local.commands import beat_argv, claim_worker_argv, publish_worker_argv
-from outbox_tasks.local.soak.faults.kind import FAKETIME
-from outbox_tasks.local.soak.faults.processes import other_clock
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import CALM, check, drained

@@ -13,11 +13,11 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url
 
+from lab.frozen import frozen
+from lab.proxy import Proxy
+from lab.trace import Trace
 from outbox_tasks.database.connection import engine_url
-from outbox_tasks.local.frozen import frozen
-from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.local.servers import EmbeddedPostgres
-from outbox_tasks.local.soak.trace import Trace
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome
 from outbox_tasks.operating.doctor import examine
 from outbox_tasks.relay.claim import claim

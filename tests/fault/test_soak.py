@@ -19,7 +19,7 @@ RATE = 50
 @pytest.mark.timeout(300)
 def test_under_all_faults_at_once_nothing_is_lost_or_overtaken(tmp_path: Path) -> None:
     place = tmp_path / "soak"
-    argv = [sys.executable, "-m", "outbox_tasks", "soak", "--json", "--short-leases", "--directory", str(place)]
+    argv = [sys.executable, "-m", "lab", "soak", "--json", "--short-leases", "--directory", str(place)]
     argv += ["--seed", str(SEED), "--minutes", str(SECONDS / 60), "--every", str(EVERY)]
     argv += ["--rate", str(RATE)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

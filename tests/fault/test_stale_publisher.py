@@ -9,7 +9,7 @@ import psutil
 import pytest
 from sqlalchemy import Engine
 
-from outbox_tasks.local.soak.transitions import Transition
+from lab.transitions import Transition
 from outbox_tasks.model import Bundle, Outcome, Ticket
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.send import begin_and_send

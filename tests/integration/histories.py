@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sqlalchemy import Connection, delete, insert, text, update
 
+from lab.trace import Trace
+from lab.transitions import Transition, either
 from outbox_tasks.errors import BrokerUnreachable
-from outbox_tasks.local.soak.trace import Trace
-from outbox_tasks.local.soak.transitions import Transition, either
 from outbox_tasks.model import Bundle, Ticket
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.claim import claim

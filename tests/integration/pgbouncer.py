@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from outbox_tasks.local.pgbouncer import PROGRAM, PgBouncer, version
+from lab.pgbouncer import PROGRAM, PgBouncer, version
 
 __all__ = ["PROGRAM", "needed", "pooled", "version"]
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import Engine, make_url, text
 
-from outbox_tasks.local.proxy import Proxy
+from lab.proxy import Proxy
 from outbox_tasks.operating import health
 from outbox_tasks.operating.doctor import Finding, Severity, clocks, examine
 from outbox_tasks.operating.doctor.checks import DATABASE

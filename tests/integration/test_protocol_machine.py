@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 from sqlalchemy import false
 
+from lab.trace import Trace
 from outbox_tasks.database.pieces import held, pending
-from outbox_tasks.local.soak.trace import Trace
 from outbox_tasks.model import Bundle
 from outbox_tasks.relay.claim import claim
 from outbox_tasks.relay.send import send

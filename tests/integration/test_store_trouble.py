@@ -20,6 +20,8 @@ from celery.exceptions import SoftTimeLimitExceeded
 from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
+from lab.frozen import frozen
+from lab.proxy import Proxy
 from outbox_tasks.database.connection import SESSION, engine_url, migrating
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.errors import (
@@ -30,9 +32,7 @@ from outbox_tasks.errors import (
     SchemaMissing,
     UnsupportedDialect,
 )
-from outbox_tasks.local.frozen import frozen
 from outbox_tasks.local.ports import free_port
-from outbox_tasks.local.proxy import Proxy
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict

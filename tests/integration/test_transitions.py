@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Connection, Engine, delete, func, insert, literal, null, select, text
 
+from lab.trace import Trace
 from outbox_tasks.destinations import Publisher
-from outbox_tasks.local.soak.trace import Trace
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.relay.claim import claim

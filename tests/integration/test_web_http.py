@@ -21,7 +21,7 @@ import uvicorn
 from fastapi import FastAPI
 from sqlalchemy import Engine, make_url
 
-from outbox_tasks.local.proxy import Proxy
+from lab.proxy import Proxy
 from outbox_tasks.settings import Settings
 from outbox_tasks.web import Page, Person, Role, server
 from outbox_tasks.web.http import Request

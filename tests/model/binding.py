@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from outbox_tasks.local.soak.transitions import TRANSITIONS, Change, Transition, named, plain
+from lab.transitions import TRANSITIONS, Change, Transition, named, plain
 from tests.model import page, runs
 from tests.model.base import Kind
 from tests.model.run_search import RunSearch

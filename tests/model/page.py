@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from outbox_tasks.local.soak.transitions import TRANSITIONS, Transition
+from lab.transitions import TRANSITIONS, Transition
 from tests.model import runs
 from tests.model.base import Kind, Step
 from tests.model.run_search import RunSearch

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import logging
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,3 +48,13 @@ def test_only_the_database_the_migrations_and_the_sessions_execute_sql() -> None
         "migrations/__init__.py",
         "writing/execution.py",
     }
+
+
+def test_what_people_install_or_copy_is_without_what_is_in_a_checkout_only() -> None:
+    """Of the package itself, the floors say so."""
+    config = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert config["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["outbox_tasks"]
+    imports = re.compile(r"^\s*(?:from|import) (?:bench|lab|tests)\b", re.MULTILINE)
+    examples = list((PACKAGE.parent / "examples").rglob("*.py"))
+    assert examples
+    assert [str(path) for path in examples if imports.search(path.read_text(encoding="utf-8"))] == []

@@ -10,8 +10,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from lab.proxy import Proxy, through
 from outbox_tasks.local.ports import LOOPBACK
-from outbox_tasks.local.proxy import Proxy, through
 from tests.conftest import eventually
 
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from outbox_tasks.cli import outbox
-from outbox_tasks.local.soak import run
-from outbox_tasks.local.soak.faults import KINDS
-from outbox_tasks.local.soak.ledger import COMMITTED, LINE, WITHDRAWN, Notes, Written, counted, noted
-from outbox_tasks.local.soak.options import Options
-from outbox_tasks.local.soak.plan import plan
-from outbox_tasks.local.soak.report import html
-from outbox_tasks.local.soak.result import Result
-from outbox_tasks.local.soak.verdict import Arrival, Evidence, Happened, Row, judge
+from lab.__main__ import main
+from lab.soak import run
+from lab.soak.faults import KINDS
+from lab.soak.ledger import COMMITTED, LINE, WITHDRAWN, Notes, Written, counted, noted
+from lab.soak.options import Options
+from lab.soak.plan import plan
+from lab.soak.report import html
+from lab.soak.result import Result
+from lab.soak.verdict import Arrival, Evidence, Happened, Row, judge
 
 DOC = Path(__file__).parents[2] / "docs/soak.md"
 
@@ -182,9 +182,9 @@ def test_a_failure_ends_with_1_and_says_how_to_repeat_it_and_where_everything_is
 ) -> None:
     monkeypatch.setattr(run, "soak", lambda options, _: failed(options.directory))
     page = tmp_path / "page.html"
-    done = CliRunner().invoke(outbox, ["soak", "--directory", str(tmp_path / "kept"), "--report", str(page)])
+    done = CliRunner().invoke(main, ["soak", "--directory", str(tmp_path / "kept"), "--report", str(page)])
     assert done.exit_code == 1
-    assert "Repeat it: outbox-tasks soak --seed 7 --minutes 2 --short-leases --every 1.5" in done.stdout
+    assert "Repeat it: python -m lab soak --seed 7 --minutes 2 --short-leases --every 1.5" in done.stdout
     assert str(tmp_path / "kept") in done.stderr
     assert "\x1b" not in done.stdout
     written = page.read_text()
@@ -197,10 +197,10 @@ def test_some_kinds_alone_can_be_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_
     asked: list[Options] = []
     monkeypatch.setattr(run, "soak", lambda options, _: asked.append(options) or failed(tmp_path))
     two = ["--only", "broker_killed", "--only", "broker_flushed"]
-    CliRunner().invoke(outbox, ["soak", *two])
+    CliRunner().invoke(main, ["soak", *two])
     assert asked[0].only == ("broker_killed", "broker_flushed")
     assert " --only broker_killed --only broker_flushed" in replace(failed(tmp_path), options=asked[0]).command
-    wrong = CliRunner().invoke(outbox, ["soak", "--only", "earthquake"])
+    wrong = CliRunner().invoke(main, ["soak", "--only", "earthquake"])
     assert wrong.exit_code == 2
     assert "no such kind: earthquake. There are child_killed," in wrong.stderr
     assert len(asked) == 1
@@ -208,7 +208,7 @@ def test_some_kinds_alone_can_be_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_programs_get_the_counts_and_the_ids(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(run, "soak", lambda options, _: failed(options.directory))
-    done = CliRunner().invoke(outbox, ["soak", "--json", "--directory", str(tmp_path)])
+    done = CliRunner().invoke(main, ["soak", "--json", "--directory", str(tmp_path)])
     told = json.loads(done.stdout)
     assert (told["ok"], told["seed"], told["committed"], told["lost"]) == (False, 7, 4, 0)
     assert told["ids"] == {}

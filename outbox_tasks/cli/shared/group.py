@@ -16,9 +16,27 @@ from outbox_tasks.errors import OutboxError
 from outbox_tasks.text import printable
 
 
-class Group(click.Group):
-    """Loads a command when it is used, and lists the commands by purpose. The library's own errors end it with one line
-    on stderr and exit code 1; with --json also with an object on stdout."""
+class Plain(click.Group):
+    """The library's own errors end a command with one line on stderr and exit code 1; with --json also with an object
+    on stdout."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, ValueError):  # a stream that stands in for them may be unable to
+                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        try:
+            return super().invoke(ctx)
+        except click.UsageError:
+            raise
+        except (OutboxError, click.ClickException) as error:
+            message = error.message if isinstance(error, click.ClickException) else str(error)
+            if ctx.meta.get(JSON):
+                echo_json({"error": message})
+            raise click.ClickException(printable(message)) from error
+
+
+class Group(Plain):
+    """Loads a command when it is used, and lists the commands by purpose."""
 
     def __init__(self, *args: Any, sections: Mapping[str, Mapping[str, str]], **options: Any) -> None:
         super().__init__(*args, **options)
@@ -35,20 +53,6 @@ class Group(click.Group):
             gc.freeze()  # what is loaded stays: to look through it took a fifth of a command's start
             gc.enable()
         return next(one for one in members if isinstance(one, click.Command) and one.name == cmd_name)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(AttributeError, ValueError):  # a stream that stands in for them may be unable to
-                stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        try:
-            return super().invoke(ctx)
-        except click.UsageError:
-            raise
-        except (OutboxError, click.ClickException) as error:
-            message = error.message if isinstance(error, click.ClickException) else str(error)
-            if ctx.meta.get(JSON):
-                echo_json({"error": message})
-            raise click.ClickException(printable(message)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, self.list_commands(ctx)))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import psutil
 
+from lab.soak.verdict import Memory
 from outbox_tasks.local.relay_processes import Relay
-from outbox_tasks.local.soak.verdict import Memory
 
 EVERY = 5.0
 """Seconds between two looks: to find the children of a process takes a look at all that the machine runs."""

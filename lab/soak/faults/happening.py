@@ -11,11 +11,11 @@ import psutil
 import psycopg
 import redis
 
-from outbox_tasks.local.soak.faults import KINDS
-from outbox_tasks.local.soak.faults.kind import End, Kind, NothingToHurt
-from outbox_tasks.local.soak.plan import Planned
-from outbox_tasks.local.soak.stage import Stage
-from outbox_tasks.local.soak.verdict import Happened
+from lab.soak.faults import KINDS
+from lab.soak.faults.kind import End, Kind, NothingToHurt
+from lab.soak.plan import Planned
+from lab.soak.stage import Stage
+from lab.soak.verdict import Happened
 
 MISSED = (NothingToHurt, psutil.Error, ProcessLookupError, IndexError, psycopg.Error, redis.RedisError)
 """There was nothing that could be hurt: another fault had been faster."""

@@ -32,8 +32,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement, Select
 
+from lab.transitions import Change, Transition, named
 from outbox_tasks.database.schema import quoted
-from outbox_tasks.local.soak.transitions import Change, Transition, named
 
 SHOWN = 3
 """Messages whose lives are told, for each kind of wrong change."""

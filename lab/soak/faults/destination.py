@@ -6,8 +6,8 @@ import random
 
 import redis
 
-from outbox_tasks.local.soak.faults.kind import End, Kind
-from outbox_tasks.local.soak.stage import Stage
+from lab.soak.faults.kind import End, Kind
+from lab.soak.stage import Stage
 
 
 def slow(stage: Stage, chance: random.Random) -> End:

@@ -13,16 +13,16 @@ from urllib.parse import parse_qs, urlsplit
 
 from sqlalchemy import Engine, NullPool, create_engine
 
+from lab.proxy import Proxy, through
+from lab.soak.applications import Applications
+from lab.soak.database import Database, own_database
+from lab.soak.ledger import table
+from lab.soak.options import Options
+from lab.trace import Trace
 from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local.places import empty_redis, only_these, own_tables
-from outbox_tasks.local.proxy import Proxy, through
 from outbox_tasks.local.relay_processes import Relay
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.local.soak.applications import Applications
-from outbox_tasks.local.soak.database import Database, own_database
-from outbox_tasks.local.soak.ledger import table
-from outbox_tasks.local.soak.options import Options
-from outbox_tasks.local.soak.trace import Trace
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.sources import PREFIX

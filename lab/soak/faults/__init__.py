@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outbox_tasks.local.soak.faults import broker, database, destination, processes
-from outbox_tasks.local.soak.faults.kind import Kind
+from lab.soak.faults import broker, database, destination, processes
+from lab.soak.faults.kind import Kind
 
 KINDS: dict[str, Kind] = {
     kind.name: kind for kind in (*processes.KINDS, *broker.KINDS, *database.KINDS, *destination.KINDS)

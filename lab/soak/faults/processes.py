@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 
+from lab.soak.faults.kind import FAKETIME, End, Kind, faketime
+from lab.soak.stage import Stage
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.relay_processes import Service
-from outbox_tasks.local.soak.faults.kind import FAKETIME, End, Kind, faketime
-from outbox_tasks.local.soak.stage import Stage
 
 AHEAD = (-3600, 3600)
 """Seconds by which a wrong clock is wrong."""

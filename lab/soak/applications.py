@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
+from lab.soak.options import Options
 from outbox_tasks.local.processes import Child
-from outbox_tasks.local.soak.options import Options
 
 APPLICATIONS = 2
 
@@ -28,7 +28,7 @@ class Applications:
         self._started += 1
         seed = self._options.seed * 1000 + self._started
         arguments = [str(seed), str(self._options.directory), str(self._options.rate / APPLICATIONS)]
-        argv = [sys.executable, "-m", "outbox_tasks.local.soak.application", *arguments]
+        argv = [sys.executable, "-m", "lab.soak.application", *arguments]
         name = f"application{self._started}"
         log = self._options.directory / f"{name}.log"
         self.children.append(Child.start(name, argv, env=self._env, log=log, stop_timeout=15))

@@ -9,11 +9,11 @@ import psutil
 import psycopg
 from psycopg import sql
 
+from lab.frozen import freeze, thaw
+from lab.soak.faults.kind import End, Kind, NothingToHurt, database_proxy, extra, own_database
+from lab.soak.options import PGBOUNCER, SMALL_DISK, STANDBY
+from lab.soak.stage import Stage
 from outbox_tasks.database.connection import Database
-from outbox_tasks.local.frozen import freeze, thaw
-from outbox_tasks.local.soak.faults.kind import End, Kind, NothingToHurt, database_proxy, extra, own_database
-from outbox_tasks.local.soak.options import PGBOUNCER, SMALL_DISK, STANDBY
-from outbox_tasks.local.soak.stage import Stage
 
 DELAY = (0.005, 0.1)
 """Seconds that each packet takes longer."""

@@ -12,12 +12,12 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from lab.pgbouncer import PROGRAM, PgBouncer, version
+from lab.proxy import Proxy, through
+from lab.soak.errors import DiskNotMade, PoolerNotInstalled, StandbyBehind
+from lab.soak.options import PGBOUNCER, SMALL_DISK, STANDBY, Options
 from outbox_tasks.database.connection import PLANNING
-from outbox_tasks.local.errors import DiskNotMade, PoolerNotInstalled, StandbyBehind
-from outbox_tasks.local.pgbouncer import PROGRAM, PgBouncer, version
-from outbox_tasks.local.proxy import Proxy, through
 from outbox_tasks.local.servers import EmbeddedPostgres
-from outbox_tasks.local.soak.options import PGBOUNCER, SMALL_DISK, STANDBY, Options
 
 SIZE = "400m"
 WAL = {"max_wal_size": "64MB", "min_wal_size": "32MB"}

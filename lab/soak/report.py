@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lab.soak.result import Result, commit
 from outbox_tasks import __version__
-from outbox_tasks.local.soak.result import Result, commit
 from outbox_tasks.text import one_line, printable
 
 MEGABYTE = 1024 * 1024

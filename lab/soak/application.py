@@ -25,9 +25,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 
+from lab.soak.ledger import Notes, table
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.schema import qualified
-from outbox_tasks.local.soak.ledger import Notes, table
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import redis
 
-from outbox_tasks.local.soak.faults.kind import End, Kind, own_broker
-from outbox_tasks.local.soak.stage import Stage
+from lab.soak.faults.kind import End, Kind, own_broker
+from lab.soak.stage import Stage
 
 DELAY = (0.01, 0.2)
 """Seconds that each packet takes longer."""

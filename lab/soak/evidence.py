@@ -10,9 +10,9 @@ from typing import Any, cast
 import redis
 from sqlalchemy import ColumnElement, column, select, table
 
-from outbox_tasks.local.soak.ledger import COMMITTED, WITHDRAWN, noted, written
-from outbox_tasks.local.soak.stage import BUNDLED, SINGLE, Stage
-from outbox_tasks.local.soak.verdict import Arrival, Evidence, Row, Verdict
+from lab.soak.ledger import COMMITTED, WITHDRAWN, noted, written
+from lab.soak.stage import BUNDLED, SINGLE, Stage
+from lab.soak.verdict import Arrival, Evidence, Row, Verdict
 
 PAGE = 5000
 COLUMNS = ("id", "destination", "key", "seq", "state", "last_error_code")

@@ -1,4 +1,4 @@
-"""`outbox-tasks soak`: a relay under a seeded stream of faults."""
+"""`python -m lab soak`: a relay under a seeded stream of faults."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def soak(
     Redis database of its own on your servers, and hurts only its own processes and connections. Your other settings
     hold, such as leases and time limits.
     """
-    from outbox_tasks.local.soak import report as reports
-    from outbox_tasks.local.soak.faults import KINDS
-    from outbox_tasks.local.soak.options import RATE, Options
-    from outbox_tasks.local.soak.run import soak as run
+    from lab.soak import report as reports
+    from lab.soak.faults import KINDS
+    from lab.soak.options import RATE, Options
+    from lab.soak.run import soak as run
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise click.BadParameter("it is not empty", param_hint="--directory")

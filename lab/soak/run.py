@@ -15,20 +15,20 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from lab.soak.applications import APPLICATIONS
+from lab.soak.errors import NothingArrived
+from lab.soak.evidence import evidence, keep, keep_lives
+from lab.soak.faults import KINDS
+from lab.soak.faults.happening import Happening
+from lab.soak.ledger import COMMITTED, counted
+from lab.soak.memory import Memories
+from lab.soak.options import Options
+from lab.soak.plan import plan
+from lab.soak.result import Result
+from lab.soak.stage import BUNDLED, SINGLE, Stage, stage
+from lab.soak.verdict import judge
 from outbox_tasks.database.schema import PENDING, tables
-from outbox_tasks.local.errors import NothingArrived
 from outbox_tasks.local.processes import signals_as_ctrl_c
-from outbox_tasks.local.soak.applications import APPLICATIONS
-from outbox_tasks.local.soak.evidence import evidence, keep, keep_lives
-from outbox_tasks.local.soak.faults import KINDS
-from outbox_tasks.local.soak.faults.happening import Happening
-from outbox_tasks.local.soak.ledger import COMMITTED, counted
-from outbox_tasks.local.soak.memory import Memories
-from outbox_tasks.local.soak.options import Options
-from outbox_tasks.local.soak.plan import plan
-from outbox_tasks.local.soak.result import Result
-from outbox_tasks.local.soak.stage import BUNDLED, SINGLE, Stage, stage
-from outbox_tasks.local.soak.verdict import judge
 
 TICK, LOOK, ASK = 0.05, 1.0, 0.5
 """Seconds between looks at the processes, at the figures, and at what is left: for that, a connection is made."""

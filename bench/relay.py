@@ -1,4 +1,4 @@
-"""`outbox-tasks bench`: the relay beside raw Celery, in one run on this machine.
+"""A relay that drains a backlog, and raw Celery beside it, on servers of their own.
 
 Both sides have two solo publish workers, no task events and log level WARNING. Both start with a full backlog and idle
 workers: the raw tasks wait in the queue of workers that are stopped (SIGSTOP) and then continued; the messages are
@@ -23,8 +23,6 @@ from typing import Any, TypeVar
 import psutil
 import redis
 from celery import Celery
-from rich.console import Console
-from rich.table import Table
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
@@ -72,7 +70,7 @@ class Bench:
 
     def raw(self, count: int) -> dict[str, float]:
         """Run `count` tasks that do nothing."""
-        argv = [sys.executable, "-m", "celery", "-A", "outbox_tasks.local.raw_celery", "worker", "-P", "solo"]
+        argv = [sys.executable, "-m", "celery", "-A", "bench.raw_celery", "worker", "-P", "solo"]
         with self._workers([[*argv, "-n", f"raw{n}@%h", "-l", "WARNING"] for n in range(WORKERS)]) as workers:
             for worker in workers:
                 os.kill(worker.pid, signal.SIGSTOP)
@@ -205,46 +203,3 @@ def running(kind: type[B], **server: str) -> Iterator[B]:
         with migrating(settings) as connection:
             upgrade(connection)
         yield kind(settings, [postgres.pid, valkey.pid], stack.enter_context(Group()), directory)
-
-
-def bench(messages: int = 50_000, as_json: bool = False) -> int:
-    """Run all phases and print the figures. Returns the exit code."""
-    console = Console(stderr=True)
-    figures: dict[str, Any] = {}
-    with running(Bench) as run, console.status("starting") as status:
-
-        def phase(name: str, work: Callable[[], dict[str, float]]) -> dict[str, float]:
-            status.update(name)
-            return work()
-
-        before = phase("raw Celery", lambda: run.raw(messages // 4))
-        figures["bundle"] = phase("bundles", lambda: run.drain(messages, bundle_size=100))
-        figures["single"] = phase("one by one", lambda: run.drain(messages // 4, bundle_size=1))
-        after = phase("raw Celery again", lambda: run.raw(messages // 4))
-        figures["latency"] = phase("latency", run.latency)
-    # Raw Celery before and after: the machine may have become faster or slower in between.
-    figures["raw_celery"] = {name: round((before[name] + after[name]) / 2) for name in before}
-    for name in ("bundle", "single"):
-        ratio = figures[name]["per_second"] / figures["raw_celery"]["per_second"]
-        figures[name]["vs_raw_celery"] = round(ratio, 2)
-    if as_json:
-        print(json.dumps(figures))
-    else:
-        Console().print(_table(figures))
-    return 0
-
-
-def _table(figures: dict[str, Any]) -> Table:
-    latency = figures["latency"]
-    table = Table(caption=f"commit → destination at {RATE}/s: p50 {latency['p50_ms']} ms, p99 {latency['p99_ms']} ms")
-    for heading in ("2 publish workers", "messages/s", "CPU µs each", "× raw Celery"):
-        table.add_column(heading, justify="left" if heading.startswith("2") else "right")
-    names = {
-        "raw_celery": "raw Celery, no-op task",
-        "bundle": "relay, in bundles",
-        "single": "relay, one by one",
-    }
-    for name, label in names.items():
-        row = figures[name]
-        table.add_row(label, f"{row['per_second']:,}", f"{row['cpu_us']}", f"{row.get('vs_raw_celery', 1):.2f}")
-    return table

@@ -10,7 +10,7 @@ from itertools import accumulate
 from statistics import median
 from typing import NamedTuple
 
-from outbox_tasks.local.soak.ledger import Written
+from lab.soak.ledger import Written
 
 SENT, DEAD, DISCARDED = "sent", "dead", "discarded"
 EXAMPLES, SUSPECTS = 5, 50

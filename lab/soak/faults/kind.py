@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from outbox_tasks.local.soak.stage import Stage
+from lab.soak.stage import Stage
 
 End = Callable[[], None]
 

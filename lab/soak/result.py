@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.soak.options import RATE, Options
+from lab.soak.verdict import Verdict
 from outbox_tasks import __version__
-from outbox_tasks.local.soak.options import RATE, Options
-from outbox_tasks.local.soak.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Result:
     def command(self) -> str:
         """Repeats the run."""
         o = self.options
-        words = ["outbox-tasks", "soak", "--seed", str(o.seed), "--minutes", f"{o.minutes:g}"]
+        words = ["python", "-m", "lab", "soak", "--seed", str(o.seed), "--minutes", f"{o.minutes:g}"]
         words += ["--short-leases"] if o.short_leases else []
         words += ["--flush-broker"] if o.may_flush else []
         words += [word for extra in o.extras for word in ("--with", extra)]

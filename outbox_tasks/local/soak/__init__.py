@@ -1,1 +1,0 @@
-"""`outbox-tasks soak`: a relay under a seeded stream of faults, and a verdict. Read `run.py` first."""
