@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ class Faults(Bench):
             for child in (*self.workers.values(), *([relay] if relay else [])):
                 child.end()
 
-    def _start(self, name: str, argv: list[str]) -> Child:
+    def _start(self, name: str, argv: Sequence[str]) -> Child:
         return self.group.start(name, argv, env=self.environment, log=self.directory / f"{name}.log")
 
     def _call(self, tasks: int) -> list[tuple[str, str]]:
@@ -153,7 +153,8 @@ class Faults(Bench):
         for pool, child in self.workers.items():
             if not child.alive:
                 self.broken.counts["workers that died"] += 1
-                self.workers[pool] = self.group.restart(child, env=self.environment, log=self.directory / f"{pool}.log")
+                child.end()
+                self.workers[pool] = self._start(pool, child.argv)
             else:
                 for pid in self._pids(child):
                     self.broken.gone[pid] = time.time()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pwd
 import secrets
@@ -13,14 +12,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
 
 from outbox_tasks.local.binaries import PostgresInstall
 from outbox_tasks.local.errors import ClusterNotMade, DirectoryInUse
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 
-LOCK_TIMEOUT = 4.0
+LEAVE_TIMEOUT = 4.0
 STOP_TIMEOUT = 20.0
 INITDB_TIMEOUT = 120.0
 HERE = "/proc/self/cwd"
@@ -40,31 +38,19 @@ SETTINGS = {
 
 
 class Cluster:
-    """The directory: `data`, the superuser's `password`, and a `lock` that its user holds."""
+    """The directory: `data`, and the superuser's `password`. It is made if there is none."""
 
-    def __init__(self, directory: Path, lock: int, user: int | None) -> None:
-        self._directory = directory
-        self._lock = lock
-        self._user = user
-        self._install = PostgresInstall(user)
-
-    @classmethod
-    def open(cls, directory: Path) -> Self:
-        """Lock the directory, and make a cluster in it if there is none. Raises `DirectoryInUse`."""
+    def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = _locked(directory)
+        self._directory = directory
+        self._user = _unprivileged(self._data)
+        self._install = PostgresInstall(self._user)
         try:
-            cluster = cls(directory, lock, _unprivileged(directory / "data"))
+            if not self._data.exists():
+                self._make()
         except BaseException:
-            os.close(lock)
+            self.close()
             raise
-        try:
-            if not cluster._data.exists():
-                cluster._make()
-        except BaseException:
-            cluster.close()
-            raise
-        return cluster
 
     @property
     def password(self) -> str:
@@ -72,7 +58,7 @@ class Cluster:
 
     def start(self, port: int, log: Path, settings: Mapping[str, str]) -> Child:
         """Start a server on this cluster."""
-        self._forget_stale_server()
+        self._wait_for_its_server()
         argv = [self._install.binary("postgres"), "-D", HERE if self._by_cwd else str(self._data)]
         for setting, value in {
             **SETTINGS,
@@ -90,15 +76,11 @@ class Cluster:
             stop_signal=signal.SIGINT,  # "fast": doesn't wait for clients
             stop_timeout=STOP_TIMEOUT,
             death_signal=signal.SIGQUIT,  # "immediate": unlike SIGKILL it frees shared memory
-            # The server's processes hold our lock too: the directory stays locked until the last one is gone.
-            pass_fds=[self._lock],
         )
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Remove what it needed besides the directory."""
         self._install.close()
-        fcntl.flock(self._lock, fcntl.LOCK_UN)
-        os.close(self._lock)
 
     @property
     def _data(self) -> Path:
@@ -153,38 +135,29 @@ class Cluster:
         if code != 0:
             raise ClusterNotMade(directory=directory, tail="\n" + initdb.tail())
 
-    def _forget_stale_server(self) -> None:
-        """Remove the pid file of a killed server, unless its number still is a server on this cluster.
+    def _wait_for_its_server(self) -> None:
+        """Until no server is on this cluster: one whose parent was killed is there for a moment longer. Raises
+        `DirectoryInUse`.
 
-        We hold the lock, so no server of ours runs here. PostgreSQL looks at the number alone. It refuses to start if
-        the number is another program's by now, or a process's that nobody has reaped: both happen in containers.
+        Then remove what a killed one has left. PostgreSQL would look at the number in it alone, and refuse to start if
+        that is another program's by now, or a process's that nobody has reaped: both happen in containers.
         """
+        if not Path("/proc/self").exists():
+            return  # PostgreSQL itself refuses
         pid_file = self._data / "postmaster.pid"
-        if not pid_file.exists() or not Path("/proc/self").exists():
-            return
-        pid = pid_file.read_text().partition("\n")[0]
-        try:
-            ours = Path(f"/proc/{pid}/cwd").samefile(self._data)
-        except OSError:  # it is gone, or somebody else's
-            ours = False
-        if not ours:
-            pid_file.unlink()
-
-
-def _locked(directory: Path) -> int:
-    """A lock on the directory. A server whose parent was killed holds it for a moment longer."""
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + LOCK_TIMEOUT
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                os.close(lock)
-                raise DirectoryInUse(directory=directory.parent) from None
-            time.sleep(0.05)
-        else:
-            return lock
+        deadline = time.monotonic() + LEAVE_TIMEOUT
+        while pid_file.exists():
+            pid = pid_file.read_text().partition("\n")[0]
+            try:
+                ours = Path(f"/proc/{pid}/cwd").samefile(self._data)
+            except OSError:  # it is gone, or somebody else's
+                ours = False
+            if not ours:
+                pid_file.unlink(missing_ok=True)
+            elif time.monotonic() > deadline:
+                raise DirectoryInUse(directory=self._directory.parent)
+            else:
+                time.sleep(0.05)
 
 
 def _unprivileged(data: Path) -> int | None:

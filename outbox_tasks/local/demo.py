@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import time
 from contextlib import ExitStack, suppress
+from typing import Any
+from urllib.parse import urlsplit
 
-from redis.exceptions import RedisError
+import redis
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy import Engine, create_engine, func, select
@@ -21,12 +24,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable
-from outbox_tasks.local.demo_app import Shop
-from outbox_tasks.local.demo_report import KilledWorker, RelayCounts, Report, report_of
-from outbox_tasks.local.demo_setup import DemoSetup, demo_setup
+from outbox_tasks.local.demo_app import DESTINATION, Shop
+from outbox_tasks.local.demo_destination import FailingProxy
+from outbox_tasks.local.demo_report import KilledWorker, RelayCounts, Report, arrivals_in, report_of
+from outbox_tasks.local.places import empty_redis, only_these, own_tables
+from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import signals_as_ctrl_c
 from outbox_tasks.local.relay_processes import Relay, Service
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.redaction import redacted
+from outbox_tasks.settings import Settings
 
 PUBLISHERS = 2
 PATIENCE = 120.0
@@ -38,14 +45,25 @@ KILL_AT = 0.4
 PROGRESS_INTERVAL, KILL_INTERVAL = 0.2, 0.002
 COUNTS = " · ".join(f"{{task.fields[{name}]:,}} {name}" for name in ("committed", "delivered", "retried", "dead"))
 
+# Shorter than in production: here the messages of a killed worker come back within seconds. Few enough are handed over
+# that no lease ends in the queue, even on a slow machine.
+TIMES = {
+    "OUTBOX_CLAIM_INTERVAL": "0.5", "OUTBOX_STATEMENT_TIMEOUT": "1", "OUTBOX_SEND_TIMEOUT": "1.5",
+    "OUTBOX_QUEUE_LEASE": "9", "OUTBOX_BACKOFF_BASE": "0.2", "OUTBOX_BUNDLE_SIZE": "50",
+    "OUTBOX_MAX_IN_FLIGHT": "5000",
+}  # fmt: skip
+
+ATTEMPTS = 1000
+"""Many: on a busy machine sends may take too long, and that must not make dead letters."""
+
 
 def demo(orders: int = 5000, as_json: bool = False) -> int:
     """Run it, print the result to stdout, and return the exit code: 0 if all is as promised."""
     messages = Console(stderr=True)
     with signals_as_ctrl_c(), ExitStack() as stack:
         with messages.status("Starting a database, a broker and a destination that fails …"):
-            setup = stack.enter_context(demo_setup())
-        result = _run(setup, orders, messages)
+            settings, destination = _prepared(stack)
+        result = _run(settings, destination, orders, messages)
     if as_json:
         print(json.dumps(result.json()))
     else:
@@ -53,40 +71,64 @@ def demo(orders: int = 5000, as_json: bool = False) -> int:
     return 1 if result.problems or result.not_finished else 0
 
 
-def _run(setup: DemoSetup, orders: int, messages: Console) -> Report:
+def _prepared(stack: ExitStack) -> tuple[Settings, FailingProxy]:
+    """Servers of its own, or an empty place on those that the environment names; tables, and a destination that fails.
+    All of it goes with the stack."""
+    name = f"outbox_demo_{secrets.token_hex(4)}"
+    database_url = os.environ.get("OUTBOX_DATABASE_URL") or stack.enter_context(EmbeddedPostgres()).url
+    given = os.environ.get("OUTBOX_BROKER_URL") or stack.enter_context(EmbeddedValkey()).url
+    broker = urlsplit(stack.enter_context(empty_redis(given, "demo", name)))
+    destination = FailingProxy(broker.hostname or LOOPBACK, broker.port or 6379)
+    login, at, _ = broker.netloc.rpartition("@")
+    url = f"redis+stream://{login}{at}{LOOPBACK}:{destination.port}{broker.path}/{name}"
+    variables = {
+        **TIMES,
+        "OUTBOX_DATABASE_URL": database_url,
+        "OUTBOX_DATABASE_SCHEMA": name,
+        "OUTBOX_BROKER_URL": broker.geturl(),
+        "OUTBOX_DESTINATIONS": json.dumps({DESTINATION: {"url": url, "max_attempts": ATTEMPTS}}),
+        "OUTBOX_CONFIG": os.devnull,
+    }
+    stack.enter_context(only_these(variables))
+    settings = Settings()
+    stack.enter_context(own_tables(settings))
+    return settings, destination
+
+
+def _run(settings: Settings, destination: FailingProxy, orders: int, messages: Console) -> Report:
     """Take the orders, run the relay until all are delivered, and count."""
-    engine = create_engine(engine_url(str(setup.settings.database_url)), isolation_level="AUTOCOMMIT")
+    database_url, broker_url, schema = map(str, (settings.database_url, settings.broker_url, settings.database_schema))
+    engine = create_engine(engine_url(database_url), isolation_level="AUTOCOMMIT")
     try:
         with ExitStack() as stack:
-            shop = stack.enter_context(Shop(setup.settings, orders))
+            stack.callback(engine.dispose)
+            client = stack.enter_context(redis.Redis.from_url(broker_url, decode_responses=True))
+            shop = stack.enter_context(Shop(settings, orders))
             with messages.status("Starting the relay …"):
                 relay = stack.enter_context(Relay({}, publishers=PUBLISHERS))
-            run = Run(setup, shop, relay, engine, messages)
+            run = Run(engine, schema, destination, shop, relay, messages)
             seconds = run.until_done(orders)
             with messages.status("Stopping the relay, to count what arrived …"):
                 shop.close()
                 relay.stop()
-                return report_of(setup, shop, run.counts, run.killed, seconds)
+                arrivals = arrivals_in(client, schema)
+                return report_of(shop, run.counts, arrivals, seconds, run.killed, destination.failures)
     except SQLAlchemyError as error:
-        reason = str(error).partition("\n")[0]
-        raise DatabaseUnavailable(url=redacted(str(setup.settings.database_url)), reason=reason) from error
-    except RedisError as error:
-        raise BrokerUnreachable(url=redacted(str(setup.settings.broker_url)), reason=error) from error
-    finally:
-        engine.dispose()
+        raise DatabaseUnavailable(url=redacted(database_url), reason=str(error).partition("\n")[0]) from error
+    except redis.RedisError as error:
+        raise BrokerUnreachable(url=redacted(broker_url), reason=error) from error
 
 
 class Run:
     """Watches over the demo from the first order to the last delivery."""
 
-    def __init__(self, setup: DemoSetup, shop: Shop, relay: Relay, engine: Engine, messages: Console) -> None:
-        self.counts = RelayCounts(engine, setup.settings.database_schema)
+    def __init__(
+        self, engine: Engine, schema: str, destination: FailingProxy, shop: Shop, relay: Relay, messages: Console
+    ) -> None:
+        self.counts = RelayCounts(engine, schema)
         self.killed: KilledWorker | None = None
-        self._hold = setup.hold
-        self._shop = shop
-        self._relay = relay
-        self._engine = engine
-        self._messages = tables(setup.settings.database_schema).messages
+        self._destination, self._shop, self._relay, self._engine = destination, shop, relay, engine
+        self._messages = tables(schema).messages
         self._bar = Progress(
             BarColumn(bar_width=None), TextColumn(COUNTS), TimeElapsedColumn(), console=messages, expand=True
         )
@@ -101,17 +143,11 @@ class Run:
         with self._bar:
             while time.monotonic() < moved + PATIENCE:
                 taken = self._shop.done  # before we count, or an order might slip in between
-                now = self.counts.progress()
-                if (seen := (now, len(self._shop.committed))) != last:
+                now, committed = self.counts.progress(), len(self._shop.committed)
+                if (seen := (now, committed)) != last:
                     moved, last = time.monotonic(), seen
-                self._bar.update(
-                    task,
-                    completed=now.delivered + now.dead,
-                    committed=len(self._shop.committed),
-                    delivered=now.delivered,
-                    retried=now.retried,
-                    dead=now.dead,
-                )
+                counts: dict[str, Any] = now._asdict()
+                self._bar.update(task, completed=now.delivered + now.dead, committed=committed, **counts)
                 if taken and not now.unsettled:
                     break
                 self._relay.supervise(self._say)
@@ -122,7 +158,7 @@ class Run:
         """Wait; in the middle of the orders try meanwhile to kill a publish worker while it sends."""
         until = time.monotonic() + seconds
         if in_the_middle and self.killed is None:
-            self._hold()
+            self._destination.hold = True
         while in_the_middle and self.killed is None and time.monotonic() < until:
             self.killed = self._kill_one_that_sends()
             time.sleep(KILL_INTERVAL)

@@ -1,94 +1,65 @@
-"""A destination that fails sometimes: a proxy before a Redis server that drops a share of the requests.
-
-It closes the publisher's connection before the request, in the middle of it, or after it. In the last case the answer
-is lost, and nobody knows whether the messages arrived. Each time a line says which. After SIGUSR1 the next request with
-messages is slow, so that its sender can be killed meanwhile. It runs by path with `python -I -S`, on an inherited
-socket: so it starts at once.
-
-    demo_destination.py <socket's file descriptor> <host> <port> <share of requests with messages that fail>
-"""
+"""A destination that fails sometimes: a proxy before a Redis server that drops a share of the requests."""
 
 from __future__ import annotations
 
-import asyncio
 import random
-import signal
 import socket
-import sys
+import threading
+import time
 from contextlib import suppress
 
-FAILURES = [("refused", 0.0)] * 3 + [("cut off", 0.5), ("unanswered", 1.0)]
-"""What can happen to a request, and the part of it that reaches Redis; the first is three times as likely."""
+from outbox_tasks.local.ports import LOOPBACK
 
-LATENCY = 0.002
-"""Seconds that a request is on its way, as over a network."""
+FAILING_SHARE = 0.06
+"""Of the requests with messages."""
 
-HELD = 1.0
-"""Seconds that a slow request takes."""
+ARRIVES = (0.0, 0.0, 0.0, 0.5, 1.0)
+"""The part of a failing request that reaches Redis. If all of it does, only the answer is lost: nobody knows whether
+the messages have arrived."""
+
+LATENCY, HELD = 0.002, 1.0
+"""Seconds that a request is on its way, as over a network; and the one that is held."""
 
 AT_ONCE = 1 << 20
 
 
-class Proxy:
-    """Hands the publishers' requests on to Redis."""
+class FailingProxy:
+    """Hands the publishers' requests on to Redis, in threads that end with the process."""
 
-    def __init__(self, host: str, port: int, share: float) -> None:
-        self._host = host
-        self._port = port
-        self._share = share
-        self._hold = False
+    def __init__(self, host: str, port: int) -> None:
+        self.failures = 0
+        self.hold = False
+        """Set it to be slow with the next request: so its sender can be killed meanwhile."""
+        self._redis = (host, port)
+        self._listening = socket.create_server((LOOPBACK, 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
 
-    def hold(self) -> None:
-        """Be slow with the next request with messages."""
-        self._hold = True
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listening.accept()
+            threading.Thread(target=self._requests, args=(near,), daemon=True).start()
 
-    async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until it is closed, or fails."""
-        with suppress(OSError):
-            redis_reader, redis_writer = await asyncio.open_connection(self._host, self._port, limit=AT_ONCE)
-            answers = asyncio.create_task(_answer(redis_reader, writer))
-            try:
-                await self._requests(reader, redis_writer, answers)
-            finally:
-                answers.cancel()
-                redis_writer.close()  # sends what it still has first
-        writer.transport.abort()
-
-    async def _requests(
-        self, reader: asyncio.StreamReader, redis_writer: asyncio.StreamWriter, answers: asyncio.Task[None]
-    ) -> None:
-        while request := await reader.read(AT_ONCE):
-            await asyncio.sleep(LATENCY)
-            if b"XADD" in request and self._hold:
-                self._hold = False
-                await asyncio.sleep(HELD)
-            if b"XADD" not in request or random.random() >= self._share:
-                redis_writer.write(request)
-                await redis_writer.drain()
-                continue
-            failure, arrives = random.choice(FAILURES)
-            answers.cancel()
-            redis_writer.write(request[: int(len(request) * arrives)])
-            print(failure, flush=True)
-            return
+    def _requests(self, near: socket.socket) -> None:
+        with near, suppress(OSError), socket.create_connection(self._redis) as far:
+            threading.Thread(target=_answers, args=(far, near), daemon=True).start()
+            while request := near.recv(AT_ONCE):
+                time.sleep(LATENCY)
+                if b"XADD" in request:
+                    if self.hold:
+                        self.hold = False
+                        time.sleep(HELD)
+                    if random.random() < FAILING_SHARE:
+                        self.failures += 1
+                        near.shutdown(socket.SHUT_RDWR)
+                        far.sendall(request[: int(len(request) * random.choice(ARRIVES))])
+                        break
+                far.sendall(request)
+            far.shutdown(socket.SHUT_WR)
 
 
-async def _answer(redis_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+def _answers(far: socket.socket, near: socket.socket) -> None:
     with suppress(OSError):
-        while answer := await redis_reader.read(AT_ONCE):
-            writer.write(answer)
-            await writer.drain()
-    writer.close()
-
-
-async def main(descriptor: str, host: str, port: str, share: str) -> None:
-    """Serve until we are stopped."""
-    proxy = Proxy(host, int(port), float(share))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, proxy.hold)
-    listening = socket.socket(fileno=int(descriptor))
-    server = await asyncio.start_server(proxy.connection, sock=listening, limit=AT_ONCE)
-    await server.serve_forever()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+        while answer := far.recv(AT_ONCE):
+            near.sendall(answer)
+        near.shutdown(socket.SHUT_RDWR)

@@ -5,25 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import redis
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import ColumnElement, Engine, Uuid, column, func, select, table
-from sqlalchemy import Text as SqlText
-from sqlalchemy.sql.selectable import TableClause
+from sqlalchemy import Engine, column, func, select, table
 
 from outbox_tasks.local.demo_app import Shop
-from outbox_tasks.local.demo_setup import DemoSetup
 
-PAGE = 5000
 
-Entries = list[tuple[str, dict[str, str]]]
-"""Of a stream, as Redis returns them decoded."""
+class KilledWorker(NamedTuple):
+    """The publish worker that was killed, and how many messages it was sending."""
+
+    name: str
+    held: int
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,6 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class KilledWorker:
-    """The publish worker that was killed."""
-
-    name: str
-    held: int
-    """Messages whose send it had begun and not settled."""
-
-
-@dataclass(frozen=True)
 class Report:
     """The figures, and what is shown besides."""
 
@@ -77,7 +67,7 @@ class Report:
         found = [
             (f.lost, f"Committed, yet missing at the destination: {f.lost:,}"),
             (f.ghosts, f"Delivered, though nobody had committed them: {f.ghosts:,}"),
-            (not self.undeliverable_is_dead and not self.figures.unfinished, dead),
+            (not self.undeliverable_is_dead and not f.unfinished, dead),
             (self.unexplained, f"Arrived more than once, without a recorded cause: {self.unexplained:,}"),
         ]
         return [problem for wrong, problem in found if wrong]
@@ -103,10 +93,8 @@ class Report:
         grid.add_column(overflow="fold")
         grid.add_column(justify="right", no_wrap=True)
         for label, value in self._lines():
-            grid.add_row(label, value)
-        console.print()
-        console.print(grid)
-        console.print()
+            grid.add_row(label, value if isinstance(value, str) else f"{value:,}")
+        console.print("", grid, "", sep="\n")
         for problem in self.problems:
             console.print(Text(f"✗ {problem}", style="bold red"))
         for text in self.not_finished:
@@ -115,23 +103,23 @@ class Report:
             verdict = "✓ Nothing was lost, and nothing that was rolled back was delivered."
             console.print(Text(verdict, style="bold green"))
 
-    def _lines(self) -> Iterator[tuple[str, str]]:
+    def _lines(self) -> Iterator[tuple[str, int | str]]:
         f = self.figures
-        yield "Orders committed, each with its message", f"{f.committed:,}"
-        yield "Orders rolled back after their message was written", f"{f.rolled_back:,}"
-        yield "Requests that the destination failed", f"{self.failures:,}"
+        yield "Orders committed, each with its message", f.committed
+        yield "Orders rolled back after their message was written", f.rolled_back
+        yield "Requests that the destination failed", self.failures
         if self.killed is not None:
-            yield f"Messages that {self.killed.name} was sending at its kill -9", f"{self.killed.held:,}"
-        yield "Messages that met trouble on their way, and were tried again", f"{f.retried:,}"
-        yield "Messages found at the destination", f"{f.delivered:,}"
+            yield f"Messages that {self.killed.name} was sending at its kill -9", self.killed.held
+        yield "Messages that met trouble on their way, and were tried again", f.retried
+        yield "Messages found at the destination", f.delivered
         cause = "" if self.unexplained else ", each with a recorded cause"
-        yield f"Repetitions there, of the same id{cause}", f"{f.duplicates:,}"
-        yield "Can never be delivered: kept as dead letters", f"{f.dead:,}"
-        yield "Lost", f"{f.lost:,}"
-        yield "Rolled back, yet delivered", f"{f.ghosts:,}"
+        yield f"Repetitions there, of the same id{cause}", f.duplicates
+        yield "Can never be delivered: kept as dead letters", f.dead
+        yield "Lost", f.lost
+        yield "Rolled back, yet delivered", f.ghosts
         yield "From commit to arrival: half of them within", _duration(f.p50_ms)
         yield "                        99 of 100 within", _duration(f.p99_ms)
-        yield f"Messages a second, over {f.seconds:.1f} s with failures and kill", f"{f.per_second:,.0f}"
+        yield f"Messages a second, over {f.seconds:.1f} s with failures and kill", round(f.per_second)
 
 
 class Progress(NamedTuple):
@@ -148,8 +136,7 @@ class RelayCounts:
 
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self._engine = engine
-        columns = column("id", Uuid), column("state", SqlText)
-        self._all: TableClause = table("outbox_all", *columns, column("last_error_code", SqlText), schema=schema)
+        self._all = table("outbox_all", column("id"), column("state"), column("last_error_code"), schema=schema)
 
     def progress(self) -> Progress:
         """The current counts."""
@@ -163,39 +150,29 @@ class RelayCounts:
         with self._engine.connect() as connection:
             return Progress._make(connection.execute(select(*counts).select_from(self._all)).one())
 
-    def on_their_way(self) -> set[str]:
-        """The ids of messages that are neither sent nor dead."""
-        return self._ids(self._all.c.state.not_in(["sent", "dead"]))
-
-    def dead(self) -> set[str]:
-        """The ids of the dead letters."""
-        return self._ids(self._all.c.state == "dead")
-
-    def explained(self) -> set[str]:
-        """The ids of messages with a recorded failure."""
-        return self._ids(self._all.c.last_error_code.is_not(None))
-
-    def _ids(self, condition: ColumnElement[bool]) -> set[str]:
+    def messages(self) -> dict[str, tuple[str, str | None]]:
+        """Each message's state and the code of its last error, by its id."""
         with self._engine.connect() as connection:
-            return set(map(str, connection.scalars(select(self._all.c.id).where(condition))))
+            return {str(id): (state, code) for id, state, code in connection.execute(select(self._all))}
 
 
-def report_of(setup: DemoSetup, shop: Shop, counts: RelayCounts, killed: KilledWorker | None, seconds: float) -> Report:
+def report_of(
+    shop: Shop, counts: RelayCounts, arrivals: Sequence[tuple[str, float]], seconds: float, killed: KilledWorker | None,
+    failures: int,
+) -> Report:  # fmt: skip
     """Count, after the relay has stopped."""
-    first: dict[str, float] = {}
-    arrivals: Counter[str] = Counter()
-    for message_id, arrived in _arrivals(setup.redis, setup.stream):
-        first.setdefault(message_id, arrived)
-        arrivals[message_id] += 1
-    repeated = {message_id for message_id, times in arrivals.items() if times > 1}
-    dead, unfinished, progress = counts.dead(), counts.on_their_way(), counts.progress()
+    times = Counter(message_id for message_id, _ in arrivals)
+    first = dict(reversed(arrivals))
+    messages, progress = counts.messages(), counts.progress()
+    dead = {id for id, (state, _) in messages.items() if state == "dead"}
+    unfinished = {id for id, (state, _) in messages.items() if state not in ("sent", "dead")}
     delivered = shop.committed.keys() & first.keys()
     waits = sorted(max(0.0, first[found] - shop.committed[found]) * 1000 for found in delivered)
     figures = Figures(
         committed=len(shop.committed),
         rolled_back=len(shop.rolled_back),
         delivered=len(delivered),
-        duplicates=arrivals.total() - len(first),
+        duplicates=len(arrivals) - len(first),
         retried=progress.retried,
         dead=len(dead),
         lost=len(shop.committed.keys() - first.keys() - dead - unfinished),
@@ -206,26 +183,18 @@ def report_of(setup: DemoSetup, shop: Shop, counts: RelayCounts, killed: KilledW
         p99_ms=_share(waits, 0.99),
         unfinished=len(unfinished),
     )
-    return Report(
-        figures,
-        killed,
-        failures=setup.failures.total(),
-        unexplained=len(repeated - counts.explained()),
-        undeliverable_is_dead=dead == {shop.undeliverable},
-    )
+    unexplained = sum(count > 1 and messages.get(id, ("", None))[1] is None for id, count in times.items())
+    return Report(figures, killed, failures, unexplained, undeliverable_is_dead=dead == {shop.undeliverable})
 
 
-def _arrivals(client: redis.Redis, stream: str) -> Iterator[tuple[str, float]]:
+def arrivals_in(client: redis.Redis, stream: str) -> list[tuple[str, float]]:
     """Every entry of the stream, as the message's id and the Unix time of its arrival by our clock."""
     asked = time.time()
     seconds, microseconds = client.time()
     ahead = seconds + microseconds / 1e6 - (asked + time.time()) / 2
-    last = "-"
-    while entries := cast(Entries, client.xrange(stream, min=last, count=PAGE)):
-        for entry, fields in entries:
-            # The id of an entry has the server's milliseconds, rounded down.
-            yield fields["ce_id"], (int(entry.partition("-")[0]) + 1) / 1000 - ahead
-        last = f"({entry}"
+    entries: Any = client.xrange(stream)
+    # The id of an entry has the server's milliseconds, rounded down.
+    return [(fields["ce_id"], (int(entry.partition("-")[0]) + 1) / 1000 - ahead) for entry, fields in entries]
 
 
 def _share(ordered: list[float], share: float) -> float | None:

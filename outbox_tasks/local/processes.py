@@ -1,7 +1,7 @@
 """Child processes that end in time, in order, and never outlive us.
 
 - Each has a session of its own: Ctrl-C in the terminal reaches only us, and we decide the order.
-- A child begins to run only when its watcher runs. So `kill -9` of this process never leaves one behind.
+- A watcher beside each ends it if we are killed, even by `kill -9`.
 - A stop escalates: stop signal, SIGTERM, SIGKILL to the whole process group.
 """
 
@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -30,9 +30,6 @@ OnLine = Callable[[str, str], None]
 
 TERM_TIMEOUT = 5.0
 TAIL_LINES = 500
-
-# Waits for a line from us, which comes once the watcher runs; then becomes the command.
-GATE = 'read -r go && exec "$@" </dev/null'
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +66,6 @@ class Child:
         stop_timeout: float = 10.0,
         death_signal: signal.Signals = signal.SIGKILL,
         user: int | None = None,
-        pass_fds: Sequence[int] = (),
     ) -> Self:
         """Start `argv` as `name`.
 
@@ -82,26 +78,21 @@ class Child:
         if command is None:
             raise CommandNotFound(name=name, command=argv[0])
         as_user: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
-        options = {"env": full_env, "cwd": cwd, "pass_fds": tuple(pass_fds), **as_user}
-        process = _behind_the_gate((command, *argv[1:]), log, **options)
+        with nullcontext(subprocess.PIPE) if log is None else open(log, "ab", opener=_private) as output:
+            process = subprocess.Popen(
+                [command, *argv[1:]], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=full_env,
+                cwd=cwd, start_new_session=True, **as_user,
+            )  # fmt: skip
         child = cls(name, tuple(argv), stop_signal, stop_timeout, log, on_line, process)
         try:
             child._watcher = end_with_us(process.pid, death_signal.name.removeprefix("SIG"))
-            child._open_the_gate()
+            if process.stdout is not None:
+                child._reader = threading.Thread(target=child._read, args=(process.stdout,), daemon=True)
+                child._reader.start()
         except BaseException:
             child.end()
             raise
         return child
-
-    def _open_the_gate(self) -> None:
-        if self._process.stdout is not None:
-            self._reader = threading.Thread(
-                target=self._read, args=(self._process.stdout,), name=f"output of {self.name}", daemon=True
-            )
-            self._reader.start()
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as gate:
-            gate.write(b"go\n")
 
     @property
     def pid(self) -> int:
@@ -159,9 +150,6 @@ class Child:
         self._ended = True  # the group is never signalled again: its number may be reused
         if self._watcher is not None:
             self._watcher.release()
-        if self._process.stdin is not None:
-            with suppress(OSError):
-                self._process.stdin.close()
         if self._reader is not None and self._reader is not threading.current_thread():
             self._reader.join(2)
 
@@ -215,15 +203,9 @@ class Child:
                         logger.exception("a line of %s was not taken", self.name)
 
 
-def _behind_the_gate(argv: Sequence[str], log: Path | None, **options: Any) -> subprocess.Popen[bytes]:
-    output = subprocess.PIPE if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    gated = ["/bin/sh", "-c", GATE, "gate", *argv]
-    pipe, same = subprocess.PIPE, subprocess.STDOUT
-    try:
-        return subprocess.Popen(gated, stdin=pipe, stdout=output, stderr=same, start_new_session=True, **options)
-    finally:
-        if log is not None:
-            os.close(output)
+def _private(path: str, flags: int) -> int:
+    """Opens a log that only we may read."""
+    return os.open(path, flags, 0o600)
 
 
 class Group:
@@ -236,13 +218,6 @@ class Group:
         """`Child.start`, and the child belongs to this group."""
         self._children.append(Child.start(name, argv, **options))
         return self._children[-1]
-
-    def restart(self, old: Child, **options: Any) -> Child:
-        """End a child, and start its command again in its place."""
-        old.end()
-        new = Child.start(old.name, old.argv, **options)
-        self._children[self._children.index(old)] = new
-        return new
 
     def stop_all(self) -> None:
         """Stop each in turn. An exception on the way, such as a second Ctrl-C, ends the rest at once."""

@@ -199,7 +199,7 @@ class EmbeddedPostgres(EmbeddedServer):
 
     def _start_child(self, port: int, log: Path) -> Child:
         if self._cluster is None:
-            self._cluster = Cluster.open(self.directory / "postgres")
+            self._cluster = Cluster(self.directory / "postgres")
         self._url = f"postgresql://outbox:{self._cluster.password}@{LOOPBACK}:{port}/outbox"
         return self._cluster.start(port, log, self._settings)
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from contextlib import suppress
 from tempfile import TemporaryDirectory
-
-_waiting: set[subprocess.Popen[bytes]] = set()
 
 
 class Watcher:
@@ -28,12 +25,10 @@ class Watcher:
             cwd="/",
             start_new_session=True,
         )
-        _waiting.add(self._shell)
 
     def release(self) -> None:
         """There is nothing left to clear up."""
-        if self._shell in _waiting:
-            _waiting.discard(self._shell)
+        if self._shell.stdin is not None and not self._shell.stdin.closed:
             with suppress(OSError):
                 self._shell.communicate(b"released\n")
 
@@ -53,15 +48,3 @@ class WatchedDirectory(TemporaryDirectory[str]):
     def cleanup(self) -> None:
         super().cleanup()
         self._watcher.release()
-
-
-def _forget() -> None:
-    """In a fork of us: close the pipes, or they would stay open for as long as the fork lives."""
-    for shell in _waiting:
-        assert shell.stdin is not None
-        shell.stdin.close()
-        shell.returncode = 0  # our parent waits for it
-    _waiting.clear()
-
-
-os.register_at_fork(after_in_child=_forget)

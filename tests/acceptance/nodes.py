@@ -51,7 +51,7 @@ PLAIN = [sys.executable, "-m", "celery"]
 class Forked:
     """A process that the server of `warm` has started, for `Child` in place of a `Popen`."""
 
-    stdin = stdout = None
+    stdout = None
 
     def __init__(self, pid: int, code: Path) -> None:
         self.pid = pid

@@ -270,25 +270,6 @@ class TestDeathOfTheParent:
             parent.kill()
         eventually(lambda: not running(grandchild))
 
-    def test_they_go_while_a_fork_of_the_parent_lives_on(self) -> None:
-        script = """
-            import os, signal
-            from outbox_tasks.local.processes import Child
-            child = Child.start("sleeper", ["sleep", "300"])
-            fork = os.fork()
-            if fork:
-                print(child.pid, fork, flush=True)
-            signal.pause()
-        """
-        with python(script) as parent:
-            assert parent.stdout is not None
-            child, fork = map(int, parent.stdout.readline().split())
-            parent.kill()
-            parent.wait()
-            eventually(lambda: not running(child))
-            assert running(fork)
-            os.kill(fork, signal.SIGKILL)
-
     def test_they_go_when_the_parent_forgets_to_stop_them(self) -> None:
         script = """
             from outbox_tasks.local.processes import Child
@@ -390,7 +371,7 @@ class TestServers:
     def test_a_second_server_in_the_same_directory_is_refused(
         self, used: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(cluster, "LOCK_TIMEOUT", 0.1)
+        monkeypatch.setattr(cluster, "LEAVE_TIMEOUT", 0.1)
         with EmbeddedPostgres(used) as server:
             with pytest.raises(DirectoryInUse, match="in use by another running server"):
                 EmbeddedPostgres(used).start()
