@@ -8,14 +8,12 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from outbox_tasks.per_process import PerProcess
+from outbox_tasks.web.access import Person
+from outbox_tasks.web.answers import Answers
 from outbox_tasks.web.http import Refused, Request, Response, form_of, form_size, query_of, whole
-
-if TYPE_CHECKING:
-    from outbox_tasks.web.access import Person
-    from outbox_tasks.web.page import Page
 
 T = TypeVar("T")
 
@@ -29,7 +27,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 class Asgi:
     """The ASGI application of a page."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Answers) -> None:
         self._page = page
         self._threads = PerProcess(lambda: ThreadPoolExecutor(THREADS, thread_name_prefix="outbox-page"))
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from outbox_tasks.web.answers import Answers
 from outbox_tasks.web.http import Request
-
-if TYPE_CHECKING:
-    from outbox_tasks.web.page import Page
 
 
 class Wsgi:
     """The WSGI application of a page."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Answers) -> None:
         self._page = page
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -7,8 +7,10 @@ import logging
 import re
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
@@ -31,6 +33,12 @@ def test_imports_go_down_the_floors(capsys: pytest.CaptureFixture[str]) -> None:
     config = PACKAGE.parent / "pyproject.toml"
     status = lint_imports(config_filename=str(config), cache_dir=None)
     assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Not for types or inside a function either. import-linter sees only circles of siblings."""
+    graph = grimp.build_graph("outbox_tasks", cache_dir=None)
+    TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
 
 
 def test_only_the_database_the_migrations_and_the_sessions_execute_sql() -> None:

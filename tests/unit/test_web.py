@@ -307,7 +307,7 @@ class TestAnswers:
             assert page.handle(replace(START, path=f"/static/{name}", method="POST")).status == 404
 
     def test_who_waits_too_long_for_a_turn_is_told(self, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("outbox_tasks.web.page.PATIENCE", 0.01)
+        monkeypatch.setattr("outbox_tasks.web.answers.PATIENCE", 0.01)
         turns = page._own.get().turns
         while turns.acquire(blocking=False):
             pass
