@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outbox_tasks.redaction import without_secrets
+from outbox_tasks.text import without_secrets
 
 
 class OutboxError(Exception):

@@ -177,7 +177,7 @@ class Outbox:
         `connection`, or a function that returns the session or None. While a transaction is open in it, every task
         that the app sends is stored. Otherwise, and inside `with outbox.direct():`, tasks are sent at once.
         """
-        from outbox_tasks.install import install  # an application that only writes does not need it
+        from outbox_tasks.celery import install  # an application that only writes does not need it
 
         install(app, self.settings)
         app.outbox_of_app = self

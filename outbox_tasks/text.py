@@ -1,10 +1,36 @@
-"""Texts that others have written: what the database can store, and what people may see."""
+"""Texts that others have written: what the database can store, and what people and logs may see. No secrets in them."""
 
 from __future__ import annotations
 
+import logging
+import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from urllib.parse import unquote
+
+STARS = "***"
+
+URL = re.compile(r"(?<![A-Za-z0-9+.-])([0-9+.-]*)([A-Za-z][A-Za-z0-9+.-]*://\S)(\S*)")
+"""What stands before a URL, and the URL. Each part has one way to fit, so that no text of others takes long: this is
+true of every pattern here."""
+
+AFTER = ".,;:!?'\")>]}"
+"""Signs that end a URL's sentence, and are no part of it."""
+
+WEB = ("http", "https")
+"""Schemes whose path is hidden. The path of a webhook is its password."""
+
+CONTAINERS = ("abfs", "abfss")
+"""Schemes with container@account, where the part before the @ is no login."""
+
+SECRET_OPTION = re.compile(r"(?i)(?!.*file$).*(?:pass|pwd|token|secret|key|bearer|credential|sig)")
+"""Options of a URL whose value is hidden wherever it occurs."""
+
+ASSIGNED = re.compile(r"(?i)\b(password|passwd|pwd|secret|token|api_?key|sharedaccesskey)=(?!\*)[^\s&;,]+")
+
+SHORTEST = 4
+"""Characters. Shorter values are not looked for in a text: they are no secrets, and parts of many words."""
 
 
 def is_text(value: object) -> bool:
@@ -104,3 +130,98 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """The same in one line."""
     return " ".join(printable(text).split())
+
+
+def redacted(url: str) -> str:
+    """`url`, or several with `;` between them, without passwords, queries, the path of a webhook, and a user without a
+    password, which is a token."""
+    return ";".join(_redacted(part) for part in re.split(r";(?=[a-z+]+://)", url))
+
+
+def without_secrets(text: str, *urls: str, most: int | None = None) -> str:
+    """`text`, such as a client's error, with all its URLs redacted, and without the secrets of `urls`. No more than its
+    first `most` characters."""
+    secrets = {secret for url in urls for secret in _secrets(url) if len(secret) >= SHORTEST}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, STARS)
+    if most is not None:
+        text = _cut(text, 4 * most)
+    if "://" in text:
+        text = URL.sub(_url, text)
+    if "=" in text:
+        text = ASSIGNED.sub(rf"\1={STARS}", text)
+    return text[:most]
+
+
+def _cut(text: str, most: int) -> str:
+    """Its beginning. A URL that the cut goes through could not be recognised, so it is left out."""
+    if len(text) <= most:
+        return text
+    text = text[:most]
+    start = max(text.rfind(space) for space in " \n\t\r") + 1
+    scheme, separator, _ = text[start:].partition("://")
+    return text[:start] + scheme + separator
+
+
+def logger(name: str) -> logging.Logger:
+    """A logger for errors of clients, which may quote a URL with its secrets."""
+    log = logging.getLogger(name)
+    log.addFilter(_clean)
+    return log
+
+
+def _clean(record: logging.LogRecord) -> bool:
+    # Formatters use this text of the exception if it is set.
+    if record.exc_info and record.exc_text is None:
+        record.exc_text = without_secrets(logging.Formatter().formatException(record.exc_info))
+    try:
+        message = record.getMessage()
+    except Exception:  # of an argument that can't say what it is: logging itself reports that, and goes on
+        return True
+    if (clean := without_secrets(message)) != message:
+        record.msg, record.args = clean, None
+    return True
+
+
+def _url(found: re.Match[str]) -> str:
+    rest = found[3].rstrip(AFTER)
+    return f"{found[1]}{redacted(found[2] + rest)}{found[3][len(rest) :]}"
+
+
+def _redacted(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    if rest.startswith("?"):
+        return f"{scheme}{separator}"
+    login, at, place = rest.rpartition("@")
+    user, colon, password = login.partition(":")
+    place = re.split(r"[?#]", place)[0]
+    if scheme in WEB:
+        host, slash, path = place.partition("/")
+        place = f"{host}{slash}{path and '…'}"
+    if scheme in CONTAINERS and not colon:
+        return f"{scheme}{separator}{login}{at}{place}"
+    # A user alone is a token. If there are several logins, for several hosts, none is shown.
+    known = (password or (colon and not user)) and not re.search(r"[@,/]", user)
+    shown = f"{user}:{STARS}" if known else STARS
+    return f"{scheme}{separator}{shown + at if at else ''}{place}"
+
+
+def _secrets(url: str) -> Iterator[str]:
+    """The secret parts of a URL, as they are written and decoded."""
+    scheme, _, rest = url.partition("://")
+    login, _, place = rest.rpartition("@")
+    *others, last = login.split(",")  # before each host of several, or before the last one for all
+    for one in (login, last, *(other.rpartition("@")[0] for other in others)):
+        user, colon, password = one.partition(":")
+        found = password if colon else user
+        if found and scheme not in CONTAINERS:
+            yield from (found, unquote(found))
+    query = rest.partition("?")[2]
+    if scheme in WEB:
+        yield from (f"/{place.partition('?')[0].partition('/')[2]}", query)
+    for pair in query.split("&"):
+        name, _, value = pair.partition("=")
+        if "://" in unquote(value):
+            yield from _secrets(unquote(value))
+        elif SECRET_OPTION.match(name):
+            yield from (value, unquote(value))

@@ -23,8 +23,8 @@ from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK, CANARY, CLAIM_TASK, L
 from outbox_tasks.broker.pinned import PATIENCE, joined, transport_options, trouble
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.model import Bundle
-from outbox_tasks.redaction import redacted, without_secrets
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.text import redacted, without_secrets
 
 log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from outbox_tasks.broker.names import CANARY
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.model import RUN_HEADER
-from outbox_tasks.redaction import redacted, without_secrets
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.text import redacted, without_secrets
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,10 @@ from outbox_tasks.cli.shared.options import limit_option
 from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.table import AlertTable
-from outbox_tasks.text import many, moment, one_line
+from outbox_tasks.text import many, moment, one_line, redacted
 
 
 @click.command()

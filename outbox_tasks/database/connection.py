@@ -32,9 +32,9 @@ from outbox_tasks.database.pieces import alone, check_dialect, idle, unhurried
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
 from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUnavailable, SchemaMissing
 from outbox_tasks.model import FIRST, LAST
-from outbox_tasks.redaction import redacted, without_secrets
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN
+from outbox_tasks.text import redacted, without_secrets
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.text import redacted
 
 GROUP = "outbox_tasks.publishers"
 

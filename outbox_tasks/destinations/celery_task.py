@@ -25,9 +25,9 @@ from outbox_tasks.database.runs import identity
 from outbox_tasks.destinations import options
 from outbox_tasks.errors import DatabaseUnavailable, PermanentError, TransientError
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.redaction import without_secrets
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.text import without_secrets
 from outbox_tasks.wire.celery_message import ENVELOPE, RUN, TaskMessage, accepted, run_header
 from outbox_tasks.wire.cloudevents import (
     UNEXPRESSED,

@@ -32,8 +32,8 @@ from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import signals_as_ctrl_c
 from outbox_tasks.local.relay_processes import Relay, Service
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
-from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
+from outbox_tasks.text import redacted
 
 PUBLISHERS = 2
 PATIENCE = 120.0

@@ -14,9 +14,9 @@ from sqlalchemy.schema import DropSchema
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.sources import PREFIX
+from outbox_tasks.text import redacted
 
 DATABASES = range(15, 0, -1)
 """Numbers of Redis databases to try. The first ones are the least likely to be in use."""

@@ -24,9 +24,8 @@ from outbox_tasks.local.processes import signals_as_ctrl_c
 from outbox_tasks.local.relay_processes import MONITOR_PORT, Program, Relay
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedServer, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
-from outbox_tasks.text import printable
+from outbox_tasks.text import printable, redacted
 
 DATABASE, BROKER, DESTINATIONS = "OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL", "OUTBOX_DESTINATIONS"
 FLOWER_PASSWORD = "OUTBOX_FLOWER_PASSWORD"  # noqa: S105 - the name of a variable

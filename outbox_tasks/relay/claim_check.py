@@ -20,9 +20,8 @@ from uuid import uuid4
 from outbox_tasks.errors import ClaimCheckFailed, ClaimCheckNotInstalled, ConfigurationError, OutboxError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.redaction import CONTAINERS, without_secrets
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.text import said
+from outbox_tasks.text import CONTAINERS, said, without_secrets
 
 AT_ONCE = 8
 """How many payloads are stored at the same time, if the client can do that."""

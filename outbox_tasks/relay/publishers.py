@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from outbox_tasks.destinations import Publisher, load
 from outbox_tasks.errors import OutageError, PermanentError, TransientError
 from outbox_tasks.model import LeasedMessage, Outcome
-from outbox_tasks.redaction import logger
 from outbox_tasks.relay.claim_check import ClaimCheck
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.text import said
+from outbox_tasks.text import logger, said
 
 log = logger("outbox_tasks.publish")
 

@@ -7,9 +7,9 @@ import random
 from celery.utils.time import get_exponential_backoff_interval
 
 from outbox_tasks.model import FAILED_TOGETHER, Outcome, Result, Step, Ticket, Verdict
-from outbox_tasks.redaction import without_secrets
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.text import without_secrets
 
 JITTER = 0.25
 """Waits get longer by up to this share, so that messages that failed together don't return together. They never get

@@ -17,13 +17,12 @@ from celery.exceptions import Ignore, MaxRetriesExceededError
 
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.redaction import without_secrets
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Begun, Received, Run, Runs
 from outbox_tasks.running.run import Copy, SupervisedRun
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import task_ran
-from outbox_tasks.text import said
+from outbox_tasks.text import said, without_secrets
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import direct, supervised
 from outbox_tasks.writing.direct import lease

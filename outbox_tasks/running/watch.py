@@ -30,10 +30,10 @@ from outbox_tasks.database import activity
 from outbox_tasks.database.connection import PIPE
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import content
-from outbox_tasks.redaction import logger
 from outbox_tasks.relay.store.runs import Received, Run, Runs
 from outbox_tasks.running.run import Copy
 from outbox_tasks.running.supervisor import AWAY, Supervisor
+from outbox_tasks.text import logger
 from outbox_tasks.wire.celery_message import RUN
 
 log = logger(__name__)

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, parse_qsl
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.redaction import redacted
+from outbox_tasks.text import redacted
 
 CLAIM_CHECK_LARGEST = 64 * 1024 * 1024
 """Bytes of the largest payload with a `claim_check`. It is in the database and in memory too."""

@@ -23,11 +23,11 @@ from outbox_tasks.database.schema import Tables
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.redaction import logger
 from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.processes import holder
 from outbox_tasks.signals import claimed, ran, settled
+from outbox_tasks.text import logger
 
 log = logger(__name__)
 

@@ -24,8 +24,8 @@ from outbox_tasks.database import activity
 from outbox_tasks.database.connection import Database
 from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import OutboxError
-from outbox_tasks.redaction import logger
 from outbox_tasks.settings import Settings
+from outbox_tasks.text import logger
 from outbox_tasks.worker.liveness import TICK, Liveness
 from outbox_tasks.worker.resources import ConsumerStep, Resources
 

@@ -24,8 +24,7 @@ from celery.utils.log import ColorFormatter
 from outbox_tasks.broker.celery_internals import replace_safe_say
 from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, TASKS
 from outbox_tasks.model import Bundle, Step, Verdict
-from outbox_tasks.redaction import without_secrets
-from outbox_tasks.text import printable
+from outbox_tasks.text import printable, without_secrets
 
 log = logging.getLogger("outbox_tasks.publish")
 

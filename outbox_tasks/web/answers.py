@@ -26,9 +26,9 @@ from outbox_tasks.errors import (
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.redaction import logger
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from outbox_tasks.text import logger
 from outbox_tasks.web import access, render, routes
 from outbox_tasks.web.access import Passwords, Person, Role
 from outbox_tasks.web.http import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from outbox_tasks.model import LeasedMessage, Outcome, Result
-from outbox_tasks.redaction import logger
+from outbox_tasks.text import logger
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer

@@ -11,10 +11,10 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from outbox_tasks.errors import AttemptFailed, BrokerUnreachable, DatabaseTooSlow, DatabaseUnavailable, DeadLetter
 from outbox_tasks.model import Bundle, Step, Verdict
-from outbox_tasks.redaction import redacted
 from outbox_tasks.relay.deliver import Listener, deliver, halved
 from outbox_tasks.relay.retry import backoff
 from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, settled
+from outbox_tasks.text import redacted
 from outbox_tasks.worker.resources import Resources
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from outbox_tasks.broker.broker import same_place
 from outbox_tasks.broker.pinned import joined
 from outbox_tasks.destinations import is_green
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
-from outbox_tasks.redaction import redacted
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.text import redacted
 from outbox_tasks.worker.resources import Resources
 
 POOLS = ("prefork", "solo", "threads", "gevent")

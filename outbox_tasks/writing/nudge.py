@@ -23,8 +23,8 @@ from outbox_tasks.broker.broker import Broker, same_place
 from outbox_tasks.broker.pinned import PinnedCelery, joined
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.redaction import logger
 from outbox_tasks.settings import Settings
+from outbox_tasks.text import logger
 from outbox_tasks.writing.direct import Dispatch, Grants, in_few_bundles
 
 log = logger(__name__)

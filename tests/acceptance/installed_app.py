@@ -14,7 +14,7 @@ import redis
 from celery import Celery, Task
 from kombu import Queue
 
-from outbox_tasks.install import install
+from outbox_tasks.celery import install
 from outbox_tasks.settings import Settings
 
 BROKER = os.environ.get("SHOP_BROKER_URL", "")

@@ -120,7 +120,7 @@ def test_another_app_in_the_database_of_an_app_that_has_a_prefix(
     settings: MakeSettings, client: redis.Redis, server: EmbeddedValkey
 ) -> None:
     """Of two apps with a prefix each, neither sees the other's; of two with the same one, both do."""
-    from outbox_tasks.install import install
+    from outbox_tasks.celery import install
 
     mine = Celery("mine", broker=server.url, set_as_current=False)
     mine.conf.broker_transport_options = {"global_keyprefix": "mine:"}

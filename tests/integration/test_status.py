@@ -21,9 +21,9 @@ from celery import Celery
 from click.testing import CliRunner, Result
 from sqlalchemy import func, literal_column
 
+from outbox_tasks.celery import install
 from outbox_tasks.cli import outbox
 from outbox_tasks.errors import DatabaseUnavailable
-from outbox_tasks.install import install
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.operating import pauses

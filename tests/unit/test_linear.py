@@ -19,10 +19,9 @@ from outbox_tasks.destinations.service_bus.answers import SESSIONS
 from outbox_tasks.django.results import _path
 from outbox_tasks.model import Outcome, Ticket
 from outbox_tasks.operating.archive.replay_files import _pattern
-from outbox_tasks.redaction import redacted, without_secrets
 from outbox_tasks.relay.retry import MAX_ERROR, judge
 from outbox_tasks.settings import Settings
-from outbox_tasks.text import one_line, printable
+from outbox_tasks.text import one_line, printable, redacted, without_secrets
 from outbox_tasks.web.routes import ROUTES
 from outbox_tasks.wire.celery_message import CELERYS_OWN
 

@@ -19,10 +19,10 @@ from outbox_tasks.errors import (
     SettingsFileError,
     UnknownDestination,
 )
-from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import WEEK, Destination
 from outbox_tasks.settings.sources import REMOVED, Environment
+from outbox_tasks.text import redacted
 from tests.conftest import MakeSettings
 
 SECRET = "hunter2"

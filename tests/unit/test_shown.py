@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, WebhookFailed
 from outbox_tasks.model import Outcome, Ticket
 from outbox_tasks.operating.doctor.finding import error
-from outbox_tasks.redaction import redacted, without_secrets
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.relay.send import send
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.logs import Json, _text
-from outbox_tasks.text import is_text, one_line, printable, storable
+from outbox_tasks.text import is_text, one_line, printable, redacted, storable, without_secrets
 
 SECRET = "hunter2hunter"
 

@@ -15,8 +15,8 @@ from kombu.utils.url import parse_ssl_cert_reqs
 
 from outbox_tasks.destinations import options
 from outbox_tasks.model import Outcome, Result
-from outbox_tasks.redaction import logger
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.text import logger
 
 log = logger(__name__)
 

@@ -17,9 +17,8 @@ from outbox_tasks.operating.archive import files
 from outbox_tasks.operating.archive.files import COLUMNS, EPOCH, MICROSECOND, PAYLOAD, SUFFIXES, Row
 from outbox_tasks.operating.archive.replay_sources import Counted, Place, Source, Span, in_lots
 from outbox_tasks.operating.messages.find import Filter
-from outbox_tasks.redaction import without_secrets
 from outbox_tasks.relay.claim_check import SHOWN, without_login
-from outbox_tasks.text import is_text
+from outbox_tasks.text import is_text, without_secrets
 
 TEXTS = [name for name, kind in COLUMNS.items() if kind == "text"]
 NAMES = ", ".join(f'"{name}"' for name in COLUMNS)

@@ -12,8 +12,8 @@ from typing import IO, Any
 from uuid import uuid4
 
 from outbox_tasks.errors import ArchiveExportFailed, ArchiveFilesNotInstalled, OutboxError
-from outbox_tasks.redaction import without_secrets
 from outbox_tasks.relay.claim_check import SHOWN, without_login
+from outbox_tasks.text import without_secrets
 
 MANIFEST = "_manifest.json"
 """Names the verified files. DuckDB and Spark skip files with an underscore."""

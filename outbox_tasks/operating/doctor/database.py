@@ -12,7 +12,7 @@ from outbox_tasks.operating.doctor.clocks import compared
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.operating.health import slow
-from outbox_tasks.redaction import redacted
+from outbox_tasks.text import redacted
 
 PREPARED_AFTER = 6
 """psycopg prepares a statement when it runs it for the sixth time."""

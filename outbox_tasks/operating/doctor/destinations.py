@@ -15,7 +15,7 @@ from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, Unkno
 from outbox_tasks.operating.doctor.addresses import Address, addresses
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
 from outbox_tasks.operating.doctor.site import TIMEOUT, Results, Site
-from outbox_tasks.redaction import redacted
+from outbox_tasks.text import redacted
 
 MARGIN = 1.0
 """Seconds for looking up names, beside those for connecting."""

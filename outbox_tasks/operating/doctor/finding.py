@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from outbox_tasks.redaction import without_secrets
+from outbox_tasks.text import without_secrets
 
 
 class Severity(StrEnum):

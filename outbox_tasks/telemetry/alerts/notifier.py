@@ -24,10 +24,10 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, WebhookFailed
 from outbox_tasks.model import Step, Ticket, Verdict
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.redaction import logger
 from outbox_tasks.signals import Signal, breaker_opened, dead_letter, key_blocked, stale
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.table import AlertTable, Occurrence, check_interval
+from outbox_tasks.text import logger
 from outbox_tasks.worker.delivery import report_dead
 from outbox_tasks.worker.resources import Resources, serves
 

@@ -8,10 +8,9 @@ from datetime import UTC
 from typing import Any
 
 from outbox_tasks.errors import AlertsNotInstalled, ConfigurationError, WebhookFailed
-from outbox_tasks.redaction import redacted, without_secrets
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN
-from outbox_tasks.text import moment, span
+from outbox_tasks.text import moment, redacted, span, without_secrets
 
 TIMEOUT = 5.0
 """Seconds for connecting, and for each read and write."""

@@ -8,8 +8,7 @@ from typing import Any
 
 from outbox_tasks.operating.archive import statements
 from outbox_tasks.operating.archive.partitions import day_of
-from outbox_tasks.redaction import redacted
-from outbox_tasks.text import shell_line
+from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import overview
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit

@@ -12,10 +12,9 @@ from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter, Lookup
 from outbox_tasks.operating.overview import DestinationStatus
 from outbox_tasks.operating.status import why_not_in_order
-from outbox_tasks.redaction import redacted
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN, Destination
-from outbox_tasks.text import shell_line
+from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import charts, overview
 from outbox_tasks.web.http import NotFound, Refused, Response
 from outbox_tasks.web.visit import Visit
