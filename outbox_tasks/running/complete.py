@@ -7,11 +7,11 @@ from functools import lru_cache, partial
 from typing import Any
 
 from outbox_tasks.database import runs, write
-from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
-from outbox_tasks.errors import NotSupervised, RunLost, SchemaMissing, WriterRights
+from outbox_tasks.database.schema import tables
+from outbox_tasks.errors import NotSupervised, RunLost
 from outbox_tasks.running.run import SupervisedRun, current
 from outbox_tasks.writing.direct import lease
-from outbox_tasks.writing.transactions import is_awaited, sqlstate, transaction, unwrapped
+from outbox_tasks.writing.transactions import explain, is_awaited, transaction, unwrapped
 
 _end = lru_cache(partial(runs.end_run, soon=False))
 _completed = lru_cache(runs.completed)
@@ -41,11 +41,7 @@ def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
     try:
         ended = opened.run(_end(t, archive=settings.archive == "move"), parameters, _like(t))
     except Exception as error:  # each driver and framework has errors of its own
-        state = sqlstate(error)
-        if state in LOST_TABLE:
-            raise SchemaMissing(where=where(settings.database_schema)) from error
-        if state == NO_RIGHTS:
-            raise WriterRights(reason=str(getattr(error, "orig", None) or error).partition("\n")[0]) from error
+        explain(error, settings.database_schema)
         raise
     if ended:
         opened.wake(run.is_completed)

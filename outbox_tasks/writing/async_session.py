@@ -7,11 +7,10 @@ rows always belong to the innermost savepoint, and are dropped when that is roll
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Connection, Executable, event
@@ -29,26 +28,23 @@ WAITING = "outbox_tasks.waiting"
 JOINED = "outbox_tasks.joined"
 """Key of `Session.info`: for each of its transactions the async connections, each with the connection's transaction."""
 
-Execute = Callable[..., int]
-Insert = Callable[[Execute, list[Any]], None]
+Insert = Callable[[Any, list[Any]], None]
+"""Inserts rows through a connection."""
 Choose = Callable[[Executable], Connection]
 """Chooses the connection for a statement."""
-ExecuteOn = Callable[..., int]
-"""As `Execute`, with a `Choose` before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     row: Any
     insert: Insert
-    by: ExecuteOn
+    like: Executable
 
 
 class _Waiting:
-    def __init__(self, session: Session, into: Any) -> None:
+    def __init__(self, session: Session, like: Any) -> None:
         self.entries: list[_Entry] = []
         self._session = session
-        self._bind = session.get_bind(clause=into)
+        self._bind = session.get_bind(clause=like)
         self.committed = False
         self._writing = False
 
@@ -61,7 +57,7 @@ class _Waiting:
             while self.entries:
                 insert, group = next(groupby(self.entries, key=attrgetter("insert")))
                 alike: list[_Entry] = list(group)
-                insert(partial(alike[0].by, choose), [entry.row for entry in alike])
+                insert(choose(alike[0].like), [entry.row for entry in alike])
                 del self.entries[: len(alike)]
         finally:
             self._writing = False
@@ -116,34 +112,28 @@ _watchers: WeakKeyDictionary[Connection, WeakSet[_Waiting]] = WeakKeyDictionary(
 """Who listens to a connection. The connection's events keep them alive."""
 
 
-def defer(session: Session, into: Executable, insert: Insert, by: ExecuteOn, rows: list[Any]) -> None:
+def defer(session: Session, like: Executable, insert: Insert, rows: list[Any]) -> None:
     """Call `insert` with these rows before the transaction commits, together with others that wait for it.
 
-    A session with several engines chooses by the statement `into`.
+    A session with several engines chooses as for the statement `like`.
     """
     if WAITING not in session.info:
-        session.info[WAITING] = waiting = _Waiting(session, into)
+        session.info[WAITING] = waiting = _Waiting(session, like)
         for connections in session.info.get(JOINED, {}).values():
             for connection in connections:
                 waiting.watch(connection)
-    session.info[WAITING].entries.extend(_Entry(row, insert, by) for row in rows)
-
-
-def write_out(session: Session, choose: Choose) -> None:
-    """Write the session's waiting rows now, before a statement that came later."""
-    if WAITING in session.info:
-        session.info[WAITING].write_out(choose)
+    session.info[WAITING].entries.extend(_Entry(row, insert, like) for row in rows)
 
 
 def write_out_to(connection: Connection) -> None:
-    """The same for all sessions that use the connection."""
+    """Write the waiting rows of all sessions that use the connection now, before a statement that came later."""
     for waiting in tuple(_watchers.get(connection, ())):
         waiting.write_to(connection)
 
 
-def chosen_by(session: Session) -> Choose:
-    """The connection that the session itself chooses for a statement."""
-    return lambda clause: session.connection(bind_arguments={"clause": clause})
+def chosen_by(session: Session, statement: Executable) -> Connection:
+    """The connection on which `Session.execute` would execute a statement."""
+    return session.connection(bind_arguments={"clause": statement})
 
 
 def inside(waking: dict[Callable[..., object], Any], nudge: Callable[..., object], savepoint: Any) -> None:
@@ -177,8 +167,8 @@ def _begun(session: Session, transaction: SessionTransaction) -> None:
 
 @event.listens_for(Session, "before_commit")
 def _commits(session: Session) -> None:
-    if session.get_nested_transaction() is None:
-        write_out(session, chosen_by(session))
+    if session.get_nested_transaction() is None and WAITING in session.info:
+        session.info[WAITING].write_out(partial(chosen_by, session))
 
 
 @event.listens_for(Session, "after_commit")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from logging import INFO
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -28,8 +28,17 @@ class DjangoConnection(Protocol):
     def on_commit(self, func: Any) -> None: ...
 
 
-def execute(connection: Connection, statement: Executable, parameters: dict[str, Any], event_type: str) -> int:
-    """Execute in the connection's transaction; returns how many rows it changed. Raises `NotInTransaction`."""
+AnyConnection: TypeAlias = Connection | DjangoConnection
+
+
+def execute(connection: AnyConnection, statement: Executable, parameters: dict[str, Any], event_type: str) -> int:
+    """Execute in the connection's transaction; returns how many rows it changed. Raises `NotInTransaction` or
+    `UnsupportedDialect`."""
+    if not isinstance(connection, Connection):
+        with connection.cursor() as cursor:
+            cursor.execute(*_for_driver(statement, DJANGO, parameters))
+            return int(cursor.rowcount)
+    check_dialect(connection.dialect.name)
     if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
         raise NotInTransaction(event_type=event_type)  # each statement would commit by itself
     if "schema_translate_map" in connection.get_execution_options():  # SQLAlchemy applies it as it executes
@@ -40,13 +49,6 @@ def execute(connection: Connection, statement: Executable, parameters: dict[str,
         return _by_the_driver(connection, text, given)
     with connection.exec_driver_sql(text, given) as result:
         return result.rowcount
-
-
-def execute_in_django(connection: DjangoConnection, statement: Executable, parameters: dict[str, Any]) -> int:
-    """The same in Django's transaction."""
-    with connection.cursor() as cursor:
-        cursor.execute(*_for_driver(statement, DJANGO, parameters))
-        return int(cursor.rowcount)
 
 
 def read_in_django(

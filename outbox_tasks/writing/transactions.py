@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.sql import Executable
 
 from outbox_tasks.database.pieces import check_dialect
-from outbox_tasks.errors import NotInTransaction, UnsupportedSession
-from outbox_tasks.writing.async_session import WAKE, Choose, Insert, chosen_by, defer, inside, write_out, write_out_to
-from outbox_tasks.writing.execution import DjangoConnection, execute, execute_in_django
+from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
+from outbox_tasks.errors import NotInTransaction, SchemaMissing, UnsupportedSession, WriterRights
+from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, inside, write_out_to
+from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, execute
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -35,15 +36,22 @@ Capturing: TypeAlias = (
 class Transaction(ABC):
     """One open transaction of the application."""
 
-    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
-        """Call `insert` with these rows: now, or before the commit together with others. The engine is the one that
-        the session chooses for the statement `into`."""
-        insert(self.run, rows)
+    def __init__(self, event_type: str) -> None:
+        self._event_type = event_type
 
     @abstractmethod
+    def connection(self, like: Executable) -> AnyConnection:
+        """The connection for a statement that is executed now. Its engine is the one that the session chooses for
+        `like`."""
+
     def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
-        """Execute a statement now; returns how many rows it changed. The engine is the one that the session chooses for
-        `like`. Some drivers count the rows of an INSERT only if it has RETURNING."""
+        """Execute a statement now; returns how many rows it changed. Some drivers count the rows of an INSERT only if
+        it has RETURNING. `like`: see `connection`."""
+        return execute(self.connection(statement if like is None else like), statement, parameters, self._event_type)
+
+    def defers(self, like: Executable, insert: Insert, rows: list[Any]) -> bool:
+        """Whether `insert` is called with these rows before the commit, together with others: not now."""
+        return False
 
     @abstractmethod
     def wake(self, nudge: Callable[..., object]) -> None:
@@ -130,17 +138,27 @@ def sqlstate(error: BaseException) -> str | None:
     return None
 
 
+def explain(error: BaseException, schema: str | None) -> str | None:
+    """Raise an error that names the remedy, if we know it. Returns the SQLSTATE."""
+    state = sqlstate(error)
+    if state in LOST_TABLE:
+        raise SchemaMissing(where=where(schema)) from error
+    if state == NO_RIGHTS:
+        raise WriterRights(reason=str(getattr(error, "orig", None) or error).partition("\n")[0]) from error
+    return state
+
+
 class _OfConnection(Transaction):
     def __init__(self, connection: Connection, event_type: str) -> None:
+        super().__init__(event_type)
         if not connection.in_transaction():
             raise NotInTransaction(event_type=event_type)
         check_dialect(connection.dialect.name)
         self._connection = connection
-        self._event_type = event_type
 
-    def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
+    def connection(self, like: Executable) -> Connection:
         write_out_to(self._connection)
-        return execute(self._connection, statement, parameters, self._event_type)
+        return self._connection
 
     def wake(self, nudge: Callable[..., object]) -> None:
         connection = self._connection
@@ -158,23 +176,15 @@ class _OfConnection(Transaction):
 
 class _OfSession(Transaction):
     def __init__(self, session: Session, event_type: str) -> None:
+        super().__init__(event_type)
         if not session.in_transaction():
             raise NotInTransaction(event_type=event_type)
         self._session = session
-        self._event_type = event_type
 
-    def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
-        choose = chosen_by(self._session)
-        write_out(self._session, choose)
-        return self._run(choose, statement, parameters, like)
-
-    def _run(
-        self, choose: Choose, statement: Executable, parameters: dict[str, Any], like: Executable | None = None
-    ) -> int:
-        # As Session.execute would choose it: by the statement, where the session has several engines.
-        connection = choose(statement if like is None else like)
-        check_dialect(connection.dialect.name)
-        return execute(connection, statement, parameters, self._event_type)
+    def connection(self, like: Executable) -> Connection:
+        if WAITING in self._session.info:  # rows that came before this statement
+            self._session.info[WAITING].write_out(partial(chosen_by, self._session))
+        return chosen_by(self._session, like)
 
     def wake(self, nudge: Callable[..., object]) -> None:
         inside(self._session.info.setdefault(WAKE, {}), nudge, self._session.get_nested_transaction())
@@ -194,11 +204,11 @@ class _OfAsyncSession(_OfSession):
     def __init__(self, session: Any, event_type: str) -> None:
         super().__init__(session.sync_session, event_type)
 
-    def write(self, into: Executable, insert: Insert, rows: list[Any]) -> None:
+    def defers(self, like: Executable, insert: Insert, rows: list[Any]) -> bool:
         if _in_greenlet():
-            super().write(into, insert, rows)
-        else:
-            defer(self._session, into, insert, self._run, rows)
+            return False
+        defer(self._session, like, insert, rows)
+        return True
 
 
 class _Opened:
@@ -207,13 +217,14 @@ class _Opened:
 
 class _OfDjango(Transaction):
     def __init__(self, connection: Any, event_type: str) -> None:
+        super().__init__(event_type)
         if not connection.in_atomic_block:
             raise NotInTransaction(event_type=event_type)
         check_dialect(connection.vendor)
         self._connection: DjangoConnection = connection
 
-    def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
-        return execute_in_django(self._connection, statement, parameters)
+    def connection(self, like: Executable) -> DjangoConnection:
+        return self._connection
 
     def wake(self, nudge: Callable[..., object]) -> None:
         self._connection.on_commit(nudge)

@@ -11,15 +11,15 @@ from typing import Any
 from uuid import UUID
 
 from outbox_tasks.database import write
-from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
-from outbox_tasks.errors import ReusedId, SchemaMissing, WriterRights
+from outbox_tasks.database.schema import tables
+from outbox_tasks.errors import ReusedId
 from outbox_tasks.model import Message, sibling
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire import tracing
-from outbox_tasks.writing.async_session import Execute
 from outbox_tasks.writing.direct import Waker, lease
+from outbox_tasks.writing.execution import AnyConnection, execute
 from outbox_tasks.writing.rows import Row, rows
-from outbox_tasks.writing.transactions import AnySession, sqlstate, transaction
+from outbox_tasks.writing.transactions import AnySession, explain, transaction
 
 CHUNK = 16 * 1024 * 1024
 """Characters of one statement. A parameter of a gigabyte is too long for PostgreSQL."""
@@ -58,7 +58,9 @@ class Writer:
             dispatch = None
             if self.nudge is not None and not once and opened.ends_with_the_session(self._publish):
                 dispatch = lease(self._settings, self.nudge.grants, made)
-            opened.write(self._publish, self._insert_once if once else self._insert, made)
+            insert = self._insert_once if once else self._insert
+            if not opened.defers(self._publish, insert, made):
+                insert(opened.connection(self._publish), made)
             if self.nudge is not None:
                 opened.wake(self.nudge if dispatch is None else partial(self.nudge, dispatch=dispatch))
         return ids
@@ -70,28 +72,20 @@ class Writer:
         try:
             return opened.run(self._cancel, {"ids": f"{{{','.join(map(str, ids))}}}"}, self._publish) > 0
         except Exception as error:
-            self._explain(sqlstate(error), error)
+            explain(error, self._settings.database_schema)
             raise
 
-    def _explain(self, state: str | None, error: Exception) -> None:
-        """Raise an error that names the remedy, if we know it."""
-        if state in LOST_TABLE:
-            raise SchemaMissing(where=where(self._settings.database_schema)) from error
-        if state == NO_RIGHTS:
-            reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
-            raise WriterRights(reason=reason) from error
-
-    def _execute(self, statement: Any, execute: Execute, made: list[Row]) -> None:
+    def _execute(self, statement: Any, connection: AnyConnection, made: list[Row]) -> None:
+        event_type = made[0]["event_type"]
         try:
             if statement is self._publish and len(made) == 1 and _is_ascii(made[0]):
                 given = _parameters(made[0])
-                execute(self._publish_one(tuple(given)), given, self._publish)
+                execute(connection, self._publish_one(tuple(given)), given, event_type)
                 return
             for text in _chunks(made):
-                execute(statement, {"row": text}, self._publish)
+                execute(connection, statement, {"row": text}, event_type)
         except Exception as error:  # each driver and framework has errors of its own
-            state = sqlstate(error)
-            self._explain(state, error)
+            state = explain(error, self._settings.database_schema)
             if state == UNIQUE_VIOLATION and (reused := re.search(r"outbox_publish: id ([0-9a-f-]{36})", str(error))):
                 raise ReusedId(id=reused[1]) from error
             raise
