@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
-from types import FrameType
 
 import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from outbox_tasks.cli.shared.acts import stoppable
 from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.model import Bundle, Step, Verdict
@@ -41,14 +39,14 @@ def _run(seconds: float | None, *, as_json: bool) -> int:
     """Drain, and say what it did. Returns the exit code."""
     settings = Settings()
     settings.check_destinations()
-    with open_store(settings=settings) as store, _stop_signals() as stopped, _progress() as progress:
+    with open_store(settings=settings) as store, stoppable() as stopped, _progress() as progress:
         publishers, counters = Publishers(settings), Counters(lambda: store)
         deadline = None if seconds is None else time.monotonic() + seconds
         task = progress.add_task("sent 0")
         sent = 0
 
         def stop() -> bool:
-            return bool(stopped) or (deadline is not None and time.monotonic() > deadline)
+            return stopped.is_set() or (deadline is not None and time.monotonic() > deadline)
 
         def settled(bundle: Bundle, verdicts: Sequence[Verdict], _: float) -> None:
             nonlocal sent
@@ -91,24 +89,6 @@ def _report(drained: Drained, not_sent: Sequence[Unsent], *, as_json: bool) -> N
     for one in not_sent:
         waiting = many(one.waiting, "message", f"{one.waiting:,} or more" if one.waiting >= COUNTED else None)
         say(one_line(f"{one.destination} still has {waiting}, because {one.why}."))
-
-
-@contextmanager
-def _stop_signals() -> Iterator[list[int]]:
-    """The signals that came: the first ends the drain after the current bundle, a second one at once."""
-    came: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        if came:
-            raise KeyboardInterrupt
-        came.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield came
-    finally:
-        for number, action in before.items():
-            signal.signal(number, action)
 
 
 def _progress() -> Progress:

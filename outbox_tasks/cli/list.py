@@ -6,27 +6,14 @@ from typing import Any
 
 import click
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from outbox_tasks.cli.shared.options import as_filter, filter_options, limit_option
-from outbox_tasks.cli.shared.output import (
-    STATE_STYLES,
-    ago,
-    cell,
-    console,
-    echo_json,
-    json_option,
-    say,
-    table,
-)
+from outbox_tasks.cli.shared.output import STATE_STYLES, ago, console, echo_json, json_option, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import STATES, Found, Lookup
 from outbox_tasks.operating.messages.life import error_of
 from outbox_tasks.text import moment, one_line
-
-WIDE = 110
-"""Columns of a terminal in which a message fits on one line."""
 
 
 @click.command("list")
@@ -50,9 +37,7 @@ def list_messages(states: tuple[str, ...], error: str | None, limit: int, as_jso
         echo_json({"messages": found.messages, "complete": found.complete, "back_to": found.back_to})
         return
     if found.messages:
-        screen = console()
-        wide = screen.width >= WIDE
-        screen.print(_wide(found.messages, screen.width) if wide else _narrow(found.messages))
+        console().print(_listed(found.messages))
     for line in _remarks(found, limit):
         say(line, err=True)
     if not found.messages and wanted.destination is not None and wanted.destination not in known:
@@ -72,19 +57,7 @@ def _remarks(found: Found, limit: int) -> list[str]:
     return lines
 
 
-def _wide(messages: list[dict[str, Any]], width: int) -> Table:
-    """Each message on one line."""
-    shown = table(width, "id", "state", "age", "destination", "type", "key", "error")
-    for column, most in zip(shown.columns[3:6], (14, 22, 18), strict=True):
-        column.max_width = most
-    for one in messages:
-        cells = (cell(one[name] or "") for name in ("destination", "event_type", "key"))
-        state = Text(one["state"], STATE_STYLES[one["state"]])
-        shown.add_row(str(one["id"]), state, ago(one["created_at"]), *cells, Text(error_of(one), "dim"))
-    return shown
-
-
-def _narrow(messages: list[dict[str, Any]]) -> RenderableType:
+def _listed(messages: list[dict[str, Any]]) -> RenderableType:
     """Each message on one line, and a second one for its error and key."""
     lines = [Text(f"{'id':<36}  {'state':<9}  {'age':<4} message", "bold")]
     for one in messages:

@@ -250,13 +250,13 @@ class TestStopped:
             connection.execute(text(f"DELETE FROM {rows.tables.messages}"))
         assert told(run("--resume", str(act.seq), "--yes", "--json"))["replayed"] == 200 - act.count
 
-    def test_ctrl_c_says_how_far_it_got(self, run: Any, rows: Rows, archived: Archived) -> None:
+    def test_sigterm_says_how_far_it_got(self, run: Any, rows: Rows, archived: Archived) -> None:
         archived.fill(archived.ago(1), 500)
         arguments = ["-m", "outbox_tasks", "replay", "--all", "--yes", "--rate", "50"]
         both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         with subprocess.Popen([sys.executable, *arguments], env=os.environ, text=True, **both) as process:  # type: ignore[call-overload]
             eventually(rows.hot)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
             out, _ = process.communicate(timeout=60)
         [act] = acts(rows)
         assert 0 < act.count < 500

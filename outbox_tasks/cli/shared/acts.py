@@ -179,18 +179,20 @@ def _report(store: Store, action: Action, done: Done, options: ActOptions) -> No
 
 @contextmanager
 def stoppable() -> Iterator[Event]:
-    """An event that the first Ctrl-C sets. The second Ctrl-C interrupts as usual."""
+    """An event that the first Ctrl-C or SIGTERM sets. The second one interrupts."""
     stop = Event()
 
     def ask(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
         stop.set()
-        signal.signal(signal.SIGINT, before)
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, action in before.items():
+            signal.signal(number, action)
 
 
 @contextmanager
