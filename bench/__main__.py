@@ -37,7 +37,8 @@ class Benches(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in NAMES:
-            return import_module(f"bench.{cmd_name}").main
+            found: click.Command = import_module(f"bench.{cmd_name}").main
+            return found
         return super().get_command(ctx, cmd_name)
 
 
@@ -53,6 +54,7 @@ def run_all(quick: bool) -> None:
     for name in NAMES:
         click.echo(f"\n{name}", err=True)
         bench = main.get_command(click.get_current_context(), name)
+        assert bench is not None
         bench.main(QUICK[name] if quick else ["--keep"], prog_name=name, standalone_mode=False)
     if not quick:
         import_module("bench.page").write()

@@ -88,7 +88,7 @@ class Side:
 @contextmanager
 def sides() -> Iterator[tuple[Side, Side]]:
     """An outbox that fills, and one that stays empty."""
-    known = {"destinations": {name: {"url": "redis+stream://localhost"} for name in NAMES}}
+    known: dict[str, Any] = {"destinations": {name: {"url": "redis+stream://localhost"} for name in NAMES}}
     with outbox(SERVER, **known) as filled, outbox(database_url=filled.database_url, **known) as empty:
         made = []
         for settings in (filled, empty):

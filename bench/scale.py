@@ -98,7 +98,7 @@ class Scale(Keyed):
 
 def megabytes(processes: list[psutil.Process]) -> float:
     """Memory that the processes share with nobody."""
-    return sum(process.memory_full_info().uss for process in processes if process.is_running()) / 1e6
+    return float(sum(process.memory_full_info().uss for process in processes if process.is_running())) / 1e6
 
 
 def numbers(_: click.Context, __: click.Parameter, value: str) -> list[int]:

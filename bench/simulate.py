@@ -50,6 +50,9 @@ class Slow:
         time.sleep(self.seconds)
         return [Outcome.sent()] * len(messages)
 
+    def close(self) -> None:
+        """There is nothing to close."""
+
 
 @dataclass
 class Clients:

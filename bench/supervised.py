@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median
 from typing import Any
@@ -130,7 +130,7 @@ def _faults(say: Say, tasks: int, seed: int) -> Figures:
 
 
 def _cost(say: Say, rounds: int, messages: int) -> list[Figures]:
-    ways = {
+    ways: dict[str, Callable[[Cost], dict[str, float]]] = {
         PLAIN: lambda run: run.plain(messages),
         UNSUPERVISED: lambda run: run.plain(messages, supervises=True),
         SUPERVISED: lambda run: run.supervised(messages),

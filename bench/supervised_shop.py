@@ -50,7 +50,7 @@ def begin() -> Session:
     return Session(engines[os.getpid()])
 
 
-@app.task(name="shop.noop")
+@app.task(name="shop.noop")  # type: ignore[untyped-decorator]
 def noop(n: int) -> None:
     """Nothing."""
 

@@ -247,7 +247,9 @@ def answering(after: float | None) -> Iterator[str]:
 @click.option("--rounds", default=2000, show_default=True, help="Transactions in each way.")
 def main(say: Say, rounds: int) -> list[Figures]:
     """What publishing costs the application."""
-    routed = {"destinations": {"orders": {"url": "redis+stream://localhost"}, "tasks": {"url": "celery://"}}}
+    routed: dict[str, Any] = {
+        "destinations": {"orders": {"url": "redis+stream://localhost"}, "tasks": {"url": "celery://"}}
+    }
     with outbox(nudge=False, routes={"order.*": ["orders"]}, **routed) as settings:
         run = Writer(settings)
         say("one transaction")

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median, quantiles
@@ -69,7 +70,7 @@ class Yardsticks(Bench):
         for _ in range(count // PIPELINE):
             with self.stream.pipeline(transaction=False) as pipeline:
                 for _ in range(PIPELINE):
-                    fields = {
+                    fields: dict[Any, Any] = {
                         "ce_id": str(uuid7()), "ce_type": "order.created", "ce_source": "/outbox_tasks",
                         "ce_time": "2026-01-01T00:00:00.000000+00:00", "content_type": "application/json",
                         "data": payload,
@@ -163,7 +164,7 @@ def main(
 ) -> list[Figures]:
     """The relay beside raw Celery, pgbench and XADD."""
     few = messages // 4
-    ways = {
+    ways: dict[str, Callable[[Yardsticks], dict[str, float]]] = {
         "XADD, pipelines of 100": lambda run: run.xadd(messages),
         "pgbench, single-row updates": lambda run: run.pgbench(seconds / 2),
         "relay, in bundles": lambda run: run.drain(messages, bundle_size=100),

@@ -130,21 +130,14 @@ class EmbeddedServer(ABC):
             self._temporary = WatchedDirectory(self.name.lower())
         return Path(self._temporary.name)
 
-    def _remembered_port(self) -> int | None:
-        """The port of an earlier run in this directory, so that addresses stay valid."""
-        with suppress(OSError, ValueError):
-            return int(self._port_file.read_text())
-        return None
-
-    @property
-    def _port_file(self) -> Path:
-        return self.directory / f"{self.name.lower()}.port"
-
     def _launch(self, log: Path) -> None:
         deadline = time.monotonic() + READY_TIMEOUT
+        port_file, remembered = log.with_suffix(".port"), None  # so that addresses stay valid in a given directory
+        with suppress(OSError, ValueError):
+            remembered = int(port_file.read_text())
         while True:
             log.unlink(missing_ok=True)
-            port = self._port or free_port(self._remembered_port())
+            port = self._port or free_port(remembered)
             self._child = self._start_child(port, log)
             if self._gets_ready(self._child, port, deadline):
                 break
@@ -154,7 +147,7 @@ class EmbeddedServer(ABC):
                 raise ServerNotReady(server=self.name, reason=reason, tail="\n" + self._child.tail())
             time.sleep(0.05)
         self._port = port
-        self._port_file.write_text(str(port))
+        port_file.write_text(str(port))
 
     def _gets_ready(self, child: Child, port: int, deadline: float) -> bool:
         """False if it ended; raises if it lives and doesn't answer."""
