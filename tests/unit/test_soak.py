@@ -197,7 +197,7 @@ def test_some_kinds_alone_can_be_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_
     asked: list[Options] = []
     monkeypatch.setattr(run, "soak", lambda options, _: asked.append(options) or failed(tmp_path))
     two = ["--only", "broker_killed", "--only", "broker_flushed"]
-    CliRunner().invoke(main, ["soak", *two])
+    CliRunner().invoke(main, ["soak", *two, "--directory", str(tmp_path / "kept")])
     assert asked[0].only == ("broker_killed", "broker_flushed")
     assert " --only broker_killed --only broker_flushed" in replace(failed(tmp_path), options=asked[0]).command
     wrong = CliRunner().invoke(main, ["soak", "--only", "earthquake"])
