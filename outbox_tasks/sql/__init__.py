@@ -1,0 +1,88 @@
+"""Loads the SQL of this directory: a file for each verb, in psql's own syntax.
+
+A file names its parameters `:name`, and the schema of the tables `:schema.`; `\\ir other.sql` includes another one. So
+it also runs in psql, with `\\set schema public` and a `\\set` for each parameter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from outbox_tasks.errors import ConfigurationError
+
+_PARTS = re.compile(
+    r"(?P<keep>'(?:[^']|'')*'|\$\$.*?\$\$|::)"  # texts, bodies of functions, casts
+    r"|(?P<note>\s*--[^\n]*)"
+    r"|(?P<schema>:schema(?P<dot>\.)?(?!\w))"
+    r"|:(?P<name>[a-z_]+)",
+    re.DOTALL,
+)
+_INCLUDED = re.compile(r"^\\ir (\S+)\n", re.MULTILINE)
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement for PostgreSQL, with `$1`, `$2` … in the place of its parameters, and their names in that order."""
+
+    name: str
+    text: bytes
+    names: tuple[str, ...]
+
+    def values(self, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        """The parameters in the order of the text. Raises `KeyError` if one is missing."""
+        return [parameters[name] for name in self.names]
+
+
+def source(name: str) -> str:
+    """The text of a file, such as `claim/take.sql`, and of those that it includes."""
+    text = files(__name__).joinpath(name).read_text(encoding="utf-8")
+    folder = name.rpartition("/")[0]
+
+    def included(match: re.Match[str]) -> str:
+        path = match[1].removeprefix("../") if match[1].startswith("../") else f"{folder}/{match[1]}".lstrip("/")
+        return source(path)
+
+    return _INCLUDED.sub(included, text)
+
+
+@cache
+def statement(name: str, schema: str | None) -> Statement:
+    """The statement of a file, for the tables of a schema; None: those that the connection finds."""
+    text, names = rendered(source(name), schema)
+    return Statement(name, text.encode(), names)
+
+
+def script(name: str, schema: str) -> str:
+    """A file with several commands and no parameters, for the tables of a schema."""
+    return rendered(source(name), schema)[0]
+
+
+def rendered(text: str, schema: str | None) -> tuple[str, tuple[str, ...]]:
+    """A text with numbers in the place of its parameters and without its comments, and the parameters' names."""
+    names: list[str] = []
+
+    def replaced(match: re.Match[str]) -> str:
+        if match["keep"]:
+            return match["keep"]
+        if match["note"]:
+            return ""
+        if match["schema"]:
+            return "" if schema is None else quoted(schema) + (match["dot"] or "")
+        if match["name"] not in names:
+            names.append(match["name"])
+        return f"${names.index(match['name']) + 1}"
+
+    return _PARTS.sub(replaced, text).strip().rstrip(";"), tuple(names)
+
+
+def quoted(schema: str) -> str:
+    """The name of a schema as SQL has it."""
+    if "\0" in schema or not schema:
+        raise ConfigurationError(setting="database_schema", value=schema, rule="it must be the name of a schema")
+    return schema if _PLAIN.fullmatch(schema) and schema == schema.lower() else '"' + schema.replace('"', '""') + '"'

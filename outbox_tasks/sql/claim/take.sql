@@ -1,0 +1,28 @@
+-- Takes due messages without a key: of each destination at most its share, and of each priority the first ones. With
+-- this they are gone from ready; `lease.sql`, in the same transaction, leases them.
+--
+-- span: JSON rows of destination, size (its share), priority, weight, and which part of the lane to look at: what comes
+-- after (xid, seq), up to the transaction `until`. A claim goes on where it was before, and looks once at what was
+-- written by transactions that were open then. Returns the messages; and one row without a number, with the snapshot
+-- in which this looked.
+WITH found AS MATERIALIZED (
+  SELECT r.*, span.size AS share, row_number() OVER (PARTITION BY r.destination, r.priority) / span.weight AS turn
+  FROM json_to_recordset(:span::json) AS span(destination text, size integer, priority smallint, weight integer,
+                                              xid xid8, seq bigint, until xid8)
+  CROSS JOIN LATERAL (
+    SELECT r.ctid AS at, r.* FROM :schema.outbox_ready r
+    WHERE r.destination = span.destination AND r.priority = span.priority AND r.key IS NULL
+      AND (r.xid, r.seq) > (span.xid, span.seq) AND r.xid <= span.until
+    ORDER BY r.xid, r.seq LIMIT span.size
+    FOR UPDATE SKIP LOCKED
+  ) AS r
+), placed AS (
+  SELECT at, share, row_number() OVER (PARTITION BY destination ORDER BY turn, xid, seq) AS place FROM found
+), taken AS (
+  DELETE FROM :schema.outbox_ready r USING placed
+  WHERE r.ctid = placed.at AND placed.place <= placed.share
+  RETURNING r.*
+)
+SELECT seq, xid::text, since, size, attempts, priority, alone, latest, destination, key FROM taken
+UNION ALL
+SELECT NULL, pg_current_snapshot()::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL

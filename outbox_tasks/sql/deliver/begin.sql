@@ -1,0 +1,20 @@
+-- Lets the send of a bundle begin: the compare-and-set that decides who may send. Returns its messages.
+--
+-- Nothing begins for a destination that is paused, has its circuit open, or has `room` for no more sends.
+-- token; destination; holder; hold: seconds that the send gets at least; keep: seconds for which a send takes a place.
+WITH begun AS (
+  UPDATE :schema.outbox_leases l
+  SET begun_at = clock_timestamp(), holder = :holder::text,
+      locked_until = greatest(l.locked_until, clock_timestamp() + :hold::float * interval '1 second')
+  WHERE l.token = :token::uuid AND l.destination = :destination::text
+    AND l.begun_at IS NULL AND l.locked_until > clock_timestamp()
+    AND set_config('synchronous_commit', 'off', true) = 'off'  -- if a crash undoes this, a send is repeated, not lost
+  RETURNING l.seqs
+)
+SELECT m.seq, m.id::text, m.event_type, m.destination, m.key, m.payload, m.content_type, m.headers::text,
+       m.aggregate_type, m.aggregate_id, date_part('epoch', m.created_at), coalesce(t.attempts, 0) + 1 AS attempts,
+       m.latest, date_part('epoch', clock_timestamp()) - date_part('epoch', coalesce(m.deliver_at, m.created_at)) AS age
+FROM begun CROSS JOIN LATERAL unnest(begun.seqs) WITH ORDINALITY AS ours(seq, place)
+JOIN :schema.outbox_messages m ON m.seq = ours.seq
+LEFT JOIN :schema.outbox_trouble t ON t.seq = ours.seq
+ORDER BY ours.place

@@ -1,0 +1,249 @@
+-- The tables of an outbox. A row's table says what it is for:
+--
+--   messages   what was said: written once, never changed. A day's messages are one partition.
+--   ready      what is due, or has just been written: a claim takes it from here
+--   waiting    what is due later: a scheduled message, or one that failed
+--   held       what is behind another message of its key
+--   leases     what is in somebody's hands, one row a bundle
+--   runs       supervised tasks that a broker has, or a worker runs
+--   dead       dead letters
+--   journal    what was settled, one row a bundle. A message was sent if the journal says so.
+--   trouble    what happened to messages that did not arrive at once: attempts, errors, history
+--
+-- A message at work is in exactly one of: ready, waiting, held, leases, runs, dead. Then it leaves for the journal.
+-- So of all messages, each is in the journal or at work: `look/books.sql` counts both sides.
+--
+-- Run it in psql:  psql -v schema=public -f schema.sql
+
+SET LOCAL search_path = :schema, pg_catalog;
+
+CREATE FUNCTION outbox_uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
+  -- RFC 9562: milliseconds since 1970 over the first 48 bits of a random UUID, then version 7 (0111; was 0100).
+  SELECT encode(
+    set_bit(set_bit(
+      overlay(uuid_send(gen_random_uuid())
+              PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6),
+      52, 1), 53, 1), 'hex')::uuid
+$$;
+
+-- Messages are numbered. A day has 2^32 numbers, and a partition of its own: the turn of the day moves the sequence to
+-- the first number of the next partition. So writers need no clock, and never lack a partition.
+CREATE SEQUENCE outbox_seq;
+
+CREATE TABLE outbox_messages (
+  seq            bigint PRIMARY KEY,
+  id             uuid NOT NULL DEFAULT outbox_uuid7(),
+  created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+  deliver_at     timestamptz,  -- if that was later than it was written
+  priority       smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN -1 AND 1),
+  latest         boolean NOT NULL DEFAULT false,  -- a newer message of its key replaces it once it has failed
+  event_type     text NOT NULL,
+  destination    text NOT NULL,
+  key            text CHECK (key <> ''),
+  aggregate_type text,
+  aggregate_id   text,
+  content_type   text NOT NULL DEFAULT 'application/json',
+  headers        jsonb,
+  payload        bytea NOT NULL
+) PARTITION BY RANGE (seq);
+
+CREATE INDEX outbox_messages_id ON outbox_messages (id);
+
+CREATE TABLE outbox_messages_0 PARTITION OF outbox_messages FOR VALUES FROM (0) TO (4294967296);
+
+-- Narrow rows: taking one out costs little. A claim reads a lane from where it was before (see claim/take.sql), so the
+-- rows that are gone, and that an old snapshot keeps, are not read again.
+CREATE TABLE outbox_ready (
+  seq         bigint NOT NULL,
+  xid         xid8 NOT NULL DEFAULT pg_current_xact_id(),
+  since       timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when it was due for the first time
+  size        integer NOT NULL,                                -- bytes of the payload
+  attempts    smallint NOT NULL DEFAULT 0,
+  priority    smallint NOT NULL DEFAULT 0,
+  alone       boolean NOT NULL DEFAULT false,  -- it may have failed its last bundle: it travels alone
+  latest      boolean NOT NULL DEFAULT false,
+  destination text NOT NULL,
+  key         text
+) WITH (
+  -- Each row is inserted and deleted: vacuum by count, not by a share.
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+  autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
+  autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
+);
+CREATE INDEX outbox_ready_lanes ON outbox_ready (destination, priority, xid, seq) WHERE key IS NULL;
+CREATE INDEX outbox_ready_keys ON outbox_ready (destination, seq) WHERE key IS NOT NULL;
+
+CREATE TABLE outbox_waiting (
+  seq         bigint PRIMARY KEY,
+  due         timestamptz NOT NULL,
+  since       timestamptz NOT NULL,
+  size        integer NOT NULL,
+  attempts    smallint NOT NULL DEFAULT 0,
+  priority    smallint NOT NULL DEFAULT 0,
+  alone       boolean NOT NULL DEFAULT false,
+  latest      boolean NOT NULL DEFAULT false,
+  destination text NOT NULL,
+  key         text
+);
+CREATE INDEX outbox_waiting_due ON outbox_waiting (due);
+CREATE INDEX outbox_waiting_keys ON outbox_waiting (destination, key) WHERE key IS NOT NULL;
+
+CREATE TABLE outbox_held (
+  destination text NOT NULL,
+  key         text NOT NULL,
+  seq         bigint NOT NULL,
+  since       timestamptz NOT NULL,
+  size        integer NOT NULL,
+  attempts    smallint NOT NULL DEFAULT 0,
+  priority    smallint NOT NULL DEFAULT 0,
+  alone       boolean NOT NULL DEFAULT false,
+  latest      boolean NOT NULL DEFAULT false,
+  free        boolean NOT NULL DEFAULT false,  -- perhaps its key is free: a claim looks
+  PRIMARY KEY (destination, key, seq)
+);
+CREATE INDEX outbox_held_free ON outbox_held (destination, seq) WHERE free;
+
+CREATE TABLE outbox_leases (
+  token        uuid PRIMARY KEY,
+  locked_until timestamptz NOT NULL,
+  begun_at     timestamptz,           -- its send has begun: it holds one of the destination's slots
+  attempts     smallint NOT NULL DEFAULT 0,  -- of its message, if it is alone
+  destination  text NOT NULL,
+  holder       text,                  -- who claimed it, or sends it; null: its writer leased it
+  seqs         bigint[] NOT NULL CHECK (cardinality(seqs) > 0),
+  keys         text[]                 -- of its messages, if they have keys
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+CREATE INDEX outbox_leases_end ON outbox_leases (locked_until);
+CREATE INDEX outbox_leases_begun ON outbox_leases (destination, begun_at) WHERE begun_at IS NOT NULL;
+CREATE INDEX outbox_leases_keys ON outbox_leases (destination, locked_until) WHERE keys IS NOT NULL;
+
+CREATE TABLE outbox_runs (
+  seq          bigint PRIMARY KEY,
+  state        text NOT NULL CHECK (state IN ('handed over', 'running')),
+  token        uuid CHECK ((token IS NOT NULL) = (state = 'running')),
+  locked_until timestamptz NOT NULL,
+  handed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+  attempts     smallint NOT NULL,
+  unheard      smallint NOT NULL DEFAULT 0,  -- how often nobody began it
+  id           uuid NOT NULL,
+  destination  text NOT NULL,
+  key          text,
+  holder       text
+);
+CREATE INDEX outbox_runs_end ON outbox_runs (locked_until);
+CREATE UNIQUE INDEX outbox_runs_id ON outbox_runs (id);
+CREATE INDEX outbox_runs_keys ON outbox_runs (destination, key) WHERE key IS NOT NULL;
+
+CREATE TABLE outbox_dead (
+  seq         bigint PRIMARY KEY,
+  dead_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+  kin         text NOT NULL,  -- dead letters that died of the same: see outbox_error_group
+  destination text NOT NULL,
+  key         text
+);
+CREATE INDEX outbox_dead_at ON outbox_dead (destination, dead_at);
+CREATE INDEX outbox_dead_kin ON outbox_dead (kin, dead_at);
+CREATE INDEX outbox_dead_keys ON outbox_dead (destination, key, seq) WHERE key IS NOT NULL;
+
+CREATE TABLE outbox_trouble (
+  seq      bigint PRIMARY KEY,
+  attempts integer NOT NULL DEFAULT 0,  -- sends that failed, or whose end nobody knows
+  outages  integer NOT NULL DEFAULT 0,  -- sends in a row that met a destination out of reach
+  code     text,
+  error    text,
+  history  jsonb NOT NULL DEFAULT '[]'
+) WITH (fillfactor = 70);
+
+CREATE TABLE outbox_journal (
+  first  bigint NOT NULL,          -- the lowest number: it names the day
+  at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+  state  text NOT NULL CHECK (state IN ('sent', 'discarded')),
+  count  integer NOT NULL CHECK (count > 0),
+  destination text NOT NULL,
+  holder text,
+  seqs   int8multirange NOT NULL
+) PARTITION BY RANGE (first);
+CREATE INDEX outbox_journal_seqs ON outbox_journal USING gist (seqs);
+CREATE TABLE outbox_journal_0 PARTITION OF outbox_journal FOR VALUES FROM (0) TO (4294967296);
+
+-- The next number of a message.
+CREATE FUNCTION outbox_number() RETURNS bigint LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+  SELECT nextval('outbox_seq'::regclass);
+END;
+
+-- The order of messages that share a key is that of their numbers. A transaction that writes some leaves a mark, to be
+-- seen in pg_locks until it ends: the class of the key, and the last number that was given out before. What has a
+-- higher number is not claimed meanwhile, or it could overtake what is not yet committed. The locks are shared ones:
+-- writers never wait for each other, in whatever order they write. Past 32 of them one mark stands for all keys: the
+-- table of locks has its limits. A mark has the lower 31 bits of its number: see claim/marks.sql.
+CREATE FUNCTION outbox_key_class(destination text, key text) RETURNS integer LANGUAGE sql IMMUTABLE STRICT
+SET search_path FROM CURRENT AS $$
+  -- Negative: one of a key. outbox_all_keys() is the positive one for all of them.
+  SELECT hashtext(current_setting('search_path') || chr(1) || destination || chr(1) || key) | (-2147483648)
+$$;
+
+CREATE FUNCTION outbox_all_keys() RETURNS integer LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+  SELECT hashtext(current_setting('search_path') || chr(1)) & 2147483647
+$$;
+
+CREATE FUNCTION outbox_ordered(destination text, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+-- The next number of a message with this key, and the mark of its transaction.
+DECLARE
+  noted text := current_setting('outbox.floor', true);
+  floor bigint;
+  marked integer := 0;
+BEGIN
+  IF coalesce(noted, '') = '' THEN
+    SELECT last_value - 1 + is_called::integer INTO floor FROM outbox_seq;
+  ELSE
+    floor := split_part(noted, ' ', 1);
+    marked := split_part(noted, ' ', 2);
+  END IF;
+  IF marked < 32 THEN
+    PERFORM pg_advisory_xact_lock_shared(outbox_key_class(destination, key), (floor & 2147483647)::integer);
+  ELSIF marked = 32 THEN
+    PERFORM pg_advisory_xact_lock_shared(outbox_all_keys(), (floor & 2147483647)::integer);
+  END IF;
+  IF marked <= 32 THEN
+    PERFORM set_config('outbox.floor', floor || ' ' || marked + 1, true);
+  END IF;
+  RETURN nextval('outbox_seq');
+END
+$$;
+
+-- One more entry in the list of what happened to a message. Of a long one the first and the last entries are kept.
+CREATE FUNCTION outbox_noted(history jsonb, entry jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  SELECT CASE WHEN jsonb_typeof(history) IS DISTINCT FROM 'array' THEN jsonb_build_array(jsonb_strip_nulls(entry))
+              WHEN jsonb_array_length(history) < 30 THEN history || jsonb_strip_nulls(entry)
+              ELSE (history - 1) || jsonb_strip_nulls(entry) END
+$$;
+
+CREATE FUNCTION outbox_error_group(destination text, event_type text, code text, error text)
+RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+  -- Errors that differ only in ids, numbers and what stands in quotes are one group.
+  SELECT left(md5(concat_ws(E'\x1f', destination, event_type, code,
+    regexp_replace(regexp_replace(regexp_replace(left(error, 500),
+      '[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}', '<id>', 'g'),
+      '''[^'']*''|"[^"]*"', '<text>', 'g'),
+      '(0[xX])?[0-9a-fA-F]*[0-9][0-9a-fA-F]*', '<n>', 'g'))), 12)
+$$;
+
+-- One row for a destination that is or was in trouble, is paused, or has a rate; the others need none.
+CREATE TABLE outbox_destinations (
+  name         text PRIMARY KEY,
+  failures     integer NOT NULL DEFAULT 0,
+  failed_at    timestamptz,
+  error_code   text,
+  error        text,
+  opened_at    timestamptz,      -- its circuit is open
+  pause_until  timestamptz,
+  probe        uuid,             -- the lease that may try whether it answers
+  recovered_at timestamptz,
+  paused_at    timestamptz,      -- by a person
+  paused_by    text,
+  paused_why   text,
+  allowance    double precision, -- what may be claimed, as of metered_at
+  metered_at   timestamptz
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
