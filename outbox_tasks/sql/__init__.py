@@ -18,7 +18,7 @@ from outbox_tasks.errors import ConfigurationError
 _PARTS = re.compile(
     r"(?P<keep>'(?:[^']|'')*'|\$\$.*?\$\$|::)"  # texts, bodies of functions, casts
     r"|(?P<note>\s*--[^\n]*)"
-    r"|(?P<schema>:schema(?P<dot>\.)?(?!\w))"
+    r"|(?P<schema>:schema(?:(?P<dot>\.)|(?!\w)))"
     r"|:(?P<name>[a-z_]+)",
     re.DOTALL,
 )

@@ -247,3 +247,14 @@ CREATE TABLE outbox_destinations (
   allowance    double precision, -- what may be claimed, as of metered_at
   metered_at   timestamptz
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+CREATE FUNCTION outbox_has_room(target text, room integer, keep double precision) RETURNS boolean LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+-- Whether one more send to a destination may begin. Who asks goes on alone until its transaction ends: so no two take
+-- the last place. Each statement here sees what was committed before it, also while the one that calls this does not.
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtextextended(current_setting('search_path') || ' room ' || target, 0));
+  RETURN room > (SELECT count(*) FROM outbox_leases
+                 WHERE destination = target AND begun_at > clock_timestamp() - keep * interval '1 second');
+END
+$$;

@@ -1,13 +1,18 @@
 -- Lets the send of a bundle begin: the compare-and-set that decides who may send. Returns its messages.
 --
--- Nothing begins for a destination that is paused, has its circuit open, or has `room` for no more sends.
--- token; destination; holder; hold: seconds that the send gets at least; keep: seconds for which a send takes a place.
+-- Nothing begins for a destination that is paused, has its circuit open (unless this lease is the probe), or has no room.
+-- token; destination; holder; hold: seconds that the send gets at least; room: how many sends to the destination may
+-- run at once (null: any number), each for `keep` seconds at most.
 WITH begun AS (
   UPDATE :schema.outbox_leases l
   SET begun_at = clock_timestamp(), holder = :holder::text,
       locked_until = greatest(l.locked_until, clock_timestamp() + :hold::float * interval '1 second')
   WHERE l.token = :token::uuid AND l.destination = :destination::text
     AND l.begun_at IS NULL AND l.locked_until > clock_timestamp()
+    AND NOT EXISTS (SELECT FROM :schema.outbox_destinations d
+                    WHERE d.name = :destination
+                      AND (d.paused_at IS NOT NULL OR d.opened_at IS NOT NULL AND d.probe IS DISTINCT FROM :token::uuid))
+    AND (SELECT :room::integer IS NULL OR :schema.outbox_has_room(:destination, :room, :keep::float))
     AND set_config('synchronous_commit', 'off', true) = 'off'  -- if a crash undoes this, a send is repeated, not lost
   RETURNING l.seqs
 )

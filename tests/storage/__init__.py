@@ -1,0 +1,1 @@
+"""Tests of the next storage: see docs/storage.md."""

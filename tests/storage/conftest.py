@@ -1,0 +1,86 @@
+"""A schema with the tables of the next storage, and what writes and reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from outbox_tasks import sql
+from outbox_tasks.settings import Settings
+from outbox_tasks.storage.tables import Tables
+from tests.conftest import MakeSettings
+
+AT_WORK = ("ready", "waiting", "held", "leases", "runs", "dead")
+
+
+class Box:
+    """An outbox of a test: its tables, as a person who knows SQL sees them."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self.url, self.schema = url, schema
+        self.connection = psycopg.connect(url, autocommit=True, options=f"-c search_path={schema}")
+
+    def write(self, count: int = 1, /, on: psycopg.Connection[Any] | None = None, **fields: Any) -> None:
+        """Publish messages, all with these fields: see write/publish.sql. `on`: in that connection's transaction."""
+        row = {"event_type": "order.created", "destination": "orders", "text": "{}", **fields}
+        rows = [{"id": str(uuid4()), "content_type": "application/json", **row} for _ in range(count)]
+        self.run("write/publish.sql", on, row=json.dumps(rows))
+
+    def run(self, verb: str, on: psycopg.Connection[Any] | None = None, /, **parameters: Any) -> Sequence[Any]:
+        """The rows of a verb."""
+        statement = sql.statement(verb, self.schema)
+        cursor = psycopg.RawCursor(on or self.connection)
+        cursor.execute(statement.text, statement.values(parameters))
+        return cursor.fetchall() if cursor.description else ()
+
+    def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return self.connection.execute(query, parameters or None).fetchall()
+
+    def value(self, query: str, *parameters: Any) -> Any:
+        [[value]] = self.rows(query, *parameters)
+        return value
+
+    def where(self, seq: int) -> list[str]:
+        """The tables that a message is in, of those where it can be at work, and its states in the journal."""
+        found = []
+        for table in AT_WORK:
+            is_there = "%s = ANY (seqs)" if table == "leases" else "seq = %s"
+            found += [table] * self.value(f"SELECT count(*) FROM outbox_{table} WHERE {is_there}", seq)
+        return found + [
+            state for [state] in self.rows("SELECT state FROM outbox_journal WHERE seqs @> %s::bigint", seq)
+        ]
+
+    def check_books(self) -> None:
+        """Each message is in exactly one place."""
+        places = {seq: self.where(seq) for [seq] in self.rows("SELECT seq FROM outbox_messages")}
+        assert {seq: found for seq, found in places.items() if len(found) != 1} == {}
+
+
+@pytest.fixture
+def box(postgres_url: str) -> Iterator[Box]:
+    schema = f"outbox_next_{uuid4().hex[:12]}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        with connection.transaction():
+            connection.execute(sql.script("schema.sql", schema).encode())
+        made = Box(postgres_url, schema)
+        yield made
+        made.connection.close()
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.fixture
+def next_settings(box: Box, settings: MakeSettings) -> Settings:
+    return settings(database_schema=box.schema)
+
+
+@pytest.fixture
+def tables(next_settings: Settings) -> Iterator[Tables]:
+    made = Tables.connect(next_settings)
+    yield made
+    made.close()

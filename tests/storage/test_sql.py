@@ -1,0 +1,66 @@
+"""The SQL files of the next storage, as a server and as a reader see them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from outbox_tasks import sql
+from tests.storage.conftest import Box
+
+FOLDER = Path(sql.__file__).parent
+VERBS = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.sql"))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_server_takes_each_verb(box: Box, verb: str) -> None:
+    box.connection.execute(b"PREPARE this AS " + sql.statement(verb, box.schema).text)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_says_first_what_it_does(verb: str) -> None:
+    assert sql.source(verb).startswith("-- ")
+
+
+def test_parameters_are_numbered_and_texts_and_casts_are_kept() -> None:
+    text = "SELECT :a::text, ':b', 'it''s :c', x.y -- :d\nFROM :schema.t WHERE a = :a AND e = :e;"
+    rendered = ("SELECT $1::text, ':b', 'it''s :c', x.y\nFROM \"S\".t WHERE a = $1 AND e = $2", ("a", "e"))
+    assert sql.rendered(text, "S") == rendered
+
+
+def test_without_a_schema_the_connection_finds_the_tables() -> None:
+    assert sql.rendered("SELECT * FROM :schema.t", None) == ("SELECT * FROM t", ())
+
+
+def test_a_message_goes_from_the_write_to_the_journal(box: Box) -> None:
+    token = "00000000-0000-4000-8000-000000000001"
+    box.write(2)
+    assert box.where(1) == box.where(2) == ["ready"]
+    whole = (
+        '[{"destination": "orders", "size": 10, "priority": 0, "weight": 1, "xid": "0", "seq": 0, "until": "99999999"}]'
+    )
+    taken = [row for row in box.run("claim/take.sql", span=whole) if row[0] is not None]
+    assert [row[0] for row in taken] == [1, 2]
+    bundle = f'[{{"token": "{token}", "destination": "orders", "attempts": 0, "seqs": [1, 2]}}]'
+    box.run("claim/lease.sql", bundle=bundle, holder="a claim", hold=60)
+    assert box.where(1) == ["leases"]
+    fence = {"token": token, "destination": "orders"}
+    begin = {**fence, "holder": "a worker", "hold": 40, "room": None, "keep": 20}
+    assert [row[0] for row in box.run("deliver/begin.sql", **begin)] == [1, 2]
+    assert box.run("deliver/begin.sql", **begin) == []
+    assert box.run("deliver/sent.sql", **fence) == [(2,)]
+    assert box.run("deliver/sent.sql", **fence) == []
+    assert box.where(1) == box.where(2) == ["sent"]
+    box.check_books()
+
+
+def test_it_runs_in_psql(box: Box) -> None:
+    """What psql would put in the place of a name is what the loader puts there."""
+    text = sql.source("deliver/sent.sql").replace(":schema", box.schema)
+    for name, value in {"token": "'00000000-0000-4000-8000-000000000001'", "destination": "'orders'"}.items():
+        text = text.replace(f":{name}", value)
+    assert box.connection.execute(text.encode()).fetchall() == []
+    with pytest.raises(psycopg.errors.SyntaxError):
+        box.connection.execute(sql.source("deliver/sent.sql").encode())
