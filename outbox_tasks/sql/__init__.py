@@ -22,7 +22,7 @@ _PARTS = re.compile(
     r"|:(?P<name>[a-z_]+)",
     re.DOTALL,
 )
-_INCLUDED = re.compile(r"^\\ir (\S+)\n", re.MULTILINE)
+_INCLUDED = re.compile(r"^[ ]*\\ir (\S+)\n", re.MULTILINE)
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 
 

@@ -107,7 +107,6 @@ CREATE TABLE outbox_leases (
   token        uuid PRIMARY KEY,
   locked_until timestamptz NOT NULL,
   begun_at     timestamptz,           -- its send has begun: it holds one of the destination's slots
-  attempts     smallint NOT NULL DEFAULT 0,  -- of its message, if it is alone
   destination  text NOT NULL,
   holder       text,                  -- who claimed it, or sends it; null: its writer leased it
   seqs         bigint[] NOT NULL CHECK (cardinality(seqs) > 0),

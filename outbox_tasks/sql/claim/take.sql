@@ -23,6 +23,8 @@ WITH found AS MATERIALIZED (
   WHERE r.ctid = placed.at AND placed.place <= placed.share
   RETURNING r.*
 )
-SELECT seq, xid::text, since, size, attempts, priority, alone, latest, destination, key FROM taken
+SELECT taken.seq, m.id::text, m.event_type, taken.xid::text AS at, date_part('epoch', now() - taken.since) AS age, taken.size,
+       taken.attempts, taken.priority, taken.alone, taken.destination
+FROM taken JOIN :schema.outbox_messages m ON m.seq = taken.seq
 UNION ALL
-SELECT NULL, pg_current_snapshot()::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT NULL, NULL, NULL, pg_current_snapshot()::text, NULL, NULL, NULL, NULL, NULL, NULL

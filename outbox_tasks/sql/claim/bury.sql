@@ -1,0 +1,21 @@
+-- Makes dead letters of messages that a claim has just taken, in the same transaction.
+-- message: JSON rows of seq, destination, key, code and error. A known last error stays if code is null.
+WITH said AS (
+  SELECT r.*, m.event_type FROM json_to_recordset(:message::json) AS r(seq bigint, destination text, key text, code text, error text)
+  JOIN :schema.outbox_messages m ON m.seq = r.seq
+), noted AS (
+  INSERT INTO :schema.outbox_trouble AS t (seq, code, error, history)
+  SELECT seq, coalesce(code, 'attempts_exhausted'), error,
+         :schema.outbox_noted('[]', jsonb_build_object('at', clock_timestamp(), 'what', 'dead', 'code', code, 'error', left(error, 300)))
+  FROM said
+  ON CONFLICT (seq) DO UPDATE SET
+    code = CASE WHEN excluded.error IS NULL THEN coalesce(t.code, excluded.code) ELSE excluded.code END,
+    error = coalesce(excluded.error, t.error),
+    history = :schema.outbox_noted(t.history, excluded.history -> 0)
+  RETURNING t.seq, t.code, t.error
+)
+INSERT INTO :schema.outbox_dead (seq, destination, key, kin)
+SELECT said.seq, said.destination, said.key,
+       :schema.outbox_error_group(said.destination, said.event_type, noted.code, noted.error)
+FROM said JOIN noted ON noted.seq = said.seq
+RETURNING seq

@@ -1,0 +1,50 @@
+-- Takes back bundles whose leases have run out. If the send had begun, nobody knows how it ended: the attempt counts,
+-- and each message travels alone from then on. Each message says what happened.
+--
+-- most: bundles; since: of `locked_until`, where an earlier look found no more. Returns of each message destination,
+-- cause and seq.
+WITH ended AS (
+  DELETE FROM :schema.outbox_leases l
+  WHERE l.token IN (SELECT token FROM :schema.outbox_leases
+                    WHERE locked_until <= now() AND locked_until >= :since::timestamptz
+                    ORDER BY locked_until LIMIT :most::integer FOR UPDATE SKIP LOCKED)
+  RETURNING l.*
+), ours AS MATERIALIZED (
+  SELECT m.seq, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size,
+         coalesce(m.deliver_at, m.created_at) AS since, ended.begun_at IS NOT NULL AS begun, ended.holder,
+         CASE WHEN ended.begun_at IS NOT NULL THEN 'unsettled'
+              WHEN ended.holder IS NULL THEN 'direct_expired'
+              ELSE 'lease_expired' END AS cause,
+         coalesce(t.attempts, 0) + (ended.begun_at IS NOT NULL)::integer AS attempts, coalesce(t.code, '') AS code
+  FROM ended CROSS JOIN LATERAL unnest(ended.seqs) AS s
+  JOIN :schema.outbox_messages m ON m.seq = s
+  LEFT JOIN :schema.outbox_trouble t ON t.seq = s
+), noted AS (
+  INSERT INTO :schema.outbox_trouble AS t (seq, attempts, code, error, history)
+  SELECT seq, attempts, cause, error,
+         :schema.outbox_noted('[]', jsonb_build_object('at', clock_timestamp(), 'what', 'claimed again', 'attempt', attempts,
+                                               'code', cause, 'by', holder))
+  FROM ours CROSS JOIN LATERAL (
+    SELECT CASE cause
+      WHEN 'unsettled' THEN format('attempt %s was begun by %s and never settled: it died or lost its lease; the message'
+                                   ' may have been delivered', attempts, holder)
+      WHEN 'direct_expired' THEN 'its writer leased it, and no worker began it in time: the writer ended first, or its task'
+                                 ' was lost or late'
+      ELSE format('claimed by %s, and the lease ran out before it was begun', holder) END AS error
+  ) AS said
+  ON CONFLICT (seq) DO UPDATE SET
+    attempts = excluded.attempts,
+    -- An earlier error stays, unless the message may have been delivered: it may be the cause of a repetition.
+    code = CASE WHEN excluded.code = 'unsettled' THEN excluded.code ELSE coalesce(t.code, excluded.code) END,
+    error = CASE WHEN excluded.code = 'unsettled' THEN excluded.error ELSE coalesce(t.error, excluded.error) END,
+    history = :schema.outbox_noted(t.history, excluded.history -> 0)
+), placed AS (
+  SELECT ours.*, begun OR code IN ('unsettled', 'failed_together', 'failed_alone') AS alone FROM ours
+), first AS (
+  INSERT INTO :schema.outbox_held (seq, since, size, attempts, priority, alone, latest, destination, key, free)
+  SELECT seq, since, size, attempts, priority, alone, latest, destination, key, true FROM placed WHERE key IS NOT NULL
+), ready AS (
+  INSERT INTO :schema.outbox_ready (seq, since, size, attempts, priority, alone, latest, destination)
+  SELECT seq, since, size, attempts, priority, alone, latest, destination FROM placed WHERE key IS NULL
+)
+SELECT destination, cause, seq FROM ours
