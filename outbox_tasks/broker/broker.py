@@ -18,10 +18,10 @@ from kombu.exceptions import ChannelError
 from kombu.pools import ProducerPool
 from kombu.serialization import prepare_accept_content
 
-from outbox_tasks.broker.celery_internals import keep_redis_client, redis_length
 from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK, CANARY, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, QUEUES
 from outbox_tasks.broker.pinned import PATIENCE, joined, transport_options, trouble
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
+from outbox_tasks.internals import keep_redis_client, redis_length
 from outbox_tasks.model import Bundle
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import redacted, without_secrets

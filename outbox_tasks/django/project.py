@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from celery import current_app
+from celery.app import app_or_default
 
 from outbox_tasks.outbox import Outbox
 
 
 def outbox_of_project() -> Outbox:
     """The one that the project's Celery app has, by `install` or `supervise`; else one by the settings."""
-    app = current_app._get_current_object()
+    app = app_or_default()
     return vars(app).get("outbox_of_app") or Outbox(celery=app)

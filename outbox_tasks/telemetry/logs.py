@@ -21,8 +21,8 @@ from celery import Celery, current_task, signals
 from celery.app.log import Logging
 from celery.utils.log import ColorFormatter
 
-from outbox_tasks.broker.celery_internals import replace_safe_say
 from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, TASKS
+from outbox_tasks.internals import replace_safe_say
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.text import printable, without_secrets
 

@@ -13,6 +13,7 @@ from kombu import Exchange
 from outbox_tasks.broker.broker import AT_ONCE, Broker, queue_length
 from outbox_tasks.broker.names import WAIT
 from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.internals import limit_only_tasks
 
 
 class RelayTask(Task):
@@ -38,6 +39,10 @@ class RelayTask(Task):
     rate_limit = priority = 0
     # Long: each step of it has limits of its own.
     soft_time_limit, time_limit = 600.0, 660.0
+
+    def before_start(self, *_: Any) -> None:
+        """Celery calls this as the task begins."""
+        limit_only_tasks()
 
     @classmethod
     def annotate(cls) -> None:

@@ -19,8 +19,8 @@ from celery.worker import state
 from celery.worker.request import Request
 
 from outbox_tasks.broker.broker import publish_arguments
-from outbox_tasks.broker.celery_internals import quiet_tracer, tracer_is_wrapped
 from outbox_tasks.broker.names import PUBLISH_TASK
+from outbox_tasks.internals import quiet_tracer, tracer_is_wrapped
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.settings import PUBLISH_QUEUE
 from outbox_tasks.worker.dead_processes import end_leases_of_dead_processes

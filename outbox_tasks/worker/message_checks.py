@@ -17,8 +17,8 @@ from typing import Any
 
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from outbox_tasks.broker.celery_internals import wrap_redis_read, wrap_task_handler
 from outbox_tasks.broker.names import BUNDLE_TASK, PUBLISH_TASK, QUEUES, TASKS, WAIT
+from outbox_tasks.internals import wrap_redis_read, wrap_task_handler
 from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from outbox_tasks.worker.resources import ConsumerStep
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from outbox_tasks.broker.broker import AT_ONCE
-from outbox_tasks.broker.celery_internals import (
+from outbox_tasks.internals import (
     close_redis_in_pool,
     set_connect_waits,
     wrap_event_publish,

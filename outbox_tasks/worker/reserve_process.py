@@ -11,7 +11,7 @@ from typing import Any
 
 from celery.worker import state
 
-from outbox_tasks.broker.celery_internals import choose_redis_steps, redis_steps
+from outbox_tasks.internals import choose_redis_steps, redis_steps
 from outbox_tasks.settings import PUBLISH_QUEUE
 from outbox_tasks.worker.resources import ConsumerStep, Resources
 

@@ -11,8 +11,8 @@ from typing import Any
 from celery import Celery, beat, signals
 from celery.schedules import schedule
 
-from outbox_tasks.broker.celery_internals import order_anew
 from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, MAINTAIN_TASK
+from outbox_tasks.internals import wrap_tick
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, Settings
 
 log = logging.getLogger(__name__)
@@ -57,8 +57,7 @@ def keep_pace(app: Celery) -> None:
 
     def wrap(sender: Any = None, **_: Any) -> None:
         if sender.app is app:
-            scheduler = sender.scheduler
-            scheduler.tick = partial(_tick, scheduler, scheduler.tick)
+            wrap_tick(sender.scheduler, partial(partial, _tick, sender.scheduler))
 
     signals.beat_init.connect(wrap, weak=False)
 
@@ -69,7 +68,7 @@ def _tick(scheduler: beat.Scheduler, tick: Callable[[], float]) -> float:
         entry.last_run_at = entry.default_now()
     if ahead:
         log.warning("the clock was set back: beat goes on with %s", ", ".join(entry.name for entry in ahead))
-        order_anew(scheduler)
+        scheduler.populate_heap()  # it keeps them in order of their times of day
     return tick()
 
 

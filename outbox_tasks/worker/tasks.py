@@ -9,7 +9,6 @@ from typing import Any
 
 from celery import Celery, Task, signals
 
-from outbox_tasks.broker.celery_internals import limit_only_tasks
 from outbox_tasks.broker.names import BUNDLE_TASK, BY_BEAT, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK
 from outbox_tasks.errors import (
     BrokerUnreachable,
@@ -210,7 +209,6 @@ def _connect_signals(app: Celery, resources: Resources) -> None:
 
     def check(sender: Any = None, **_: Any) -> None:
         if is_ours(sender):
-            limit_only_tasks()
             try:
                 start_checks.check(resources)
                 start_checks.check_pool(resources, sender)

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from celery import Celery, current_task
-from celery.app import amqp
 from celery.backends.base import DisabledBackend
 from celery.result import AsyncResult
 
 from outbox_tasks.errors import UncapturableTask
+from outbox_tasks.internals import sends_what_follows, wrap_calls
 from outbox_tasks.model import Message
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
@@ -79,9 +79,11 @@ def capture_app(app: Celery, choose: Callable[[], Store | None]) -> None:
 
 @cache
 def wrap() -> None:
-    """Wrap `Celery.send_task` and the results' methods that wait, once. Nothing less catches every call: a `producer`
-    given to `Task.apply_async` gets lost on some ways, such as in a chain."""
-    send_task, then, get = Celery.send_task, AsyncResult.then, AsyncResult.get
+    """Wrap the ways to call a task and to wait for its result, once."""
+    wrap_calls(_store_or_send, _then_later, _get_once_sent)
+
+
+def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(send_task)
 
     @wraps(send_task)
@@ -102,6 +104,10 @@ def wrap() -> None:
         with recording(self, call["name"], store, confirm=confirm) as view:
             return send_task(view, *args, **options)
 
+    return send_or_store
+
+
+def _then_later(then: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(then)
     def then_later(self: AsyncResult, *args: Any, **options: Any) -> Any:
         # A group subscribes to its tasks in the result backend, to know when they are ready.
@@ -109,14 +115,16 @@ def wrap() -> None:
             return subscribing_later(self).then(*args, **options)
         return then(self, *args, **options)
 
+    return then_later
+
+
+def _get_once_sent(get: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(get)
     def get_once_sent(self: AsyncResult, *args: Any, **options: Any) -> Any:
         refuse_to_wait(self)
         return get(self, *args, **options)
 
-    Celery.send_task = send_or_store
-    AsyncResult.then = then_later
-    AsyncResult.get = AsyncResult.wait = get_once_sent
+    return get_once_sent
 
 
 def _chosen(app: Celery) -> Store | None:
@@ -131,8 +139,7 @@ def _chosen(app: Celery) -> Store | None:
 def _is_of_the_worker(task_id: str | None, parent_id: str | None) -> bool:
     """Whether the worker sends this, not the application: a retry of the running task, whose exception rolls the
     transaction back, or what follows a task that has ended."""
-    follows = getattr(amqp, "_callback_publish_retry", None)
-    if follows is not None and follows.get():  # Celery has this mark since 5.7
+    if sends_what_follows():
         return True
     running = current_task.request.id if current_task else None
     # A task that follows another names its parent. No call of an application does.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from logging import INFO
 from typing import Any, Protocol, TypeAlias
 
 from sqlalchemy import Connection, Dialect
@@ -13,6 +12,7 @@ from sqlalchemy.sql import Executable
 from outbox_tasks.database.compiled import as_text
 from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.errors import NotInTransaction
+from outbox_tasks.internals import is_heard, raise_as_sqlalchemy
 
 DJANGO = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 """The SQL for psycopg 2 and 3, whichever Django uses."""
@@ -45,7 +45,7 @@ def execute(connection: AnyConnection, statement: Executable, parameters: dict[s
         with connection.execute(statement, parameters) as result:
             return result.rowcount
     text, given = _for_driver(statement, connection.dialect, parameters)
-    if _needs_no_sqlalchemy(connection):
+    if not is_heard(connection) and not _has_failed(connection):
         return _by_the_driver(connection, text, given)
     with connection.exec_driver_sql(text, given) as result:
         return result.rowcount
@@ -73,20 +73,10 @@ def _for_driver(statement: Executable, dialect: Dialect, parameters: dict[str, A
 _as_text = lru_cache(as_text)
 
 
-def _needs_no_sqlalchemy(connection: Connection) -> bool:
-    """Whether the driver alone does the same: nobody listens to statements or logs them, as tracing does, and no
-    savepoint or transaction has failed."""
-    heard, heard_by_all = connection.dispatch, connection.dialect.dispatch
-    return not (
-        heard.before_cursor_execute
-        or heard.after_cursor_execute
-        or heard_by_all.do_execute
-        or heard_by_all.handle_error
-        or connection.engine.logger.isEnabledFor(INFO)
-    ) and all(
-        transaction is None or transaction.is_active
-        for transaction in (connection.get_transaction(), connection.get_nested_transaction())
-    )
+def _has_failed(connection: Connection) -> bool:
+    """Whether its transaction or savepoint has failed: SQLAlchemy says how."""
+    opened = connection.get_transaction(), connection.get_nested_transaction()
+    return any(transaction is not None and not transaction.is_active for transaction in opened)
 
 
 def _by_the_driver(connection: Connection, text: str, given: Any) -> int:
@@ -96,8 +86,6 @@ def _by_the_driver(connection: Connection, text: str, given: Any) -> int:
         cursor.execute(text, given)
         return int(cursor.rowcount)
     except BaseException as error:
-        # SQLAlchemy's own way to raise its errors, and to part with lost connections. It has no public one.
-        of_driver = isinstance(error, connection.dialect.loaded_dbapi.Error)
-        connection._handle_dbapi_exception(error, text if of_driver else None, given, cursor, None)
+        raise_as_sqlalchemy(connection, error, text, given, cursor)
     finally:
         cursor.close()

@@ -79,6 +79,12 @@ class _Recorder(Producer):
         self._store = store
         self._confirm = confirm
         self._times: tuple[datetime | None, datetime | None] | None = None
+        self._declared: list[Any] = []
+
+    @property
+    def channel(self) -> Any:
+        """The producer is its own channel, as kombu's transports have them."""
+        return self
 
     @property
     def connection(self) -> Any:
@@ -97,27 +103,24 @@ class _Recorder(Producer):
             options.pop(name, None)
         super().publish(body, **options)  # type: ignore[no-untyped-call]
 
-    def _publish(
-        self,
-        body: Any,
-        priority: Any,
-        content_type: str,
-        content_encoding: str,
-        headers: dict[str, Any],
-        properties: dict[str, Any],
-        routing_key: str,
-        mandatory: bool,
-        immediate: bool,
-        exchange: str,
-        declare: list[Any],
-        *_: Any,
+    def maybe_declare(self, entity: Any, *_: Any, **__: Any) -> None:
+        """kombu calls this for each entity that is to be declared before the message is sent."""
+        self._declared.append(entity)
+
+    def prepare_message(self, *parts: Any) -> tuple[Any, ...]:
+        """kombu lets its channel make a message of body, priority, content type and encoding, headers, properties."""
+        return parts
+
+    def basic_publish(
+        self, message: tuple[Any, ...], exchange: str, routing_key: str, mandatory: bool, **_: Any
     ) -> None:
         """kombu's `Producer.publish` ends here, with the prepared message."""
         assert self._times is not None
         eta, expires = self._times
+        body, priority, content_type, content_encoding, headers, properties = message
         envelope = TaskMessage(
             content_type, content_encoding, headers, properties, exchange, routing_key, priority, mandatory,
-            describe(declare), expires, self._confirm,
+            describe(self._declared), expires, self._confirm,
         )  # fmt: skip
         try:
             text = envelope.dumps()
@@ -125,7 +128,7 @@ class _Recorder(Producer):
             raise PayloadNotSerializable(event_type=self._name, reason=f"in a header: {error}") from error
         # The trace of the call, if there is one: the relay carries that on.
         trace = {name: str(headers[name]) for name in TRACE if is_text(headers.get(name))}
-        message = Message(
+        stored = Message(
             self._name,
             body.encode() if isinstance(body, str) else bytes(body),
             headers=TaskHeaders({ENVELOPE: text, **trace}),
@@ -134,7 +137,7 @@ class _Recorder(Producer):
             aggregate_id=properties.get("correlation_id"),
             content_type=content_type,
         )
-        remember(message.aggregate_id, self._store(message))
+        remember(stored.aggregate_id, self._store(stored))
 
 
 def _time(name: str, fields: Mapping[str, Any], field: str) -> datetime | None:

@@ -17,6 +17,7 @@ from sqlalchemy.sql import Executable
 from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, SchemaMissing, UnsupportedSession, WriterRights
+from outbox_tasks.internals import can_await
 from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, inside, write_out_to
 from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, execute
 
@@ -205,7 +206,7 @@ class _OfAsyncSession(_OfSession):
         super().__init__(session.sync_session, event_type)
 
     def defers(self, like: Executable, insert: Insert, rows: list[Any]) -> bool:
-        if _in_greenlet():
+        if can_await():
             return False
         defer(self._session, like, insert, rows)
         return True
@@ -233,15 +234,6 @@ class _OfDjango(Transaction):
         found = _Opened()
         self._connection.on_commit(partial(id, found))  # Django drops this when the transaction ends, either way
         return found
-
-
-def _in_greenlet() -> bool:
-    """Whether SQLAlchemy can await here. All but its oldest releases mark their greenlets."""
-    if (greenlet := sys.modules.get("greenlet")) is None:
-        return False
-    current = greenlet.getcurrent()
-    ours = type(current).__module__.startswith("sqlalchemy.")
-    return bool(getattr(current, "__sqlalchemy_greenlet_provider__", ours))
 
 
 _owing: WeakKeyDictionary[Connection, dict[Callable[..., object], object]] = WeakKeyDictionary()

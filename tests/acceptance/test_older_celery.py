@@ -1,7 +1,9 @@
-"""Real workers on the oldest Celery that is supported deliver: its packages lie over the newest, in a directory."""
+"""The oldest Celery that is supported has the internals that we use, and real workers on it deliver. Its packages lie
+over the newest, in a directory."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,8 @@ from outbox_tasks import Outbox
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
 
+ROOT = Path(__file__).parents[2]
+
 OLDEST = ("celery==5.5.*", "kombu==5.5.*", "redis==5.2.*", "click==8.1.*")
 """What stands apart from the newest. Their other requirements are those of the newest, which are here."""
 
@@ -25,11 +29,24 @@ def overlay(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the older packages."""
     directory = tmp_path_factory.mktemp("older")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    argv = [*pip, "--no-deps", "--no-compile", "--retries", "0", "--timeout", "10", "--target", str(directory), *OLDEST]
+    argv = [*pip, "--no-deps", "--no-compile", "--timeout", "10", "--target", str(directory), *OLDEST]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=200)
     if done.returncode:
-        pytest.skip(f"the older packages can't be had here: {done.stderr.strip().splitlines()[-1:]}")
+        pytest.fail(f"the older packages can't be had: {done.stderr}")
     return directory
+
+
+def test_it_has_the_internals_that_we_use(overlay: Path) -> None:
+    """The same tests as on the newest, and how calls are recorded and apps get the relay."""
+    files = [f"tests/unit/test_{name}.py" for name in ("internals", "install", "schedule")]
+    script = "import celery, pytest, sys; print(celery.__version__); sys.exit(pytest.main(sys.argv[1:]))"
+    argv = [sys.executable, "-c", script, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
+    environment = {**os.environ, "PYTHONPATH": str(overlay)}
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("5.5.")
+    assert " passed" in done.stdout
+    assert " skipped" not in done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from typing import Any
 
 import redis
 from azure.servicebus import ServiceBusSender
-from kombu.transport import azurestoragequeues
 from nats.aio.client import Client as Nats
 from paho.mqtt.client import Client as Paho
 from paho.mqtt.enums import CallbackAPIVersion
@@ -31,13 +30,6 @@ def test_nats_keeps_the_greeting_of_the_server_in_server_info() -> None:
 
 def test_service_bus_knows_the_largest_message_of_a_link() -> None:
     assert uses(ServiceBusSender.create_message_batch, "_max_message_size_on_link")
-
-
-def test_kombu_sends_to_azure_with_put_through_the_queue_service() -> None:
-    channel = azurestoragequeues.Channel
-    assert uses(channel.queue_service.fget, "_queue_service", "_url", "_credential")
-    assert uses(channel._ensure_queue, "queue_service")
-    assert uses(channel._put, "_ensure_queue")
 
 
 def test_redis_cuts_a_pipeline_at_the_buffer_cutoff_of_its_connection() -> None:

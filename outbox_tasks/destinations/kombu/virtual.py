@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import time
 from collections.abc import Sequence
@@ -12,7 +13,8 @@ from typing import Any
 from kombu import Connection, Exchange, Producer
 
 from outbox_tasks.destinations.kombu.common import Entry, database, outcome_of, parts_of, tls_of
-from outbox_tasks.destinations.kombu.internals import azure_transport
+from outbox_tasks.errors import PublisherNotInstalled
+from outbox_tasks.internals import azure_transport
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -32,7 +34,7 @@ class VirtualSender:
         # kombu would wait and try again. Instead, what fails goes back to the table.
         ours: dict[str, Any] = {"max_retries": 0}
         if destination.scheme == "azurestoragequeues":
-            transport: Any = azure_transport(destination, half)
+            transport: Any = _azure(destination, half)
             transport.parse_uri(url)  # raises `ValueError`
             self._queue = options.get("queue") or destination.name
         else:
@@ -127,3 +129,13 @@ class VirtualSender:
             message_id=entry.id,
             timestamp=entry.timestamp,
         )
+
+
+def _azure(destination: Destination, timeout: float) -> Any:
+    try:
+        azure = importlib.import_module("kombu.transport.azurestoragequeues")
+        client = importlib.import_module("azure.storage.queue").QueueServiceClient
+    except ModuleNotFoundError as error:
+        extra = destination.scheme
+        raise PublisherNotInstalled(destination=destination.name, missing=error.name, extra=extra) from error
+    return azure_transport(azure, client, timeout)

@@ -1,16 +1,22 @@
-"""What the relay uses of Celery and kombu that their documentation does not promise.
+"""What we use of Celery, kombu, billiard and SQLAlchemy that their documentation does not promise, and all our patches.
 
-Seen on Celery 5.5 and 5.7, with kombu 5.5 and 5.7. `tests/unit/test_celery_internals.py` fails for each one that the
-installed release no longer has, or no longer calls. The Redis functions do nothing on other transports.
+Seen on Celery and kombu 5.5 and 5.7. `tests/unit/test_internals.py` fails for each one that a release no longer has, or
+no longer calls; `tests/acceptance/test_older_celery.py` runs it on 5.5. The Redis functions do nothing on other
+transports. Celery is imported only where it is needed: the pipe runs without.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import signal
+import sys
+import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
+
+from sqlalchemy import Connection
 
 Function = Callable[..., Any]
 Wrap = Callable[[Function], Function]
@@ -86,12 +92,12 @@ def close_redis_in_pool(consumer: Any) -> None:
     """Let each process of the pool close the connections that it inherits from the consumer: `Channel._close_clients`
     of the Redis transport. While one stays open there, epoll reports it here too, even after kombu has closed it.
     kombu then reads from the connection that has the same number now, and waits for good."""
-    from billiard.util import register_after_fork
+    from celery.signals import worker_process_init
 
-    register_after_fork(consumer, _close_redis)
+    worker_process_init.connect(partial(_close_redis, consumer), weak=False)
 
 
-def _close_redis(consumer: Any) -> None:
+def _close_redis(consumer: Any, **_: Any) -> None:
     cycle = consumer.connection and getattr(consumer.connection.transport, "cycle", None)
     for channel in getattr(cycle, "_channels", ()):
         channel._close_clients()
@@ -142,26 +148,19 @@ def redis_first(channel: Any, queue: str) -> dict[str, Any] | None:
     return headers if isinstance(headers, dict) else None
 
 
-def order_anew(scheduler: Any) -> None:
-    """Let beat put its entries in order again: `Scheduler.tick` keeps them in a heap, by times of day."""
-    scheduler._heap = None
+def wrap_tick(scheduler: Any, wrap: Wrap) -> None:
+    """Wrap `Scheduler.tick`, in which beat sends what is due, and says how long to sleep."""
+    scheduler.tick = wrap(scheduler.tick)
 
 
 def limit_only_tasks() -> None:
-    """Let the soft time limit raise only while a task runs: billiard's `soft_timeout_sighandler`. It may come just as a
-    process writes what has become of its task. The worker then can't read what follows, and ends."""
-    from billiard import pool
+    """Let the soft time limit raise only while a task runs: billiard's handler of SIGUSR1, in a process of the pool. It
+    may come just as a process writes what has become of its task. The worker then can't read what follows, and ends."""
     from celery import current_task
 
-    raises = pool.soft_timeout_sighandler
-    if raises.__module__ != pool.__name__:
-        return
-
-    def raise_in_task(*signal: Any) -> None:
-        if current_task:
-            raises(*signal)
-
-    pool.soft_timeout_sighandler = raise_in_task
+    raises: Any = signal.getsignal(signal.SIGUSR1)
+    if getattr(raises, "__module__", None) == "billiard.pool":
+        signal.signal(signal.SIGUSR1, lambda *caught: raises(*caught) if current_task else None)
 
 
 def quiet_tracer(task: Any) -> Function:
@@ -190,3 +189,71 @@ def replace_safe_say(say: Function) -> None:
     from celery.apps import worker
 
     worker.safe_say = say
+
+
+def wrap_calls(send_task: Wrap, then: Wrap, get: Wrap) -> None:
+    """Wrap `Celery.send_task`, in which all ways to call a task end, and the results' methods that wait. Nothing less
+    catches every call: a `producer` given to `Task.apply_async` gets lost on some ways, such as in a chain."""
+    from celery import Celery
+    from celery.result import AsyncResult
+
+    Celery.send_task, AsyncResult.then = send_task(Celery.send_task), then(AsyncResult.then)
+    AsyncResult.get = AsyncResult.wait = get(AsyncResult.get)
+
+
+def sends_what_follows() -> bool:
+    """Whether a worker sends what follows the task that has ended. Celery has this mark since 5.7."""
+    from celery.app import amqp
+
+    follows = getattr(amqp, "_callback_publish_retry", None)
+    return bool(follows is not None and follows.get())
+
+
+def azure_transport(azure: Any, client: Any, timeout: float) -> Any:
+    """kombu's transport for Azure, which by itself would wait for minutes and try three times. `azure` is its module,
+    `client` Azure's `QueueServiceClient`."""
+    from kombu.utils.json import dumps
+
+    class Channel(azure.Channel):  # type: ignore[misc]
+        _queue_service: Any = None
+        deadline = 0.0
+
+        @property
+        def queue_service(self) -> Any:
+            if self._queue_service is None:
+                limits = {"connection_timeout": timeout, "read_timeout": timeout, "retry_total": 0}
+                self._queue_service = client(account_url=self._url, credential=self._credential, **limits)
+            return self._queue_service
+
+        def _put(self, queue: str, message: Any, **options: Any) -> None:
+            remaining = max(0.001, self.deadline - time.monotonic())
+            self._ensure_queue(queue).send_message(dumps(message), connection_timeout=remaining, read_timeout=remaining)
+
+    return type("Transport", (azure.Transport,), {"Channel": Channel})
+
+
+def is_heard(connection: Connection) -> bool:
+    """Whether somebody listens to the statements of a SQLAlchemy connection or logs them, as tracing does."""
+    heard, heard_by_all = connection.dispatch, connection.dialect.dispatch
+    return bool(
+        heard.before_cursor_execute
+        or heard.after_cursor_execute
+        or heard_by_all.do_execute
+        or heard_by_all.handle_error
+        or connection.engine.logger.isEnabledFor(logging.INFO)
+    )
+
+
+def raise_as_sqlalchemy(connection: Connection, error: BaseException, text: str, given: Any, cursor: Any) -> NoReturn:
+    """SQLAlchemy's own way to raise its errors, and to part with lost connections: it has no public one."""
+    of_driver = isinstance(error, connection.dialect.loaded_dbapi.Error)
+    connection._handle_dbapi_exception(error, text if of_driver else None, given, cursor, None)
+
+
+def can_await() -> bool:
+    """Whether SQLAlchemy can await here. All but its oldest releases mark their greenlets."""
+    if (greenlet := sys.modules.get("greenlet")) is None:
+        return False
+    current = greenlet.getcurrent()
+    ours = type(current).__module__.startswith("sqlalchemy.")
+    return bool(getattr(current, "__sqlalchemy_greenlet_provider__", ours))

@@ -1,0 +1,290 @@
+"""The installed Celery, kombu and SQLAlchemy still have, and still call, what `outbox_tasks.internals` relies on.
+
+`tests/acceptance/test_older_celery.py` runs this file on the oldest Celery that is supported, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from inspect import Parameter, signature
+from signal import SIGUSR1, getsignal, raise_signal, signal
+from types import SimpleNamespace
+from typing import Any
+
+import celery
+import pytest
+from billiard import pool
+from billiard.exceptions import SoftTimeLimitExceeded
+from celery import Celery, beat, group, signals
+from celery.app import amqp, trace
+from celery.apps import worker
+from celery.concurrency import prefork
+from celery.events.dispatcher import EventDispatcher
+from celery.worker import loops
+from celery.worker.consumer import Consumer
+from celery.worker.request import Request
+from greenlet import greenlet
+from kombu import Connection as BrokerConnection
+from kombu.transport import azurestoragequeues, redis, virtual
+from packaging.version import Version
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.util import greenlet_spawn
+
+from outbox_tasks import internals
+from outbox_tasks.errors import ResultNotThereYet
+from outbox_tasks.model import Message
+from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
+from outbox_tasks.worker.reconnect import WAITS
+from outbox_tasks.writing.capture import capturing
+
+
+def calls(caller: Callable[..., Any], name: str) -> bool:
+    """Whether a function uses an attribute of this name."""
+    return name in caller.__code__.co_names
+
+
+def test_the_loops_of_a_worker_make_their_task_handler_with_create_task_handler() -> None:
+    assert callable(Consumer.create_task_handler)
+    assert calls(loops.asynloop, "create_task_handler")
+    assert calls(loops.synloop, "create_task_handler")
+
+
+def test_a_worker_connects_with_ensure_connected_which_asks_ensure_connection() -> None:
+    assert list(signature(Consumer.ensure_connected).parameters) == ["self", "conn"]
+    assert calls(Consumer.connection_for_read, "ensure_connected")
+    assert calls(Consumer.ensure_connected, "ensure_connection")
+    with BrokerConnection("memory://") as connection:
+        assert connection.ensure_connection(**WAITS).connected
+
+
+def test_events_are_sent_with_publish_of_the_dispatcher() -> None:
+    assert callable(EventDispatcher._publish)
+    assert calls(EventDispatcher.publish, "_publish")
+    assert calls(EventDispatcher.flush, "_publish")
+
+
+def test_unacknowledged_messages_return_by_restore_of_the_channel() -> None:
+    assert callable(redis.Channel._restore)
+    assert calls(virtual.QoS.restore_unacked, "_restore")
+
+
+def test_redis_reads_with_the_handlers_of_the_channel() -> None:
+    assert calls(redis.Channel.__init__, "handlers")
+    assert "BRPOP" in {key for const in redis.Channel.__init__.__code__.co_consts for key in
+                       (const if isinstance(const, tuple) else (const,))}  # fmt: skip
+    assert calls(redis.MultiChannelPoller.on_readable, "handlers")
+
+
+def test_redis_asks_with_brpop_start_for_the_priority_steps_of_the_channel() -> None:
+    assert signature(redis.Channel._brpop_start).parameters.keys() == {"self", "timeout"}
+    assert calls(redis.MultiChannelPoller._register_BRPOP, "_brpop_start")
+    assert calls(redis.Channel._brpop_start, "priority_steps")
+    assert len(redis.Channel.priority_steps) > 1
+
+
+def test_redis_makes_a_client_for_each_command_with_create_client_and_a_pool_for_all() -> None:
+    assert calls(redis.Channel.conn_or_acquire.__wrapped__, "_create_client")  # type: ignore[attr-defined]
+    assert list(signature(redis.Channel._create_client).parameters) == ["self", "asynchronous"]
+    assert calls(redis.Channel._create_client, "pool")
+
+
+def test_redis_knows_the_length_of_a_queue_by_size_of_the_channel() -> None:
+    assert list(signature(redis.Channel._size).parameters) == ["self", "queue"]
+    assert hasattr(redis.Channel, "client")
+
+
+def test_a_pool_process_closes_the_channels_of_the_poller_as_it_begins() -> None:
+    assert calls(prefork.process_initializer, "worker_process_init")
+    assert calls(redis.MultiChannelPoller.on_poll_start, "_channels")
+    assert calls(redis.Transport.__init__, "cycle")
+    closed: list[str] = []
+    channel = SimpleNamespace(_close_clients=lambda: closed.append("clients"))
+    consumer: Any = SimpleNamespace(
+        connection=SimpleNamespace(transport=SimpleNamespace(cycle=SimpleNamespace(_channels=[channel])))
+    )
+    internals.close_redis_in_pool(consumer)
+    [*_, (_, receiver)] = signals.worker_process_init.receivers
+    try:
+        signals.worker_process_init.send(sender=None)
+    finally:
+        signals.worker_process_init.disconnect(receiver)
+    assert closed == ["clients"]
+    assert list(signature(redis.Channel._close_clients).parameters) == ["self"]
+
+
+def test_beat_sends_what_is_due_in_tick_by_the_order_that_populate_heap_makes() -> None:
+    assert calls(beat.Service.start, "tick")
+    assert calls(beat.Scheduler.tick, "populate_heap")
+
+
+def test_no_other_transport_is_taken_for_redis() -> None:
+    with BrokerConnection("memory://") as connection:
+        channel = connection.default_channel
+        taking = SimpleNamespace(channel=channel)
+        consumer: Any = SimpleNamespace(task_consumer=taking, event_dispatcher=None, connection=connection)
+        assert internals.redis_length(channel, "any") is None
+        assert internals.redis_unacked(channel) is None
+        assert internals.redis_first(channel, "any") is None
+        assert internals.redis_steps(consumer) == []
+        internals.wrap_redis_read(consumer, pytest.fail)
+        internals.wrap_event_publish(consumer, pytest.fail)
+        internals._close_redis(consumer)
+
+
+def test_the_soft_time_limit_interrupts_tasks_and_not_the_report_of_what_became_of_them() -> None:
+    assert pool.SIG_SOFT_TIMEOUT == SIGUSR1
+    assert calls(pool.Worker.after_fork, "soft_timeout_sighandler")
+    told = Celery(set_as_current=False)
+
+    @told.task
+    def slow() -> None:
+        internals.limit_only_tasks()
+        internals.limit_only_tasks()  # each task does
+        raise_signal(SIGUSR1)
+
+    usual = signal(SIGUSR1, pool.soft_timeout_sighandler)
+    try:
+        assert isinstance(slow.apply().result, SoftTimeLimitExceeded)
+        raise_signal(SIGUSR1)
+    finally:
+        signal(SIGUSR1, usual)
+
+
+def test_a_handler_of_others_stays() -> None:
+    usual = getsignal(SIGUSR1)
+    internals.limit_only_tasks()
+    assert getsignal(SIGUSR1) is usual
+
+
+def test_a_request_gives_its_arguments_and_its_event_dispatcher() -> None:
+    assert isinstance(Request.args, property)
+    assert isinstance(Request.eventer, property)
+
+
+def test_the_tracer_runs_a_task_with_its_signals_and_no_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    app = Celery(set_as_current=False, broker="memory://")
+    ended: list[str] = []
+
+    @app.task(name="added", ignore_result=True, shared=False)
+    def added(one: int, other: int) -> int:
+        return one + other
+
+    def end(task_id: str, **_: Any) -> None:
+        ended.append(task_id)
+
+    signals.task_postrun.connect(end)
+    try:
+        with caplog.at_level(logging.INFO, "celery.app.trace"):
+            result = internals.quiet_tracer(added)("an id", (1, 2), {}, {"id": "an id", "ignore_result": True})
+            assert logging.getLogger("celery.app.trace").level == logging.INFO
+    finally:
+        signals.task_postrun.disconnect(end)
+    assert (result[0], ended, caplog.messages) == (3, ["an id"], [])
+
+
+def test_a_wrapped_build_tracer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not internals.tracer_is_wrapped()
+    monkeypatch.setattr(trace, "build_tracer", lambda *arguments, **keywords: None)
+    assert internals.tracer_is_wrapped()
+
+
+def test_a_worker_says_that_it_ends_with_safe_say() -> None:
+    assert next(iter(signature(worker.safe_say).parameters.values())).default is Parameter.empty
+    assert calls(worker.on_cold_shutdown, "safe_say")
+
+
+class OpenTransaction:
+    is_active = True
+
+
+@pytest.mark.parametrize("protocol", [1, 2])
+def test_send_task_on_a_view_of_the_app_ends_in_the_recorder(protocol: int) -> None:
+    app = Celery(set_as_current=False, broker="amqp://localhost:1", backend="redis://localhost:1")
+    app.conf.update(task_protocol=protocol, task_default_queue_type="quorum", task_send_sent_event=True)
+    stored: list[Message] = []
+    opened = OpenTransaction()
+
+    def store(message: Message) -> object:
+        stored.append(message)
+        return opened
+
+    with capturing(store):
+        result = app.send_task("orders.bill", (42,), {"soon": True}, countdown=5, reply_to="replies")
+        group([app.signature("one"), app.signature("two") | app.signature("three")]).apply_async()
+    assert [message.event_type for message in stored] == ["orders.bill", "one", "two"]
+    assert stored[0].aggregate_id == result.id
+    for wait in (result.get, result.wait):
+        with pytest.raises(ResultNotThereYet):
+            wait()
+    assert stored[0].deliver_at is not None
+    headers = stored[0].headers
+    assert headers is not None
+    told = TaskMessage.loads(headers[ENVELOPE])
+    assert (told.routing_key, told.content_type) == ("celery", "application/json")
+    assert told.declare
+
+
+def test_a_worker_marks_that_it_sends_what_follows_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not internals.sends_what_follows()
+    mark = getattr(amqp, "_callback_publish_retry", None)
+    assert (mark is not None) == (Version(celery.__version__) >= Version("5.7"))
+    if mark is not None:
+        token = mark.set(SimpleNamespace())
+        assert internals.sends_what_follows()
+        mark.reset(token)
+
+
+def test_kombu_sends_to_azure_with_put_through_the_queue_service() -> None:
+    channel = azurestoragequeues.Channel
+    assert {"_queue_service", "_url", "_credential"} <= set(channel.queue_service.fget.__code__.co_names)
+    assert calls(channel._ensure_queue, "queue_service")
+    assert calls(channel._put, "_ensure_queue")
+
+
+LISTEN: dict[str, Callable[[Engine], None]] = {
+    "before": lambda engine: event.listen(engine, "before_cursor_execute", lambda *_: None),
+    "after": lambda engine: event.listen(engine, "after_cursor_execute", lambda *_: None),
+    "do": lambda engine: event.listen(engine.dialect, "do_execute", lambda *_: None),
+    "error": lambda engine: event.listen(engine, "handle_error", lambda *_: None),
+    "log": lambda engine: setattr(engine, "echo", True),
+}
+
+
+@pytest.mark.parametrize("way", LISTEN)
+def test_sqlalchemy_says_whether_somebody_listens(way: str) -> None:
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection:
+        assert not internals.is_heard(connection)
+    LISTEN[way](engine)
+    with engine.connect() as connection:
+        assert internals.is_heard(connection)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(sqlite3.OperationalError("no"), OperationalError), (ZeroDivisionError(), ZeroDivisionError)]
+)
+def test_sqlalchemy_raises_errors_of_the_driver_as_its_own(error: Exception, raised: type[Exception]) -> None:
+    def execute(connection: Connection) -> None:
+        try:
+            raise error
+        except Exception as caught:
+            internals.raise_as_sqlalchemy(connection, caught, "SELECT 1", {}, connection.connection.cursor())
+
+    with create_engine("sqlite://").connect() as connection, pytest.raises(raised):
+        execute(connection)
+
+
+def test_sqlalchemy_can_await_in_its_greenlets_only() -> None:
+    async def inside() -> bool:
+        return await greenlet_spawn(internals.can_await)
+
+    class Marked(greenlet):
+        __sqlalchemy_greenlet_provider__ = True
+
+    assert not internals.can_await()
+    assert asyncio.run(inside())
+    assert Marked(internals.can_await).switch()
