@@ -130,6 +130,8 @@ class Bundle:
     higher priority before a lower one."""
     sender: UUID = field(default_factory=uuid4, compare=False)
     """The token under which this send holds a slot. It does not travel: each run of the task makes a new one."""
+    probe: bool = False
+    """It tries whether a destination that was out of reach answers again."""
 
 
 FAILED_TOGETHER, FAILED_ALONE = "failed_together", "failed_alone"
@@ -261,6 +263,8 @@ class Verdict:
     wait: float = 0.0
     code: str | None = None
     error: str | None = None
+    lease: str | None = None
+    """Of a RETRY, if it has another one than its bundle had."""
 
 
 TIME = 0xFFFFFFFF_FFFF_F000 << 64

@@ -136,22 +136,30 @@ def _claim_batch(
     if not shares:
         return False
     sizes = {name: share.size for name, share in shares.items()}
-    rows = store.claim(sizes, lease, _of_keys(store.settings, shares))
-    due = [row for row in rows if row.status != DEAD and not row.superseded]
-    superseded = [row for row in rows if row.status != DEAD and row.superseded]
-    found = Counter(row.destination for row in rows)
-    store.traffic.unused(shares, found, lease)
-    filled = _note_filled(store, shares, found)
-    made = bundled(store.settings, due, lease, spread=SPREAD if idle else 1, flooding=store.traffic.flooding)
-    bundles = _marked(list(made), shares, found)
-    _hand_on(store, send, bundles, lease)
+    filled: set[str] = set()
+
+    def pack(rows: Sequence[Claimed]) -> list[Bundle]:
+        filled.update(_note_filled(store, shares, Counter(row.destination for row in rows)))
+        flooding = store.traffic.flooding
+        made = bundled(store.settings, _due(rows), lease, spread=SPREAD if idle else 1, flooding=flooding)
+        return _marked(list(made), shares, Counter(row.destination for row in rows))
+
+    rows, bundles = store.claim_in_bundles(sizes, lease, pack, _of_keys(store.settings, shares))
+    store.traffic.unused(shares, Counter(row.destination for row in rows), lease)
+    _hand_on(store, send, bundles)
     store.traffic.pace.sent(len(bundles))
+    due = _due(rows)
     if log.isEnabledFor(logging.DEBUG):
         _log_each(due, lease)
+    superseded = [row for row in rows if row.status != DEAD and row.superseded]
     _discard(store, superseded, lease)
     _count(tally, rows, len(due), len(bundles))
     tally.behind = tally.behind or bool(filled) or sum(map(_is_late, rows)) > GATHERED
     return bool(filled or superseded or store.unfinished & shares.keys())
+
+
+def _due(rows: Iterable[Claimed]) -> list[Claimed]:
+    return [row for row in rows if row.status != DEAD and not row.superseded]
 
 
 def _of_keys(settings: Settings, shares: Mapping[str, Share]) -> dict[str, int]:
@@ -173,13 +181,17 @@ def _note_filled(store: Store, shares: Mapping[str, Share], found: Mapping[str, 
     return filled
 
 
-def _hand_on(store: Store, send: Callable[[Sequence[Bundle]], None], bundles: list[Bundle], lease: str) -> None:
+def _hand_on(store: Store, send: Callable[[Sequence[Bundle]], None], bundles: list[Bundle]) -> None:
     """Send the bundles to the broker. If it refuses, release them all. A bundle that arrived all the same finds at its
     begin that its lease is gone, and stops."""
     try:
         send(bundles)
     except BrokerUnreachable:
-        store.release(lease, [ticket for bundle in bundles for ticket in bundle.tickets])
+        together: dict[str, list[Ticket]] = defaultdict(list)
+        for bundle in bundles:
+            together[bundle.lease] += bundle.tickets
+        for lease, tickets in together.items():
+            store.release(lease, tickets)
         raise
 
 
@@ -214,6 +226,7 @@ def _marked(bundles: list[Bundle], shares: Mapping[str, Share], found: Mapping[s
     last = {bundle.destination: n for n, bundle in enumerate(bundles)}
     for name, n in last.items():
         share = shares[name]
+        bundles[n] = replace(bundles[n], probe=share.probe)
         if found[name] >= share.size and not (share.probe or share.metered):
             bundles[n] = replace(bundles[n], more=True)
     return bundles

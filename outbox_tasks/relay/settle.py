@@ -60,7 +60,8 @@ def settle(
     # One statement and one transaction each, with its own retries.
     settled: set[str] = set()
     sure = True
-    for some in filter(None, (done, handed, failed)):
+    parts = [[*done, *handed, *failed]] if store.settles_at_once else [done, handed, failed]
+    for some in filter(None, parts):
         record = partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender)
         ours, tried = _patiently(record, deadline, bundle, len(some), partial(record, unhurried=True))
         settled |= ours

@@ -247,6 +247,20 @@ CREATE TABLE outbox_destinations (
   metered_at   timestamptz
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
+-- The processes that publish, and when each was last seen at work.
+CREATE TABLE outbox_publishers (
+  holder  text PRIMARY KEY,
+  seen_at timestamptz NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+-- Who is alive, and when what must happen now and then happened last.
+CREATE TABLE outbox_heartbeats (
+  name    text PRIMARY KEY,
+  kind    text NOT NULL,
+  seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  facts   jsonb NOT NULL DEFAULT '{}'
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
 CREATE FUNCTION outbox_has_room(target text, room integer, keep double precision) RETURNS boolean LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT AS $$
 -- Whether one more send to a destination may begin. Who asks goes on alone until its transaction ends: so no two take

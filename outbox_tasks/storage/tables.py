@@ -11,7 +11,8 @@ from psycopg.rows import namedtuple_row
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_tasks import sql
-from outbox_tasks.database.connection import PIPE, Database
+from outbox_tasks.database.connection import NETWORK_TIME, PIPE, Database
+from outbox_tasks.database.patient import Patient
 
 
 class Run(Protocol):
@@ -26,16 +27,23 @@ class Tables(Database):
     # Otherwise PostgreSQL plans each claim anew, which takes a millisecond. The plan is always the same.
     session: ClassVar[Mapping[str, str]] = {**PIPE, "plan_cache_mode": "force_generic_plan"}
 
-    def ask(self, verb: str, /, **parameters: Any) -> Sequence[Any]:
-        """Run a verb in a transaction of its own, and return its rows."""
+    def ask(self, verb: str, limit: float | None = None, /, **parameters: Any) -> Sequence[Any]:
+        """Run a verb in a transaction of its own, and return its rows. `limit`: seconds that it may run, if not the
+        usual ones."""
+        if limit is not None:
+            with self.transaction(limit) as run:
+                return run(verb, **parameters)
         with self._driver() as driver:
             return self._execute(driver, verb, parameters)
 
     @contextmanager
-    def transaction(self) -> Iterator[Run]:
-        """Run several verbs in one transaction. If this process is stopped meanwhile, the server undoes them soon."""
-        with self._driver() as driver:
+    def transaction(self, limit: float | None = None) -> Iterator[Run]:
+        """Run several verbs in one transaction. If this process is stopped meanwhile, the server undoes them soon.
+        `limit`: see `ask`."""
+        with self._driver() as driver, _patient(driver, limit):
             driver.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'", prepare=False)
+            if limit is not None:
+                driver.execute(f"SET LOCAL statement_timeout = {int(limit * 1000)}", prepare=False)
             try:
                 yield lambda verb, /, **parameters: self._execute(driver, verb, parameters)
             except BaseException:
@@ -51,10 +59,10 @@ class Tables(Database):
         return cursor.fetchall() if cursor.description else ()
 
     @contextmanager
-    def _driver(self) -> Iterator[psycopg.Connection[Any]]:
+    def _driver(self) -> Iterator[Patient]:
         try:
             pooled = self.engine.raw_connection()
-            driver: Any = pooled.driver_connection
+            driver: Patient = pooled.driver_connection  # type: ignore[assignment]
             try:
                 yield driver
             except BaseException as error:
@@ -65,3 +73,14 @@ class Tables(Database):
         except (psycopg.Error, PoolTimeout) as error:
             self._raise_ours(error)
             raise
+
+
+@contextmanager
+def _patient(driver: Patient, limit: float | None) -> Iterator[None]:
+    """Wait for longer for the answers of this connection."""
+    usual = driver.patience
+    driver.patience = usual if limit is None else limit + NETWORK_TIME
+    try:
+        yield
+    finally:
+        driver.patience = usual

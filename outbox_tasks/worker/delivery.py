@@ -114,18 +114,18 @@ def conclude(task: Task, resources: Resources, bundle: Bundle, verdict: Verdict)
 
 def _retry(task: Task, resources: Resources, bundle: Bundle, verdict: Verdict) -> str:
     """Let Celery retry. The lease already covers the wait: if the task gets lost, the row is claimed again."""
-    ticket, wait = verdict.ticket, verdict.wait
+    ticket, wait, lease = verdict.ticket, verdict.wait, verdict.lease or bundle.lease
     try:
         raise task.retry(
-            args=(ticket.event_type, bundle.destination, ticket.attempt, bundle.lease),
+            args=(ticket.event_type, bundle.destination, ticket.attempt, lease),
             kwargs={},
             exc=AttemptFailed(code=verdict.code, error=verdict.error),
             countdown=wait,
         )
     except Reject as refused:
         # The broker did not take the retry. Release the row, due when the retry would have been.
-        facts = {"message_id": ticket.id, "destination": bundle.destination, "lease": bundle.lease}
+        facts = {"message_id": ticket.id, "destination": bundle.destination, "lease": lease}
         text = "message %s to %s goes back to the table, lease %s: its retry was refused: %s"
-        log.warning(text, ticket.id, bundle.destination, bundle.lease, refused.reason, extra=facts)
-        resources.store.release(bundle.lease, [ticket], wait)
+        log.warning(text, ticket.id, bundle.destination, lease, refused.reason, extra=facts)
+        resources.store.release(lease, [ticket], wait)
         raise Retry(f"{verdict.code}", when=wait) from refused

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from math import inf
 from operator import itemgetter
@@ -20,6 +20,7 @@ from outbox_tasks.database import activity, claim, claim_keys, due
 from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseUnavailable
+from outbox_tasks.model import Bundle
 from outbox_tasks.relay.store import processes
 from outbox_tasks.settings import Settings
 
@@ -54,6 +55,8 @@ class Claimed(NamedTuple):
     lease `direct_expired`); of a supervised task `not_started` or `worker_lost`."""
     size: int = 0
     """Bytes of its payload."""
+    age: float = 0.0
+    """Seconds since it was due for the first time, if the claim has asked for that."""
 
 
 class Mark(NamedTuple):
@@ -125,6 +128,17 @@ class Claims(Database):
                     raise
                 log.warning("no messages %s are leased for now: %s", half, error)
         return sorted(found, key=lambda row: row.seq)
+
+    def claim_in_bundles(
+        self,
+        shares: Mapping[str, int],
+        lease: str,
+        pack: Callable[[Sequence[Claimed]], list[Bundle]],
+        of_keys: Mapping[str, int] | None = None,
+    ) -> tuple[list[Claimed], list[Bundle]]:
+        """Claim, and `pack` what was claimed into bundles. See `claim`."""
+        rows = self.claim(shares, lease, of_keys)
+        return rows, pack(rows)
 
     def _claim_unkeyed(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
         return self.run(self._claim, self._wanted(shares, lease))

@@ -31,6 +31,9 @@ FAILED = (Step.RETRY, Step.RELEASE, Step.OUTAGE, Step.DEAD, Step.BEHIND)
 class Deliveries(Database):
     """The statements of a delivery."""
 
+    settles_at_once = False
+    """Whether all outcomes of a bundle are settled by one statement."""
+
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self.traffic = Traffic(engine, settings)

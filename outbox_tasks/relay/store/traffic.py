@@ -94,8 +94,11 @@ class Traffic(Database):
         rooms = {name: self.settings.most_sends(name, count) for name in self.settings.destinations}
         limited = [{"destination": name, "room": room} for name, room in rooms.items() if room is not None]
         if limited and publishing:
-            self.do(slots.make_slots(self.tables), {"wanted": json.dumps(limited)})
+            self._make_slots(limited)
         self._rooms[publishing] = now, rooms
+
+    def _make_slots(self, limited: list[dict[str, Any]]) -> None:
+        self.do(slots.make_slots(self.tables), {"wanted": json.dumps(limited)})
 
     def _count_publishers(self, publishing: bool) -> int:
         if not publishing:
@@ -108,14 +111,17 @@ class Traffic(Database):
         settings, rooms = self.settings, self.rooms()
         shares = {name: self._most(name, size) for name, size in wanted.items()}
         asked = [{"destination": name, "room": rooms[name], "patience": settings.slow_after(name)} for name in wanted]
-        parameters = {"asked": json.dumps(asked), "token": UUID(lease), "hold": settings.queue_lease}
-        for row in self.run(self._admit, parameters):
+        for row in self._admitted(asked, lease):
             if row.shut:
                 shares[row.name] = Share(int(row.tried), probe=row.tried)
             elif (room := rooms[row.name]) is not None:
                 size = max(0, room - row.slow) * settings.bundle_size_of(row.name)
                 shares[row.name] = Share(min(size, shares[row.name].size), cut=True)
         return self._meter({name: share for name, share in shares.items() if share.size})
+
+    def _admitted(self, asked: list[dict[str, Any]], lease: str) -> list[Admitted]:
+        parameters = {"asked": json.dumps(asked), "token": UUID(lease), "hold": self.settings.queue_lease}
+        return self.run(self._admit, parameters)
 
     def _most(self, name: str, wanted: int) -> Share:
         """A destination with its own `concurrency` has no more messages leased than it can send at once."""

@@ -6,7 +6,8 @@
 -- written by transactions that were open then. Returns the messages; and one row without a number, with the snapshot
 -- in which this looked.
 WITH found AS MATERIALIZED (
-  SELECT r.*, span.size AS share, row_number() OVER (PARTITION BY r.destination, r.priority) / span.weight AS turn
+  SELECT r.*, span.size AS share, (row_number() OVER (PARTITION BY r.destination, r.priority ORDER BY r.xid, r.seq) - 1)
+              / span.weight AS turn
   FROM json_to_recordset(:span::json) AS span(destination text, size integer, priority smallint, weight integer,
                                               xid xid8, seq bigint, until xid8)
   CROSS JOIN LATERAL (

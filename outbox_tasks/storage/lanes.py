@@ -1,0 +1,110 @@
+"""Where a claimer goes on reading: what no claim need read again, however old a snapshot keeps it.
+
+A lane is one priority of one destination. Its rows are read in the order of the transactions that wrote them. A claimer
+remembers the last one that it took, or, if nothing was left, the snapshot in which it looked. What was open in that
+snapshot may still be committed before that place: it is looked at by itself, once it is over. PgQ's batches work so.
+
+This is only a shortcut, in the memory of one process. Each lane is read from the front once a `FRONT`: that finds what
+a claim put back that did not end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+FRONT = 60.0
+"""Seconds after which a lane is read from the front again."""
+
+WEIGHTS = {1: 6, 0: 3, -1: 1}
+"""How a destination's share is split among high, normal and low priority, if each has enough due."""
+
+END = 2**63 - 1
+
+
+class Snapshot(NamedTuple):
+    """What a statement has seen: all transactions before `next`, but those that were `open`."""
+
+    next: int
+    open: frozenset[int]
+
+    @classmethod
+    def read(cls, text: str) -> Snapshot:
+        """From the text of a pg_snapshot: the oldest open one, the next one, and all open ones."""
+        _, following, listed = text.split(":")
+        return cls(int(following), frozenset(int(xid) for xid in listed.split(",") if xid))
+
+
+@dataclass
+class Lane:
+    """The place is after row `seq` of transaction `xid`."""
+
+    xid: int = 0
+    seq: int = 0
+    late: set[int] = field(default_factory=set)
+    """Transactions before the place, of which not all may have been read: they were open then."""
+    began: float = field(default_factory=time.monotonic)
+
+    def read(self, taken: Sequence[tuple[int, int]], snapshot: Snapshot, *, to_its_end: bool) -> None:
+        """Go on after what was taken, in order; or after all that the snapshot has seen, if nothing is left."""
+        if to_its_end:
+            self.xid, self.seq = snapshot.next - 1, END
+            self.late = set(snapshot.open)
+            return
+        if not taken:
+            return
+        last = taken[-1]
+        self.late = {xid for xid in self.late if xid in snapshot.open or xid >= last[0] or xid >= snapshot.next}
+        if last > (self.xid, self.seq):
+            self.xid, self.seq = last
+            self.late |= {xid for xid in snapshot.open if xid <= self.xid}
+
+
+class Lanes:
+    """The lanes that a claimer has read."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[str, int], Lane] = {}
+
+    def spans(self, shares: Mapping[str, int]) -> list[dict[str, Any]]:
+        """Which parts of the lanes to look at for these shares: see claim/take.sql."""
+        return [
+            {"destination": name, "size": size, "priority": priority, "weight": weight, **span}
+            for name, size in shares.items()
+            for priority, weight in WEIGHTS.items()
+            for span in self._spans(name, priority)
+        ]
+
+    def _spans(self, name: str, priority: int) -> Iterable[dict[str, Any]]:
+        lane = self._lane(name, priority)
+        for xid in sorted(lane.late):
+            yield {"xid": str(xid), "seq": 0, "until": str(xid)}
+        yield {"xid": str(lane.xid), "seq": lane.seq, "until": str(END)}
+
+    def _lane(self, name: str, priority: int) -> Lane:
+        lane = self._lanes.get((name, priority))
+        if lane is None or time.monotonic() - lane.began > FRONT:
+            lane = self._lanes[name, priority] = Lane()
+        return lane
+
+    def read(self, shares: Mapping[str, int], taken: Iterable[tuple[str, int, int, int]], snapshot: Snapshot) -> None:
+        """Note what a committed claim took: destination, priority, transaction and number of each row."""
+        found: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for name, priority, xid, seq in taken:
+            found.setdefault((name, priority), []).append((xid, seq))
+        for name, size in shares.items():
+            of_lanes = {priority: sorted(found.get((name, priority), ())) for priority in WEIGHTS}
+            to_the_end = sum(map(len, of_lanes.values())) < size
+            for priority, rows in of_lanes.items():
+                self._lane(name, priority).read(rows, snapshot, to_its_end=to_the_end)
+
+    def fronts(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        """Where the lanes of these destinations go on, and what may be late there: see claim/due.sql."""
+        spans = self.spans(dict.fromkeys(names, 1))
+        return [{key: span[key] for key in ("destination", "priority", "xid", "seq", "until")} for span in spans]
+
+    def clear(self) -> None:
+        """Read all from the front: a claim did not end, or the database is another one."""
+        self._lanes.clear()
