@@ -86,9 +86,9 @@ class Claims(Database):
         """Those of them that the next claim begins with at the first key."""
         self._anything_due = Compiled(partial(due.anything_due, self.tables), itemgetter(0))
         self._next_due: Compiled[float | None] = Compiled(partial(due.next_due, self.tables), itemgetter(0))
-        self._claim = Compiled(partial(claim.claim, self.tables), Claimed._make)
+        self._claim = Compiled(partial(claim.claim, self.tables), _claimed)
         self._horizon = Compiled(partial(claim_keys.horizon, self.tables), Mark._make)
-        self._claim_keys = Compiled(partial(claim_keys.claim_keys, self.tables), Claimed._make)
+        self._claim_keys = Compiled(partial(claim_keys.claim_keys, self.tables), _claimed)
         self._no_unroutable = -inf
         """When the last look for messages to unknown destinations found none."""
 
@@ -217,3 +217,7 @@ class Claims(Database):
         that are not begun. `crashed`: only leases from before the last crash of the database server."""
         parameters = {"gone": gone, "crashed": crashed, "hold": self.settings.queue_lease}
         return self.do(claim.recall(self.tables), parameters)
+
+
+def _claimed(row: Sequence[Any]) -> Claimed:
+    return Claimed(*row)
