@@ -43,7 +43,7 @@ class Tables(Database):
         with self._driver() as driver, _patient(driver, limit):
             driver.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'", prepare=False)
             if limit is not None:
-                driver.execute(f"SET LOCAL statement_timeout = {int(limit * 1000)}", prepare=False)
+                driver.execute("SELECT set_config('statement_timeout', %s, true)", [f"{limit * 1000:.0f}"])
             try:
                 yield lambda verb, /, **parameters: self._execute(driver, verb, parameters)
             except BaseException:
