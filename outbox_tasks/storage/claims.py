@@ -57,14 +57,15 @@ class Claiming(Tables):
         try:
             with self.transaction() as run:
                 taken = run("claim/take.sql", span=json.dumps(self._lanes.spans(shares)))
-                snapshot = Snapshot.read(next(row.at for row in taken if row.seq is None))
+                looked = next(row for row in taken if row.seq is None)
                 found = [row for row in taken if row.seq is not None]
                 rows = self._buried(run, sorted((self._claimed(row, causes) for row in found), key=lambda row: row.seq))
                 bundles = self._leased(run, pack(rows), rows, lease)
         except BaseException:
             self._lanes.clear()
             raise
-        self._lanes.read(shares, [(row.destination, row.priority, int(row.at), row.seq) for row in found], snapshot)
+        read = [(row.destination, row.priority, int(row.at), row.seq) for row in found]
+        self._lanes.read(shares, read, Snapshot.read(looked.at), life=looked.id)
         return rows, bundles
 
     def _look_after(self) -> dict[int, str]:

@@ -47,6 +47,12 @@ class Lane:
     """Transactions before the place, of which not all may have been read: they were open then."""
     began: float = field(default_factory=time.monotonic)
 
+    def spans(self) -> Iterable[dict[str, Any]]:
+        """Which parts of it to look at: what was late, and what comes after the place."""
+        for xid in sorted(self.late):
+            yield {"xid": str(xid), "seq": 0, "until": str(xid)}
+        yield {"xid": str(self.xid), "seq": self.seq, "until": str(END)}
+
     def read(self, taken: Sequence[tuple[int, int]], snapshot: Snapshot, *, to_its_end: bool) -> None:
         """Go on after what was taken, in order; or after all that the snapshot has seen, if nothing is left."""
         if to_its_end:
@@ -67,6 +73,7 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lanes: dict[tuple[str, int], Lane] = {}
+        self._life: str | None = None
 
     def spans(self, shares: Mapping[str, int]) -> list[dict[str, Any]]:
         """Which parts of the lanes to look at for these shares: see claim/take.sql."""
@@ -74,14 +81,8 @@ class Lanes:
             {"destination": name, "size": size, "priority": priority, "weight": weight, **span}
             for name, size in shares.items()
             for priority, weight in WEIGHTS.items()
-            for span in self._spans(name, priority)
+            for span in self._lane(name, priority).spans()
         ]
-
-    def _spans(self, name: str, priority: int) -> Iterable[dict[str, Any]]:
-        lane = self._lane(name, priority)
-        for xid in sorted(lane.late):
-            yield {"xid": str(xid), "seq": 0, "until": str(xid)}
-        yield {"xid": str(lane.xid), "seq": lane.seq, "until": str(END)}
 
     def _lane(self, name: str, priority: int) -> Lane:
         lane = self._lanes.get((name, priority))
@@ -89,8 +90,15 @@ class Lanes:
             lane = self._lanes[name, priority] = Lane()
         return lane
 
-    def read(self, shares: Mapping[str, int], taken: Iterable[tuple[str, int, int, int]], snapshot: Snapshot) -> None:
-        """Note what a committed claim took: destination, priority, transaction and number of each row."""
+    def read(
+        self, shares: Mapping[str, int], taken: Iterable[tuple[str, int, int, int]], snapshot: Snapshot, life: str
+    ) -> None:
+        """Note what a committed claim took: destination, priority, transaction and number of each row. `life`: of the
+        server, which after a crash may give numbers of transactions out again."""
+        before, self._life = self._life, life
+        if before not in (None, life):
+            self.clear()
+            return
         found: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for name, priority, xid, seq in taken:
             found.setdefault((name, priority), []).append((xid, seq))
@@ -98,7 +106,8 @@ class Lanes:
             of_lanes = {priority: sorted(found.get((name, priority), ())) for priority in WEIGHTS}
             to_the_end = sum(map(len, of_lanes.values())) < size
             for priority, rows in of_lanes.items():
-                self._lane(name, priority).read(rows, snapshot, to_its_end=to_the_end)
+                if lane := self._lanes.get((name, priority)):
+                    lane.read(rows, snapshot, to_its_end=to_the_end)
 
     def fronts(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """Where the lanes of these destinations go on, and what may be late there: see claim/due.sql."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from lab.transitions import TRANSITIONS, Transition
 from tests.model import runs
 from tests.model.base import Kind, Step
+from tests.model.found import Found
 from tests.model.run_search import RunSearch
-from tests.model.search import Found
 from tests.model.space import Space
 from tests.model.state import Row, Rows
 

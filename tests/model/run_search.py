@@ -5,8 +5,8 @@ from __future__ import annotations
 from array import array
 
 from tests.model import properties
+from tests.model.found import Found, endless, uncollected
 from tests.model.runs import OVER, Move, Row, Runs, State
-from tests.model.search import Found, endless, uncollected
 
 TWICE = "a run loses its task only when its lease has run out"
 AGAIN = "a repeated run has its cause on the row"

@@ -4,7 +4,7 @@
 -- span: JSON rows of destination, size (its share), priority, weight, and which part of the lane to look at: what comes
 -- after (xid, seq), up to the transaction `until`. A claim goes on where it was before, and looks once at what was
 -- written by transactions that were open then. Returns the messages; and one row without a number, with the snapshot
--- in which this looked.
+-- in which this looked, and as `id` since when the server counts: a crash begins that anew.
 WITH found AS MATERIALIZED (
   SELECT r.*, span.size AS share, (row_number() OVER (PARTITION BY r.destination, r.priority ORDER BY r.xid, r.seq) - 1)
               / span.weight AS turn
@@ -28,4 +28,5 @@ SELECT taken.seq, m.id::text, m.event_type, taken.xid::text AS at, date_part('ep
        taken.attempts, taken.priority, taken.alone, taken.destination
 FROM taken JOIN :schema.outbox_messages m ON m.seq = taken.seq
 UNION ALL
-SELECT NULL, NULL, NULL, pg_current_snapshot()::text, NULL, NULL, NULL, NULL, NULL, NULL
+SELECT NULL, pg_stat_get_bgwriter_stat_reset_time()::text, NULL, pg_current_snapshot()::text,
+       NULL, NULL, NULL, NULL, NULL, NULL

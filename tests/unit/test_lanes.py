@@ -1,0 +1,45 @@
+"""Where a claimer of the next storage goes on reading. tests/model/storage/lanes.py has the rest."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from outbox_tasks.storage import lanes
+from outbox_tasks.storage.lanes import Lanes, Snapshot
+
+SHARES = {"orders": 10}
+FRONT = {("0", 0)}
+
+
+def places(claimer: Lanes) -> set[tuple[str, int]]:
+    return {(span["xid"], span["seq"]) for span in claimer.spans(SHARES)}
+
+
+def read(claimer: Lanes, life: str = "one") -> None:
+    claimer.read(SHARES, [("orders", 0, 7, 1)], Snapshot(9, frozenset()), life)
+
+
+def test_a_claimer_goes_on_where_it_was() -> None:
+    claimer = Lanes()
+    assert places(claimer) == FRONT
+    read(claimer)
+    assert places(claimer) == {("8", lanes.END)}
+
+
+def test_after_a_crash_of_the_server_it_reads_from_the_front() -> None:
+    claimer = Lanes()
+    for life in ("one", "other"):
+        places(claimer)
+        read(claimer, life)
+    assert places(claimer) == FRONT
+
+
+def test_a_minute_that_ends_during_a_claim_does_not_skip_the_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "FRONT", 0.05)
+    claimer = Lanes()
+    places(claimer)
+    time.sleep(0.06)
+    read(claimer)
+    assert places(claimer) == FRONT
