@@ -7,7 +7,7 @@ import time
 
 from tests.model import page
 from tests.model.storage.explore import explore
-from tests.model.storage.planted import PLANTED
+from tests.model.storage.planted_keys import PLANTED
 from tests.model.storage.variants import SEARCHED
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.model import page
 from tests.model.storage.explore import Model, explore
-from tests.model.storage.planted import PLANTED
+from tests.model.storage.planted_keys import PLANTED
 from tests.model.storage.variants import SEARCHED
 
 REMEDY = "the page is not of these models: run python -m tests.model.storage"

@@ -1,0 +1,60 @@
+"""All that may free a key, or put a message back: settles, leases that run out, waits that are over, people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.model.storage.key_state import Change, Row, State
+
+if TYPE_CHECKING:
+    from tests.model.storage.keys import Keys
+
+
+def changes(keys: Keys, state: State) -> Iterator[Change]:
+    """Every statement that may begin now."""
+    busy = {n for change in state.changes for n in change.locked}
+    if state.claim is not None:
+        busy |= keys.waits_for(state.claim)
+    for first in sorted({row.lease for row in state.rows if row.place == "leased"}):
+        bundle = [n for n, row in enumerate(state.rows) if row.place == "leased" and row.lease == first]
+        if not busy & {*bundle}:
+            yield from _settles(keys, state, bundle)
+    for n, row in enumerate(state.rows):
+        if n in busy:
+            continue
+        told = f"m{n + 1}"
+        if row.place == "waiting":
+            yield _change(keys, state, f"the wait of {told} is over", {n: row._replace(place="held", free=True)}, False)
+        if not keys.people:
+            continue
+        if row.place == "dead":
+            again = row._replace(place="held", free=True)
+            yield _change(keys, state, f"a person redrives {told}", {n: again}, False)
+            yield _change(keys, state, f"a person discards {told}", {n: row._replace(place="over")})
+        elif row.place in ("ready", "later", "held", "waiting"):
+            gone = Row(row.key, "over", passed=row.passed)
+            yield _change(keys, state, f"a person cancels {told}", {n: gone})
+
+
+def _settles(keys: Keys, state: State, bundle: list[int]) -> Iterator[Change]:
+    rows = {n: state.rows[n]._replace(lease=-1) for n in bundle}
+    sent = {n: row._replace(place="over") for n, row in rows.items()}
+    names = "the bundle of " + " and ".join(f"m{n + 1}" for n in bundle)
+    yield _change(keys, state, f"{names} is settled", sent)
+    back = {n: row._replace(place="held", free=keys.marks_what_runs_out()) for n, row in rows.items()}
+    yield _change(keys, state, f"the lease of {names} runs out", back, False)
+    for place, n in enumerate(bundle):
+        behind = {other: rows[other]._replace(place="held", free=keys.marks_behind()) for other in bundle[place + 1 :]}
+        before = {other: sent[other] for other in bundle[:place]}
+        told = f"m{n + 1} of {names}"
+        retried = rows[n]._replace(place="leased", lease=n)
+        yield _change(keys, state, f"{told} is retried soon", {**before, n: retried, **behind})
+        yield _change(keys, state, f"{told} waits", {**before, n: rows[n]._replace(place="waiting"), **behind})
+        dead = rows[n]._replace(place="dead", passed=keys.skip)
+        yield _change(keys, state, f"{told} is dead", {**before, n: dead, **behind})
+
+
+def _change(keys: Keys, state: State, what: str, after: dict[int, Row], frees: bool = True) -> Change:
+    mine = tuple(sorted({row.key for row in after.values()})) if frees and keys.marks_next(what) else ()
+    return keys.begun(state, Change(what, tuple(sorted(after.items())), frozenset(after), mine))

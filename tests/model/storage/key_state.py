@@ -1,0 +1,76 @@
+"""What the model of keys knows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+OVERTAKEN = "no message is leased before the earlier one of its key has ended"
+
+AT_WORK = frozenset({"ready", "later", "held", "waiting", "leased"})
+
+
+class Row(NamedTuple):
+    """A message, by the table that it is in. `later`: in `ready`, and not due yet; `leased`: or in `runs`."""
+
+    key: str
+    place: str
+    free: bool = False
+    lease: int = -1
+    """The first message of its bundle."""
+    passed: bool = False
+    """It was dead once, and others could go on."""
+
+
+Rows = tuple[Row, ...]
+
+
+class Writer(NamedTuple):
+    """A transaction that writes one message: its mark, and then its number."""
+
+    key: str
+    floor: int
+    number: int = -1
+
+
+class Change(NamedTuple):
+    """A statement of somebody else than a claim, on its way."""
+
+    what: str
+    after: tuple[tuple[int, Row], ...]
+    locked: frozenset[int]
+    keys: tuple[str, ...] = ()
+    """Keys of which it has not looked yet for the first held row."""
+    targets: tuple[int, ...] = ()
+    """Held rows that it will mark."""
+
+
+class Memory(NamedTuple):
+    """What a claimer knows: it has read all below the place, but what those may still write whose marks it saw."""
+
+    place: int = 0
+    marks: frozenset[Any] = frozenset()
+
+
+class Claim(NamedTuple):
+    """What a claim has read and done so far."""
+
+    who: int
+    last: int
+    marks: Any = None
+    after: Any = None
+    """What it makes of the rows."""
+    locked: frozenset[int] = frozenset()
+    memory: Memory = Memory()
+
+
+class State(NamedTuple):
+    """All there is. The rows are what is committed."""
+
+    rows: Rows
+    memories: tuple[Memory, ...]
+    writers: tuple[Writer, ...] = ()
+    changes: tuple[Change, ...] = ()
+    claim: Claim | None = None
+
+    def with_rows(self, after: dict[int, Row]) -> State:
+        return self._replace(rows=tuple(after.get(n, row) for n, row in enumerate(self.rows)))

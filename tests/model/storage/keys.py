@@ -1,0 +1,283 @@
+"""Messages that share a key: none overtakes another, and none is left behind, statement by statement.
+
+A statement sees what was committed when it began. A claim runs alone at its destination, and never waits: it reads the
+last number; the marks of writers; then it takes, holds or puts off what is due, and takes the marks off rows whose key
+is busy. It locks what makes that key busy; if another has locked it, the mark stays. All others are `changes`: they
+remove their row, look by then for the first held row of its key, and mark it; if a claim has it, they wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tests.model.storage.changes import changes
+from tests.model.storage.explore import Step
+from tests.model.storage.key_state import AT_WORK, OVERTAKEN, Change, Claim, Memory, Row, Rows, State, Writer
+
+
+class Mark(NamedTuple):
+    """That a transaction writes this key, and may get any number from the floor on."""
+
+    key: str
+    floor: int
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The claims of one destination, and all that may free a key."""
+
+    name: str
+    keys: str = "aaa"
+    """The key of each message, in the order of their numbers."""
+    skip: bool = False
+    """A dead message does not hold up its key (`on_dead = "skip"`)."""
+    people: bool = True
+    scheduled: bool = True
+    size: int = 2
+    """Messages of a bundle."""
+    claimers: int = 2
+    at_once: int = 1
+    """Changes that are on their way at the same time."""
+
+    def first(self) -> State:
+        return State((), memories=(Memory(),) * self.claimers)
+
+    def steps(self, state: State) -> Iterator[Step]:
+        yield from self._write(state)
+        yield from self._claim(state)
+        if len(state.changes) < self.at_once:
+            for change in changes(self, state):
+                kind = "person" if change.what.startswith("a person") else "work"
+                yield Step(change.what, state._replace(changes=tuple(sorted((*state.changes, change)))), kind)
+        for n, change in enumerate(state.changes):
+            yield from self._go_on(state, change, (*state.changes[:n], *state.changes[n + 1 :]))
+
+    def broken(self, state: State) -> str | None:
+        return None
+
+    def has_ended(self, state: State) -> bool:
+        return not state.writers and all(
+            row.place in ("over", "dead") or self._is_held_up(state.rows, n) for n, row in enumerate(state.rows)
+        )
+
+    def _is_held_up(self, rows: Rows, number: int) -> bool:
+        return not self.skip and any(row.place == "dead" and row.key == rows[number].key for row in rows[:number])
+
+    # --- writers ---
+
+    def _write(self, state: State) -> Iterator[Step]:
+        given = len(state.rows)
+        if given + sum(writer.number < 0 for writer in state.writers) < len(self.keys):
+            for key in sorted({*self.keys[given:]}):
+                new = self.starts(Writer(key, given))
+                yield Step(
+                    f"a transaction marks key {key}", state._replace(writers=tuple(sorted((*state.writers, new))))
+                )
+        for n, writer in enumerate(state.writers):
+            others = (*state.writers[:n], *state.writers[n + 1 :])
+            if writer.number < 0:
+                if given < len(self.keys) and self.keys[given] == writer.key:
+                    numbered = tuple(sorted((*others, writer._replace(number=given))))
+                    there = (*state.rows, Row(writer.key, "open"))
+                    yield Step(f"it inserts m{given + 1}", state._replace(rows=there, writers=numbered))
+                yield Step("a transaction ends without a message", state._replace(writers=others))
+                continue
+            told = f"m{writer.number + 1}"
+            for place in ("ready", "later") if self.scheduled else ("ready",):
+                rows = state.with_rows({writer.number: Row(writer.key, place)})
+                yield Step(
+                    f"{told} is committed{', due later' if place == 'later' else ''}", rows._replace(writers=others)
+                )
+            rows = state.with_rows({writer.number: Row(writer.key, "over")})
+            yield Step(f"{told} is rolled back", rows._replace(writers=others))
+
+    def starts(self, writer: Writer) -> Writer:
+        return writer
+
+    # --- what is on its way ---
+
+    def begun(self, state: State, change: Change) -> Change:
+        """What a change has seen as it began; nothing that it relies on."""
+        return change
+
+    def _go_on(self, state: State, change: Change, others: tuple[Change, ...]) -> Iterator[Step]:
+        left = state._replace(changes=others)
+        waits = False
+        for key in change.keys:
+            found = self.sees(state, change, key)
+            taken = state.claim is not None and found & state.claim.locked
+            waits = waits or any(found & other.locked for other in others)
+            if taken or any(found & other.locked for other in others):
+                continue  # it waits, and looks again
+            marked = ((n, state.rows[n]._replace(free=True)) for n in found)
+            after = change._replace(
+                keys=tuple(each for each in change.keys if each != key),
+                locked=change.locked | found,
+                after=(*change.after, *marked),
+            )
+            told = f"that marks {_names([*found])}" if found else f"that finds none of {key} to mark"
+            yield Step(told, left._replace(changes=tuple(sorted((*others, after)))))
+        if not change.keys:
+            yield Step("that is committed", left.with_rows(dict(change.after)))
+        yield Step("that is undone", left, "work" if waits else "fault")
+
+    def sees(self, state: State, change: Change, key: str) -> frozenset[int]:
+        """The row to be marked, in a snapshot from after it has removed its own: the first held one of its key."""
+        held = (n for n, row in enumerate(state.rows) if row.key == key and row.place == "held")
+        return frozenset([n for n in held if n not in dict(change.after)][:1])
+
+    def marks_next(self, what: str) -> bool:
+        """Whether a change marks the first held row of its key."""
+        return True
+
+    def waits_for(self, claim: Claim) -> frozenset[int]:
+        """The rows that a change can't remove before the claim has ended."""
+        return claim.locked
+
+    def marks_behind(self) -> bool:
+        """Whether a settle marks what was behind a message that failed."""
+        return True
+
+    def marks_what_runs_out(self) -> bool:
+        """Whether rows have a mark whose lease has run out."""
+        return True
+
+    # --- the claim ---
+
+    def _claim(self, state: State) -> Iterator[Step]:
+        claim = state.claim
+        if claim is None:
+            for who in range(self.claimers):
+                reads = Claim(who, last=len(state.rows))
+                yield Step(f"claimer {who + 1} reads the last number", state._replace(claim=reads))
+            return
+        if claim.marks is None:
+            marks = frozenset(Mark(writer.key, writer.floor) for writer in state.writers)
+            yield Step("the claim reads the marks of writers", state._replace(claim=claim._replace(marks=marks)))
+        elif claim.after is None:
+            for what, after in self._take(state, claim):
+                yield Step(what, state._replace(claim=after))
+        else:
+            done = self._settled(state, claim)
+            yield Step("the claim commits", done, hurt=self._overtakes(state, claim))
+        yield Step("the claim is undone", self._undone(state, claim), "fault")
+
+    def _locked(self, state: State) -> frozenset[int]:
+        return frozenset(n for change in state.changes for n in change.locked)
+
+    def start(self, claim: Claim, memory: Memory) -> int:
+        """The first number that a claim reads."""
+        return min([memory.place, *(mark.floor for mark in memory.marks - claim.marks)])
+
+    def may_read(self, claim: Claim, number: int, row: Row) -> bool:
+        """Whether nobody can commit an earlier message of its key any more."""
+        return number < claim.last and all(number < mark.floor for mark in claim.marks if mark.key == row.key)
+
+    def _take(self, state: State, claim: Claim) -> Iterator[tuple[str, Claim]]:
+        start = self.start(claim, state.memories[claim.who])
+        due = [
+            n for n, row in enumerate(state.rows)
+            if row.place in ("ready", "later") and n >= start and self.may_read(claim, n, row)
+        ]  # fmt: skip
+        looked = [n for n, row in enumerate(state.rows) if row.place == "held" and row.free]
+        memory = Memory(claim.last, claim.marks)
+        ways: list[tuple[str, dict[int, Row], frozenset[int]]] = [("", {}, frozenset())]
+        for key in sorted({state.rows[n].key for n in (*due, *looked)}):
+            read = [n for n in due if state.rows[n].key == key]
+            some = [*self._take_key(state, key, read)]
+            # What is in somebody's hands stays where it is, and the next claim looks again.
+            left = read if not some else self._locked(state).intersection(read)
+            memory = memory._replace(place=min([memory.place, *left]))
+            if not some:
+                continue
+            ways = [
+                (one + more, {**rows, **others}, locked | held)
+                for one, rows, locked in ways for more, others, held in some
+            ]  # fmt: skip
+        for what, after, locked in ways:
+            taken = claim._replace(after=tuple(sorted(after.items())), locked=locked | {*after}, memory=memory)
+            yield "the claim" + (what or " takes nothing"), taken
+
+    def _take_key(
+        self, state: State, key: str, read: list[int]
+    ) -> Iterator[tuple[str, dict[int, Row], frozenset[int]]]:
+        rows, locked = state.rows, self._locked(state)
+        run: list[int] = []
+        stop: int | None = None
+        for n, row in enumerate(rows):
+            if row.key != key or not self.is_at_work(row):
+                continue
+            takes = n in read or row.place == "held"
+            if takes and n in locked and not run:
+                return
+            if not takes or n in locked or row.place == "later" or len(run) == self.size:
+                stop = n
+                break
+            run.append(n)
+        moved = [n for n in read if n not in run and n not in locked]
+        after = {n: Row(key, "waiting" if rows[n].place == "later" else "held", passed=rows[n].passed) for n in moved}
+        put = [n for n in moved if after[n].place == "held"]
+        holds = frozenset[int]()
+        if not run and stop is not None:
+            if self.is_sure(state, stop):
+                holds = self.locks(stop)
+                marked = [n for n, row in enumerate(rows) if row.key == key and row.place == "held" and row.free]
+                after |= {n: rows[n]._replace(free=False) for n in marked if n not in locked}
+            else:
+                after |= {n: after[n]._replace(free=True) for n in put[: self.marked_of_put()]}
+        told = f" moves {_names(moved)}" if moved else " takes marks off" if after else ""
+        leased = {n: Row(key, "leased", lease=run[0], passed=rows[n].passed) for n in run}
+        yield f"{told} leases {_names(run)}" if run else told, {**after, **leased}, holds
+        if run:
+            yield f"{told} buries m{run[0] + 1}", {**after, **self.buried(state, run, after)}, holds
+
+    def is_sure(self, state: State, busy: int) -> bool:
+        """Whether the claim could lock what makes a key busy: who ends that will see what the claim has done."""
+        return busy not in self._locked(state)
+
+    def locks(self, busy: int) -> frozenset[int]:
+        return frozenset({busy})
+
+    def marked_of_put(self) -> int:
+        """How many of the rows of a key that are held now get a mark, if the claim is not sure."""
+        return 1
+
+    def is_at_work(self, row: Row) -> bool:
+        """Whether a later message of its key must not go before it."""
+        return row.place in AT_WORK or (row.place == "dead" and not self.skip)
+
+    def buried(self, state: State, run: list[int], after: dict[int, Row]) -> dict[int, Row]:
+        """The first one is dead. If others may pass it, no settle will mark the next one, so the claim does."""
+        first, *rest = run
+        rows = {first: Row(state.rows[first].key, "dead", passed=self.skip)}
+        rows |= {n: Row(state.rows[n].key, "held", passed=state.rows[n].passed) for n in rest}
+        there = {**dict(enumerate(state.rows)), **after, **rows}
+        held = (n for n in sorted(there) if n > first and there[n].key == rows[first].key and there[n].place == "held")
+        return rows | {n: there[n]._replace(free=True) for n in [*held][: self.marked_of_buried()]}
+
+    def marked_of_buried(self) -> int:
+        return 1
+
+    def _settled(self, state: State, claim: Claim) -> State:
+        memories = (*state.memories[: claim.who], claim.memory, *state.memories[claim.who + 1 :])
+        return state.with_rows(dict(claim.after))._replace(claim=None, memories=tuple(sorted(memories, key=repr)))
+
+    def _undone(self, state: State, claim: Claim) -> State:
+        return state._replace(claim=None)
+
+    def _overtakes(self, state: State, claim: Claim) -> str | None:
+        after = {**dict(enumerate(state.rows)), **dict(claim.after)}
+        for n, row in claim.after:
+            if row.place == "leased" and any(
+                other.key == row.key and (self.is_at_work(other) or other.place == "open")
+                and other.lease != row.lease and not other.passed
+                for other in (after[i] for i in range(n))
+            ):  # fmt: skip
+                return OVERTAKEN
+        return None
+
+
+def _names(numbers: list[int]) -> str:
+    return " and ".join(f"m{n + 1}" for n in numbers)
