@@ -152,7 +152,8 @@ def _claim_batch(
     if log.isEnabledFor(logging.DEBUG):
         _log_each(due, lease)
     superseded = [row for row in rows if row.status != DEAD and row.superseded]
-    _discard(store, superseded, lease)
+    if not store.settles_at_once:  # then the claim has done it
+        _discard(store, superseded, lease)
     _count(tally, rows, len(due), len(bundles))
     tally.behind = tally.behind or bool(filled) or sum(map(_is_late, rows)) > GATHERED
     return bool(filled or superseded or store.unfinished & shares.keys())

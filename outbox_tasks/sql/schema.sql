@@ -175,15 +175,14 @@ END;
 -- seen in pg_locks until it ends: the class of the key, and the last number that was given out before. What has a
 -- higher number is not claimed meanwhile, or it could overtake what is not yet committed. The locks are shared ones:
 -- writers never wait for each other, in whatever order they write. Past 32 of them one mark stands for all keys: the
--- table of locks has its limits. A mark has the lower 31 bits of its number: see claim/marks.sql.
-CREATE FUNCTION outbox_key_class(destination text, key text) RETURNS integer LANGUAGE sql IMMUTABLE STRICT
-SET search_path FROM CURRENT AS $$
-  -- Negative: one of a key. outbox_all_keys() is the positive one for all of them.
-  SELECT hashtext(current_setting('search_path') || chr(1) || destination || chr(1) || key) | (-2147483648)
+-- table of locks has its limits. A mark is 7 bits for this outbox, 16 for the class, and the lower 40 of the number.
+CREATE FUNCTION outbox_all_keys() RETURNS bigint LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
+  SELECT ((hashtext(current_setting('search_path')) & 127) << 16)::bigint
 $$;
 
-CREATE FUNCTION outbox_all_keys() RETURNS integer LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
-  SELECT hashtext(current_setting('search_path') || chr(1)) & 2147483647
+CREATE FUNCTION outbox_key_class(destination text, key text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT
+SET search_path FROM CURRENT AS $$
+  SELECT outbox_all_keys() + 1 + abs(hashtext(destination || chr(1) || key) % 65535)
 $$;
 
 CREATE FUNCTION outbox_ordered(destination text, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE
@@ -200,12 +199,10 @@ BEGIN
     floor := split_part(noted, ' ', 1);
     marked := split_part(noted, ' ', 2);
   END IF;
-  IF marked < 32 THEN
-    PERFORM pg_advisory_xact_lock_shared(outbox_key_class(destination, key), (floor & 2147483647)::integer);
-  ELSIF marked = 32 THEN
-    PERFORM pg_advisory_xact_lock_shared(outbox_all_keys(), (floor & 2147483647)::integer);
-  END IF;
   IF marked <= 32 THEN
+    PERFORM pg_advisory_xact_lock_shared(
+      (CASE WHEN marked < 32 THEN outbox_key_class(destination, key) ELSE outbox_all_keys() END << 40)
+      | (floor & 1099511627775));
     PERFORM set_config('outbox.floor', floor || ' ' || marked + 1, true);
   END IF;
   RETURN nextval('outbox_seq');

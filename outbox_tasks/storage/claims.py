@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from outbox_tasks.model import TOO_LARGE, Bundle
 from outbox_tasks.relay.store import processes
 from outbox_tasks.relay.store.claims import GRACE, Claimed
 from outbox_tasks.settings import Settings
+from outbox_tasks.storage.keyed import Keys
 from outbox_tasks.storage.lanes import Lanes, Snapshot
 from outbox_tasks.storage.tables import Run, Tables
 
@@ -39,7 +41,9 @@ class Claiming(Tables):
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
-        self._lanes = Lanes()
+        self._lanes, self._keys = Lanes(), Keys(settings)
+        self._no_lease_before = LONG_AGO
+        """All leases that ended before have been taken back."""
 
     def claim_in_bundles(
         self,
@@ -59,18 +63,31 @@ class Claiming(Tables):
                 taken = run("claim/take.sql", span=json.dumps(self._lanes.spans(shares)))
                 looked = next(row for row in taken if row.seq is None)
                 found = [row for row in taken if row.seq is not None]
-                rows = self._buried(run, sorted((self._claimed(row, causes) for row in found), key=lambda row: row.seq))
+                of_keys = self._left(shares, of_keys or {}, found)
+                keyed = self._keys.take(run, of_keys, self._no_lease_before) if of_keys else []
+                rows = [self._claimed(row, causes) for row in found] + [_with_key(row) for row in keyed]
+                rows = self._parted(run, sorted(rows, key=lambda row: row.seq))
                 bundles = self._leased(run, pack(rows), rows, lease)
         except BaseException:
             self._lanes.clear()
+            self._keys.clear()
             raise
         read = [(row.destination, row.priority, int(row.at), row.seq) for row in found]
         self._lanes.read(shares, read, Snapshot.read(looked.at), life=looked.id)
+        self._keys.committed()
         return rows, bundles
+
+    def _left(self, shares: Mapping[str, int], of_keys: Mapping[str, int], found: Sequence[Any]) -> dict[str, int]:
+        """How many messages with keys may be taken: what the others have left; half, if these are many."""
+        taken = Counter(row.destination for row in found)
+        most = {name: max(size, of_keys.get(name, 0)) for name, size in shares.items()}
+        return {name: size - taken[name] for name, size in most.items() if size > taken[name]}
 
     def _look_after(self) -> dict[int, str]:
         """Take back what has run out, and wake what waits no longer. Returns why, by message."""
-        ended = self.ask("claim/expire.sql", most=BUNDLES, since=LONG_AGO)
+        *ended, looked = self.ask("claim/expire.sql", most=BUNDLES, since=LONG_AGO)
+        if looked.bundles < BUNDLES:
+            self._no_lease_before = looked.at
         self.ask("claim/wake.sql", most=MESSAGES)
         return {row.seq: row.cause for row in ended}
 
@@ -80,9 +97,13 @@ class Claiming(Tables):
             cause=causes.get(row.seq), size=row.size, age=row.age,
         )  # fmt: skip
 
-    def _buried(self, run: Run, rows: list[Claimed]) -> list[Claimed]:
-        """The rows. Those that have no attempts left, or are too old or too large, are dead now."""
+    def _parted(self, run: Run, rows: list[Claimed]) -> list[Claimed]:
+        """The rows. Those that have no attempts left, or are too old or too large, are dead now; those that a newer
+        message of their key replaces are discarded."""
         dead = {one.row.seq: one for one in map(self._judged, rows) if one is not None}
+        replaced = [row for row in rows if row.superseded and row.seq not in dead]
+        if replaced:
+            run("claim/supersede.sql", message=json.dumps([_named(row) for row in replaced]))
         if not dead:
             return rows
         self._bury(run, dead.values())
@@ -98,16 +119,7 @@ class Claiming(Tables):
         return Dead(row, None, None) if row.attempts >= limits.max_attempts else None
 
     def _bury(self, run: Run, dead: Any) -> None:
-        said = [
-            {
-                "seq": one.row.seq,
-                "destination": one.row.destination,
-                "key": one.row.key,
-                "code": one.code,
-                "error": one.error,
-            }
-            for one in dead
-        ]
+        said = [{**_named(one.row), "code": one.code, "error": one.error} for one in dead]
         run("claim/bury.sql", message=json.dumps(said))
 
     def _leased(self, run: Run, packed: list[Bundle], rows: Sequence[Claimed], lease: str) -> list[Bundle]:
@@ -151,6 +163,17 @@ class Claiming(Tables):
         all bundles that are not begun. `crashed`: only leases from before the last crash of the database server."""
         [[count]] = self.ask("claim/recall.sql", gone=gone, crashed=crashed, hold=self.settings.queue_lease)
         return int(count)
+
+
+def _named(row: Claimed) -> dict[str, Any]:
+    return {"seq": row.seq, "destination": row.destination, "key": row.key}
+
+
+def _with_key(row: Any) -> Claimed:
+    return Claimed(
+        row.seq, row.id, row.destination, row.event_type, row.attempts, PENDING, row.alone, row.key, row.priority,
+        superseded=row.superseded, size=row.size, age=row.age,
+    )  # fmt: skip
 
 
 def _unroutable(row: Any) -> Claimed:

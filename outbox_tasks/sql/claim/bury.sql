@@ -13,6 +13,13 @@ WITH said AS (
     error = coalesce(excluded.error, t.error),
     history = :schema.outbox_noted(t.history, excluded.history -> 0)
   RETURNING t.seq, t.code, t.error
+), freed AS (
+  UPDATE :schema.outbox_held h SET free = true
+  FROM (SELECT DISTINCT said.destination, said.key FROM said WHERE said.key IS NOT NULL) AS k
+  CROSS JOIN LATERAL (SELECT n.seq FROM :schema.outbox_held n
+                      WHERE n.destination = k.destination AND n.key = k.key ORDER BY n.seq LIMIT 1
+                      FOR UPDATE SKIP LOCKED) AS n
+  WHERE h.destination = k.destination AND h.key = k.key AND h.seq = n.seq
 )
 INSERT INTO :schema.outbox_dead (seq, destination, key, kin)
 SELECT said.seq, said.destination, said.key,

@@ -2,7 +2,7 @@
 -- and each message travels alone from then on. Each message says what happened.
 --
 -- most: bundles; since: of `locked_until`, where an earlier look found no more. Returns of each message destination,
--- cause and seq.
+-- cause and seq; and one row without a number, that says when this looked, and of how many bundles.
 WITH ended AS (
   DELETE FROM :schema.outbox_leases l
   WHERE l.token IN (SELECT token FROM :schema.outbox_leases
@@ -47,4 +47,6 @@ WITH ended AS (
   INSERT INTO :schema.outbox_ready (seq, since, size, attempts, priority, alone, latest, destination)
   SELECT seq, since, size, attempts, priority, alone, latest, destination FROM placed WHERE key IS NULL
 )
-SELECT destination, cause, seq FROM ours
+SELECT destination, cause, seq, NULL::timestamptz AS at, NULL::bigint AS bundles FROM ours
+UNION ALL
+SELECT NULL, NULL, NULL, now(), (SELECT count(*) FROM ended)

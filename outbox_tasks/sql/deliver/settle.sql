@@ -67,9 +67,10 @@ WITH done AS MATERIALIZED (
 ), freed AS (
   UPDATE :schema.outbox_held h SET free = true
   FROM (SELECT DISTINCT ours.destination, ours.key FROM ours WHERE ours.key IS NOT NULL) AS k
-  CROSS JOIN LATERAL (SELECT seq FROM :schema.outbox_held n
-                      WHERE n.destination = k.destination AND n.key = k.key ORDER BY n.seq LIMIT 1) AS n
-  WHERE h.destination = k.destination AND h.key = k.key AND h.seq = n.seq AND NOT h.free
+  CROSS JOIN LATERAL (SELECT n.seq FROM :schema.outbox_held n
+                      WHERE n.destination = k.destination AND n.key = k.key ORDER BY n.seq LIMIT 1
+                      FOR UPDATE SKIP LOCKED) AS n
+  WHERE h.destination = k.destination AND h.key = k.key AND h.seq = n.seq
 ), recovered AS (
   \ir parts/recovered.sql
   AND EXISTS (SELECT FROM ours WHERE step IN ('sent', 'discarded', 'handed'))
