@@ -42,6 +42,7 @@ class Claiming(Tables):
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self._lanes, self._keys = Lanes(), Keys(settings)
+        self._keys_first = False
         self._no_lease_before = LONG_AGO
         """All leases that ended before have been taken back."""
 
@@ -58,13 +59,18 @@ class Claiming(Tables):
         What can't be sent any more becomes a dead letter: it is returned, and in no bundle.
         """
         causes = self._look_after()
+        most = {name: max(size, (of_keys or {}).get(name, 0)) for name, size in shares.items()}
+        self._keys_first = not self._keys_first  # in turns, so that neither kind starves the other
         try:
             with self.transaction() as run:
-                taken = run("claim/take.sql", span=json.dumps(self._lanes.spans(shares)))
-                looked = next(row for row in taken if row.seq is None)
-                found = [row for row in taken if row.seq is not None]
-                of_keys = self._left(shares, of_keys or {}, found)
-                keyed = self._keys.take(run, of_keys, self._no_lease_before) if of_keys else []
+                if self._keys_first:
+                    keyed = self._keys.take(run, most, self._no_lease_before)
+                    left = _left(shares, keyed)
+                    found, looked = self._take(run, left)
+                else:
+                    left = dict(shares)
+                    found, looked = self._take(run, left)
+                    keyed = self._keys.take(run, _left(most, found), self._no_lease_before)
                 rows = [self._claimed(row, causes) for row in found] + [_with_key(row) for row in keyed]
                 rows = self._parted(run, sorted(rows, key=lambda row: row.seq))
                 bundles = self._leased(run, pack(rows), rows, lease)
@@ -73,15 +79,14 @@ class Claiming(Tables):
             self._keys.clear()
             raise
         read = [(row.destination, row.priority, int(row.at), row.seq) for row in found]
-        self._lanes.read(shares, read, Snapshot.read(looked.at), life=looked.id)
+        self._lanes.read(left, read, Snapshot.read(looked.at), life=looked.id)
         self._keys.committed()
         return rows, bundles
 
-    def _left(self, shares: Mapping[str, int], of_keys: Mapping[str, int], found: Sequence[Any]) -> dict[str, int]:
-        """How many messages with keys may be taken: what the others have left; half, if these are many."""
-        taken = Counter(row.destination for row in found)
-        most = {name: max(size, of_keys.get(name, 0)) for name, size in shares.items()}
-        return {name: size - taken[name] for name, size in most.items() if size > taken[name]}
+    def _take(self, run: Run, shares: Mapping[str, int]) -> tuple[list[Any], Any]:
+        """Take messages without a key; returns them, and what the look says of itself."""
+        *found, looked = run("claim/take.sql", span=json.dumps(self._lanes.spans(shares)))
+        return found, looked
 
     def _look_after(self) -> dict[int, str]:
         """Take back what has run out, and wake what waits no longer. Returns why, by message."""
@@ -163,6 +168,12 @@ class Claiming(Tables):
         all bundles that are not begun. `crashed`: only leases from before the last crash of the database server."""
         [[count]] = self.ask("claim/recall.sql", gone=gone, crashed=crashed, hold=self.settings.queue_lease)
         return int(count)
+
+
+def _left(shares: Mapping[str, int], taken: Sequence[Any]) -> dict[str, int]:
+    """What is left of the shares."""
+    found = Counter(row.destination for row in taken)
+    return {name: size - found[name] for name, size in shares.items() if size > found[name]}
 
 
 def _named(row: Claimed) -> dict[str, Any]:

@@ -182,6 +182,17 @@ def test_a_row_that_somebody_has_locked_is_not_overtaken(box: Box, storage: Stor
     assert numbers(box, receiver) == [1, 2, 3]
 
 
+def test_a_flood_of_one_kind_does_not_starve_the_other(box: Box, storage: Storage) -> None:
+    box.write(100)
+    for n in range(100):
+        box.write(1, key=f"k{n}")
+    token = "00000000-0000-4000-8000-000000000005"
+    kinds = [
+        {row.key is None for row in storage.claim_in_bundles({"orders": 20}, token, lambda _: [])[0]} for _ in range(2)
+    ]
+    assert kinds == [{False}, {True}]
+
+
 class Ordered:
     """A destination that sees whether a key is sent by two at once, or out of order."""
 
