@@ -144,7 +144,7 @@ class Faults:
         worker.container.restart()
 
     def _child(self) -> None:
-        with self._sending(*self._publishers) as child:
+        with self._sending(*self._publishers) as child, suppress(psutil.NoSuchProcess):  # it may just have ended
             child.kill()
 
     def _broker_forgets(self) -> None:
