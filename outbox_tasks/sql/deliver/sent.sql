@@ -19,5 +19,5 @@ WITH done AS (
 INSERT INTO :schema.outbox_journal (first, state, count, destination, holder, seqs)
 SELECT min(s), 'sent', count(*), done.destination, done.holder, range_agg(int8range(s, s, '[]'))
 FROM done CROSS JOIN LATERAL unnest(done.seqs) AS s
-GROUP BY done.destination, done.holder
+GROUP BY done.destination, done.holder, s >> 16  -- close together: see outbox_archive
 RETURNING count

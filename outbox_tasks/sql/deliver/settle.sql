@@ -33,7 +33,7 @@ WITH done AS MATERIALIZED (
 ), journalled AS (
   INSERT INTO :schema.outbox_journal (first, state, count, destination, holder, seqs)
   SELECT min(seq), step, count(*), destination, holder, range_agg(int8range(seq, seq, '[]'))
-  FROM ours WHERE step IN ('sent', 'discarded') GROUP BY step, destination, holder
+  FROM ours WHERE step IN ('sent', 'discarded') GROUP BY step, destination, holder, seq >> 16
 ), noted AS (
   INSERT INTO :schema.outbox_trouble AS t (seq, attempts, outages, code, error, history)
   SELECT seq, attempts, (step = 'outage')::integer, code, error,

@@ -1,0 +1,170 @@
+-- What applications call in SQL: outbox_publish and outbox_cancel. Part of schema.sql. They have the rights of their
+-- owner: who may call them needs no right to read or delete.
+
+CREATE FUNCTION outbox_publish(
+  event_type text, payload bytea, key text DEFAULT NULL, destination text DEFAULT NULL,
+  headers jsonb DEFAULT '{}', deliver_at timestamptz DEFAULT NULL, id uuid DEFAULT NULL,
+  content_type text DEFAULT 'application/octet-stream',
+  aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, priority text DEFAULT 'normal',
+  latest boolean DEFAULT false
+) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+#variable_conflict use_variable
+DECLARE
+  message_id uuid := coalesce(id, outbox_uuid7());
+  seq bigint;
+  now CONSTANT timestamptz := clock_timestamp();
+  later CONSTANT boolean := coalesce(deliver_at > now, false);
+  same boolean;
+  told_apart CONSTANT text[] := ARRAY['traceparent', 'tracestate', 'eventid'];
+  rank smallint := array_position(ARRAY['low', 'normal', 'high'], priority) - 2;
+BEGIN
+  IF coalesce(event_type, '') = '' OR length(event_type) > 255 THEN
+    RAISE EXCEPTION 'outbox_publish: event_type must have 1 to 255 characters' USING ERRCODE = '22023';
+  ELSIF destination IS NULL OR destination = '' THEN
+    RAISE EXCEPTION 'outbox_publish: destination is missing' USING ERRCODE = '22023',
+      HINT = 'Name one of the configured destinations: outbox_publish(..., destination => ''orders'')';
+  ELSIF key = '' OR length(key) > 255 THEN
+    RAISE EXCEPTION 'outbox_publish: key must be null or have 1 to 255 characters' USING ERRCODE = '22023';
+  ELSIF payload IS NULL THEN
+    RAISE EXCEPTION 'outbox_publish: payload is null' USING ERRCODE = '22004';
+  ELSIF octet_length(payload) > 268435456 THEN
+    RAISE EXCEPTION 'outbox_publish: the payload has % bytes, and no destination takes more than 268435456',
+      octet_length(payload) USING ERRCODE = '54000',
+      HINT = 'Store it elsewhere, and publish where it is. A destination takes its max_bytes, 1048576 by default.';
+  ELSIF rank IS NULL THEN
+    RAISE EXCEPTION 'outbox_publish: priority must be high, normal or low' USING ERRCODE = '22023';
+  ELSIF deliver_at NOT BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00' THEN
+    RAISE EXCEPTION 'outbox_publish: deliver_at must be a time in the years 1 to 9999' USING ERRCODE = '22023';
+  ELSIF jsonb_typeof(headers) IS DISTINCT FROM 'object' THEN
+    RAISE EXCEPTION 'outbox_publish: headers must be a JSON object' USING ERRCODE = '22023';
+  ELSIF jsonb_exists(headers, 'celery-message') THEN
+    RAISE EXCEPTION 'outbox_publish: the header celery-message is for stored tasks only' USING ERRCODE = '22023',
+      HINT = 'Tasks are stored by outbox.delay, apply_async and capture, from Python.';
+  END IF;
+  IF id IS NOT NULL THEN
+    -- No index of messages is unique over all days, but that of the inbox is: in it a consumer without a name has the ids
+    -- that writers chose. Who writes the same id meanwhile is waited for. If a transaction can't see what was committed
+    -- since it began (REPEATABLE READ), PostgreSQL raises a serialization failure here.
+    INSERT INTO outbox_inbox (consumer, message_id) VALUES ('', message_id::text) ON CONFLICT DO NOTHING;
+    SELECT (m.event_type, m.aggregate_type, m.aggregate_id, m.destination, m.key, m.payload, m.content_type,
+            coalesce(m.headers, '{}') - told_apart)
+           IS NOT DISTINCT FROM
+           (event_type, aggregate_type, aggregate_id, destination, key, payload, content_type, headers - told_apart)
+    INTO same FROM outbox_messages m WHERE m.id = message_id LIMIT 1;
+    IF same THEN
+      RETURN message_id;
+    ELSIF FOUND THEN
+      RAISE EXCEPTION 'outbox_publish: id % belongs to a message with other content', message_id
+        USING ERRCODE = '23505', HINT = 'A repeated call must say the same; a new message needs an id of its own.';
+    END IF;
+  END IF;
+  seq := CASE WHEN key IS NULL THEN outbox_number() ELSE outbox_ordered(destination, key) END;
+  INSERT INTO outbox_messages (seq, id, created_at, deliver_at, priority, latest, event_type, destination, key,
+                               aggregate_type, aggregate_id, content_type, headers, payload)
+  VALUES (seq, message_id, now, CASE WHEN later THEN deliver_at END, rank, latest, event_type, destination, key,
+          aggregate_type, aggregate_id, content_type, headers, payload);
+  IF later AND key IS NULL THEN
+    INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)
+    VALUES (seq, deliver_at, deliver_at, octet_length(payload), rank, latest, destination);
+  ELSE
+    INSERT INTO outbox_ready (seq, since, size, priority, latest, destination, key)
+    VALUES (seq, coalesce(deliver_at, now), octet_length(payload), rank, latest, destination, key);
+  END IF;
+  RETURN message_id;
+END
+$$;
+
+CREATE FUNCTION outbox_publish(
+  event_type text, payload text, key text DEFAULT NULL, destination text DEFAULT NULL,
+  headers jsonb DEFAULT '{}', deliver_at timestamptz DEFAULT NULL, id uuid DEFAULT NULL,
+  content_type text DEFAULT 'application/json',
+  aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, priority text DEFAULT 'normal',
+  latest boolean DEFAULT false
+) RETURNS uuid LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+  IF content_type = 'application/json' THEN
+    PERFORM payload::json;  -- what is not JSON fails here, at the write
+  END IF;
+  RETURN outbox_publish(event_type, convert_to(payload, 'UTF8'), key, destination, headers, deliver_at,
+                        id, content_type, aggregate_type, aggregate_id, priority, latest);
+END
+$$;
+
+CREATE FUNCTION outbox_publish(
+  event_type text, payload jsonb, key text DEFAULT NULL, destination text DEFAULT NULL,
+  headers jsonb DEFAULT '{}', deliver_at timestamptz DEFAULT NULL, id uuid DEFAULT NULL,
+  content_type text DEFAULT 'application/json',
+  aggregate_type text DEFAULT NULL, aggregate_id text DEFAULT NULL, priority text DEFAULT 'normal',
+  latest boolean DEFAULT false
+) RETURNS uuid LANGUAGE sql SET search_path FROM CURRENT AS $$
+  SELECT outbox_publish(event_type, convert_to(payload::text, 'UTF8'), key, destination, headers, deliver_at,
+                        id, content_type, aggregate_type, aggregate_id, priority, latest)
+$$;
+
+-- Takes messages back that are not on their way; returns those that it took. One that is just being claimed is skipped,
+-- not waited for. A message that its writer leased, or that waits for Celery's retry, can be taken back until it is begun.
+CREATE FUNCTION outbox_cancel(ids uuid[]) RETURNS SETOF uuid LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+DECLARE
+  asked bigint[];
+  lease record;
+  these bigint[];
+  gone bigint[] := '{}';
+BEGIN
+  SELECT coalesce(array_agg(m.seq ORDER BY m.seq), '{}') INTO asked FROM outbox_messages m WHERE m.id = ANY (ids);
+  WITH here AS (
+    DELETE FROM outbox_waiting w WHERE w.seq IN (
+      SELECT seq FROM outbox_waiting WHERE seq = ANY (asked) ORDER BY seq FOR UPDATE SKIP LOCKED) RETURNING w.seq
+  ) SELECT array_agg(seq) INTO these FROM here;
+  gone := gone || these;
+  WITH here AS (
+    DELETE FROM outbox_held h USING (
+      SELECT h.destination, h.key, h.seq FROM outbox_messages m
+      JOIN outbox_held h ON h.destination = m.destination AND h.key = m.key AND h.seq = m.seq
+      WHERE m.seq = ANY (asked) ORDER BY h.seq FOR UPDATE OF h SKIP LOCKED) AS k
+    WHERE h.destination = k.destination AND h.key = k.key AND h.seq = k.seq RETURNING h.seq
+  ) SELECT array_agg(seq) INTO these FROM here;
+  gone := gone || these;
+  WITH here AS (
+    DELETE FROM outbox_ready r WHERE r.ctid IN (
+      SELECT r.ctid FROM outbox_ready r
+      WHERE r.destination IN (SELECT m.destination FROM outbox_messages m WHERE m.seq = ANY (asked))
+        AND r.seq = ANY (asked)
+      FOR UPDATE SKIP LOCKED) RETURNING r.seq
+  ) SELECT array_agg(seq) INTO these FROM here;
+  gone := gone || these;
+  FOR lease IN
+    SELECT l.token, l.seqs FROM outbox_leases l
+    WHERE l.seqs && asked AND l.begun_at IS NULL
+      AND (l.holder IS NULL OR l.locked_until <= now()
+           OR cardinality(l.seqs) = 1 AND EXISTS (SELECT FROM outbox_trouble t WHERE t.seq = l.seqs[1] AND t.attempts > 0))
+    ORDER BY l.token FOR UPDATE SKIP LOCKED
+  LOOP
+    these := ARRAY(SELECT s FROM unnest(lease.seqs) WITH ORDINALITY AS u(s, place) WHERE s <> ALL (asked) ORDER BY place);
+    IF these = '{}' THEN
+      DELETE FROM outbox_leases l WHERE l.token = lease.token;
+    ELSE
+      UPDATE outbox_leases l SET seqs = these WHERE l.token = lease.token;
+    END IF;
+    gone := gone || ARRAY(SELECT unnest(lease.seqs) INTERSECT SELECT unnest(asked));
+  END LOOP;
+  INSERT INTO outbox_journal (first, state, count, destination, seqs)
+  SELECT min(m.seq), 'discarded', count(*), m.destination, range_agg(int8range(m.seq, m.seq, '[]'))
+  FROM outbox_messages m WHERE m.seq = ANY (gone) GROUP BY m.destination, m.seq >> 32;
+  INSERT INTO outbox_trouble AS t (seq, code, error, history)
+  SELECT s, 'cancelled', 'it was taken back before it was delivered',
+         outbox_noted('[]', jsonb_build_object('at', clock_timestamp(), 'what', 'cancelled'))
+  FROM unnest(gone) AS s
+  ON CONFLICT (seq) DO UPDATE SET code = excluded.code, error = coalesce(t.error, excluded.error),
+                                  history = outbox_noted(t.history, excluded.history -> 0);
+  UPDATE outbox_held h SET free = true
+  FROM (SELECT DISTINCT m.destination, m.key FROM outbox_messages m WHERE m.seq = ANY (gone) AND m.key IS NOT NULL) AS k
+  CROSS JOIN LATERAL (SELECT n.seq FROM outbox_held n WHERE n.destination = k.destination AND n.key = k.key
+                      ORDER BY n.seq LIMIT 1) AS n
+  WHERE h.destination = k.destination AND h.key = k.key AND h.seq = n.seq AND NOT h.free;
+  RETURN QUERY SELECT m.id FROM outbox_messages m WHERE m.seq = ANY (gone);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION outbox_publish(text, bytea, text, text, jsonb, timestamptz, uuid, text, text, text, text, boolean),
+                           outbox_cancel(uuid[]) FROM PUBLIC;
