@@ -102,68 +102,9 @@ CREATE FUNCTION outbox_publish(
 $$;
 
 -- Takes messages back that are not on their way; returns those that it took. One that is just being claimed is skipped,
--- not waited for. A message that its writer leased, or that waits for Celery's retry, can be taken back until it is begun.
-CREATE FUNCTION outbox_cancel(ids uuid[]) RETURNS SETOF uuid LANGUAGE plpgsql SECURITY DEFINER
-SET search_path FROM CURRENT AS $$
-DECLARE
-  asked bigint[];
-  lease record;
-  these bigint[];
-  gone bigint[] := '{}';
-BEGIN
-  SELECT coalesce(array_agg(m.seq ORDER BY m.seq), '{}') INTO asked FROM outbox_messages m WHERE m.id = ANY (ids);
-  WITH here AS (
-    DELETE FROM outbox_waiting w WHERE w.seq IN (
-      SELECT seq FROM outbox_waiting WHERE seq = ANY (asked) ORDER BY seq FOR UPDATE SKIP LOCKED) RETURNING w.seq
-  ) SELECT array_agg(seq) INTO these FROM here;
-  gone := gone || these;
-  WITH here AS (
-    DELETE FROM outbox_held h USING (
-      SELECT h.destination, h.key, h.seq FROM outbox_messages m
-      JOIN outbox_held h ON h.destination = m.destination AND h.key = m.key AND h.seq = m.seq
-      WHERE m.seq = ANY (asked) ORDER BY h.seq FOR UPDATE OF h SKIP LOCKED) AS k
-    WHERE h.destination = k.destination AND h.key = k.key AND h.seq = k.seq RETURNING h.seq
-  ) SELECT array_agg(seq) INTO these FROM here;
-  gone := gone || these;
-  WITH here AS (
-    DELETE FROM outbox_ready r WHERE r.ctid IN (
-      SELECT r.ctid FROM outbox_ready r
-      WHERE r.destination IN (SELECT m.destination FROM outbox_messages m WHERE m.seq = ANY (asked))
-        AND r.seq = ANY (asked)
-      FOR UPDATE SKIP LOCKED) RETURNING r.seq
-  ) SELECT array_agg(seq) INTO these FROM here;
-  gone := gone || these;
-  FOR lease IN
-    SELECT l.token, l.seqs FROM outbox_leases l
-    WHERE l.seqs && asked AND l.begun_at IS NULL
-      AND (l.holder IS NULL OR l.locked_until <= now()
-           OR cardinality(l.seqs) = 1 AND EXISTS (SELECT FROM outbox_trouble t WHERE t.seq = l.seqs[1] AND t.attempts > 0))
-    ORDER BY l.token FOR UPDATE SKIP LOCKED
-  LOOP
-    these := ARRAY(SELECT s FROM unnest(lease.seqs) WITH ORDINALITY AS u(s, place) WHERE s <> ALL (asked) ORDER BY place);
-    IF these = '{}' THEN
-      DELETE FROM outbox_leases l WHERE l.token = lease.token;
-    ELSE
-      UPDATE outbox_leases l SET seqs = these WHERE l.token = lease.token;
-    END IF;
-    gone := gone || ARRAY(SELECT unnest(lease.seqs) INTERSECT SELECT unnest(asked));
-  END LOOP;
-  INSERT INTO outbox_journal (first, state, count, destination, seqs)
-  SELECT min(m.seq), 'discarded', count(*), m.destination, range_agg(int8range(m.seq, m.seq, '[]'))
-  FROM outbox_messages m WHERE m.seq = ANY (gone) GROUP BY m.destination, m.seq >> 32;
-  INSERT INTO outbox_trouble AS t (seq, code, error, history)
-  SELECT s, 'cancelled', 'it was taken back before it was delivered',
-         outbox_noted('[]', jsonb_build_object('at', clock_timestamp(), 'what', 'cancelled'))
-  FROM unnest(gone) AS s
-  ON CONFLICT (seq) DO UPDATE SET code = excluded.code, error = coalesce(t.error, excluded.error),
-                                  history = outbox_noted(t.history, excluded.history -> 0);
-  UPDATE outbox_held h SET free = true
-  FROM (SELECT DISTINCT m.destination, m.key FROM outbox_messages m WHERE m.seq = ANY (gone) AND m.key IS NOT NULL) AS k
-  CROSS JOIN LATERAL (SELECT n.seq FROM outbox_held n WHERE n.destination = k.destination AND n.key = k.key
-                      ORDER BY n.seq LIMIT 1) AS n
-  WHERE h.destination = k.destination AND h.key = k.key AND h.seq = n.seq AND NOT h.free;
-  RETURN QUERY SELECT m.id FROM outbox_messages m WHERE m.seq = ANY (gone);
-END
+-- not waited for: see outbox_discard.
+CREATE FUNCTION outbox_cancel(ids uuid[]) RETURNS SETOF uuid LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+  SELECT * FROM outbox_discard(ids, true, NULL, '{"what": "cancelled"}', 'cancelled', 'it was taken back before it was delivered')
 $$;
 
 REVOKE EXECUTE ON FUNCTION outbox_publish(text, bytea, text, text, jsonb, timestamptz, uuid, text, text, text, text, boolean),

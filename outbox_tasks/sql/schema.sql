@@ -144,14 +144,15 @@ CREATE TABLE outbox_dead (
   destination text NOT NULL,
   key         text
 );
-CREATE INDEX outbox_dead_at ON outbox_dead (destination, dead_at);
-CREATE INDEX outbox_dead_kin ON outbox_dead (kin, dead_at);
+CREATE INDEX outbox_dead_at ON outbox_dead (destination, dead_at, seq);
+CREATE INDEX outbox_dead_kin ON outbox_dead (kin, dead_at, seq);
 CREATE INDEX outbox_dead_keys ON outbox_dead (destination, key, seq) WHERE key IS NOT NULL;
 
 CREATE TABLE outbox_trouble (
   seq      bigint PRIMARY KEY,
   attempts integer NOT NULL DEFAULT 0,  -- sends that failed, or whose end nobody knows
   outages  integer NOT NULL DEFAULT 0,  -- sends in a row that met a destination out of reach
+  since    timestamptz,                 -- it was redriven then: from there its age counts
   code     text,
   error    text,
   history  jsonb NOT NULL DEFAULT '[]'
@@ -274,5 +275,6 @@ END
 $$;
 
 \ir people.sql
+\ir discard.sql
 \ir functions.sql
 \ir views.sql

@@ -11,7 +11,7 @@ WITH ended AS (
   RETURNING l.*
 ), ours AS MATERIALIZED (
   SELECT m.seq, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size,
-         coalesce(m.deliver_at, m.created_at) AS since, ended.begun_at IS NOT NULL AS begun, ended.holder,
+         coalesce(t.since, m.deliver_at, m.created_at) AS since, ended.begun_at IS NOT NULL AS begun, ended.holder,
          CASE WHEN ended.begun_at IS NOT NULL THEN 'unsettled'
               WHEN ended.holder IS NULL THEN 'direct_expired'
               ELSE 'lease_expired' END AS cause,

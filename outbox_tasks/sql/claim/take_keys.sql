@@ -70,10 +70,10 @@ WITH share AS MATERIALIZED (
   SELECT p.*,
          p.place = 1 AND ((p.destination, p.key) IN (SELECT destination, key FROM leased)
            OR EXISTS (SELECT FROM :schema.outbox_runs r WHERE r.destination = p.destination AND r.key = p.key)) AS leased,
-         p.place = 1 AND (EXISTS (SELECT FROM :schema.outbox_waiting w
-                                  WHERE w.destination = p.destination AND w.key = p.key AND w.seq < p.seq)
-           OR p.blocks AND EXISTS (SELECT FROM :schema.outbox_dead d
-                                   WHERE d.destination = p.destination AND d.key = p.key AND d.seq < p.seq)) AS stops,
+         CASE WHEN p.place = 1 THEN least(  -- the first one that waits, or is a dead letter that blocks
+           (SELECT min(w.seq) FROM :schema.outbox_waiting w WHERE w.destination = p.destination AND w.key = p.key),
+           (SELECT min(d.seq) FROM :schema.outbox_dead d
+            WHERE p.blocks AND d.destination = p.destination AND d.key = p.key)) END AS stop,
          p.place = 1 AND EXISTS (SELECT FROM :schema.outbox_held h
                                  WHERE h.destination = p.destination AND h.key = p.key) AS has_held,
          CASE WHEN p.place = 1 AND EXISTS (SELECT FROM mark) THEN (
@@ -81,13 +81,15 @@ WITH share AS MATERIALIZED (
            WHERE class = :schema.outbox_all_keys() OR class = :schema.outbox_key_class(p.destination, p.key)) END AS floor
   FROM placed p
 ), judged AS MATERIALIZED (
-  SELECT h.*, first_value(leased OR stops) OVER key AS busy, first_value(stops) OVER key AS stopped,
+  SELECT h.*, first_value(leased OR coalesce(stop < seq, false)) OVER key AS busy,
+         first_value(coalesce(stop < seq, false)) OVER key AS stopped,
          first_value(has_held) OVER key AS holds, first_value(single) OVER key AS lone,
+         coalesce(seq < first_value(stop) OVER key, true) AS before,
          locked AND coalesce(seq <= first_value(floor) OVER key, true) AND (at IS NOT NULL OR seq <= seen) AS open
   FROM headed h WINDOW key AS (PARTITION BY destination, key ORDER BY seq)
 ), run AS MATERIALIZED (
   SELECT j.*, NOT busy AND place <= CASE WHEN lone THEN 1 ELSE longest END
-           AND bool_and(open AND due AND (place = 1 OR NOT single AND load <= bytes)) OVER key AS goes
+           AND bool_and(open AND due AND before AND (place = 1 OR NOT single AND load <= bytes)) OVER key AS goes
   FROM judged j WINDOW key AS (PARTITION BY destination, key ORDER BY seq)
 ), chosen AS MATERIALIZED (
   SELECT r.*, goes AND count(*) FILTER (WHERE goes) OVER (PARTITION BY destination ORDER BY first, seq) <= size AS taken,

@@ -22,7 +22,7 @@ WITH lease AS MATERIALIZED (
   WHERE l.token = :token::uuid AND kept.seqs IS NOT NULL AND EXISTS (SELECT FROM lease WHERE gone)
 ), ours AS MATERIALIZED (
   SELECT m.seq, m.id, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size,
-         coalesce(m.deliver_at, m.created_at) AS since, coalesce(t.attempts, 0) AS attempts,
+         coalesce(t.since, m.deliver_at, m.created_at) AS since, coalesce(t.attempts, 0) AS attempts,
          coalesce(t.code IN ('unsettled', 'failed_together', 'failed_alone'), false) AS alone,
          CASE WHEN m.key IS NULL OR row_number() OVER (PARTITION BY m.key ORDER BY m.seq) = 1
               THEN clock_timestamp() + :wait::float * interval '1 second' END AS due

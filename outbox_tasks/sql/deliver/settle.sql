@@ -16,7 +16,7 @@ WITH done AS MATERIALIZED (
   RETURNING l.*
 ), ours AS MATERIALIZED (
   SELECT m.seq, m.id, m.event_type, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size,
-         coalesce(m.deliver_at, m.created_at) AS since, done.holder, clock.now, clock.now + r.wait * interval '1 second' AS due,
+         coalesce(t.since, m.deliver_at, m.created_at) AS since, done.holder, clock.now, clock.now + r.wait * interval '1 second' AS due,
          coalesce(r.step, 'sent') AS step, r.attempt, r.code, r.error, r.token, coalesce(t.outages, 0) AS outages,
          -- An outage says nothing about the message, unless it alone meets many. A failure of several together says
          -- nothing about each: nobody knows which of them caused it.

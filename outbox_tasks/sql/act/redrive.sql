@@ -1,0 +1,50 @@
+-- Makes dead letters due again, with all their attempts, at their old place in the order of their key. Their last error
+-- stays, so a message that killed a worker still travels alone. From here on max_age counts anew.
+--
+-- ids; until: the latest time of death (null: any); entry (of the audit), person, reason; token and duration (seconds): the
+-- lease of an act in the background, else null. Returns the ids of what it changed, or one row without an id; no row if
+-- the act is not ours any more. What somebody else takes at this moment is skipped. A claim that looks at the key is
+-- waited for.
+WITH
+  \ir parts/may.sql
+, picked AS MATERIALIZED (
+  SELECT d.seq
+  FROM :schema.outbox_messages m CROSS JOIN LATERAL (
+    SELECT d.seq FROM :schema.outbox_dead d
+    WHERE d.seq = m.seq AND (:until::timestamptz IS NULL OR d.dead_at <= :until::timestamptz) FOR NO KEY UPDATE SKIP LOCKED
+  ) AS d
+  WHERE m.id = ANY (:ids::uuid[]) AND EXISTS (SELECT FROM may)
+), gone AS (
+  DELETE FROM :schema.outbox_dead d USING picked WHERE d.seq = picked.seq RETURNING d.seq
+), back AS MATERIALIZED (
+  SELECT m.seq, m.id, m.destination, m.key, m.priority, m.latest, m.deliver_at, octet_length(m.payload) AS size, clock.now,
+         coalesce(t.attempts, 0) AS attempts,
+         coalesce(t.code IN ('unsettled', 'failed_together', 'failed_alone'), false) AS alone
+  FROM gone CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
+  JOIN :schema.outbox_messages m ON m.seq = gone.seq
+  LEFT JOIN :schema.outbox_trouble t ON t.seq = gone.seq
+), noted AS (
+  INSERT INTO :schema.outbox_trouble AS t (seq, since, history)
+  SELECT seq, now, :schema.outbox_noted('[]', jsonb_build_object(
+           'at', now, 'what', 'redriven', 'by', :person::text, 'why', :reason::text, 'entry', :entry::bigint,
+           'attempts', attempts, 'deliver_at', deliver_at))
+  FROM back ORDER BY seq
+  ON CONFLICT (seq) DO UPDATE SET attempts = 0, outages = 0, since = excluded.since,
+                                  history = :schema.outbox_noted(t.history, excluded.history -> 0)
+), ready AS (
+  INSERT INTO :schema.outbox_ready (seq, since, size, priority, alone, latest, destination)
+  SELECT seq, now, size, priority, alone, latest, destination FROM back WHERE key IS NULL
+), first AS (
+  INSERT INTO :schema.outbox_held (seq, since, size, priority, alone, latest, destination, key, free)
+  SELECT seq, now, size, priority, alone, latest, destination, key, true FROM back WHERE key IS NOT NULL
+), counted AS (  -- the audit keeps the first 1000 ids
+  UPDATE :schema.outbox_audit a SET
+    count = a.count + (SELECT count(*) FROM back),
+    facts = a.facts || jsonb_build_object('changed', known.ids || (
+      SELECT coalesce(jsonb_agg(b.id), '[]')
+      FROM (SELECT id FROM back LIMIT greatest(0, 1000 - jsonb_array_length(known.ids))) AS b))
+  FROM (SELECT o.seq, CASE WHEN jsonb_typeof(o.facts -> 'changed') = 'array' THEN o.facts -> 'changed' ELSE '[]' END AS ids
+        FROM :schema.outbox_audit o WHERE o.seq = :entry::bigint) AS known
+  WHERE a.seq = known.seq
+)
+SELECT back.id::text FROM may LEFT JOIN back ON true

@@ -1,0 +1,41 @@
+-- Writes copies of archived messages, due now, behind fresh messages, in the order of the rows. A copy whose id is that of
+-- a message at work is not written. Call it after replay_alone.sql, in the same transaction.
+--
+-- row: JSON rows of a message, with `data`, the payload in base64, and `of`, the id of the message that it copies.
+-- person, reason; entry (of the audit, which counts them, and keeps `place`, a fact: how far the replay got). Returns ids.
+WITH asked AS MATERIALIZED (
+  SELECT * FROM ROWS FROM (json_to_recordset(:row::json) AS (
+           id uuid, "of" uuid, event_type text, aggregate_type text, aggregate_id text, destination text, key text,
+           content_type text, data text, headers jsonb, created_at timestamptz))
+         WITH ORDINALITY AS r(id, "of", event_type, aggregate_type, aggregate_id, destination, key, content_type, data,
+                              headers, created_at, place)
+), fresh AS MATERIALIZED (
+  SELECT * FROM (SELECT DISTINCT ON (id) * FROM asked ORDER BY id, place) AS r
+  WHERE NOT EXISTS (
+    SELECT FROM :schema.outbox_messages m
+    WHERE m.id = r.id AND NOT EXISTS (SELECT FROM :schema.outbox_journal j
+                                      WHERE j.seqs @> m.seq AND j.first <= m.seq AND j.first >= (m.seq >> 16) << 16))
+  ORDER BY place
+), copy AS MATERIALIZED (
+  SELECT CASE WHEN key IS NULL THEN :schema.outbox_number() ELSE :schema.outbox_ordered(destination, key) END AS seq,
+         fresh.*, decode(data, 'base64') AS payload, clock.now
+  FROM fresh CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
+), said AS (
+  INSERT INTO :schema.outbox_messages (seq, id, created_at, deliver_at, priority, event_type, destination, key,
+                                       aggregate_type, aggregate_id, content_type, headers, payload)
+  SELECT seq, id, created_at, now, -1, event_type, destination, key, aggregate_type, aggregate_id, content_type, headers,
+         payload
+  FROM copy  -- max_age counts from deliver_at
+), noted AS (
+  INSERT INTO :schema.outbox_trouble (seq, history)
+  SELECT seq, :schema.outbox_noted('[]', jsonb_build_object('at', now, 'what', 'replayed', 'by', :person::text,
+                                     'why', :reason::text, 'of', "of", 'entry', :entry::bigint))
+  FROM copy
+), ready AS (
+  INSERT INTO :schema.outbox_ready (seq, since, size, priority, destination, key)
+  SELECT seq, now, octet_length(payload), -1, destination, key FROM copy
+), counted AS (
+  UPDATE :schema.outbox_audit a SET count = a.count + (SELECT count(*) FROM copy), facts = a.facts || :place::jsonb
+  WHERE a.seq = :entry::bigint
+)
+SELECT id::text FROM copy ORDER BY place
