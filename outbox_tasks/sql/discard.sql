@@ -56,11 +56,8 @@ BEGIN
   DELETE FROM outbox_dead d WHERE d.seq = ANY (these);
   gone := gone || these;
 
-  UPDATE outbox_held h SET free = true
-  FROM (SELECT DISTINCT m.destination, m.key FROM outbox_messages m WHERE m.seq = ANY (gone) AND m.key IS NOT NULL) AS k
-  CROSS JOIN LATERAL (SELECT n.seq FROM outbox_held n WHERE n.destination = k.destination AND n.key = k.key
-                      ORDER BY n.seq LIMIT 1) AS n
-  WHERE h.destination = k.destination AND h.key = k.key AND h.seq = n.seq AND NOT h.free;
+  PERFORM outbox_free(m.destination, array_agg(m.key))
+  FROM outbox_messages m WHERE m.seq = ANY (gone) AND m.key IS NOT NULL GROUP BY m.destination;
 
   IF NOT kept THEN
     DELETE FROM outbox_trouble t WHERE t.seq = ANY (gone);

@@ -214,6 +214,19 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION outbox_free(target text, keys text[]) RETURNS void LANGUAGE plpgsql VOLATILE STRICT
+SET search_path FROM CURRENT AS $$
+-- Marks the first held message of each key, for a claim to look at. Whoever ends what makes a key busy calls this once
+-- that row is gone: it sees what was committed by then, so also what a claim held while that row was still there.
+BEGIN
+  UPDATE outbox_held h SET free = true
+  FROM (SELECT DISTINCT k AS key FROM unnest(keys) AS k ORDER BY k) AS k
+  CROSS JOIN LATERAL (SELECT n.seq FROM outbox_held n WHERE n.destination = target AND n.key = k.key
+                      ORDER BY n.seq LIMIT 1 FOR UPDATE) AS n
+  WHERE h.destination = target AND h.key = k.key AND h.seq = n.seq AND NOT h.free;
+END
+$$;
+
 -- One more entry in the list of what happened to a message. Of a long one the first and the last entries are kept.
 CREATE FUNCTION outbox_noted(history jsonb, entry jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
   SELECT CASE WHEN jsonb_typeof(history) IS DISTINCT FROM 'array' THEN jsonb_build_array(jsonb_strip_nulls(entry))

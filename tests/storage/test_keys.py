@@ -193,6 +193,25 @@ def test_a_flood_of_one_kind_does_not_starve_the_other(box: Box, storage: Storag
     assert kinds == [{False}, {True}]
 
 
+@pytest.mark.parametrize("step", [Step.SENT, Step.DISCARDED])
+def test_a_settle_marks_what_was_held_while_it_waited(box: Box, storage: Storage, step: Step) -> None:
+    box.write(2, key="a")
+    [bundle] = _claim(storage)
+    verdicts = [Verdict(Ticket(id, 1, ""), step, code="done") for id in storage.begin(bundle)]
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(box.url) as claim:
+        claim.execute(f"SET search_path = {box.schema}")
+        claim.execute("SELECT FROM outbox_leases FOR KEY SHARE")
+        settled = pool.submit(storage.settle, bundle.lease, "orders", verdicts)
+        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+        eventually(lambda: box.value(waits, f"%{box.schema}.outbox_leases%") == 1)
+        claim.execute(
+            "INSERT INTO outbox_held (destination, key, seq, since, size) VALUES ('orders', 'a', 3, now(), 2)"
+        )
+        claim.commit()
+        settled.result()
+    assert box.rows("SELECT seq, free FROM outbox_held") == [(3, True)]
+
+
 class Ordered:
     """A destination that sees whether a key is sent by two at once, or out of order."""
 

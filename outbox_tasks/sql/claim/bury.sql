@@ -14,15 +14,10 @@ WITH said AS (
     history = :schema.outbox_noted(t.history, excluded.history -> 0)
   RETURNING t.seq, t.code, t.error
 ), freed AS (
-  UPDATE :schema.outbox_held h SET free = true
-  FROM (SELECT DISTINCT said.destination, said.key FROM said WHERE said.key IS NOT NULL) AS k
-  CROSS JOIN LATERAL (SELECT n.seq FROM :schema.outbox_held n
-                      WHERE n.destination = k.destination AND n.key = k.key ORDER BY n.seq LIMIT 1
-                      FOR UPDATE SKIP LOCKED) AS n
-  WHERE h.destination = k.destination AND h.key = k.key AND h.seq = n.seq
+  SELECT :schema.outbox_free(destination, array_agg(key)) FROM said WHERE key IS NOT NULL GROUP BY destination
 )
 INSERT INTO :schema.outbox_dead (seq, destination, key, kin)
 SELECT said.seq, said.destination, said.key,
        :schema.outbox_error_group(said.destination, said.event_type, noted.code, noted.error)
 FROM said JOIN noted ON noted.seq = said.seq
-RETURNING seq
+RETURNING seq, (SELECT count(*) FROM freed)

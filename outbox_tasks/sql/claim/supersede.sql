@@ -10,12 +10,8 @@ WITH said AS (
   ON CONFLICT (seq) DO UPDATE SET code = excluded.code, error = excluded.error,
     history = :schema.outbox_noted(t.history, excluded.history -> 0)
 ), freed AS (
-  UPDATE :schema.outbox_held h SET free = true
-  FROM (SELECT DISTINCT said.destination, said.key FROM said) AS k
-  CROSS JOIN LATERAL (SELECT n.seq FROM :schema.outbox_held n
-                      WHERE n.destination = k.destination AND n.key = k.key ORDER BY n.seq LIMIT 1
-                      FOR UPDATE SKIP LOCKED) AS n
-  WHERE h.destination = k.destination AND h.key = k.key AND h.seq = n.seq
+  SELECT :schema.outbox_free(destination, array_agg(key)) FROM said GROUP BY destination
 )
 INSERT INTO :schema.outbox_journal (first, state, count, destination, seqs)
 SELECT seq, 'discarded', 1, destination, int8multirange(int8range(seq, seq, '[]')) FROM said
+RETURNING first, (SELECT count(*) FROM freed)

@@ -9,15 +9,10 @@ WITH done AS (
 ), recovered AS (
   \ir parts/recovered.sql
 ), freed AS (
-  UPDATE :schema.outbox_held h SET free = true
-  FROM (SELECT DISTINCT done.destination, k AS key FROM done CROSS JOIN LATERAL unnest(done.keys) AS k) AS k
-  CROSS JOIN LATERAL (SELECT n.seq FROM :schema.outbox_held n
-                      WHERE n.destination = k.destination AND n.key = k.key ORDER BY n.seq LIMIT 1
-                      FOR UPDATE SKIP LOCKED) AS n
-  WHERE h.destination = k.destination AND h.key = k.key AND h.seq = n.seq
+  SELECT :schema.outbox_free(destination, keys) FROM done
 )
 INSERT INTO :schema.outbox_journal (first, state, count, destination, holder, seqs)
 SELECT min(s), 'sent', count(*), done.destination, done.holder, range_agg(int8range(s, s, '[]'))
-FROM done CROSS JOIN LATERAL unnest(done.seqs) AS s
+FROM done CROSS JOIN freed CROSS JOIN LATERAL unnest(done.seqs) AS s
 GROUP BY done.destination, done.holder, s >> 16  -- close together: see outbox_archive
 RETURNING count

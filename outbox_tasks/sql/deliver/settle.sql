@@ -65,14 +65,9 @@ WITH done AS MATERIALIZED (
   INSERT INTO :schema.outbox_runs (seq, state, locked_until, attempts, id, destination, key, holder)
   SELECT seq, 'handed over', due, attempt, id, destination, key, holder FROM ours WHERE step = 'handed'
 ), freed AS (
-  UPDATE :schema.outbox_held h SET free = true
-  FROM (SELECT DISTINCT ours.destination, ours.key FROM ours WHERE ours.key IS NOT NULL) AS k
-  CROSS JOIN LATERAL (SELECT n.seq FROM :schema.outbox_held n
-                      WHERE n.destination = k.destination AND n.key = k.key ORDER BY n.seq LIMIT 1
-                      FOR UPDATE SKIP LOCKED) AS n
-  WHERE h.destination = k.destination AND h.key = k.key AND h.seq = n.seq
+  SELECT :schema.outbox_free(destination, keys) FROM done
 ), recovered AS (
   \ir parts/recovered.sql
   AND EXISTS (SELECT FROM ours WHERE step IN ('sent', 'discarded', 'handed'))
 )
-SELECT id::text FROM ours
+SELECT id::text FROM ours CROSS JOIN freed
