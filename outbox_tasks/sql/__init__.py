@@ -26,9 +26,13 @@ _INCLUDED = re.compile(r"^[ ]*\\ir (\S+)\n", re.MULTILINE)
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 
 
+NUMBERED = "numeric_dollar"
+"""PostgreSQL's own style of parameters: `$1`, `$2` … Drivers have others. SQLAlchemy calls them by these names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement for PostgreSQL, with `$1`, `$2` … in the place of its parameters, and their names in that order."""
+    """A statement for PostgreSQL, with its parameters in the style of a driver, and their names in that order."""
 
     name: str
     text: bytes
@@ -52,9 +56,10 @@ def source(name: str) -> str:
 
 
 @cache
-def statement(name: str, schema: str | None) -> Statement:
-    """The statement of a file, for the tables of a schema; None: those that the connection finds."""
-    text, names = rendered(source(name), schema)
+def statement(name: str, schema: str | None, style: str = NUMBERED) -> Statement:
+    """The statement of a file, for the tables of a schema; None: those that the connection finds. `style`: of the
+    parameters, as in `sqlalchemy.Dialect.paramstyle`."""
+    text, names = rendered(source(name), schema, style)
     return Statement(name, text.encode(), names)
 
 
@@ -63,9 +68,12 @@ def script(name: str, schema: str) -> str:
     return rendered(source(name), schema)[0]
 
 
-def rendered(text: str, schema: str | None) -> tuple[str, tuple[str, ...]]:
-    """A text with numbers in the place of its parameters and without its comments, and the parameters' names."""
+def rendered(text: str, schema: str | None, style: str = NUMBERED) -> tuple[str, tuple[str, ...]]:
+    """A text with its parameters in this style and without its comments, and the parameters' names. `pyformat` gets
+    `%s`, as `format` does: drivers take both."""
     names: list[str] = []
+    if style != NUMBERED:
+        text = text.replace("%", "%%")
 
     def replaced(match: re.Match[str]) -> str:
         if match["keep"]:
@@ -74,8 +82,10 @@ def rendered(text: str, schema: str | None) -> tuple[str, tuple[str, ...]]:
             return ""
         if match["schema"]:
             return "" if schema is None else quoted(schema) + (match["dot"] or "")
-        if match["name"] not in names:
+        if style != NUMBERED or match["name"] not in names:
             names.append(match["name"])
+        if style != NUMBERED:
+            return "%s"
         return f"${names.index(match['name']) + 1}"
 
     return _PARTS.sub(replaced, text).strip().rstrip(";"), tuple(names)

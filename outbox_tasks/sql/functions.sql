@@ -10,13 +10,9 @@ CREATE FUNCTION outbox_publish(
 ) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_variable
 DECLARE
-  message_id uuid := coalesce(id, outbox_uuid7());
-  seq bigint;
-  now CONSTANT timestamptz := clock_timestamp();
-  later CONSTANT boolean := coalesce(deliver_at > now, false);
+  message_id CONSTANT uuid := coalesce(id, outbox_uuid7());
   same boolean;
   told_apart CONSTANT text[] := ARRAY['traceparent', 'tracestate', 'eventid'];
-  rank smallint := array_position(ARRAY['low', 'normal', 'high'], priority) - 2;
 BEGIN
   IF coalesce(event_type, '') = '' OR length(event_type) > 255 THEN
     RAISE EXCEPTION 'outbox_publish: event_type must have 1 to 255 characters' USING ERRCODE = '22023';
@@ -31,7 +27,7 @@ BEGIN
     RAISE EXCEPTION 'outbox_publish: the payload has % bytes, and no destination takes more than 268435456',
       octet_length(payload) USING ERRCODE = '54000',
       HINT = 'Store it elsewhere, and publish where it is. A destination takes its max_bytes, 1048576 by default.';
-  ELSIF rank IS NULL THEN
+  ELSIF priority IS NULL OR priority NOT IN ('high', 'normal', 'low') THEN
     RAISE EXCEPTION 'outbox_publish: priority must be high, normal or low' USING ERRCODE = '22023';
   ELSIF deliver_at NOT BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00' THEN
     RAISE EXCEPTION 'outbox_publish: deliver_at must be a time in the years 1 to 9999' USING ERRCODE = '22023';
@@ -43,9 +39,11 @@ BEGIN
   END IF;
   IF id IS NOT NULL THEN
     -- No index of messages is unique over all days, but that of the inbox is: in it a consumer without a name has the ids
-    -- that writers chose. Who writes the same id meanwhile is waited for. If a transaction can't see what was committed
-    -- since it began (REPEATABLE READ), PostgreSQL raises a serialization failure here.
-    INSERT INTO outbox_inbox (consumer, message_id) VALUES ('', message_id::text) ON CONFLICT DO NOTHING;
+    -- that writers chose. Who writes the same id meanwhile is waited for, also if the message is forgotten, but not its
+    -- row in the inbox. If a transaction can't see what was committed since it began (REPEATABLE READ), PostgreSQL
+    -- raises a serialization failure here.
+    INSERT INTO outbox_inbox (consumer, message_id) VALUES ('', message_id::text)
+    ON CONFLICT ON CONSTRAINT outbox_inbox_pkey DO UPDATE SET received_at = excluded.received_at;
     SELECT (m.event_type, m.aggregate_type, m.aggregate_id, m.destination, m.key, m.payload, m.content_type,
             coalesce(m.headers, '{}') - told_apart)
            IS NOT DISTINCT FROM
@@ -58,18 +56,8 @@ BEGIN
         USING ERRCODE = '23505', HINT = 'A repeated call must say the same; a new message needs an id of its own.';
     END IF;
   END IF;
-  seq := CASE WHEN key IS NULL THEN outbox_number() ELSE outbox_ordered(destination, key) END;
-  INSERT INTO outbox_messages (seq, id, created_at, deliver_at, priority, latest, event_type, destination, key,
-                               aggregate_type, aggregate_id, content_type, headers, payload)
-  VALUES (seq, message_id, now, CASE WHEN later THEN deliver_at END, rank, latest, event_type, destination, key,
-          aggregate_type, aggregate_id, content_type, headers, payload);
-  IF later AND key IS NULL THEN
-    INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)
-    VALUES (seq, deliver_at, deliver_at, octet_length(payload), rank, latest, destination);
-  ELSE
-    INSERT INTO outbox_ready (seq, since, size, priority, latest, destination, key)
-    VALUES (seq, coalesce(deliver_at, now), octet_length(payload), rank, latest, destination, key);
-  END IF;
+  PERFORM outbox_write_one(message_id, event_type, destination, payload, content_type, nullif(headers, '{}'), key,
+                           aggregate_type, aggregate_id, priority, latest, deliver_at, NULL, NULL);
   RETURN message_id;
 END
 $$;

@@ -170,49 +170,7 @@ CREATE TABLE outbox_journal (
 CREATE INDEX outbox_journal_seqs ON outbox_journal USING gist (seqs);
 CREATE TABLE outbox_journal_0 PARTITION OF outbox_journal FOR VALUES FROM (0) TO (4294967296);
 
--- The next number of a message.
-CREATE FUNCTION outbox_number() RETURNS bigint LANGUAGE sql VOLATILE
-BEGIN ATOMIC
-  SELECT nextval('outbox_seq'::regclass);
-END;
-
--- The order of messages that share a key is that of their numbers. A transaction that writes some leaves a mark, to be
--- seen in pg_locks until it ends: the class of the key, and the last number that was given out before. What has a
--- higher number is not claimed meanwhile, or it could overtake what is not yet committed. The locks are shared ones:
--- writers never wait for each other, in whatever order they write. Past 32 of them one mark stands for all keys: the
--- table of locks has its limits. A mark is 7 bits for this outbox, 16 for the class, and the lower 40 of the number.
-CREATE FUNCTION outbox_all_keys() RETURNS bigint LANGUAGE sql IMMUTABLE SET search_path FROM CURRENT AS $$
-  SELECT ((hashtext(current_setting('search_path')) & 127) << 16)::bigint
-$$;
-
-CREATE FUNCTION outbox_key_class(destination text, key text) RETURNS bigint LANGUAGE sql IMMUTABLE STRICT
-SET search_path FROM CURRENT AS $$
-  SELECT outbox_all_keys() + 1 + abs(hashtext(destination || chr(1) || key) % 65535)
-$$;
-
-CREATE FUNCTION outbox_ordered(destination text, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT AS $$
--- The next number of a message with this key, and the mark of its transaction.
-DECLARE
-  noted text := current_setting('outbox.floor', true);
-  floor bigint;
-  marked integer := 0;
-BEGIN
-  IF coalesce(noted, '') = '' THEN
-    SELECT last_value - 1 + is_called::integer INTO floor FROM outbox_seq;
-  ELSE
-    floor := split_part(noted, ' ', 1);
-    marked := split_part(noted, ' ', 2);
-  END IF;
-  IF marked <= 32 THEN
-    PERFORM pg_advisory_xact_lock_shared(
-      (CASE WHEN marked < 32 THEN outbox_key_class(destination, key) ELSE outbox_all_keys() END << 40)
-      | (floor & 1099511627775));
-    PERFORM set_config('outbox.floor', floor || ' ' || marked + 1, true);
-  END IF;
-  RETURN nextval('outbox_seq');
-END
-$$;
+\ir writers.sql
 
 CREATE FUNCTION outbox_free(target text, keys text[]) RETURNS void LANGUAGE plpgsql VOLATILE STRICT
 SET search_path FROM CURRENT AS $$

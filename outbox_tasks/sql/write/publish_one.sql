@@ -1,0 +1,7 @@
+-- Writes one message, as publish.sql does. PostgreSQL takes half the time: it reads no JSON, and joins nothing.
+--
+-- Any of them may be null but the first five. headers: JSON. deliver_at: ISO 8601. delay: seconds. lease: see publish.sql.
+SELECT :schema.outbox_write_one(
+  :id::text::uuid, :event_type::text, :destination::text, :payload::bytea, :content_type::text, :headers::text::jsonb,
+  :key::text, :aggregate_type::text, :aggregate_id::text, :priority::text, :latest::boolean,
+  :deliver_at::text::timestamptz, :delay::float, :lease::text::uuid)

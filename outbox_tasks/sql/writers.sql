@@ -1,0 +1,125 @@
+-- How messages are numbered and written. Part of schema.sql.
+
+-- The next number of a message without a key.
+CREATE FUNCTION outbox_number() RETURNS bigint LANGUAGE sql VOLATILE
+BEGIN ATOMIC
+  SELECT nextval('outbox_seq'::regclass);
+END;
+
+-- The order of messages that share a key is that of their numbers. A transaction that writes some leaves a mark, to be
+-- seen in pg_locks until it ends: the class of the key, and the last number that was given out before. What has a
+-- higher number is not claimed meanwhile, or it could overtake what is not yet committed. The locks are shared ones:
+-- writers never wait for each other, in whatever order they write. Past 32 of them one mark stands for all keys: the
+-- table of locks has its limits. A mark is 7 bits for this outbox, 16 for the class, and the lower 40 of the number.
+CREATE FUNCTION outbox_all_keys() RETURNS bigint LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
+  SELECT ('outbox_seq'::regclass::oid::bigint & 127) << 16;
+END;
+
+CREATE FUNCTION outbox_key_class(destination text, key text) RETURNS bigint LANGUAGE sql IMMUTABLE
+BEGIN ATOMIC
+  SELECT outbox_all_keys() + 1 + abs(hashtext(destination || chr(1) || key) % 65535);
+END;
+
+-- The next number of a message with this key, and the mark of its transaction. Each step is one expression, which
+-- PL/pgSQL evaluates without a query; a function that takes a lock returns an empty text.
+CREATE FUNCTION outbox_ordered(destination text, key text) RETURNS bigint LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT AS $$
+DECLARE
+  setting CONSTANT text := 'outbox.floor' || 'outbox_seq'::regclass::oid;
+  noted text := current_setting(setting, true);  -- the number, and the classes that have a mark
+  floor bigint;
+  class bigint;
+BEGIN
+  IF coalesce(noted, '') = '' THEN
+    noted := coalesce(pg_sequence_last_value('outbox_seq'), 0) || ' ';  -- null: no number was given out yet
+  END IF;
+  IF right(noted, 4) <> ' all' THEN
+    class := outbox_key_class(destination, key);
+    IF position(' ' || class || ' ' IN noted) = 0 THEN
+      floor := split_part(noted, ' ', 1)::bigint & 1099511627775;
+      IF cardinality(string_to_array(noted, ' ')) < 34 THEN
+        noted := noted || class || ' ' || pg_advisory_xact_lock_shared(class << 40 | floor)::text;
+      ELSE
+        noted := noted || ' all' || pg_advisory_xact_lock_shared(outbox_all_keys() << 40 | floor)::text;
+      END IF;
+      noted := set_config(setting, noted, true);
+    END IF;
+  END IF;
+  RETURN nextval('outbox_seq');
+END
+$$;
+
+-- What writers call has the rights of its owner: they need no right on a table, and can neither read nor change what
+-- others wrote. It also keeps its plans for the session, where a driver prepares nothing.
+
+-- Writes one message: see write/publish_one.sql.
+CREATE FUNCTION outbox_write_one(
+  id uuid, event_type text, destination text, payload bytea, content_type text, headers jsonb, key text,
+  aggregate_type text, aggregate_id text, priority text, latest boolean, deliver_at timestamptz, delay float, lease uuid
+) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+#variable_conflict use_variable
+DECLARE
+  now CONSTANT timestamptz := clock_timestamp();
+  due CONSTANT timestamptz := coalesce(deliver_at, now + delay * interval '1 second', now);
+  later CONSTANT boolean := due > now;
+  rank CONSTANT smallint := CASE priority WHEN 'high' THEN 1 WHEN 'low' THEN -1 ELSE 0 END;
+  newest CONSTANT boolean := coalesce(latest, false);
+  seq CONSTANT bigint := CASE WHEN key IS NULL THEN nextval('outbox_seq') ELSE outbox_ordered(destination, key) END;
+BEGIN
+  INSERT INTO outbox_messages (seq, id, created_at, deliver_at, priority, latest, event_type, destination, key,
+                               aggregate_type, aggregate_id, content_type, headers, payload)
+  VALUES (seq, id, now, CASE WHEN later AND lease IS NULL THEN due END, rank, newest, event_type, destination, key,
+          aggregate_type, aggregate_id, content_type, headers, payload);
+  IF key IS NULL AND lease IS NOT NULL THEN
+    INSERT INTO outbox_leases (token, locked_until, destination, seqs) VALUES (lease, due, destination, ARRAY[seq]);
+  ELSIF key IS NULL AND later THEN
+    INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)
+    VALUES (seq, due, due, octet_length(payload), rank, newest, destination);
+  ELSE
+    INSERT INTO outbox_ready (seq, since, size, priority, latest, destination, key)
+    VALUES (seq, due, octet_length(payload), rank, newest, destination, key);
+  END IF;
+END
+$$;
+
+-- Writes many messages: see write/publish.sql.
+CREATE FUNCTION outbox_write(message json) RETURNS void LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT AS $$
+DECLARE
+  now CONSTANT timestamptz := clock_timestamp();
+BEGIN
+  WITH row AS MATERIALIZED (
+    SELECT CASE WHEN r.key IS NULL THEN nextval('outbox_seq') ELSE outbox_ordered(r.destination, r.key) END AS seq,
+           r.id, r.event_type, r.destination, r.key, r.aggregate_type, r.aggregate_id, r.content_type, r.headers,
+           coalesce(r.latest, false) AS latest,
+           CASE r.priority WHEN 'high' THEN 1 WHEN 'low' THEN -1 ELSE 0 END AS priority,
+           coalesce(convert_to(r.text, 'UTF8'), decode(r.data, 'base64')) AS payload,
+           coalesce(r.deliver_at, now + r.delay * interval '1 second', now) AS due,
+           CASE WHEN r.key IS NULL THEN r.lease END AS lease
+    FROM json_to_recordset(message) AS r(
+           id uuid, event_type text, aggregate_type text, aggregate_id text, destination text, key text, text text,
+           data text, content_type text, headers jsonb, deliver_at timestamptz, delay float, priority text,
+           latest boolean, lease uuid)
+  ), said AS (
+    INSERT INTO outbox_messages (seq, id, created_at, deliver_at, priority, latest, event_type, destination, key,
+                                 aggregate_type, aggregate_id, content_type, headers, payload)
+    SELECT seq, id, now, CASE WHEN due > now AND lease IS NULL THEN due END, priority, latest, event_type, destination,
+           key, aggregate_type, aggregate_id, content_type, headers, payload
+    FROM row
+  ), leased AS (
+    INSERT INTO outbox_leases (token, locked_until, destination, seqs)
+    SELECT lease, max(due), destination, array_agg(seq ORDER BY seq) FROM row WHERE lease IS NOT NULL
+    GROUP BY lease, destination
+  ), later AS (
+    INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)
+    SELECT seq, due, due, octet_length(payload), priority, latest, destination
+    FROM row WHERE due > now AND lease IS NULL AND key IS NULL
+  )
+  INSERT INTO outbox_ready (seq, since, size, priority, latest, destination, key)
+  SELECT seq, due, octet_length(payload), priority, latest, destination, key
+  FROM row WHERE lease IS NULL AND (key IS NOT NULL OR due <= now);
+END
+$$;
+
+REVOKE EXECUTE ON FUNCTION outbox_write, outbox_write_one FROM PUBLIC;

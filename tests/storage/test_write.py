@@ -1,0 +1,376 @@
+"""The SQL that writes messages: by every driver that applications may have, and as a role that can do no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from outbox_tasks import sql
+from tests.conftest import eventually
+from tests.integration.sessions import configure_django
+from tests.storage.conftest import Box
+
+DRIVERS = ["psycopg", "psycopg2", "pg8000", "asyncpg", "Django"]
+VERBS = ["publish_one", "publish", "publish_once"]
+
+ID, TOKEN = UUID(int=5), UUID(int=6)
+LEAST: dict[str, Any] = {"event_type": "a", "destination": "orders", "content_type": "x", "payload": b"12345"}
+ALL: dict[str, Any] = {
+    "event_type": "order.%s created",
+    "destination": "orders",
+    "payload": b"\x00\xff%(a)s",
+    "content_type": "text/x-é:b",
+    "headers": {"tenant": "é"},
+    "key": "order:42",
+    "aggregate_type": "order",
+    "aggregate_id": "42",
+    "priority": "high",
+    "latest": True,
+    "deliver_at": "2030-01-02T03:04:05+00:00",
+}
+
+
+def parameters(verb: str, **fields: Any) -> dict[str, Any]:
+    """What a verb takes to write one message."""
+    row = {**LEAST, "id": str(uuid4()), **fields}
+    if verb == "publish_one":
+        names = sql.statement("write/publish_one.sql", None).names
+        return {**dict.fromkeys(names), **row, "headers": json.dumps(row["headers"]) if "headers" in row else None}
+    row["data"] = b64encode(row.pop("payload")).decode()
+    return {"row": json.dumps([row])}
+
+
+def write(box: Box, verb: str = "publish_one", on: psycopg.Connection[Any] | None = None, **fields: Any) -> None:
+    box.run(f"write/{verb}.sql", on, **parameters(verb, **fields))
+
+
+def execute(driver: str, box: Box, verb: str, given: dict[str, Any]) -> None:
+    """Run a verb in a transaction of an application with this driver."""
+    if driver == "asyncpg":
+        asyncio.run(_awaited(box, verb, given))
+    elif driver == "Django":
+        configure_django(box.url)
+        from django.db import connection
+
+        statement = sql.statement(f"write/{verb}.sql", box.schema, "pyformat")
+        with closing(connection), connection.cursor() as cursor:
+            cursor.execute(statement.text.decode(), statement.values(given))
+    else:
+        pytest.importorskip(driver)
+        if driver == "pg8000" and box.connection.info.server_version >= 160000:
+            # It wants a password that costs more than that of the test's server.
+            password = psycopg.sql.quote(make_url(box.url).password)
+            box.connection.execute(f"SET scram_iterations = 4096; ALTER ROLE CURRENT_USER PASSWORD {password}".encode())
+        engine = create_engine(make_url(box.url).set(drivername=f"postgresql+{driver}"))
+        with engine.begin() as opened:
+            _run(opened, box, verb, given)
+        engine.dispose()
+
+
+async def _awaited(box: Box, verb: str, given: dict[str, Any]) -> None:
+    engine = create_async_engine(make_url(box.url).set(drivername="postgresql+asyncpg"))
+    async with engine.begin() as opened:
+        await opened.run_sync(_run, box, verb, given)
+    await engine.dispose()
+
+
+def _run(opened: Connection, box: Box, verb: str, given: dict[str, Any]) -> None:
+    statement = sql.statement(f"write/{verb}.sql", box.schema, opened.dialect.paramstyle)
+    opened.exec_driver_sql(statement.text.decode(), tuple(statement.values(given)))
+
+
+def messages(box: Box) -> list[Any]:
+    with psycopg.Cursor(box.connection, row_factory=psycopg.rows.namedtuple_row) as cursor:
+        return cursor.execute("SELECT * FROM outbox_messages ORDER BY seq").fetchall()
+
+
+@pytest.fixture(params=VERBS)
+def verb(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class TestEveryDriver:
+    @pytest.mark.parametrize("driver", DRIVERS)
+    def test_writes_all_that_a_message_has(self, box: Box, driver: str, verb: str) -> None:
+        execute(driver, box, verb, parameters(verb, **ALL, id=str(ID)))
+        [row] = messages(box)
+        assert {name: getattr(row, name) for name in ALL if name not in ("priority", "deliver_at")} == {
+            name: value for name, value in ALL.items() if name not in ("priority", "deliver_at")
+        }
+        assert (row.id, row.priority, row.deliver_at) == (ID, 1, datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC))
+        assert timedelta(0) <= datetime.now(UTC) - row.created_at < timedelta(seconds=30)
+
+    @pytest.mark.parametrize("driver", DRIVERS)
+    def test_writes_the_least_that_a_message_has(self, box: Box, driver: str, verb: str) -> None:
+        execute(driver, box, verb, parameters(verb))
+        [row] = messages(box)
+        assert (row.payload, row.priority, row.latest) == (b"12345", 0, False)
+        assert {row.headers, row.key, row.aggregate_type, row.aggregate_id, row.deliver_at} == {None}
+
+    @pytest.mark.parametrize("driver", DRIVERS)
+    @pytest.mark.parametrize("verb", ["publish_one", "publish"])
+    def test_writes_what_it_sends_itself(self, box: Box, driver: str, verb: str) -> None:
+        execute(driver, box, verb, parameters(verb, lease=str(TOKEN), delay=10.5))
+        assert box.where(1) == ["leases"]
+
+
+class TestPlace:
+    """Each message is at work in one table, from its write on."""
+
+    def test_due_now_it_is_ready(self, box: Box, verb: str) -> None:
+        write(box, verb, priority="low")
+        assert box.where(1) == ["ready"]
+        query = "SELECT xmin::text = xid::text, since = created_at, size, r.priority, attempts, alone, r.latest, r.key "
+        found = box.rows(f"{query} FROM outbox_ready r JOIN outbox_messages USING (seq)".replace("xmin", "r.xmin"))
+        assert found == [(True, True, 5, -1, 0, False, False, None)]
+
+    @pytest.mark.parametrize("when", [{"delay": 60.0}, {"deliver_at": "2030-01-01T00:00:00+00:00"}], ids=str)
+    def test_due_later_it_waits(self, box: Box, verb: str, when: dict[str, Any]) -> None:
+        write(box, verb, **when)
+        assert box.where(1) == ["waiting"]
+        query = "SELECT due = deliver_at, since = due, size FROM outbox_waiting JOIN outbox_messages USING (seq)"
+        assert box.rows(query) == [(True, True, 5)]
+
+    def test_due_in_the_past_it_is_ready_and_as_old_as_it_is(self, box: Box, verb: str) -> None:
+        write(box, verb, deliver_at="2020-01-01T00:00:00+00:00")
+        assert box.where(1) == ["ready"]
+        assert messages(box)[0].deliver_at is None
+
+    def test_with_a_key_it_is_ready_even_if_it_is_due_later(self, box: Box, verb: str) -> None:
+        """A claim looks at it in its turn. It may be behind others of its key, or others behind it."""
+        write(box, verb, key="k", delay=60.0)
+        assert box.where(1) == ["ready"]
+        assert box.rows("SELECT since = deliver_at, key FROM outbox_ready r JOIN outbox_messages USING (seq, key)") == [
+            (True, "k")
+        ]
+
+    @pytest.mark.parametrize("verb", ["publish_one", "publish"])
+    def test_leased_by_its_writer_it_is_no_claims_and_not_due_later(self, box: Box, verb: str) -> None:
+        write(box, verb, lease=str(TOKEN), delay=10.0)
+        assert box.where(1) == ["leases"]
+        [(token, seqs, keys, begun, holder)] = box.rows("SELECT token, seqs, keys, begun_at, holder FROM outbox_leases")
+        assert (token, seqs, keys, begun, holder) == (TOKEN, [1], None, None, None)
+        query = "SELECT locked_until - created_at, deliver_at FROM outbox_leases, outbox_messages"
+        assert box.rows(query) == [(timedelta(seconds=10), None)]
+
+    @pytest.mark.parametrize("verb", ["publish_one", "publish"])
+    def test_with_a_key_no_writer_leases_it(self, box: Box, verb: str) -> None:
+        """It could overtake others of its key."""
+        write(box, verb, key="k", lease=str(TOKEN), delay=10.0)
+        assert box.where(1) == ["ready"]
+
+    def test_of_several_at_once_each_has_its_own(self, box: Box) -> None:
+        said = [{}, {"delay": 60}, {"lease": str(TOKEN), "delay": 10}, {"lease": str(TOKEN), "delay": 10}, {"key": "k"}]
+        rows = [{**LEAST, "payload": None, "text": "é", "id": str(uuid4()), **each} for each in said]
+        box.run("write/publish.sql", row=json.dumps(rows))
+        assert [box.where(seq) for seq in range(1, 6)] == [["ready"], ["waiting"], ["leases"], ["leases"], ["ready"]]
+        assert box.rows("SELECT seqs FROM outbox_leases") == [([3, 4],)]
+        assert [row.id for row in messages(box)] == [UUID(row["id"]) for row in rows]
+        box.check_books()
+
+
+class TestAnIdThatTheApplicationChose:
+    @pytest.fixture(params=["today", "earlier"])
+    def there(self, request: pytest.FixtureRequest, box: Box) -> Box:
+        """A message with this id is there, of today or of a day before."""
+        write(box, "publish_once", **ALL, id=str(ID))
+        if request.param == "earlier":
+            box.rows("SELECT setval('outbox_seq', 4294967296)")
+            following = "PARTITION OF outbox_messages FOR VALUES FROM (4294967296) TO (8589934592)"
+            box.connection.execute(f"CREATE TABLE outbox_messages_1 {following}".encode())
+        return box
+
+    def test_again_it_says_the_same(self, there: Box) -> None:
+        headers = {**ALL["headers"], "traceparent": "another", "eventid": str(ID)}
+        write(there, "publish_once", **{**ALL, "headers": headers, "deliver_at": None, "priority": "low"}, id=str(ID))
+        assert [row.id for row in messages(there)] == [ID]
+        there.check_books()
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"payload": b"y"}, {"event_type": "b"}, {"key": None}, {"headers": {}}, {"aggregate_type": None},
+            {"aggregate_id": "6"}, {"content_type": "application/x-other"}, {"destination": "audit"},
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_with_other_content_is_refused(self, there: Box, other: dict[str, Any]) -> None:
+        said = f"outbox_publish: id {ID} belongs to a message with other content"
+        with pytest.raises(psycopg.errors.UniqueViolation, match=said):
+            write(there, "publish_once", **{**ALL, **other}, id=str(ID))
+        assert len(messages(there)) == 1
+
+    def test_twice_in_a_statement_is_one(self, box: Box) -> None:
+        [row] = json.loads(parameters("publish_once", id=str(ID))["row"])
+        box.run("write/publish_once.sql", row=json.dumps([row, row]))
+        assert len(messages(box)) == 1
+
+    @pytest.mark.parametrize("forgotten", [False, True], ids=["new", "forgotten"])
+    @pytest.mark.parametrize("end", ["commit", "rollback"])
+    def test_of_two_at_the_same_moment_the_second_waits(self, box: Box, end: str, forgotten: bool) -> None:
+        """Also if retention has taken the first message under this id, but not its row of the inbox."""
+        if forgotten:
+            write(box, "publish_once", id=str(ID))
+            box.connection.execute("TRUNCATE outbox_messages, outbox_ready")
+        said = parameters("publish_once", id=str(ID))
+        with other(box) as first:
+            write(box, "publish_once", first, id=str(ID))
+            second = threading.Thread(target=execute, args=("psycopg", box, "publish_once", said))
+            second.start()
+            eventually(lambda: waiting(box))
+            getattr(first, end)()
+        second.join(10)
+        assert [row.id for row in messages(box)] == [ID]
+
+    @pytest.mark.parametrize("level", psycopg.IsolationLevel)
+    def test_a_snapshot_that_stays_is_told_what_was_written_since(self, box: Box, level: Any) -> None:
+        with other(box) as late:
+            late.isolation_level = level
+            late.execute("SELECT 1 FROM pg_class LIMIT 1")
+            write(box, "publish_once", id=str(ID))
+            if level >= psycopg.IsolationLevel.REPEATABLE_READ:
+                with pytest.raises(psycopg.errors.SerializationFailure):
+                    write(box, "publish_once", late, id=str(ID))
+                late.rollback()
+            write(box, "publish_once", late, id=str(ID))
+            late.commit()
+        assert len(messages(box)) == 1
+
+
+class TestMarks:
+    """What a transaction that has written keys shows to claims until its end."""
+
+    def test_each_key_has_one_with_the_last_number_before(self, box: Box) -> None:
+        write(box)
+        with other(box) as writer:
+            for key in ("a", "b", "a"):
+                write(box, "publish_one", writer, key=key)
+            assert marks(box) == {klass(box, "a"): 1, klass(box, "b"): 1}
+        assert marks(box) == {}
+
+    def test_many_messages_of_one_key_have_one_and_many_keys_one_for_all(self, box: Box) -> None:
+        with other(box) as writer:
+            for _ in range(40):
+                write(box, "publish_one", writer, key="a")
+            assert marks(box) == {klass(box, "a"): 0}
+            for n in range(40):
+                write(box, "publish_one", writer, key=f"order:{n}")
+            found = marks(box)
+            assert len(found) == 33
+            assert found[box.value("SELECT outbox_all_keys()")] == 0
+
+    def test_a_savepoint_that_is_rolled_back_takes_its_own(self, box: Box) -> None:
+        with other(box) as writer:
+            with writer.transaction():
+                write(box, "publish_one", writer, key="a")
+                assert marks(box) == {klass(box, "a"): 0}
+                raise psycopg.Rollback
+            assert marks(box) == {}
+            write(box, "publish_one", writer, key="a")
+            assert marks(box) == {klass(box, "a"): 1}
+
+    def test_two_outboxes_in_one_transaction_have_their_own(self, box: Box) -> None:
+        """A number of the other one would be too high here, and let a claim overtake."""
+        elsewhere = f"{box.schema}_2"
+        with box.connection.transaction():
+            box.connection.execute(f"CREATE SCHEMA {elsewhere}")
+            box.connection.execute(sql.script("schema.sql", elsewhere).encode())
+        box.rows("SELECT setval('outbox_seq', 1000)")
+        try:
+            with other(box) as writer:
+                write(box, "publish_one", writer, key="a")
+                statement = sql.statement("write/publish.sql", elsewhere)
+                psycopg.RawCursor(writer).execute(statement.text, statement.values(parameters("publish", key="a")))
+                assert sorted(marks(box).values()) == [0, 1000]
+        finally:
+            box.connection.execute(f"DROP SCHEMA {elsewhere} CASCADE")
+
+
+class TestRole:
+    """A writer may call three functions, and do nothing else."""
+
+    @pytest.fixture
+    def writer(self, box: Box) -> Iterator[psycopg.Connection[Any]]:
+        role = f"{box.schema}_writer"
+        publish = "outbox_publish(text, bytea, text, text, jsonb, timestamptz, uuid, text, text, text, text, boolean)"
+        for statement in (
+            f"CREATE ROLE {role}",
+            f"CREATE SCHEMA {role} AUTHORIZATION {role}",
+            f"GRANT USAGE ON SCHEMA {box.schema} TO {role}",
+            f"GRANT EXECUTE ON FUNCTION outbox_write, outbox_write_one, {publish} TO {role}",
+        ):
+            box.connection.execute(statement.encode())
+        with other(box) as made:
+            made.autocommit = True
+            made.execute(f"SET ROLE {role}")
+            yield made
+        box.connection.execute(f"DROP SCHEMA {role} CASCADE; DROP OWNED BY {role}; DROP ROLE {role}")
+
+    def test_writes_in_every_way(self, box: Box, writer: psycopg.Connection[Any]) -> None:
+        for verb in VERBS:
+            for fields in ({}, {"key": "k"}, {"delay": 60.0}):
+                if verb != "publish_one" or "delay" not in fields:
+                    write(box, verb, writer, **fields)
+        write(box, "publish_one", writer, lease=str(TOKEN), delay=10.0)
+        for payload in ("'{}'::text", "'{}'::jsonb", r"'\x00'::bytea"):
+            writer.execute(f"SELECT outbox_publish('a', {payload}, destination => 'orders')")  # type: ignore[arg-type]
+        assert len(messages(box)) == 12
+        box.check_books()
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "SELECT payload FROM outbox_messages", "SELECT * FROM outbox_all", "SELECT seq FROM outbox_ready",
+            "INSERT INTO outbox_messages (seq) VALUES (1)", "INSERT INTO outbox_ready (seq) VALUES (1)",
+            "DELETE FROM outbox_leases", "UPDATE outbox_waiting SET due = now()", "SELECT setval('outbox_seq', 1)",
+            "SELECT nextval('outbox_seq')", "SELECT * FROM outbox_inbox", "SELECT outbox_ordered('orders', 'k')",
+        ],
+    )  # fmt: skip
+    def test_does_nothing_else(self, writer: psycopg.Connection[Any], statement: str) -> None:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            writer.execute(statement)  # type: ignore[arg-type]
+
+    def test_slips_in_nothing_of_its_own(self, box: Box, writer: psycopg.Connection[Any], verb: str) -> None:
+        """What runs with the owner's rights finds no table or function of its caller."""
+        for table in ("outbox_messages", "outbox_ready", "outbox_inbox"):
+            writer.execute(f"CREATE TEMPORARY TABLE {table} (nothing integer)".encode())
+        hijack = "AS $$ BEGIN RAISE 'hijacked'; END $$ LANGUAGE plpgsql"
+        for function in ("octet_length(bytea) RETURNS integer", "nextval(regclass) RETURNS bigint"):
+            writer.execute(f"CREATE FUNCTION {box.schema}_writer.{function} {hijack}")  # type: ignore[arg-type]
+        writer.execute(f"SET search_path = pg_temp, {box.schema}_writer, pg_catalog")  # type: ignore[arg-type]
+        write(box, verb, writer, key="k")
+        assert box.where(1) == ["ready"]
+
+
+def other(box: Box) -> psycopg.Connection[Any]:
+    """Another connection, in a transaction once it executes something."""
+    return psycopg.connect(box.url, options=f"-c search_path={box.schema}")
+
+
+def waiting(box: Box) -> bool:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
+    return bool(box.value(query, f"%{box.schema}.outbox_publish%"))
+
+
+def klass(box: Box, key: str) -> int:
+    return int(box.value("SELECT outbox_key_class('orders', %s)", key))
+
+
+def marks(box: Box) -> dict[int, int]:
+    """The floor of each class of keys, as a claim reads them; of all outboxes with a transaction of ours."""
+    query = """SELECT classid::bigint >> 8, ((classid::bigint & 255) << 32) | objid::bigint FROM pg_locks
+               WHERE locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock'"""
+    return dict(box.rows(query))
