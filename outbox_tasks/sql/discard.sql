@@ -28,7 +28,9 @@ BEGIN
     gone := gone || these;
     WITH here AS (
       DELETE FROM outbox_ready r WHERE r.ctid = ANY (ARRAY(
-        SELECT r.ctid FROM outbox_ready r WHERE r.seq = ANY (asked) FOR UPDATE SKIP LOCKED)) RETURNING r.seq
+        SELECT r.ctid FROM outbox_ready r
+        WHERE r.seq BETWEEN asked[1] AND asked[cardinality(asked)]  -- by the BRIN index
+          AND r.seq IN (SELECT unnest(asked)) FOR UPDATE OF r SKIP LOCKED)) RETURNING r.seq
     ) SELECT array_agg(seq) INTO these FROM here;
     gone := gone || these;
     these := ARRAY(SELECT r.seq FROM outbox_runs r WHERE r.seq = ANY (asked) AND r.state = 'handed over'
@@ -37,9 +39,10 @@ BEGIN
     gone := gone || these;
     FOR lease IN
       SELECT l.token, l.seqs FROM outbox_leases l
-      WHERE l.seqs && asked AND l.begun_at IS NULL
+      WHERE l.begun_at IS NULL AND (l.holder IS NULL OR l.locked_until <= now() OR cardinality(l.seqs) = 1)
+        AND l.seqs && asked
         AND (l.holder IS NULL OR l.locked_until <= now()
-             OR cardinality(l.seqs) = 1 AND EXISTS (SELECT FROM outbox_trouble t WHERE t.seq = l.seqs[1] AND t.attempts > 0))
+             OR EXISTS (SELECT FROM outbox_trouble t WHERE t.seq = l.seqs[1] AND t.attempts > 0))
       FOR NO KEY UPDATE SKIP LOCKED
     LOOP
       these := ARRAY(SELECT s FROM unnest(lease.seqs) WITH ORDINALITY AS u(s, place) WHERE s <> ALL (asked) ORDER BY place);

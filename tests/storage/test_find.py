@@ -1,0 +1,248 @@
+"""How people find messages of the next storage: each list in an order that stays, and no look reads a whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from outbox_tasks.model import Outcome
+from outbox_tasks.settings import Settings
+from outbox_tasks.storage.acts import Acting
+from outbox_tasks.storage.finding import Finding, Looked, Wanted
+from outbox_tasks.storage.store import Storage
+from tests.storage.conftest import Box
+from tests.storage.test_acts import ANN, bury, entry, ids
+from tests.storage.test_acts import acting as acting
+from tests.storage.test_drain import Receiver, drained
+from tests.storage.test_drain import storage as storage
+
+
+@pytest.fixture
+def finding(next_settings: Settings) -> Iterator[Finding]:
+    made = Finding.connect(next_settings)
+    yield made
+    made.close()
+
+
+def seqs(looked: Looked) -> list[int]:
+    return [row.seq for row in looked.found]
+
+
+def later(seconds: float) -> str:
+    return str(datetime.now(UTC) + timedelta(seconds=seconds))
+
+
+@pytest.fixture
+def everywhere(box: Box, storage: Storage) -> dict[int, str]:
+    """The states of messages, two or more in each place, with attempts and without."""
+    box.write(2)  # 1, 2: sent
+    drained(storage, Receiver())
+    box.write(2)  # 3, 4: discarded
+    box.rows("SELECT outbox_cancel(%s)", ids(box, 3, 4))
+    bury(box, storage, 2)  # 5, 6
+    box.write(2, key="a")  # 7: failed; 8 is behind it
+    box.write(2)  # 9, 10: failed
+    drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
+    box.write(1, deliver_at=later(3600))  # 11
+    box.write(1, deliver_at=later(3600), key="b")  # 12
+    for _ in range(6):
+        box.write(1, lease=str(uuid4()), delay=3600)  # 13 to 18
+    lease = "UPDATE outbox_leases SET {} WHERE {} = ANY (seqs)"
+    for change, seq in (
+        ("begun_at = now()", 14),
+        ("begun_at = now(), locked_until = now()", 15),
+        ("locked_until = now()", 16),
+    ):
+        box.connection.execute(lease.format(change, seq).encode())
+    box.connection.execute("INSERT INTO outbox_trouble (seq, attempts) VALUES (17, 2), (18, 2)")
+    box.connection.execute(lease.format("begun_at = now()", 18).encode())
+    for seq, state, ends in ((19, "handed over", 60), (20, "running", 60), (21, "running", 0)):
+        box.write(1)
+        box.connection.execute("DELETE FROM outbox_ready WHERE seq = %s", (seq,))
+        box.connection.execute(
+            "INSERT INTO outbox_runs (seq, state, token, locked_until, attempts, id, destination)"
+            " SELECT seq, %s, %s, now() + %s * interval '1 second', 1, id, destination"
+            " FROM outbox_messages WHERE seq = %s",
+            (state, uuid4() if state == "running" else None, ends, seq),
+        )
+    box.write(2)  # 22, 23
+    box.connection.execute("UPDATE outbox_waiting SET due = now() WHERE seq = 10")
+    expected = {
+        **dict.fromkeys((1, 2), "sent"),
+        **dict.fromkeys((3, 4), "discarded"),
+        **dict.fromkeys((5, 6), "dead"),
+        **dict.fromkeys((7, 9, 10, 15, 17, 21), "retrying"),
+        **dict.fromkeys((8, 16, 22, 23), "pending"),
+        **dict.fromkeys((11, 12), "scheduled"),
+        **dict.fromkeys((13, 14, 18), "leased"),
+        19: "handed over",
+        20: "running",
+    }
+    assert box.value("SELECT count(*) FROM outbox_messages") == len(expected)
+    return expected
+
+
+class TestStates:
+    """The state of a message is the same wherever it is said."""
+
+    def test_of_the_view(self, box: Box, everywhere: dict[int, str]) -> None:
+        assert dict(box.rows("SELECT seq, state FROM outbox_all")) == everywhere
+
+    def test_of_all_messages(self, box: Box, finding: Finding, everywhere: dict[int, str]) -> None:
+        found = finding.messages(look=100).found
+        assert {row.seq: row.state for row in found} == everywhere
+        of_view = box.rows("SELECT seq, attempts, locked_until, finished_at IS NULL, locked_by FROM outbox_all")
+        both = {row.seq: (row.attempts, row.locked_until, row.finished_at is None, row.locked_by) for row in found}
+        assert both == {seq: tuple(rest) for seq, *rest in of_view if seq not in (5, 6)} | {
+            seq: both[seq] for seq in (5, 6)
+        }
+
+    def test_of_messages_at_work(self, box: Box, finding: Finding, everywhere: dict[int, str]) -> None:
+        at_work = {seq: state for seq, state in everywhere.items() if state not in ("sent", "discarded")}
+        found = finding.at_work(look=100).found
+        assert {row.seq: row.state for row in found} == at_work
+        attempts = dict(box.rows("SELECT seq, attempts FROM outbox_at_work"))
+        assert {row.seq: row.attempts for row in found} == attempts
+
+    def test_by_id(self, box: Box, finding: Finding, everywhere: dict[int, str]) -> None:
+        found = {row.id: row.state for row in finding.states(ids(box))}
+        assert found == dict(zip(ids(box), (everywhere[seq] for seq in sorted(everywhere)), strict=True))
+        for id in ids(box):
+            [one] = finding.one(id)
+            assert one.state == found[id]
+
+    @pytest.mark.parametrize("state", ["sent", "pending", "leased", "retrying", "scheduled", "running", "dead"])
+    def test_as_a_filter(self, finding: Finding, everywhere: dict[int, str], state: str) -> None:
+        own = [seq for seq in sorted(everywhere) if everywhere[seq] == state]
+        wanted = Wanted(states=[state])
+        assert seqs(finding.messages(wanted, newer=True, look=100)) == own
+        if state != "sent":
+            assert seqs(finding.at_work(wanted, look=100)) == own
+            assert sum(row.count for row in finding.at_work(wanted, look=100, counted=True).found) == len(own)
+
+
+@pytest.fixture
+def several(box: Box, storage: Storage) -> None:
+    """1 to 5 are dead letters, 6 to 9 are ready."""
+    bury(box, storage, destination="orders", event_type="order.created")
+    bury(box, storage, event_type="order.paid", key="k")
+    bury(box, storage, code="timeout")
+    bury(box, storage, 2, event_type="mail_sent")
+    box.connection.execute("UPDATE outbox_messages SET created_at = now() - interval '2 hours' WHERE seq = 3")
+    box.write(2)
+    box.write(1, event_type="order.paid", key="k")
+    box.write(1, destination="mails")
+
+
+class TestFilters:
+    @pytest.mark.parametrize(
+        ("wanted", "dead", "ready"),
+        [
+            ({}, [1, 2, 3, 4, 5], [6, 7, 8, 9]),
+            ({"destination": "mails"}, [], [9]),
+            ({"event_type": "order.%"}, [1, 2, 3], [6, 7, 8, 9]),
+            ({"event_type": r"mail\_%"}, [4, 5], []),
+            ({"key": "k"}, [2], [8]),
+            ({"code": "timeout"}, [3], []),
+            ({"older": 3600.0}, [3], []),
+            ({"newer_than": 3600.0, "event_type": "order.%"}, [1, 2], [6, 7, 8, 9]),
+            ({"states": ["dead"]}, [1, 2, 3, 4, 5], []),
+        ],
+    )
+    @pytest.mark.usefixtures("several")
+    def test_choose(self, finding: Finding, wanted: dict[str, Any], dead: list[int], ready: list[int]) -> None:
+        asked = Wanted(**wanted)
+        assert seqs(finding.dead(asked, look=100)) == dead
+        assert seqs(finding.at_work(asked, look=100)) == dead + ready
+        assert seqs(finding.messages(asked, look=100)) == (dead + ready)[::-1]
+        assert sum(row.count for row in finding.dead(asked, look=100, counted=True).found) == len(dead)
+
+    @pytest.mark.usefixtures("several")
+    def test_leave_what_came_later(self, box: Box, finding: Finding) -> None:
+        at = box.value("SELECT dead_at FROM outbox_dead WHERE seq = 3")
+        assert seqs(finding.dead(Wanted(until=at), look=100)) == [1, 2, 3]
+        at = box.value("SELECT created_at FROM outbox_messages WHERE seq = 7")
+        assert seqs(finding.at_work(Wanted(until=at, states=["pending"]), look=100)) == [6, 7]
+        assert max(seqs(finding.messages(Wanted(until=at), look=100))) == 7
+
+    @pytest.mark.usefixtures("several")
+    def test_a_group_is_a_kind_of_error(self, box: Box, finding: Finding) -> None:
+        [first, *others] = finding.groups("", 10)
+        assert sorted([first.count, *(group.count for group in others)]) == [1, 1, 1, 2]
+        mails = next(group for group in (first, *others) if group.count == 2)
+        assert (mails.event_type, mails.last_error_code, mails.first_at < mails.dead_at) == (
+            "mail_sent",
+            "http_400",
+            True,
+        )
+        assert mails.id == ids(box, 5)[0]
+        assert seqs(finding.dead(kin=mails.group, look=10)) == [4, 5]
+        assert [group.group for group in finding.groups(first.group, 2)] == [group.group for group in others[:2]]
+        assert {group.count for group in finding.groups("", 10, "mails")} == {None}
+
+
+class TestOne:
+    def test_shows_only_a_part_of_its_contents(self, box: Box, storage: Storage, finding: Finding) -> None:
+        box.write(1, text='{"a": 1}', headers={"eventid": "x", "secret": "y"})
+        drained(storage, Receiver(lambda message: Outcome.dead("bad", "never")))
+        [id] = ids(box)
+        [whole] = finding.one(id)
+        assert (whole.payload, whole.size, whole.headers["secret"], whole.attempts) == (b'{"a": 1}', 8, "y", 1)
+        assert (whole.history[0]["what"], len(whole.group), whole.dead_at > whole.created_at) == ("dead", 12, True)
+        [part] = finding.one(id, 3, 2)
+        assert part.payload == b'a":'
+        [nothing] = finding.one(id, 0)
+        assert (nothing.payload, nothing.headers, nothing.history, nothing.size) == (None, {"eventid": "x"}, None, 8)
+
+    def test_is_there_once_for_each_time_that_it_was_written(
+        self, box: Box, storage: Storage, finding: Finding, acting: Acting
+    ) -> None:
+        box.write(1)
+        drained(storage, Receiver())
+        copy = {"event_type": "order.created", "destination": "orders", "content_type": "text/x", "data": ""}
+        copy |= {"id": str(ids(box)[0]), "of": str(ids(box)[0]), "headers": {}, "created_at": later(0)}
+        acting.replay([copy], {}, entry(box, "replay"), ANN)
+        [id] = {id for [id] in box.rows("SELECT id FROM outbox_messages")}
+        assert sorted(row.state for row in finding.one(id)) == ["pending", "sent"]
+        assert [row.state for row in finding.states([id])] == ["pending", "sent"]
+
+    def test_waits_for_the_first_of_its_key(self, box: Box, storage: Storage, finding: Finding) -> None:
+        box.write(3, key="a")
+        box.write(1, key="b")
+        drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
+        box.write(1, key="a")
+        ahead = finding.ahead("orders", "a", 5, blocks=True)
+        assert (ahead.id, ahead.state, ahead.count, ahead.last_error_code) == (ids(box, 1)[0], "retrying", 3, "busy")
+        assert finding.ahead("orders", "a", 1, blocks=True) is None
+        box.connection.execute("DELETE FROM outbox_waiting WHERE seq = 1")
+        box.connection.execute("INSERT INTO outbox_dead (seq, destination, key, kin) VALUES (1, 'orders', 'a', 'x')")
+        assert finding.ahead("orders", "a", 5, blocks=True).state == "dead"
+        skipped = finding.ahead("orders", "a", 5, blocks=False)
+        assert (skipped.id, skipped.count) == (ids(box, 2)[0], 2)
+
+    @pytest.mark.parametrize("state", ["ready", "leased"])
+    def test_waits_for_what_is_before_it(self, box: Box, finding: Finding, state: str) -> None:
+        box.write(2, key="a")
+        if state == "leased":
+            box.connection.execute("DELETE FROM outbox_ready WHERE seq = 1")
+            box.connection.execute(
+                "INSERT INTO outbox_leases (token, locked_until, destination, holder, seqs, keys)"
+                " VALUES (gen_random_uuid(), now() + interval '9 s', 'orders', 'w', '{1}', '{a}')"
+            )
+        assert finding.ahead("orders", "a", 2, blocks=True).id == ids(box, 1)[0]
+
+
+def test_what_became_of_a_redrive(box: Box, storage: Storage, finding: Finding, acting: Acting) -> None:
+    dead = bury(box, storage, 4)
+    since = box.value("SELECT clock_timestamp()")
+    acting.act_on("redrive", dead, ANN, entry(box))
+    outcomes = iter([Outcome.sent(), Outcome.dead("bad", "never"), Outcome.retry("busy", "later")])
+    drained(storage, Receiver(lambda message: next(outcomes, Outcome.sent())))
+    became = {(row.state, row.code): row.count for row in finding.became(dead, since)}
+    assert became == {("sent", None): 2, ("dead", "bad"): 1, ("retrying", "busy"): 1}
+    later = box.value("SELECT clock_timestamp()")
+    assert {row.state for row in finding.became(dead, later)} == {"dead", "retrying"}

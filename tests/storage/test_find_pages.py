@@ -1,0 +1,157 @@
+"""Lists of messages page by page: none comes twice, none is left out, and no look reads a whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import psycopg.sql
+import pytest
+
+from outbox_tasks import sql
+from outbox_tasks.storage.finding import LAST, Finding, Looked, Wanted
+from outbox_tasks.storage.store import Storage
+from tests.storage.conftest import Box
+from tests.storage.filled import fill
+from tests.storage.test_drain import Receiver, drained
+from tests.storage.test_drain import storage as storage
+from tests.storage.test_find import finding as finding
+from tests.storage.test_find import seqs
+
+EVER = datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def walked(look: Any, newer: bool, size: int, beyond: Any = None) -> list[int]:
+    """The numbers of all pages from one side to the other."""
+    found: list[int] = []
+    while True:
+        page = look(newer, beyond, size)
+        found += seqs(page)
+        if len(page.found) == size:
+            beyond = page.found[-1]
+        elif page.end.end_seq is None:
+            return found
+        else:
+            beyond = page.end
+
+
+def _dead(finding: Finding, **wanted: Any) -> Any:
+    def look(newer: bool, beyond: Any, size: int) -> Looked:
+        place = {"time": getattr(beyond, "end_time", None) or beyond.dead_at, "last": _seq(beyond)} if beyond else {}
+        return finding.dead(newer=newer, look=7, size=size, **place, **wanted)
+
+    return look
+
+
+def _seq(place: Any) -> int:
+    return int(place.seq if place.seq is not None else place.end_seq)
+
+
+class TestPages:
+    @pytest.mark.parametrize("newer", [True, False])
+    @pytest.mark.parametrize("size", [3, 10])
+    def test_of_dead_letters_that_died_at_the_same_time(
+        self, box: Box, finding: Finding, newer: bool, size: int
+    ) -> None:
+        fill(box, 0, 20_000)
+        box.connection.execute("UPDATE outbox_dead SET dead_at = '2026-01-01' WHERE seq % 3 > 0")
+        for where, wanted in (("true", {}), ("kin = 'kin3'", {"kin": "kin3"})):
+            order = f"SELECT seq FROM outbox_dead WHERE {where} ORDER BY dead_at, seq"
+            own = [seq for [seq] in box.rows(order)]
+            assert walked(_dead(finding, **wanted), newer, size) == (own if newer else own[::-1])
+
+    @pytest.mark.parametrize("newer", [True, False])
+    def test_of_work_with_gaps(self, box: Box, finding: Finding, newer: bool) -> None:
+        for gap in (0, 3, 100, 50_000, 3_000_000):
+            box.rows("SELECT setval('outbox_seq', nextval('outbox_seq') + %s)", gap)
+            box.write(4)
+            box.write(2, key="a")
+            box.write(2, destination="mails", priority="high")
+            with psycopg.connect(box.url) as other:  # the order of transactions is not that of numbers
+                box.write(1, on=other)
+                box.write(3)
+                box.write(1, on=other)
+        own = [seq for [seq] in box.rows("SELECT seq FROM outbox_messages ORDER BY seq")]
+
+        def look(newer: bool, beyond: Any, size: int) -> Looked:
+            return finding.at_work(newer=newer, last=beyond and _seq(beyond), look=5, size=size)
+
+        for size in (2, 10):
+            assert walked(look, newer, size) == (own if newer else own[::-1])
+
+    def test_of_all_messages_while_they_are_sent(self, box: Box, storage: Storage, finding: Finding) -> None:
+        box.write(60)
+
+        def look(newer: bool, beyond: Any, size: int) -> Looked:
+            box.write(1)
+            drained(storage, Receiver())
+            return finding.messages(newer=newer, last=beyond and _seq(beyond), look=9, size=size)
+
+        assert walked(look, False, 7) == list(range(61, 0, -1))
+
+    def test_says_where_a_look_ended(self, box: Box, finding: Finding) -> None:
+        box.write(10)
+        for looked in (
+            finding.messages(Wanted(key="x"), look=4),
+            finding.at_work(Wanted(code="x"), newer=False, look=4),
+        ):
+            assert (seqs(looked), looked.end.looked, looked.end.end_seq) == ([], 4, 7)
+            assert looked.end.created_at == box.value("SELECT created_at FROM outbox_messages WHERE seq = 7")
+        assert finding.messages(look=11).end.end_seq is finding.at_work(look=11).end.end_seq is None
+
+
+class TestPlans:
+    """A look reads few rows, whatever the tables hold: 160,000 messages were sent, and 40,000 are at work."""
+
+    SENT, WORK = 160_000, 40_000
+
+    def planned(self, box: Box, verb: str, **parameters: Any) -> tuple[set[str], int]:
+        """The large tables that a plan reads from their beginning, and how many pages it has read."""
+        statement = sql.statement(verb, box.schema)
+        box.connection.execute("SET plan_cache_mode = force_generic_plan")
+        box.connection.execute(b"PREPARE this AS " + statement.text)
+        values = psycopg.sql.SQL(", ").join(psycopg.sql.Literal(parameters[name]) for name in statement.names)
+        explain = psycopg.sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE this ({})").format(values)
+        [[[plan]]] = box.connection.execute(explain).fetchall()
+        box.connection.execute("DEALLOCATE this")
+        return {*_read_whole(plan["Plan"])}, plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+
+    def test_read_no_table_from_its_beginning(self, box: Box) -> None:
+        fill(box, self.SENT, self.WORK)
+        some = [id for [id] in box.rows("SELECT id FROM outbox_messages ORDER BY seq % 997 LIMIT 50")]
+        page = {**Wanted().said, "look": 500, "size": 51, "newer": False, "last": LAST}
+        middle = {**page, "last": self.SENT // 2}
+        dead = {**page, "time": "infinity", "kin": None}
+        asked: Sequence[tuple[str, int, dict[str, Any]]] = (
+            ("find/messages.sql", 3000, page),
+            ("find/messages.sql", 3000, middle),
+            ("find/messages.sql", 3000, {**middle, "newer": True}),
+            ("find/at_work.sql", 3000, page),
+            ("find/at_work.sql", 3000, {**page, "newer": True, "last": self.SENT + self.WORK // 2}),
+            ("find/at_work.sql", 3000, {**page, "states": ["running", "leased"]}),
+            ("find/dead.sql", 3000, dead),
+            ("find/dead.sql", 1000, {**dead, "destination": "d0"}),
+            ("find/dead.sql", 1000, {**dead, "kin": "kin1"}),
+            ("find/groups.sql", 500, {"past": "", "most": 10, "destination": None}),
+            ("find/archived.sql", 7000, {**middle, "newer": True, "since": EVER[0], "to": EVER[1]}),
+            ("find/states.sql", 3000, {"ids": some}),
+            ("find/named.sql", 3000, {"ids": some}),
+            ("find/originals.sql", 1000, {"seqs": list(range(1, 50))}),
+            ("find/one.sql", 500, {"id": some[0], "part": None, "start": 0}),
+            ("find/ahead.sql", 3000, {"destination": "d0", "key": "k100", "seq": LAST, "blocks": True}),
+        )
+        for verb, most, parameters in asked:
+            whole, pages = self.planned(box, verb, **parameters)
+            assert (verb, whole, pages < most) == (verb, set(), True), pages
+
+
+LARGE = {f"outbox_{name}" for name in ("messages_0", "journal_0", "ready", "held", "trouble")}
+
+
+def _read_whole(node: dict[str, Any]) -> Iterator[str]:
+    if node["Node Type"] == "Seq Scan" and node["Relation Name"] in LARGE and node["Actual Loops"]:
+        yield node["Relation Name"]
+    for below in node.get("Plans", ()):
+        yield from _read_whole(below)
