@@ -174,14 +174,25 @@ CREATE TABLE outbox_journal_0 PARTITION OF outbox_journal FOR VALUES FROM (0) TO
 
 CREATE FUNCTION outbox_free(target text, keys text[]) RETURNS void LANGUAGE plpgsql VOLATILE STRICT
 SET search_path FROM CURRENT AS $$
--- Marks the first held message of each key, for a claim to look at. Whoever ends what makes a key busy calls this once
--- that row is gone: it sees what was committed by then, so also what a claim held while that row was still there.
+-- Marks a held message of each key, for a claim to look at. Whoever ends what makes a key busy calls this once that row is
+-- gone: it sees what was committed by then, so also what a claim held while that row was still there. It waits only if
+-- others have locked all that is held of a key.
+DECLARE
+  freed text;
+  found_seq bigint;
 BEGIN
-  UPDATE outbox_held h SET free = true
-  FROM (SELECT DISTINCT k AS key FROM unnest(keys) AS k ORDER BY k) AS k
-  CROSS JOIN LATERAL (SELECT n.seq FROM outbox_held n WHERE n.destination = target AND n.key = k.key
-                      ORDER BY n.seq LIMIT 1 FOR UPDATE) AS n
-  WHERE h.destination = target AND h.key = k.key AND h.seq = n.seq AND NOT h.free;
+  FOR freed IN SELECT DISTINCT k FROM unnest(keys) AS k
+               WHERE (SELECT true FROM outbox_held h WHERE h.destination = target AND h.key = k LIMIT 1) ORDER BY k
+  LOOP
+    SELECT h.seq INTO found_seq FROM outbox_held h WHERE h.destination = target AND h.key = freed
+    ORDER BY h.seq LIMIT 1 FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+      SELECT h.seq INTO found_seq FROM outbox_held h WHERE h.destination = target AND h.key = freed
+      ORDER BY h.seq LIMIT 1 FOR UPDATE;
+    END IF;
+    UPDATE outbox_held h SET free = true
+    WHERE h.destination = target AND h.key = freed AND h.seq = found_seq AND NOT h.free;
+  END LOOP;
 END
 $$;
 

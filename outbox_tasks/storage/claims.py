@@ -71,7 +71,7 @@ class Claiming(Tables):
                     left = dict(shares)
                     found, looked = self._take(run, left)
                     keyed = self._keys.take(run, _left(most, found), self._no_lease_before)
-                rows = [self._claimed(row, causes) for row in found] + [_with_key(row) for row in keyed]
+                rows = [self._claimed(row, causes) for row in found] + keyed
                 rows = self._parted(run, sorted(rows, key=lambda row: row.seq))
                 bundles = self._leased(run, pack(rows), rows, lease)
         except BaseException:
@@ -178,13 +178,6 @@ def _left(shares: Mapping[str, int], taken: Sequence[Any]) -> dict[str, int]:
 
 def _named(row: Claimed) -> dict[str, Any]:
     return {"seq": row.seq, "destination": row.destination, "key": row.key}
-
-
-def _with_key(row: Any) -> Claimed:
-    return Claimed(
-        row.seq, row.id, row.destination, row.event_type, row.attempts, PENDING, row.alone, row.key, row.priority,
-        superseded=row.superseded, size=row.size, age=row.age,
-    )  # fmt: skip
 
 
 def _unroutable(row: Any) -> Claimed:
