@@ -2,7 +2,7 @@
 
 CREATE FUNCTION outbox_discard(
   ids uuid[], waiting boolean, dead_by timestamptz, note jsonb, as_code text, as_error text, kept boolean DEFAULT true
-) RETURNS SETOF uuid LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+) RETURNS SETOF uuid LANGUAGE plpgsql SET search_path FROM CURRENT SET plan_cache_mode = force_custom_plan AS $$
 -- Takes messages with these ids: `waiting` ones, which are not on their way, and those that were dead by `dead_by` (null:
 -- none). They go to the journal; if they are not to be `kept`, they are deleted. Returns the ids of what it took.
 --
@@ -29,7 +29,7 @@ BEGIN
     WITH here AS (
       DELETE FROM outbox_ready r WHERE r.ctid = ANY (ARRAY(
         SELECT r.ctid FROM outbox_ready r
-        WHERE r.seq BETWEEN asked[1] AND asked[cardinality(asked)]  -- by the BRIN index
+        WHERE r.seq BETWEEN asked[1] AND asked[cardinality(asked)]  -- a plan that knows both reads little by the BRIN index
           AND r.seq IN (SELECT unnest(asked)) FOR UPDATE OF r SKIP LOCKED)) RETURNING r.seq
     ) SELECT array_agg(seq) INTO these FROM here;
     gone := gone || these;

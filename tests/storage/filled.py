@@ -6,8 +6,9 @@ from tests.storage.conftest import Box
 
 
 def fill(box: Box, sent: int, work: int) -> None:
-    """`sent` messages in the journal, and behind them `work` messages at work: most are ready, a tenth is held, and there
-    are some in each other place. Each hundredth of the sent ones was in trouble."""
+    """`sent` messages in the journal, and behind them `work` messages at work: most are ready, a tenth is held, and
+    some are in each other place. Each hundredth of the sent ones was in trouble.
+    """
     last = sent + work
     for statement in (
         f"""

@@ -115,6 +115,12 @@ class TestStates:
             [one] = finding.one(id)
             assert one.state == found[id]
 
+    def test_of_a_page_that_ends_within_a_bundle(self, box: Box, storage: Storage, finding: Finding) -> None:
+        box.write(40)
+        drained(storage, Receiver())
+        for [first] in box.rows("SELECT first FROM outbox_journal WHERE count > 1"):
+            assert [row.state for row in finding.messages(last=first + 2, look=1).found] == ["sent"]
+
     @pytest.mark.parametrize("state", ["sent", "pending", "leased", "retrying", "scheduled", "running", "dead"])
     def test_as_a_filter(self, finding: Finding, everywhere: dict[int, str], state: str) -> None:
         own = [seq for seq in sorted(everywhere) if everywhere[seq] == state]

@@ -103,7 +103,7 @@ class TestPages:
 
 
 class TestPlans:
-    """A look reads few rows, whatever the tables hold: 160,000 messages were sent, and 40,000 are at work."""
+    """Looks and acts read few rows, whatever the tables hold: 160,000 messages were sent, and 40,000 are at work."""
 
     SENT, WORK = 160_000, 40_000
 
@@ -121,26 +121,32 @@ class TestPlans:
     def test_read_no_table_from_its_beginning(self, box: Box) -> None:
         fill(box, self.SENT, self.WORK)
         some = [id for [id] in box.rows("SELECT id FROM outbox_messages ORDER BY seq % 997 LIMIT 50")]
+        last = box.rows("SELECT id FROM outbox_messages WHERE seq > %s", self.SENT + self.WORK - 200)
+        died = [id for [id] in box.rows("SELECT id FROM outbox_messages JOIN outbox_dead USING (seq)")]
+        act = {"ids": [id for [id] in last], "until": None, "entry": 0, "person": "ann", "reason": None}
+        act |= {"token": None, "duration": 0.0}
         page = {**Wanted().said, "look": 500, "size": 51, "newer": False, "last": LAST}
         middle = {**page, "last": self.SENT // 2}
         dead = {**page, "time": "infinity", "kin": None}
         asked: Sequence[tuple[str, int, dict[str, Any]]] = (
-            ("find/messages.sql", 3000, page),
-            ("find/messages.sql", 3000, middle),
-            ("find/messages.sql", 3000, {**middle, "newer": True}),
-            ("find/at_work.sql", 3000, page),
-            ("find/at_work.sql", 3000, {**page, "newer": True, "last": self.SENT + self.WORK // 2}),
-            ("find/at_work.sql", 3000, {**page, "states": ["running", "leased"]}),
+            ("find/messages.sql", 1000, page),
+            ("find/messages.sql", 1000, middle),
+            ("find/messages.sql", 1000, {**middle, "newer": True}),
+            ("find/at_work.sql", 1500, page),
+            ("find/at_work.sql", 1500, {**page, "newer": True, "last": self.SENT + self.WORK // 2}),
+            ("find/at_work.sql", 1500, {**page, "states": ["running", "leased"]}),
             ("find/dead.sql", 3000, dead),
             ("find/dead.sql", 1000, {**dead, "destination": "d0"}),
             ("find/dead.sql", 1000, {**dead, "kin": "kin1"}),
-            ("find/groups.sql", 500, {"past": "", "most": 10, "destination": None}),
-            ("find/archived.sql", 7000, {**middle, "newer": True, "since": EVER[0], "to": EVER[1]}),
-            ("find/states.sql", 3000, {"ids": some}),
-            ("find/named.sql", 3000, {"ids": some}),
-            ("find/originals.sql", 1000, {"seqs": list(range(1, 50))}),
-            ("find/one.sql", 500, {"id": some[0], "part": None, "start": 0}),
-            ("find/ahead.sql", 3000, {"destination": "d0", "key": "k100", "seq": LAST, "blocks": True}),
+            ("find/groups.sql", 300, {"past": "", "most": 10, "destination": None}),
+            ("find/archived.sql", 9000, {**middle, "newer": True, "since": EVER[0], "to": EVER[1]}),
+            ("find/states.sql", 2000, {"ids": some}),
+            ("find/named.sql", 1500, {"ids": some}),
+            ("find/originals.sql", 1500, {"seqs": list(range(1, 50))}),
+            ("find/one.sql", 100, {"id": some[0], "part": None, "start": 0}),
+            ("act/discard.sql", 8000, {**act, "states": ["waiting"], "kept": True}),
+            ("act/redrive.sql", 3000, {**act, "ids": died}),
+            ("find/ahead.sql", 500, {"destination": "d0", "key": "k100", "seq": LAST, "blocks": True}),
         )
         for verb, most, parameters in asked:
             whole, pages = self.planned(box, verb, **parameters)

@@ -22,8 +22,11 @@ WITH spot AS (
 ), leased AS MATERIALIZED (
   SELECT s AS seq, l.locked_until, l.begun_at, l.holder
   FROM span CROSS JOIN :schema.outbox_leases l CROSS JOIN LATERAL unnest(l.seqs) AS s WHERE s BETWEEN span.low AND span.high
-), known AS MATERIALIZED (
-  SELECT m.*, done.state AS ended, done.at AS finished_at, l.locked_until AS lease_end, l.begun_at,
-         coalesce(done.holder, l.holder) AS holder
-  FROM seen m LEFT JOIN done ON done.seq = m.seq LEFT JOIN leased l ON l.seq = m.seq
+), known AS MATERIALIZED (  -- FULL: PostgreSQL has no nested loop for it; what it expects of the numbers of a range is wrong
+  SELECT * FROM (
+    SELECT m.*, done.state AS ended, done.at AS finished_at, l.locked_until AS lease_end, l.begun_at,
+           coalesce(done.holder, l.holder) AS holder
+    FROM seen m FULL JOIN done ON done.seq = m.seq FULL JOIN leased l ON l.seq = m.seq OFFSET 0
+  ) AS m
+  WHERE m.place IS NOT NULL
 )
