@@ -13,6 +13,7 @@ DECLARE
   message_id CONSTANT uuid := coalesce(id, outbox_uuid7());
   same boolean;
   told_apart CONSTANT text[] := ARRAY['traceparent', 'tracestate', 'eventid'];
+  rank CONSTANT smallint := array_position(ARRAY['low', 'normal', 'high'], priority) - 2;
 BEGIN
   IF coalesce(event_type, '') = '' OR length(event_type) > 255 THEN
     RAISE EXCEPTION 'outbox_publish: event_type must have 1 to 255 characters' USING ERRCODE = '22023';
@@ -27,7 +28,7 @@ BEGIN
     RAISE EXCEPTION 'outbox_publish: the payload has % bytes, and no destination takes more than 268435456',
       octet_length(payload) USING ERRCODE = '54000',
       HINT = 'Store it elsewhere, and publish where it is. A destination takes its max_bytes, 1048576 by default.';
-  ELSIF priority IS NULL OR priority NOT IN ('high', 'normal', 'low') THEN
+  ELSIF rank IS NULL THEN
     RAISE EXCEPTION 'outbox_publish: priority must be high, normal or low' USING ERRCODE = '22023';
   ELSIF deliver_at NOT BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00' THEN
     RAISE EXCEPTION 'outbox_publish: deliver_at must be a time in the years 1 to 9999' USING ERRCODE = '22023';
@@ -57,7 +58,7 @@ BEGIN
     END IF;
   END IF;
   PERFORM outbox_write_one(message_id, event_type, destination, payload, content_type, nullif(headers, '{}'), key,
-                           aggregate_type, aggregate_id, priority, latest, deliver_at, NULL, NULL);
+                           aggregate_type, aggregate_id, rank, latest, deliver_at, NULL, NULL);
   RETURN message_id;
 END
 $$;

@@ -53,32 +53,29 @@ $$;
 -- What writers call has the rights of its owner: they need no right on a table, and can neither read nor change what
 -- others wrote. It also keeps its plans for the session, where a driver prepares nothing.
 
--- Writes one message: see write/publish_one.sql.
+-- Writes one message: see write/publish_one.sql. Each variable costs a transaction's first call about 2 µs.
 CREATE FUNCTION outbox_write_one(
   id uuid, event_type text, destination text, payload bytea, content_type text, headers jsonb, key text,
-  aggregate_type text, aggregate_id text, priority text, latest boolean, deliver_at timestamptz, delay float, lease uuid
+  aggregate_type text, aggregate_id text, priority smallint, latest boolean, deliver_at timestamptz, delay float, lease uuid
 ) RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 #variable_conflict use_variable
 DECLARE
   now CONSTANT timestamptz := clock_timestamp();
   due CONSTANT timestamptz := coalesce(deliver_at, now + delay * interval '1 second', now);
-  later CONSTANT boolean := due > now;
-  rank CONSTANT smallint := CASE priority WHEN 'high' THEN 1 WHEN 'low' THEN -1 ELSE 0 END;
-  newest CONSTANT boolean := coalesce(latest, false);
   seq CONSTANT bigint := CASE WHEN key IS NULL THEN nextval('outbox_seq') ELSE outbox_ordered(destination, key) END;
 BEGIN
   INSERT INTO outbox_messages (seq, id, created_at, deliver_at, priority, latest, event_type, destination, key,
                                aggregate_type, aggregate_id, content_type, headers, payload)
-  VALUES (seq, id, now, CASE WHEN later AND lease IS NULL THEN due END, rank, newest, event_type, destination, key,
-          aggregate_type, aggregate_id, content_type, headers, payload);
+  VALUES (seq, id, now, CASE WHEN due > now AND lease IS NULL THEN due END, priority, latest, event_type, destination,
+          key, aggregate_type, aggregate_id, content_type, headers, payload);
   IF key IS NULL AND lease IS NOT NULL THEN
     INSERT INTO outbox_leases (token, locked_until, destination, seqs) VALUES (lease, due, destination, ARRAY[seq]);
-  ELSIF key IS NULL AND later THEN
+  ELSIF key IS NULL AND due > now THEN
     INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)
-    VALUES (seq, due, due, octet_length(payload), rank, newest, destination);
+    VALUES (seq, due, due, octet_length(payload), priority, latest, destination);
   ELSE
     INSERT INTO outbox_ready (seq, since, size, priority, latest, destination, key)
-    VALUES (seq, due, octet_length(payload), rank, newest, destination, key);
+    VALUES (seq, due, octet_length(payload), priority, latest, destination, key);
   END IF;
 END
 $$;
