@@ -244,12 +244,13 @@ def bundled(
     """Group leased rows into bundles of one destination and priority, in the order of insertion. Messages of one key
     stay together, whatever their priority."""
     together: dict[tuple[str, int, bool, bool], list[Claimed]] = defaultdict(list)
+    sends_at_once = {name: settings.sends_keys_at_once(name) for name in settings.destinations}
     for row in rows:
         if row.alone:
             yield Bundle(row.destination, lease, (_ticket(row),), more=row.key is not None)
         else:
             keyless = row.key is None
-            at_once = not keyless and settings.sends_keys_at_once(row.destination)
+            at_once = not keyless and sends_at_once[row.destination]
             together[row.destination, row.priority if keyless else 0, at_once, keyless and _is_late(row)].append(row)
     spread = ceil(spread / max(1, len(together)))
     for (destination, priority, at_once, late), due in together.items():

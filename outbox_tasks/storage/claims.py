@@ -156,7 +156,9 @@ class Claiming(Tables):
     def anything_due(self) -> bool:
         """Whether a claim may find something to do."""
         front = json.dumps(self._lanes.fronts(self.settings.destinations))
-        return bool(self.ask("claim/due.sql", front=front, since=LONG_AGO)[0][0])
+        keyed = json.dumps(self._keys.fronts(self.settings.destinations))
+        [[found]] = self.ask("claim/due.sql", front=front, keyed=keyed, since=LONG_AGO)
+        return found or self._keys.must_go_back(self.ask)
 
     def until_next_due(self, ahead: float) -> float | None:
         """In how many seconds the next message is due, if that is within `ahead` seconds."""

@@ -46,21 +46,33 @@ class Keys:
             since=since,
         )
         windows = [self._window(name, size, high, rows) for name, size in mine.items()]
-        self._put_aside(run, windows)
+        self._put_aside(run, windows, since)
         return self._taken(run, windows)
+
+    def fronts(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        """Where these destinations go on: see claim/due.sql."""
+        self._forget()
+        return [{"destination": name, "start": self._places.get(name, 0)} for name in names]
+
+    def must_go_back(self, run: Run) -> bool:
+        """Whether messages may have been committed behind the places since."""
+        return bool(self._marks and self._marks - _marks(run("claim/marks.sql")))
 
     def _go_back(self, run: Run) -> tuple[int, Iterable[tuple[int, int]]]:
         """Look again at what may have been committed since: after the marks that are gone. Returns the last number that
         was given out, and the marks to be heeded."""
-        if time.monotonic() - self._began > FRONT:
-            self.clear()
+        self._forget()
         rows = run("claim/marks.sql")
-        seen = {(row.class_, row.floor) for row in rows if row.floor is not None}
+        seen = _marks(rows)
         gone = [floor for _, floor in self._marks - seen]
         if gone:
             self._places = {name: min(place, min(gone) + 1) for name, place in self._places.items()}
         self._marks = seen
         return rows[0].high, sorted(seen) if self._settings.await_writers else ()
+
+    def _forget(self) -> None:
+        if time.monotonic() - self._began > FRONT:
+            self.clear()
 
     def _share(self, name: str, size: int) -> dict[str, Any]:
         return {
@@ -77,29 +89,35 @@ class Keys:
         self._next[name] = window.place
         return window
 
-    def _put_aside(self, run: Run, windows: Sequence[Window]) -> None:
+    def _put_aside(self, run: Run, windows: Sequence[Window], since: object) -> None:
         """Hold what is behind busy keys. Whoever ends what makes a key busy marks its next held row, if it can see it:
         so a row has no mark if the claim could lock what makes its key busy."""
         behind = [row for window in windows for row in window.behind]
         early = [row for window in windows for row in window.early]
-        marked = self._sure(run, [queue for window in windows for queue in window.busy])
+        marked = self._sure(run, [queue for window in windows for queue in window.busy], since)
         if not behind and not early:
             return
         run(
             "claim/aside_keys.sql",
-            behind=[row.at for row in behind],
+            behind=_where(row for row in behind),
             marked=sorted(marked),
-            ready=[row.at for row in early if not row.is_held],
-            held=[row.at for row in early if row.is_held],
+            ready=_where(row for row in early if not row.is_held),
+            held=_where(row for row in early if row.is_held),
         )
 
-    def _sure(self, run: Run, busy: Sequence[Queue]) -> set[int]:
+    def _sure(self, run: Run, busy: Sequence[Queue], since: object) -> set[int]:
         """Take the marks off rows of busy keys. Returns the ready rows that must have one."""
         if not busy:
             return set()
-        leases = sorted({queue.lease for queue in busy if queue.lease is not None})
-        seqs = sorted({seq for queue in busy for seq in (queue.run, queue.stop) if seq is not None})
-        locked = {row.what for row in run("claim/sure_keys.sql", leases=leases, seqs=seqs)}
+        leased = [queue.rows[0] for queue in busy if queue.leased]
+        found = run(
+            "claim/sure_keys.sql",
+            destinations=sorted({head.destination for head in leased}),
+            keys=[head.key for head in leased],
+            seqs=sorted({seq for queue in busy for seq in (queue.run, queue.stop) if seq is not None}),
+            since=since,
+        )
+        locked = {(row.destination, row.key) if row.seq is None else row.seq for row in found}
         held = [row for queue in busy if queue.blocker in locked for row in queue.rows if row.is_held]
         if held:
             names = {(row.destination, row.key) for row in held}
@@ -114,8 +132,8 @@ class Keys:
         replaced = {seq for window in windows for seq in window.replaced}
         found = run(
             "claim/take_keys.sql",
-            ready=[row.at for row in taken if not row.is_held],
-            held=[row.at for row in taken if row.is_held],
+            ready=_where(row for row in taken if not row.is_held),
+            held=_where(row for row in taken if row.is_held),
         )
         said = {row.seq: row for row in found}
         return [_claimed(row, said[row.seq], row.seq in replaced) for row in taken]
@@ -128,6 +146,15 @@ class Keys:
     def clear(self) -> None:
         """Look at all from the front."""
         self._places, self._next, self._began = {}, {}, time.monotonic()
+
+
+def _marks(rows: Iterable[Any]) -> set[tuple[int, int]]:
+    return {(row.class_, row.floor) for row in rows if row.floor is not None}
+
+
+def _where(rows: Iterable[Any]) -> str:
+    """Where these rows are, as PostgreSQL writes an array."""
+    return "{" + ",".join([f'"{row.at}"' for row in rows]) + "}"
 
 
 def _claimed(row: Any, said: Any, replaced: bool) -> Claimed:

@@ -24,29 +24,20 @@ class Queue:
     """The messages of a key that a claim has looked at, in the order of their numbers, and what holds them up."""
 
     rows: list[Any] = field(default_factory=list)
-    lease: str | None = None
+    leased: bool = False
     run: int | None = None
     stop: int | None = None
     """The first one that waits, or is a dead letter that blocks."""
     floor: int | None = None
     """An open transaction may still write what is higher."""
 
-    def heed(self, row: Any) -> None:
-        """Note what makes it busy."""
-        self.lease = self.lease or row.lease
-        self.run, self.stop, self.floor = (
-            old if new is None else new
-            for old, new in zip((self.run, self.stop, self.floor), row[-3:], strict=True)
-        )  # fmt: skip
-
     @property
-    def blocker(self) -> str | None:
-        """What makes the key busy, if anything does: a token, or the number of a message."""
-        if self.lease is not None:
-            return self.lease
-        if self.run is not None:
-            return str(self.run)
-        return str(self.stop) if self.stop is not None and self.stop < self.rows[0].seq else None
+    def blocker(self) -> object:
+        """What makes the key busy, if anything does: a lease of the key, or the number of a message."""
+        head = self.rows[0]
+        if self.leased:
+            return head.destination, head.key
+        return self.run or (self.stop if self.stop is not None and self.stop < head.seq else None)
 
     def is_late(self, row: Any) -> bool:
         """Whether an earlier message may still be written. When that is over, the claimer goes back to it."""
@@ -82,7 +73,7 @@ class Window:
         for row in rows:
             queue = queues.get(row.key) or queues.setdefault(row.key, Queue())
             if row.seq is None:
-                queue.heed(row)
+                queue.leased, queue.run, queue.stop, queue.floor = row[-4:]
             else:
                 found.append(row)
         ready = [row.seq for row in found if not row.is_held]
@@ -98,7 +89,7 @@ class Window:
 
     def _judge(self, queue: Queue) -> None:
         rows, head = queue.rows, queue.rows[0]
-        if queue.blocker is not None:
+        if (queue.leased or queue.run or queue.stop) and queue.blocker is not None:
             self.busy.append(queue)
             self._put_aside(queue, rows)
             return
@@ -107,21 +98,27 @@ class Window:
             length = min(length, room)
             self._leave(rows[length:])
         elif length:
-            self._put_aside(queue, rows[length:])
+            if length < len(rows):
+                self._put_aside(queue, rows[length:])
         elif head.age < 0 and not queue.is_late(head):
             self.early.append(head)
             self._put_aside(queue, rows[1:])
         self.taken += rows[:length]
-        if length and head.latest and head.attempts > 0 and any(row.age >= 0 for row in rows[1:]):
+        if head.latest and head.attempts and length and any(row.age >= 0 for row in rows[1:]):
             self.replaced.add(head.seq)
 
     def _length(self, queue: Queue) -> int:
         """How many of a free key go together."""
         load = 0
         for place, row in enumerate(queue.rows):
-            if not row.mine or row.age < 0 or place == self.longest or queue.is_late(row):
+            if (
+                not row.mine
+                or row.age < 0
+                or place == self.longest
+                or (queue.floor is not None and row.seq > queue.floor)
+            ):
                 return place
-            if (row.is_held and row.seq > self.seen) or (queue.stop is not None and queue.stop < row.seq):
+            if (row.is_held and row.seq > self.seen) or (queue.stop is not None and row.seq > queue.stop):
                 return place
             load += row.size
             single = self._goes_alone(row)

@@ -171,6 +171,20 @@ def test_a_newer_message_replaces_one_that_failed(box: Box, storage: Storage) ->
     assert numbers(box, receiver) == [2]
 
 
+def test_nothing_is_due_while_a_writer_may_still_write_before_it(box: Box, storage: Storage) -> None:
+    with psycopg.connect(box.url) as early:
+        box.write(1, on=early, key="a")
+        box.write(2, key="a")
+        assert storage.anything_due()
+        assert drained(storage, Receiver()).sent == 0
+        assert not storage.anything_due()
+        assert box.where(2) == ["ready"]
+        early.commit()
+    assert storage.anything_due()
+    assert drained(storage, Receiver()).sent == 3
+    assert not storage.anything_due()
+
+
 def test_a_row_that_somebody_has_locked_is_not_overtaken(box: Box, storage: Storage) -> None:
     box.write(3, key="a")
     box.write(1, key="b")

@@ -4,11 +4,11 @@
 -- behind: where the ready rows are that are held now; marked: which of these, by number, a claim should look at. ready,
 -- held: where the rows are that wait now.
 WITH behind AS (
-  DELETE FROM :schema.outbox_ready r WHERE r.ctid = ANY (:behind::text[]::tid[]) RETURNING r.*
+  DELETE FROM :schema.outbox_ready r WHERE r.ctid = ANY (:behind::tid[]) RETURNING r.*
 ), early AS (
-  DELETE FROM :schema.outbox_ready r WHERE r.ctid = ANY (:ready::text[]::tid[]) RETURNING r.*
+  DELETE FROM :schema.outbox_ready r WHERE r.ctid = ANY (:ready::tid[]) RETURNING r.*
 ), early_held AS (
-  DELETE FROM :schema.outbox_held h WHERE h.ctid = ANY (:held::text[]::tid[]) RETURNING h.*
+  DELETE FROM :schema.outbox_held h WHERE h.ctid = ANY (:held::tid[]) RETURNING h.*
 ), waiting AS (
   INSERT INTO :schema.outbox_waiting (seq, due, since, size, attempts, priority, alone, latest, destination, key)
   SELECT seq, since, since, size, attempts, priority, alone, latest, destination, key FROM early

@@ -1,6 +1,6 @@
 -- Whether a claim may find something to do now: something is ready, a wait is over, a lease has run out, or a held
--- message may be free. front: JSON rows of destination, priority, xid, seq and until, as `span` of take.sql; since: of
--- `locked_until`, where an earlier look found no more.
+-- message may be free. front: JSON rows of destination, priority, xid, seq and until, as `span` of take.sql; keyed: JSON rows
+-- of destination and start, as `share` of look_keys.sql; since: of `locked_until`, where an earlier look found no more.
 SELECT EXISTS (SELECT FROM :schema.outbox_waiting WHERE due <= now())
     OR EXISTS (SELECT FROM :schema.outbox_leases WHERE locked_until <= now() AND locked_until > :since::timestamptz)
     OR EXISTS (SELECT FROM :schema.outbox_held WHERE free)
@@ -9,6 +9,6 @@ SELECT EXISTS (SELECT FROM :schema.outbox_waiting WHERE due <= now())
                CROSS JOIN LATERAL (SELECT FROM :schema.outbox_ready r
                                    WHERE r.destination = f.destination AND r.priority = f.priority AND r.key IS NULL
                                      AND (r.xid, r.seq) > (f.xid, f.seq) AND r.xid <= f.until LIMIT 1) AS r)
-    OR EXISTS (SELECT FROM json_to_recordset(:front::json) AS f(destination text)
+    OR EXISTS (SELECT FROM json_to_recordset(:keyed::json) AS k(destination text, start bigint)
                CROSS JOIN LATERAL (SELECT FROM :schema.outbox_ready r
-                                   WHERE r.destination = f.destination AND r.key IS NOT NULL LIMIT 1) AS r)
+                                   WHERE r.destination = k.destination AND r.key IS NOT NULL AND r.seq >= k.start LIMIT 1) AS r)

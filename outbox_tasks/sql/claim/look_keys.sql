@@ -2,8 +2,8 @@
 -- first held rows of their keys, and of keys that may be free. It locks these rows; what another has locked is not `mine`.
 --
 -- share: JSON rows of destination, size (of the window), longest (run), blocks (a dead letter), and start. high; since: no
--- lease ends before; marks: JSON rows of class and floor. After the rows: what makes keys busy. lease: its token; run: its
--- number; stop: of the first message that waits or is a dead letter; floor: an open writer may write what is higher.
+-- lease ends before; marks: JSON rows of class and floor. After the rows: what makes keys busy. leased; run: the number of
+-- one; stop: of the first message that waits or is a dead letter; floor: an open writer may write what is higher.
 WITH share AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:share::json) AS s(destination text, size integer, longest integer, blocks boolean, start bigint)
 ), ready AS MATERIALIZED (
@@ -27,19 +27,20 @@ WITH share AS MATERIALIZED (
   SELECT r.ctid AS at FROM :schema.outbox_ready r WHERE r.ctid = ANY (ARRAY(SELECT at FROM ready)) FOR UPDATE SKIP LOCKED
 ), my_held AS MATERIALIZED (
   SELECT h.ctid AS at FROM :schema.outbox_held h WHERE h.ctid = ANY (ARRAY(SELECT at FROM held)) FOR UPDATE SKIP LOCKED
-), leased AS (
-  SELECT l.destination, k AS key, l.token::text AS lease
-  FROM share JOIN :schema.outbox_leases l ON l.destination = share.destination AND l.keys IS NOT NULL
-  CROSS JOIN LATERAL unnest(l.keys) AS k
-  WHERE l.locked_until >= :since::timestamptz AND (l.destination, k) IN (SELECT destination, key FROM key)
+), leased AS MATERIALIZED (
+  SELECT l.destination, unnest(l.keys) AS key
+  FROM share JOIN :schema.outbox_leases l ON l.destination = share.destination
+  WHERE l.keys IS NOT NULL AND l.locked_until >= :since::timestamptz
 ), mark AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:marks::json) AS m(class bigint, floor bigint)
-), stopped AS MATERIALIZED (
-  SELECT k.destination, k.key,
-         (SELECT min(r.seq) FROM :schema.outbox_runs r WHERE r.destination = k.destination AND r.key = k.key) AS run,
-         least((SELECT min(w.seq) FROM :schema.outbox_waiting w WHERE w.destination = k.destination AND w.key = k.key),
-               (SELECT min(d.seq) FROM :schema.outbox_dead d
-                WHERE share.blocks AND d.destination = k.destination AND d.key = k.key)) AS stop,
+), fact AS MATERIALIZED (  -- in most outboxes few of these tables have rows with keys
+  SELECT k.destination, k.key, (k.destination, k.key) IN (SELECT destination, key FROM leased) AS leased,
+         CASE WHEN EXISTS (SELECT FROM :schema.outbox_runs WHERE key IS NOT NULL) THEN (
+           SELECT min(r.seq) FROM :schema.outbox_runs r WHERE r.destination = k.destination AND r.key = k.key) END AS run,
+         least(CASE WHEN EXISTS (SELECT FROM :schema.outbox_waiting WHERE key IS NOT NULL) THEN (
+           SELECT min(w.seq) FROM :schema.outbox_waiting w WHERE w.destination = k.destination AND w.key = k.key) END,
+               CASE WHEN share.blocks AND EXISTS (SELECT FROM :schema.outbox_dead WHERE key IS NOT NULL) THEN (
+           SELECT min(d.seq) FROM :schema.outbox_dead d WHERE d.destination = k.destination AND d.key = k.key) END) AS stop,
          CASE WHEN EXISTS (SELECT FROM mark) THEN (
            SELECT min(floor) FROM mark
            WHERE class = :schema.outbox_all_keys() OR class = :schema.outbox_key_class(k.destination, k.key)) END AS floor
@@ -47,12 +48,10 @@ WITH share AS MATERIALIZED (
 )
 SELECT destination, key, seq, at::text, false AS is_held, at IN (SELECT at FROM my_ready) AS mine,
        date_part('epoch', now() - since) AS age, size, attempts, priority, alone, latest,
-       NULL AS lease, NULL::bigint AS run, NULL::bigint AS stop, NULL::bigint AS floor FROM ready
+       NULL::boolean AS leased, NULL::bigint AS run, NULL::bigint AS stop, NULL::bigint AS floor FROM ready
 UNION ALL
 SELECT destination, key, seq, at::text, true, at IN (SELECT at FROM my_held), date_part('epoch', now() - since), size, attempts,
        priority, alone, latest, NULL, NULL, NULL, NULL FROM held
 UNION ALL
-SELECT destination, key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, lease, NULL, NULL, NULL FROM leased
-UNION ALL
-SELECT destination, key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, run, stop, floor FROM stopped
-WHERE coalesce(run, stop, floor) IS NOT NULL
+SELECT destination, key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, leased, run, stop, floor FROM fact
+WHERE leased OR coalesce(run, stop, floor) IS NOT NULL

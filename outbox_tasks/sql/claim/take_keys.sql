@@ -1,9 +1,9 @@
 -- Takes messages with keys that `look_keys.sql` has locked, in the same transaction: they are gone from ready and held.
 -- `lease.sql`, in the same transaction, leases them. ready, held: where they are.
 WITH taken AS (
-  DELETE FROM :schema.outbox_ready r WHERE r.ctid = ANY (:ready::text[]::tid[]) RETURNING r.seq
+  DELETE FROM :schema.outbox_ready r WHERE r.ctid = ANY (:ready::tid[]) RETURNING r.seq
 ), freed AS (
-  DELETE FROM :schema.outbox_held h WHERE h.ctid = ANY (:held::text[]::tid[]) RETURNING h.seq
+  DELETE FROM :schema.outbox_held h WHERE h.ctid = ANY (:held::tid[]) RETURNING h.seq
 )
 SELECT m.seq, m.id::text, m.event_type
 FROM (SELECT seq FROM taken UNION ALL SELECT seq FROM freed) AS gone JOIN :schema.outbox_messages m ON m.seq = gone.seq
