@@ -30,6 +30,13 @@ def test_parameters_are_numbered_and_texts_and_casts_are_kept() -> None:
     assert sql.rendered(text, "S") == rendered
 
 
+def test_each_driver_gets_its_own_style_of_parameters() -> None:
+    text = "SELECT :a::text, '5%', 7 % 2 WHERE :b = :a"
+    for style in ("pyformat", "format"):
+        rendered = ("SELECT %s::text, '5%%', 7 %% 2 WHERE %s = %s", ("a", "b", "a"))
+        assert sql.rendered(text, "S", style) == rendered
+
+
 def test_without_a_schema_the_connection_finds_the_tables() -> None:
     assert sql.rendered("SELECT * FROM :schema.t", None) == ("SELECT * FROM t", ())
 

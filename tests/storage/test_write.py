@@ -343,6 +343,14 @@ class TestRole:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             writer.execute(statement)  # type: ignore[arg-type]
 
+    def test_nobody_else_writes(self, box: Box, writer: psycopg.Connection[Any], verb: str) -> None:
+        """Who may use the schema, but was not made a writer."""
+        box.connection.execute(
+            f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {box.schema} FROM {box.schema}_writer".encode()
+        )
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="permission denied for function outbox_"):
+            write(box, verb, writer)
+
     def test_slips_in_nothing_of_its_own(self, box: Box, writer: psycopg.Connection[Any], verb: str) -> None:
         """What runs with the owner's rights finds no table or function of its caller."""
         for table in ("outbox_messages", "outbox_ready", "outbox_inbox"):
