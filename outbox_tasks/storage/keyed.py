@@ -118,10 +118,14 @@ class Keys:
             since=since,
         )
         locked = {(row.destination, row.key) if row.seq is None else row.seq for row in found}
-        held = [row for queue in busy if queue.blocker in locked for row in queue.rows if row.is_held]
+        held = [queue.rows[0] for queue in busy if queue.blocker in locked and any(row.is_held for row in queue.rows)]
         if held:
-            names = {(row.destination, row.key) for row in held}
-            run("claim/unmark_keys.sql", destinations=[name for name, _ in names], keys=[key for _, key in names])
+            run(
+                "claim/unmark_keys.sql",
+                destinations=[head.destination for head in held],
+                keys=[head.key for head in held],
+                firsts=[head.seq for head in held],
+            )
         unsure = [queue for queue in busy if queue.blocker not in locked]
         return {next((row.seq for row in queue.rows if not row.is_held and row.mine), 0) for queue in unsure}
 

@@ -32,6 +32,13 @@ class Writer(NamedTuple):
     number: int = -1
 
 
+class Mark(NamedTuple):
+    """That a transaction writes this key, and may get any number from the floor on."""
+
+    key: str
+    floor: int
+
+
 class Change(NamedTuple):
     """A statement of somebody else than a claim, on its way."""
 
@@ -57,6 +64,10 @@ class Claim(NamedTuple):
     who: int
     last: int
     marks: Any = None
+    looked: Any = None
+    """The rows as it saw them. It has locked those that it may take or put aside."""
+    theirs: frozenset[int] = frozenset()
+    """Rows that others had locked then."""
     after: Any = None
     """What it makes of the rows."""
     locked: frozenset[int] = frozenset()

@@ -1,27 +1,21 @@
 """Messages that share a key: none overtakes another, and none is left behind, statement by statement.
 
-A statement sees what was committed when it began. A claim runs alone at its destination, and never waits: it reads the
-last number; the marks of writers; then it takes, holds or puts off what is due, and takes the marks off rows whose key
-is busy. It locks what makes that key busy; if another has locked it, the mark stays. All others are `changes`: they
-remove their row, look by then for the first held row of its key, and mark it; if a claim has it, they wait.
+A statement sees what was committed when it began. A claim runs alone at its destination: it reads the last number; the
+marks of writers; then it looks at what is due, and locks it; then it takes that, holds it or puts it off, and takes the
+marks off rows whose key is busy. It locks what makes that key busy; if another has locked it, or it is gone, the mark
+stays. All others are `changes`: they remove their row, look by then for the first held row of its key that nobody has
+locked, and mark it; if others have locked all, they wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tests.model.storage.changes import changes
 from tests.model.storage.explore import Step
-from tests.model.storage.key_state import AT_WORK, OVERTAKEN, Change, Claim, Memory, Row, Rows, State, Writer
-
-
-class Mark(NamedTuple):
-    """That a transaction writes this key, and may get any number from the floor on."""
-
-    key: str
-    floor: int
+from tests.model.storage.key_state import AT_WORK, OVERTAKEN, Change, Claim, Mark, Memory, Row, Rows, State, Writer
+from tests.model.storage.writers import writes
 
 
 @dataclass(frozen=True)
@@ -45,7 +39,7 @@ class Keys:
         return State((), memories=(Memory(),) * self.claimers)
 
     def steps(self, state: State) -> Iterator[Step]:
-        yield from self._write(state)
+        yield from writes(self, state)
         yield from self._claim(state)
         if len(state.changes) < self.at_once:
             for change in changes(self, state):
@@ -67,32 +61,6 @@ class Keys:
 
     # --- writers ---
 
-    def _write(self, state: State) -> Iterator[Step]:
-        given = len(state.rows)
-        if given + sum(writer.number < 0 for writer in state.writers) < len(self.keys):
-            for key in sorted({*self.keys[given:]}):
-                new = self.starts(Writer(key, given))
-                yield Step(
-                    f"a transaction marks key {key}", state._replace(writers=tuple(sorted((*state.writers, new))))
-                )
-        for n, writer in enumerate(state.writers):
-            others = (*state.writers[:n], *state.writers[n + 1 :])
-            if writer.number < 0:
-                if given < len(self.keys) and self.keys[given] == writer.key:
-                    numbered = tuple(sorted((*others, writer._replace(number=given))))
-                    there = (*state.rows, Row(writer.key, "open"))
-                    yield Step(f"it inserts m{given + 1}", state._replace(rows=there, writers=numbered))
-                yield Step("a transaction ends without a message", state._replace(writers=others))
-                continue
-            told = f"m{writer.number + 1}"
-            for place in ("ready", "later") if self.scheduled else ("ready",):
-                rows = state.with_rows({writer.number: Row(writer.key, place)})
-                yield Step(
-                    f"{told} is committed{', due later' if place == 'later' else ''}", rows._replace(writers=others)
-                )
-            rows = state.with_rows({writer.number: Row(writer.key, "over")})
-            yield Step(f"{told} is rolled back", rows._replace(writers=others))
-
     def starts(self, writer: Writer) -> Writer:
         return writer
 
@@ -107,10 +75,9 @@ class Keys:
         waits = False
         for key in change.keys:
             found = self.sees(state, change, key)
-            taken = state.claim is not None and found & state.claim.locked
-            waits = waits or any(found & other.locked for other in others)
-            if taken or any(found & other.locked for other in others):
-                continue  # it waits, and looks again
+            if self.waits(state, change, key, found):
+                waits = True
+                continue  # and looks again
             marked = ((n, state.rows[n]._replace(free=True)) for n in found)
             after = change._replace(
                 keys=tuple(each for each in change.keys if each != key),
@@ -124,9 +91,23 @@ class Keys:
         yield Step("that is undone", left, "work" if waits else "fault")
 
     def sees(self, state: State, change: Change, key: str) -> frozenset[int]:
-        """The row to be marked, in a snapshot from after it has removed its own: the first held one of its key."""
+        """The row to be marked, in a snapshot from after it has removed its own: a held one that nobody has locked."""
+        locked = self._locked_by_others(state, change)
+        return frozenset([n for n in self._held(state, change, key) if n not in locked][:1])
+
+    def _held(self, state: State, change: Change, key: str) -> list[int]:
         held = (n for n, row in enumerate(state.rows) if row.key == key and row.place == "held")
-        return frozenset([n for n in held if n not in dict(change.after)][:1])
+        return [n for n in held if n not in dict(change.after)]
+
+    def _locked_by_others(self, state: State, change: Change) -> frozenset[int]:
+        claims = state.claim.locked if state.claim is not None else frozenset[int]()
+        others = [*state.changes]
+        others.remove(change)
+        return claims.union(*(other.locked for other in others))
+
+    def waits(self, state: State, change: Change, key: str, found: frozenset[int]) -> bool:
+        """Whether others have locked all held rows of a key."""
+        return not found and bool(self._held(state, change, key))
 
     def marks_next(self, what: str) -> bool:
         """Whether a change marks the first held row of its key."""
@@ -156,6 +137,8 @@ class Keys:
         if claim.marks is None:
             marks = frozenset(Mark(writer.key, writer.floor) for writer in state.writers)
             yield Step("the claim reads the marks of writers", state._replace(claim=claim._replace(marks=marks)))
+        elif claim.looked is None:
+            yield Step("the claim looks", state._replace(claim=self._look(state, claim)))
         elif claim.after is None:
             for what, after in self._take(state, claim):
                 yield Step(what, state._replace(claim=after))
@@ -175,20 +158,32 @@ class Keys:
         """Whether nobody can commit an earlier message of its key any more."""
         return number < claim.last and all(number < mark.floor for mark in claim.marks if mark.key == row.key)
 
-    def _take(self, state: State, claim: Claim) -> Iterator[tuple[str, Claim]]:
-        start = self.start(claim, state.memories[claim.who])
-        due = [
-            n for n, row in enumerate(state.rows)
+    def _look(self, state: State, claim: Claim) -> Claim:
+        theirs = self._locked(state)
+        read = self._read(state.rows, claim, state.memories[claim.who])
+        keys = self._keys_of(state.rows, read)
+        held = {n for n, row in enumerate(state.rows) if row.place == "held" and row.key in keys}
+        return claim._replace(looked=state.rows, theirs=theirs, locked=frozenset({*read} | held) - theirs)
+
+    def _read(self, rows: Rows, claim: Claim, memory: Memory) -> list[int]:
+        start = self.start(claim, memory)
+        return [
+            n for n, row in enumerate(rows)
             if row.place in ("ready", "later") and n >= start and self.may_read(claim, n, row)
         ]  # fmt: skip
-        looked = [n for n, row in enumerate(state.rows) if row.place == "held" and row.free]
+
+    def _keys_of(self, rows: Rows, read: list[int]) -> set[str]:
+        return {rows[n].key for n in read} | {row.key for row in rows if row.place == "held" and row.free}
+
+    def _take(self, state: State, claim: Claim) -> Iterator[tuple[str, Claim]]:
+        due = self._read(claim.looked, claim, state.memories[claim.who])
         memory = Memory(claim.last, claim.marks)
         ways: list[tuple[str, dict[int, Row], frozenset[int]]] = [("", {}, frozenset())]
-        for key in sorted({state.rows[n].key for n in (*due, *looked)}):
-            read = [n for n in due if state.rows[n].key == key]
-            some = [*self._take_key(state, key, read)]
+        for key in sorted(self._keys_of(claim.looked, due)):
+            read = [n for n in due if claim.looked[n].key == key]
+            some = [*self._take_key(state, claim, key, read)]
             # What is in somebody's hands stays where it is, and the next claim looks again.
-            left = read if not some else self._locked(state).intersection(read)
+            left = read if not some else claim.theirs.intersection(read)
             memory = memory._replace(place=min([memory.place, *left]))
             if not some:
                 continue
@@ -197,45 +192,61 @@ class Keys:
                 for one, rows, locked in ways for more, others, held in some
             ]  # fmt: skip
         for what, after, locked in ways:
-            taken = claim._replace(after=tuple(sorted(after.items())), locked=locked | {*after}, memory=memory)
+            taken = claim._replace(
+                looked=(), theirs=frozenset(), after=tuple(sorted(after.items())),
+                locked=claim.locked | locked | {*after}, memory=memory,
+            )  # fmt: skip
             yield "the claim" + (what or " takes nothing"), taken
 
     def _take_key(
-        self, state: State, key: str, read: list[int]
+        self, state: State, claim: Claim, key: str, read: list[int]
     ) -> Iterator[tuple[str, dict[int, Row], frozenset[int]]]:
-        rows, locked = state.rows, self._locked(state)
+        rows, theirs = claim.looked, claim.theirs
         run: list[int] = []
         stop: int | None = None
-        for n, row in enumerate(rows):
+        for n, row in enumerate(self.judged_by(state, claim)):
             if row.key != key or not self.is_at_work(row):
                 continue
             takes = n in read or row.place == "held"
-            if takes and n in locked and not run:
+            if takes and n in theirs and not run:
                 return
-            if not takes or n in locked or row.place == "later" or len(run) == self.size:
+            if not takes or n in theirs or row.place == "later" or len(run) == self.size:
                 stop = n
                 break
             run.append(n)
-        moved = [n for n in read if n not in run and n not in locked]
+        moved = [n for n in read if n not in run and n not in theirs]
         after = {n: Row(key, "waiting" if rows[n].place == "later" else "held", passed=rows[n].passed) for n in moved}
         put = [n for n in moved if after[n].place == "held"]
         holds = frozenset[int]()
         if not run and stop is not None:
-            if self.is_sure(state, stop):
+            if self.is_sure(state, claim, stop):
                 holds = self.locks(stop)
-                marked = [n for n, row in enumerate(rows) if row.key == key and row.place == "held" and row.free]
-                after |= {n: rows[n]._replace(free=False) for n in marked if n not in locked}
+                after |= {
+                    n: row._replace(free=False)
+                    for n, row in enumerate(state.rows)
+                    if self._unmarks(state, n, key, stop)
+                }
             else:
                 after |= {n: after[n]._replace(free=True) for n in put[: self.marked_of_put()]}
         told = f" moves {_names(moved)}" if moved else " takes marks off" if after else ""
         leased = {n: Row(key, "leased", lease=run[0], passed=rows[n].passed) for n in run}
         yield f"{told} leases {_names(run)}" if run else told, {**after, **leased}, holds
-        if run:
-            yield f"{told} buries m{run[0] + 1}", {**after, **self.buried(state, run, after)}, holds
+        if run and (dead := self.buried(state, claim, run, after)):
+            yield f"{told} buries m{run[0] + 1}", {**after, **dead}, holds
 
-    def is_sure(self, state: State, busy: int) -> bool:
+    def judged_by(self, state: State, claim: Claim) -> Rows:
+        """The rows that say what is in the way of a message."""
+        return claim.looked  # type: ignore[no-any-return]
+
+    def _unmarks(self, state: State, number: int, key: str, stop: int) -> bool:
+        row = state.rows[number]
+        return (
+            row.place == "held" and row.free and row.key == key and number > stop and number not in self._locked(state)
+        )
+
+    def is_sure(self, state: State, claim: Claim, busy: int) -> bool:
         """Whether the claim could lock what makes a key busy: who ends that will see what the claim has done."""
-        return busy not in self._locked(state)
+        return busy not in self._locked(state) and state.rows[busy] == claim.looked[busy]
 
     def locks(self, busy: int) -> frozenset[int]:
         return frozenset({busy})
@@ -248,14 +259,18 @@ class Keys:
         """Whether a later message of its key must not go before it."""
         return row.place in AT_WORK or (row.place == "dead" and not self.skip)
 
-    def buried(self, state: State, run: list[int], after: dict[int, Row]) -> dict[int, Row]:
-        """The first one is dead. If others may pass it, no settle will mark the next one, so the claim does."""
+    def buried(self, state: State, claim: Claim, run: list[int], after: dict[int, Row]) -> dict[int, Row]:
+        """The first one is dead. If others may pass it, no settle will mark the next one, so the claim does. Nothing,
+        if others have locked all that is held: it waits."""
         first, *rest = run
-        rows = {first: Row(state.rows[first].key, "dead", passed=self.skip)}
-        rows |= {n: Row(state.rows[n].key, "held", passed=state.rows[n].passed) for n in rest}
+        rows = {first: Row(claim.looked[first].key, "dead", passed=self.skip)}
+        rows |= {n: Row(claim.looked[n].key, "held", passed=claim.looked[n].passed) for n in rest}
         there = {**dict(enumerate(state.rows)), **after, **rows}
-        held = (n for n in sorted(there) if n > first and there[n].key == rows[first].key and there[n].place == "held")
-        return rows | {n: there[n]._replace(free=True) for n in [*held][: self.marked_of_buried()]}
+        held = [n for n in sorted(there) if there[n].key == rows[first].key and there[n].place == "held"]
+        mine = [n for n in held if n not in self._locked(state)]
+        if held and not mine:
+            return {}
+        return rows | {n: there[n]._replace(free=True) for n in mine[: self.marked_of_buried()]}
 
     def marked_of_buried(self) -> int:
         return 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.model.storage.explore import ENDS, Step
-from tests.model.storage.key_state import OVERTAKEN, Change, Claim, Memory, Row, State, Writer
+from tests.model.storage.key_state import OVERTAKEN, Change, Claim, Memory, Row, Rows, State, Writer
 from tests.model.storage.keys import Keys
 from tests.model.storage.planted import PLANTED, planted
 
@@ -23,16 +23,27 @@ class MarksByItsFirstSnapshot(Keys):
         return frozenset()
 
     def begun(self, state: State, change: Change) -> Change:
-        targets = (n for key in change.keys for n in self.sees(state, change, key))
+        targets = (n for key in change.keys for n in self._held(state, change, key)[:1])
         return change._replace(targets=(*targets, -1))
 
     def sees(self, state: State, change: Change, key: str) -> frozenset[int]:
         found = super().sees(state, change, key)
         return found.intersection(change.targets) if change.targets else found
 
+    def waits(self, state: State, change: Change, key: str, found: frozenset[int]) -> bool:
+        return False
+
     def _go_on(self, state: State, change: Change, others: tuple[Change, ...]) -> Iterator[Step]:
         if state.claim is None or not change.locked & state.claim.locked:
             yield from super()._go_on(state, change, others)
+
+
+@planted(ENDS, **ONE)
+class SkipsWhatIsLocked(Keys):
+    """A settle marks nothing if others have locked all that is held of its key."""
+
+    def waits(self, state: State, change: Change, key: str, found: frozenset[int]) -> bool:
+        return False
 
 
 @planted(ENDS, **ONE)
@@ -47,8 +58,28 @@ class TakesMarksOffWithoutALock(Keys):
 class TakesMarksOffThoughASettleIsOnItsWay(Keys):
     """A claim takes marks off though another has locked what makes the key busy."""
 
-    def is_sure(self, state: State, busy: int) -> bool:
-        return True
+    def is_sure(self, state: State, claim: Claim, busy: int) -> bool:
+        return state.rows[busy] == claim.looked[busy]
+
+
+@planted(ENDS, **ONE)
+class SureOfWhatIsGone(Keys):
+    """A claim takes marks off though what made the key busy as it looked is gone."""
+
+    def is_sure(self, state: State, claim: Claim, busy: int) -> bool:
+        return busy not in self._locked(state)
+
+
+@planted(OVERTAKEN, **ONE)
+class LooksTwice(Keys):
+    """A claim looks for what makes a key busy in a later snapshot than for what is due."""
+
+    def judged_by(self, state: State, claim: Claim) -> Rows:
+        old = {n: claim.looked[n] for n in claim.locked if n < len(claim.looked)}
+        return tuple(
+            old.get(n, row if row.place in ("leased", "waiting", "dead") else row._replace(place="over"))
+            for n, row in enumerate(state.rows)
+        )
 
 
 @planted(ENDS, **ONE)
