@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.storage.lanes import END
 
 BYTES = 4 * 1024 * 1024
 """The payloads of one run have at most so many bytes, unless it is a single message."""
@@ -109,17 +110,14 @@ class Window:
 
     def _length(self, queue: Queue) -> int:
         """How many of a free key go together."""
-        load = 0
+        last = min([one for one in (queue.floor, queue.stop) if one is not None], default=END)
+        load, cut = 0, False
         for place, row in enumerate(queue.rows):
-            if (
-                not row.mine
-                or row.age < 0
-                or place == self.longest
-                or (queue.floor is not None and row.seq > queue.floor)
-            ):
+            if not row.mine or row.age < 0 or place == self.longest or row.seq > last:
                 return place
-            if (row.is_held and row.seq > self.seen) or (queue.stop is not None and row.seq > queue.stop):
+            if (row.is_held and row.seq > self.seen) or (cut and not row.is_held):
                 return place
+            cut = row.cut
             load += row.size
             single = self._goes_alone(row)
             if place and (single or load > BYTES):

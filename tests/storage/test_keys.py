@@ -13,12 +13,13 @@ import psycopg
 import pytest
 
 from outbox_tasks.model import LeasedMessage, Outcome, Step, Ticket, Verdict
-from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay import claim
 from outbox_tasks.settings import Settings
 from outbox_tasks.storage import keyed, lanes
 from outbox_tasks.storage.store import Storage
 from tests.conftest import MakeSettings, eventually
 from tests.storage.conftest import Box
+from tests.storage.race import Transaction, race
 from tests.storage.test_drain import Receiver, _claim, drained
 from tests.storage.test_drain import storage as storage
 
@@ -249,9 +250,6 @@ class Ordered:
             self.busy -= keys
         return [Outcome.sent() if fate < 0.93 else Outcome.outage("down", "no answer") for fate in fates]
 
-    def get(self, destination: str) -> Ordered:
-        return self
-
 
 @pytest.fixture
 def storages(next_settings: Settings) -> Iterator[list[Storage]]:
@@ -261,48 +259,37 @@ def storages(next_settings: Settings) -> Iterator[list[Storage]]:
         one.close()
 
 
+def _transaction(chance: random.Random) -> Transaction:
+    fate, key = chance.random(), chance.randint(0, 4)
+    keys = [f"k{(key + n) % 5}" for n in range(chance.randint(1, 5))]
+    return Transaction([{"key": key} for key in keys], fate / 20, rolled_back=fate < 0.1)
+
+
+@pytest.mark.parametrize("window", [1000, 8])
 @pytest.mark.parametrize("seed", range(4))
-def test_order_holds_in_a_race(box: Box, storages: list[Storage], seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_order_holds_in_a_race(
+    box: Box, storages: list[Storage], seed: int, window: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (lanes, keyed):
         monkeypatch.setattr(module, "FRONT", 1e9)  # no look from the front comes to help
-    destination, over = Ordered(box, seed), threading.Event()
-    chance = random.Random(seed)
-    plans = [[(chance.randint(1, 5), chance.random(), chance.randint(0, 4)) for _ in range(25)] for _ in range(8)]
+    monkeypatch.setattr(claim, "BATCH", window)
+    monkeypatch.setattr(claim, "LEAST", window)
+    destination, chance = Ordered(box, seed), random.Random(seed)
+    plans = [[_transaction(chance) for _ in range(25)] for _ in range(8)]
 
-    def write(plan: list[tuple[int, float, int]]) -> int:
-        committed = 0
+    def take_back() -> None:
+        """As a person or an application does; some think again."""
         with psycopg.connect(box.url) as connection:
-            for count, fate, key in plan:
-                for n in range(count):
-                    box.write(1, on=connection, key=f"k{(key + n) % 5}")
-                time.sleep(fate / 20)
-                if fate < 0.1:
-                    connection.rollback()
-                else:
-                    connection.commit()
-                    committed += count
-        return committed
+            connection.execute(f"SET search_path = {box.schema}")
+            some = "SELECT array_agg(id) FROM (SELECT id FROM outbox_messages ORDER BY random() LIMIT 3) m"
+            connection.execute(f"SELECT outbox_cancel(({some}))")
+            time.sleep(destination.random.random() / 50)
+            if destination.random.random() < 0.7:
+                connection.rollback()
 
-    def relay(storage: Storage) -> None:
-        while not over.is_set():
-            drain(storage, destination)  # type: ignore[arg-type]
-
-    def all_sent(count: int) -> bool:
-        box.connection.execute("UPDATE outbox_waiting SET due = now()")
-        return bool(box.value("SELECT coalesce(sum(count), 0) FROM outbox_journal") == count)
-
-    with ThreadPoolExecutor(len(plans) + len(storages)) as pool:
-        relays = [pool.submit(relay, one) for one in storages]
-        written = sum(pool.map(write, plans))
-        try:
-            eventually(lambda: all_sent(written), 45)
-        finally:
-            over.set()
-        for one in relays:
-            one.result()
+    race(box, storages, destination, plans, [take_back])
     assert destination.faults == []
     of = {str(id): seq for id, seq in box.rows("SELECT id, seq FROM outbox_messages")}
     for ids in destination.first.values():
         found = [of[id] for id in ids]
         assert found == sorted(found)
-    box.check_books()

@@ -19,10 +19,13 @@ WITH share AS MATERIALIZED (
       SELECT h.destination, h.key FROM :schema.outbox_held h
       WHERE h.destination = share.destination AND h.free ORDER BY h.seq LIMIT share.size) AS h
   ) AS one GROUP BY destination, key
-), held AS MATERIALIZED (
-  SELECT h.* FROM key k JOIN share ON share.destination = k.destination CROSS JOIN LATERAL (
+), held AS MATERIALIZED (  -- cut: there may be more behind
+  SELECT h.*, count(*) OVER (PARTITION BY h.destination, h.key) = most.rows AS cut
+  FROM key k JOIN share ON share.destination = k.destination
+  CROSS JOIN LATERAL (SELECT least(share.longest, 1 + share.size / (SELECT count(*) FROM key)) AS rows) AS most
+  CROSS JOIN LATERAL (
     SELECT h.ctid AS at, h.* FROM :schema.outbox_held h WHERE h.destination = k.destination AND h.key = k.key
-    ORDER BY h.seq LIMIT least(share.longest, 1 + share.size / (SELECT count(*) FROM key))) AS h
+    ORDER BY h.seq LIMIT most.rows) AS h
 ), my_ready AS MATERIALIZED (
   SELECT r.ctid AS at FROM :schema.outbox_ready r WHERE r.ctid = ANY (ARRAY(SELECT at FROM ready)) FOR UPDATE SKIP LOCKED
 ), my_held AS MATERIALIZED (
@@ -46,12 +49,12 @@ WITH share AS MATERIALIZED (
            WHERE class = :schema.outbox_all_keys() OR class = :schema.outbox_key_class(k.destination, k.key)) END AS floor
   FROM key k JOIN share ON share.destination = k.destination
 )
-SELECT destination, key, seq, at::text, false AS is_held, at IN (SELECT at FROM my_ready) AS mine,
+SELECT destination, key, seq, at::text, false AS is_held, false AS cut, at IN (SELECT at FROM my_ready) AS mine,
        date_part('epoch', now() - since) AS age, size, attempts, priority, alone, latest,
        NULL::boolean AS leased, NULL::bigint AS run, NULL::bigint AS stop, NULL::bigint AS floor FROM ready
 UNION ALL
-SELECT destination, key, seq, at::text, true, at IN (SELECT at FROM my_held), date_part('epoch', now() - since), size, attempts,
-       priority, alone, latest, NULL, NULL, NULL, NULL FROM held
+SELECT destination, key, seq, at::text, true, cut, at IN (SELECT at FROM my_held), date_part('epoch', now() - since), size,
+       attempts, priority, alone, latest, NULL, NULL, NULL, NULL FROM held
 UNION ALL
-SELECT destination, key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, leased, run, stop, floor FROM fact
+SELECT destination, key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, leased, run, stop, floor FROM fact
 WHERE leased OR coalesce(run, stop, floor) IS NOT NULL
