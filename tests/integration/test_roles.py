@@ -59,7 +59,7 @@ STATEMENTS = {
         audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/admit
         claim/aside_keys claim/expire claim/look_keys claim/take claim/take_keys claim/timeline
         claim/unroutable deliver/begin deliver/release deliver/sent deliver/settle keep/troubles run/expire
-        test/forward test/others traffic/metered traffic/meters traffic/recovered traffic/tripped
+        test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered traffic/tripped
         traffic/unspent traffic/untried""",
     "relay operator reader": """
         alert/known deliver/crowded find/ahead find/at_work find/at_work_counted keep/at_work keep/days

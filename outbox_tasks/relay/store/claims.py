@@ -68,7 +68,7 @@ class Claims(Database):
         of_keys: Mapping[str, int] | None = None,
     ) -> tuple[list[Claimed], list[Bundle]]:
         """Take up to `shares[destination]` due messages of each destination, and lease the bundles that `pack` makes of
-        them. A probe keeps the claim's own lease, because the breaker knows it; each other bundle gets its own.
+        them. Each bundle has a lease of its own; the first probe has the claim's.
 
         What can't be sent any more becomes a dead letter: it is returned, and in no bundle.
         """
@@ -153,9 +153,11 @@ class Claims(Database):
         for row in rows:
             if row.status != DEAD and not row.superseded:
                 numbers[row.destination, row.id].append(row)
-        bundles, said = [], []
+        bundles, said, probes = [], [], {}
         for bundle in packed:
-            token = lease if bundle.probe else str(uuid4())
+            token = str(uuid4())
+            if bundle.probe:  # the breaker knows the claim's own lease; a second probe tells it another one
+                token = probes[bundle.destination] = token if probes else lease
             bundles.append(replace(bundle, lease=token))
             of_it = [numbers[bundle.destination, ticket.id].pop(0) for ticket in bundle.tickets]
             keys = sorted({row.key for row in of_it if row.key is not None})
@@ -163,6 +165,9 @@ class Claims(Database):
             said.append({"token": token, "destination": bundle.destination, "seqs": seqs, "keys": keys or None})
         hold = self.settings.queue_lease
         run("claim/lease.sql", bundle=json.dumps(said), holder=processes.holder(), hold=hold)
+        if len(probes) > 1:
+            probe = [{"destination": name, "token": token} for name, token in sorted(probes.items())]
+            run("traffic/probes.sql", probe=json.dumps(probe), granted=lease)
         return bundles
 
     def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
