@@ -153,7 +153,8 @@ class Claims(Database):
         for row in rows:
             if row.status != DEAD and not row.superseded:
                 numbers[row.destination, row.id].append(row)
-        bundles, said, probes = [], [], {}
+        bundles, said = [], []
+        probes: dict[str, str] = {}
         for bundle in packed:
             token = str(uuid4())
             if bundle.probe:  # the breaker knows the claim's own lease; a second probe tells it another one
