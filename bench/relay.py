@@ -26,7 +26,6 @@ from celery import Celery
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from bench import storage
 from outbox_tasks.broker.broker import batch
 from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local import commands
@@ -39,7 +38,10 @@ from outbox_tasks.writing.nudge import broker_nudge
 
 WORKERS = 2
 RATE, WARM_SECONDS, LATENCY_SECONDS = 10, 1.0, 20.0
-AT_WORK = "SELECT EXISTS (SELECT FROM outbox_at_work WHERE place <> 'dead')"
+BACKLOG = """INSERT INTO outbox_messages (event_type, destination, key, payload)
+SELECT 'order.created', 'bench', NULL,
+       convert_to('{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}', 'UTF8')
+FROM generate_series(1, :count) n"""
 
 
 class Bench:
@@ -86,16 +88,12 @@ class Bench:
         """Deliver `count` committed messages."""
         self.stream.delete("bench")
         with self.relay(bundle_size, publishers, claimers) as workers:
-            self.write(count)
+            with self.engine.begin() as connection:
+                connection.execute(text(BACKLOG), {"count": count})
             self.nudge()
             figures = self.measure(workers, count, lambda: self.stream.xlen("bench") >= count)
             self.wait_for(self.is_settled, "everything is settled")
             return figures
-
-    def write(self, count: int, key: str = "NULL") -> None:
-        """Commit so many messages, with these keys: SQL over their numbers `n`."""
-        with self.engine.begin() as connection:
-            storage.write(connection, count, key=key)
 
     def nudge(self) -> None:
         """Wake the claim, as `Outbox.publish` would."""
@@ -156,9 +154,9 @@ class Bench:
                 child.stop()
 
     def is_settled(self) -> bool:
-        """Whether no message is at work."""
+        """Whether no message is pending."""
         with self.engine.connect() as connection:
-            return not connection.scalar(text(AT_WORK))
+            return not connection.scalar(text("SELECT EXISTS (SELECT FROM outbox_messages WHERE status = 'pending')"))
 
     def measure(self, workers: list[Child], count: int, done: Callable[[], bool]) -> dict[str, float]:
         """The rate and the CPU of `count` messages, from now until they are `done`."""

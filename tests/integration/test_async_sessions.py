@@ -36,7 +36,9 @@ def rows(engine: Engine, schema: str) -> Iterator[Rows]:
     """Those of the test; gone afterwards."""
     made = Rows(engine, schema)
     yield made
-    made.clear()
+    with engine.begin() as connection:
+        for table in (made.tables.messages, made.tables.archive):
+            connection.execute(table.delete())
 
 
 @pytest.fixture

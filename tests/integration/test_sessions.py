@@ -58,7 +58,8 @@ def rows(engine: Engine, schema: str) -> Iterator[Rows]:
     """Those of the test; gone afterwards."""
     made = Rows(engine, schema)
     yield made
-    made.clear()
+    with engine.begin() as connection:
+        connection.execute(made.tables.messages.delete())
 
 
 @pytest.fixture

@@ -208,7 +208,6 @@ def serving(page: Page) -> Iterator[int]:
         waiting.asyncore.close_all(waiting._map)  # its loop ends when it has nothing left
         thread.join()
         listener.close()
-        page.close()
 
 
 class TestHalfOpenConnections:

@@ -77,11 +77,11 @@ class Base:
         return row.attempts >= self.variant.max_attempts
 
     def holds(self, row: Row, ticket: Ticket | Held) -> bool:
-        """The fence: the token. Here it is the lease and the attempt, because the tables give each delivery a token."""
+        """The fence, `pieces.held`: the same lease, the same attempt."""
         return row.place == "pending" and row.leased and ticket.current and row.attempts == ticket.attempt
 
     def may_release(self, row: Row, ticket: Ticket | Held) -> bool:
-        """`deliver/release.sql`."""
+        """`begin.release` and `begin.give_back`."""
         return self.holds(row, ticket) and not row.begun
 
     def _archived(self, row: Row, place: Literal["sent", "discarded"]) -> Row:

@@ -1,1 +1,1 @@
-"""Tests : see docs/storage.md."""
+"""Tests of the next storage: see docs/storage.md."""

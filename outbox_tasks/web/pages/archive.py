@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date
+from typing import Any
 
-from outbox_tasks.operating.archive.days import Day, days
+from outbox_tasks.operating.archive import statements
+from outbox_tasks.operating.archive.partitions import day_of
 from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import overview
 from outbox_tasks.web.http import Response
@@ -17,10 +19,11 @@ SHOWN, KEPT = 100, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A day of the archive."""
+    """A table of the archive."""
 
     name: str
-    day: date
+    day: date | None
+    """None: it has rows of several days."""
     state: str
     bytes: int
     """With its indexes."""
@@ -46,10 +49,18 @@ def archive(visit: Visit) -> Response:
 
 
 def _read(visit: Visit) -> list[Partition]:
-    """The days, the latest first."""
-    return [_partition(day) for day in reversed(days(visit.store))]
+    """The tables of the archive: those of no day first, then the latest day."""
+    found = [_partition(row) for row in visit.store.rows(statements.partitions(visit.store.tables), {})]
+    return sorted(found, key=lambda one: (one.day is None, one.day or date.min), reverse=True)
 
 
-def _partition(day: Day) -> Partition:
-    state = "being written" if day.ended_at is None else "kept"
-    return Partition(str(day.number), day.date, state, day.bytes)
+def _partition(row: Any) -> Partition:
+    day = day_of(row.name, row.since, row.until)
+    state = "made ahead" if day and day > row.now.astimezone(UTC).date() else "kept" if row.attached else "detached"
+    if row.name == statements.DEFAULT:
+        state = "for days without one of their own"
+    elif row.name.startswith(statements.GONE):
+        state = "about to be dropped"
+    elif row.name.startswith(statements.REST):
+        state = "its rows are moved back"
+    return Partition(row.name, day, state, row.bytes)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.model.storage.changes import changes, names
+from tests.model.storage.changes import changes
 from tests.model.storage.explore import Step
 from tests.model.storage.key_state import AT_WORK, OVERTAKEN, Change, Claim, Mark, Memory, Row, Rows, State, Writer
 from tests.model.storage.writers import writes
@@ -84,7 +84,7 @@ class Keys:
                 locked=change.locked | found,
                 after=(*change.after, *marked),
             )
-            told = f"that marks {names([*found])}" if found else f"that finds none of {key} to mark"
+            told = f"that marks {_names([*found])}" if found else f"that finds none of {key} to mark"
             yield Step(told, left._replace(changes=tuple(sorted((*others, after)))))
         if not change.keys:
             yield Step("that is committed", left.with_rows(dict(change.after)))
@@ -108,10 +108,6 @@ class Keys:
     def waits(self, state: State, change: Change, key: str, found: frozenset[int]) -> bool:
         """Whether others have locked all held rows of a key."""
         return not found and bool(self._held(state, change, key))
-
-    def unnamed(self, row: Row) -> Row:
-        """What a settle makes of a message of its bundle that it does not name."""
-        return row
 
     def marks_next(self, what: str) -> bool:
         """Whether a change marks the first held row of its key."""
@@ -232,9 +228,9 @@ class Keys:
                 }
             else:
                 after |= {n: after[n]._replace(free=True) for n in put[: self.marked_of_put()]}
-        told = f" moves {names(moved)}" if moved else " takes marks off" if after else ""
+        told = f" moves {_names(moved)}" if moved else " takes marks off" if after else ""
         leased = {n: Row(key, "leased", lease=run[0], passed=rows[n].passed) for n in run}
-        yield f"{told} leases {names(run)}" if run else told, {**after, **leased}, holds
+        yield f"{told} leases {_names(run)}" if run else told, {**after, **leased}, holds
         if run and (dead := self.buried(state, claim, run, after)):
             yield f"{told} buries m{run[0] + 1}", {**after, **dead}, holds
 
@@ -296,3 +292,7 @@ class Keys:
             ):  # fmt: skip
                 return OVERTAKEN
         return None
+
+
+def _names(numbers: list[int]) -> str:
+    return " and ".join(f"m{n + 1}" for n in numbers)

@@ -1,4 +1,4 @@
-"""Bugs, each planted in one place of what the storage does with keys."""
+"""Bugs, each planted in one place of what the next storage does with keys."""
 
 from __future__ import annotations
 
@@ -96,14 +96,6 @@ class SettleMarksNothing(Keys):
 
     def marks_next(self, what: str) -> bool:
         return what.startswith("a person")
-
-
-@planted(ENDS, **ONE)
-class SettleEndsTheWholeLease(Keys):
-    """A settle removes its lease, though it names only a part of the messages."""
-
-    def unnamed(self, row: Row) -> Row:
-        return row._replace(place="open", lease=-1)
 
 
 @planted(ENDS, **ONE)

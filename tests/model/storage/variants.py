@@ -1,4 +1,4 @@
-"""What is searched."""
+"""What is searched of the next storage."""
 
 from __future__ import annotations
 

@@ -1,2 +1,0 @@
--- Which outbox this is.
-SELECT :schema.outbox_identity()::text AS identity

@@ -1,2 +1,0 @@
--- Makes the rows that metered.sql needs. names.
-INSERT INTO :schema.outbox_destinations (name) SELECT unnest(:names::text[]) ON CONFLICT DO NOTHING

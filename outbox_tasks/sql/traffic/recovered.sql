@@ -1,2 +1,0 @@
--- A destination has answered, if only to refuse. destination.
-\ir ../deliver/parts/recovered.sql

@@ -1,0 +1,188 @@
+"""What a claim asks the next storage for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import Engine
+
+from outbox_tasks.database.schema import DEAD, PENDING
+from outbox_tasks.model import TOO_LARGE, Bundle
+from outbox_tasks.relay.store import processes
+from outbox_tasks.relay.store.claims import GRACE, Claimed
+from outbox_tasks.settings import Settings
+from outbox_tasks.storage.keyed import Keys
+from outbox_tasks.storage.lanes import Lanes, Snapshot
+from outbox_tasks.storage.tables import Run, Tables
+
+BUNDLES, MESSAGES = 1000, 10_000
+"""Leases that have run out, and waits that are over, that one claim looks after."""
+
+LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A message that a claim makes a dead letter."""
+
+    row: Claimed
+    code: str | None
+    error: str | None
+
+
+class Claiming(Tables):
+    """The verbs of a claim."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        super().__init__(engine, settings)
+        self._lanes, self._keys = Lanes(), Keys(settings)
+        self._keys_first = False
+        self._no_lease_before = LONG_AGO
+        """All leases that ended before have been taken back."""
+
+    def claim_in_bundles(
+        self,
+        shares: Mapping[str, int],
+        lease: str,
+        pack: Callable[[Sequence[Claimed]], list[Bundle]],
+        of_keys: Mapping[str, int] | None = None,
+    ) -> tuple[list[Claimed], list[Bundle]]:
+        """Take up to `shares[destination]` due messages of each destination, and lease the bundles that `pack` makes of
+        them. A probe keeps the claim's own lease, because the breaker knows it; each other bundle gets its own.
+
+        What can't be sent any more becomes a dead letter: it is returned, and in no bundle.
+        """
+        causes = self._look_after()
+        most = {name: max(size, (of_keys or {}).get(name, 0)) for name, size in shares.items()}
+        self._keys_first = not self._keys_first  # in turns, so that neither kind starves the other
+        try:
+            with self.transaction() as run:
+                if self._keys_first:
+                    keyed = self._keys.take(run, most, self._no_lease_before)
+                    left = _left(shares, keyed)
+                    found, looked = self._take(run, left)
+                else:
+                    left = dict(shares)
+                    found, looked = self._take(run, left)
+                    keyed = self._keys.take(run, _left(most, found), self._no_lease_before)
+                rows = [self._claimed(row, causes) for row in found] + keyed
+                rows = self._parted(run, sorted(rows, key=lambda row: row.seq))
+                bundles = self._leased(run, pack(rows), rows, lease)
+        except BaseException:
+            self._lanes.clear()
+            self._keys.clear()
+            raise
+        read = [(row.destination, row.priority, int(row.at), row.seq) for row in found]
+        self._lanes.read(left, read, Snapshot.read(looked.at), life=looked.id)
+        self._keys.committed()
+        return rows, bundles
+
+    def _take(self, run: Run, shares: Mapping[str, int]) -> tuple[list[Any], Any]:
+        """Take messages without a key; returns them, and what the look says of itself."""
+        *found, looked = run("claim/take.sql", span=json.dumps(self._lanes.spans(shares)))
+        return found, looked
+
+    def _look_after(self) -> dict[int, str]:
+        """Take back what has run out, and wake what waits no longer. Returns why, by message."""
+        *ended, looked = self.ask("claim/expire.sql", most=BUNDLES, since=LONG_AGO)
+        if looked.bundles < BUNDLES:
+            self._no_lease_before = looked.at
+        self.ask("claim/wake.sql", most=MESSAGES)
+        return {row.seq: row.cause for row in ended}
+
+    def _claimed(self, row: Any, causes: Mapping[int, str]) -> Claimed:
+        return Claimed(
+            row.seq, row.id, row.destination, row.event_type, row.attempts, PENDING, row.alone, None, row.priority,
+            cause=causes.get(row.seq), size=row.size, age=row.age,
+        )  # fmt: skip
+
+    def _parted(self, run: Run, rows: list[Claimed]) -> list[Claimed]:
+        """The rows. Those that have no attempts left, or are too old or too large, are dead now; those that a newer
+        message of their key replaces are discarded."""
+        dead = {one.row.seq: one for one in map(self._judged, rows) if one is not None}
+        replaced = [row for row in rows if row.superseded and row.seq not in dead]
+        if replaced:
+            run("claim/supersede.sql", message=json.dumps([_named(row) for row in replaced]))
+        if not dead:
+            return rows
+        self._bury(run, dead.values())
+        return [row._replace(status=DEAD, code=dead[row.seq].code) if row.seq in dead else row for row in rows]
+
+    def _judged(self, row: Claimed) -> Dead | None:
+        limits = self.settings.destinations[row.destination]
+        if limits.max_age is not None and row.age > limits.max_age:
+            return Dead(row, "too_old", f"not delivered within {limits.max_age:g} seconds")
+        if row.size > limits.largest:
+            error = f"its payload has {row.size} bytes, and the destination takes {limits.largest}: see max_bytes"
+            return Dead(row, TOO_LARGE, error)
+        return Dead(row, None, None) if row.attempts >= limits.max_attempts else None
+
+    def _bury(self, run: Run, dead: Any) -> None:
+        said = [{**_named(one.row), "code": one.code, "error": one.error} for one in dead]
+        run("claim/bury.sql", message=json.dumps(said))
+
+    def _leased(self, run: Run, packed: list[Bundle], rows: Sequence[Claimed], lease: str) -> list[Bundle]:
+        if not packed:
+            return []
+        numbers = {row.id: (row.seq, row.key) for row in rows}
+        bundles, said = [], []
+        for bundle in packed:
+            token = lease if bundle.probe else str(uuid4())
+            bundles.append(replace(bundle, lease=token))
+            of_it = [numbers[ticket.id] for ticket in bundle.tickets]
+            keys = sorted({key for _, key in of_it if key is not None})
+            seqs = [seq for seq, _ in of_it]
+            said.append({"token": token, "destination": bundle.destination, "seqs": seqs, "keys": keys or None})
+        hold = self.settings.queue_lease
+        run("claim/lease.sql", bundle=json.dumps(said), holder=processes.holder(), hold=hold)
+        return bundles
+
+    def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
+        """Make dead letters of messages that have been due for `GRACE` seconds for destinations that are not
+        configured: some of them at each call."""
+        with self.transaction() as run:
+            found = run("claim/unroutable.sql", known=list(self.settings.destinations), grace=GRACE, most=1000)
+            rows = [_unroutable(row) for row in found]
+            if rows:
+                self._bury(run, [Dead(row, row.code, row.error) for row in rows])
+        return rows
+
+    def anything_due(self) -> bool:
+        """Whether a claim may find something to do."""
+        front = json.dumps(self._lanes.fronts(self.settings.destinations))
+        keyed = json.dumps(self._keys.fronts(self.settings.destinations))
+        [[found]] = self.ask("claim/due.sql", front=front, keyed=keyed, since=LONG_AGO)
+        return found or self._keys.must_go_back(self.ask)
+
+    def until_next_due(self, ahead: float) -> float | None:
+        """In how many seconds the next message is due, if that is within `ahead` seconds."""
+        seconds: float | None = self.ask("claim/next_due.sql", ahead=ahead)[0][0]
+        return seconds
+
+    def recall(self, gone: str | None = None, *, crashed: bool = False) -> int:
+        """End leases that nobody will use; returns of how many messages: those of the process `gone`, or else those of
+        all bundles that are not begun. `crashed`: only leases from before the last crash of the database server."""
+        [[count]] = self.ask("claim/recall.sql", gone=gone, crashed=crashed, hold=self.settings.queue_lease)
+        return int(count)
+
+
+def _left(shares: Mapping[str, int], taken: Sequence[Any]) -> dict[str, int]:
+    """What is left of the shares."""
+    found = Counter(row.destination for row in taken)
+    return {name: size - found[name] for name, size in shares.items() if size > found[name]}
+
+
+def _named(row: Claimed) -> dict[str, Any]:
+    return {"seq": row.seq, "destination": row.destination, "key": row.key}
+
+
+def _unroutable(row: Any) -> Claimed:
+    error = f"no destination '{row.destination[:100]}' is configured"
+    fields = (row.seq, row.id, row.destination, row.event_type, row.attempts, DEAD, False, row.key, row.priority)
+    return Claimed(*fields, "unknown_destination", error)

@@ -1,0 +1,1 @@
+SELECT some_schema.outbox_archive_await_settles() AS outbox_archive_await_settles_1;

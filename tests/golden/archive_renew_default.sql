@@ -1,0 +1,1 @@
+SELECT some_schema.outbox_archive_renew_default() AS outbox_archive_renew_default_1;

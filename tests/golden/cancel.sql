@@ -1,0 +1,1 @@
+SELECT some_schema.outbox_cancel(CAST(%(ids)s::VARCHAR AS UUID[])) AS outbox_cancel_1;

@@ -1,0 +1,1 @@
+SELECT CAST(EXTRACT(epoch FROM clock_timestamp()) AS FLOAT) AS now;

@@ -1,0 +1,2 @@
+DELETE FROM outbox_publishers
+WHERE outbox_publishers.holder = any(%(holders)s::TEXT[]);

@@ -1,0 +1,83 @@
+WITH RECURSIVE walk(name, hop) AS ((
+  SELECT outbox_messages.destination AS name, %(param_1)s::INTEGER AS hop
+  FROM outbox_messages
+  WHERE outbox_messages.key IS NOT NULL
+  ORDER BY outbox_messages.destination
+  LIMIT %(param_2)s::INTEGER
+) UNION ALL SELECT following.name AS name, walk.hop + %(hop_1)s::INTEGER AS anon_2 FROM walk JOIN LATERAL (
+  SELECT outbox_messages.destination AS name
+  FROM outbox_messages
+  WHERE outbox_messages.key IS NOT NULL
+    AND outbox_messages.destination > walk.name
+  ORDER BY outbox_messages.destination
+  LIMIT %(param_3)s::INTEGER
+) AS following ON true), seen AS MATERIALIZED (
+  SELECT anon_1.id AS id, anon_1.seq AS seq, anon_1.destination AS destination, anon_1.key AS key, anon_1.event_type AS event_type, anon_1.attempts AS attempts, anon_1.last_error_code AS last_error_code, anon_1.last_error AS last_error, anon_1.created_at AS created_at, anon_1.locked_by AS locked_by, anon_1.state AS state, anon_1.locked_until AS locked_until, anon_1.dead_at AS dead_at, anon_1.finished_at AS finished_at, anon_1.lane AS lane
+  FROM (
+    SELECT each.id AS id, each.seq AS seq, each.destination AS destination, each.key AS key, each.event_type AS event_type, each.attempts AS attempts, each.last_error_code AS last_error_code, each.last_error AS last_error, each.created_at AS created_at, each.locked_by AS locked_by, each.state AS state, each.locked_until AS locked_until, each.dead_at AS dead_at, each.finished_at AS finished_at, each.lane AS lane
+    FROM (
+      SELECT walk.name AS name
+      FROM walk
+      WHERE %(destination)s::VARCHAR IS NULL OR walk.name = %(destination)s::VARCHAR
+    ) AS place
+    JOIN LATERAL (
+      SELECT outbox_messages.id AS id, outbox_messages.seq AS seq, outbox_messages.destination AS destination, outbox_messages.key AS key, outbox_messages.event_type AS event_type, outbox_messages.attempts AS attempts, outbox_messages.last_error_code AS last_error_code, outbox_messages.last_error AS last_error, outbox_messages.created_at AS created_at, outbox_messages.locked_by AS locked_by, CASE
+          WHEN (outbox_messages.status = 'dead') THEN 'dead'
+          WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now() AND outbox_messages.begun) THEN 'running'
+          WHEN (outbox_messages.handed_at IS NOT NULL AND outbox_messages.locked_until > now()) THEN 'handed over'
+          WHEN (outbox_messages.lease IS NOT NULL AND outbox_messages.locked_until > now() AND (outbox_messages.begun OR outbox_messages.attempts = %(attempts_1)s::INTEGER)) THEN 'leased'
+          WHEN (outbox_messages.attempts > %(attempts_2)s::INTEGER) THEN 'retrying'
+          WHEN (outbox_messages.locked_until > now()) THEN 'scheduled'
+          ELSE 'pending' END AS state, outbox_messages.locked_until AS locked_until, outbox_messages.dead_at AS dead_at, CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS finished_at, place.name AS lane
+      FROM outbox_messages
+      WHERE outbox_messages.destination = place.name
+        AND outbox_messages.key = %(key)s::VARCHAR
+        AND (outbox_messages.seq, outbox_messages.id) < (%(seq)s::BIGINT, %(last)s::UUID)
+      ORDER BY outbox_messages.key DESC, outbox_messages.seq DESC, outbox_messages.id DESC
+      LIMIT %(look)s::INTEGER
+    ) AS each ON true
+  ) AS anon_1
+), cut AS (
+  SELECT part.end_seq AS end_seq, part.end_id AS end_id, part.created_at AS reached
+  FROM (
+    SELECT seen.seq AS end_seq, seen.id AS end_id, seen.created_at AS created_at, row_number() OVER (PARTITION BY seen.lane ORDER BY seen.seq DESC, seen.id DESC) AS number
+    FROM seen
+  ) AS part
+  WHERE part.number = %(look)s::INTEGER
+  ORDER BY part.end_seq DESC, part.end_id DESC
+  LIMIT %(param_4)s::INTEGER
+)
+SELECT looked.looked, cut.end_seq, cut.end_id, cut.reached, found.id, found.seq, found.destination, found.key, found.event_type, found.attempts, found.last_error_code, found.created_at, found.locked_by, found.state, found.locked_until, found.dead_at, found.finished_at, found.last_error
+FROM (
+  SELECT count(*) AS looked
+  FROM seen
+) AS looked LEFT OUTER
+JOIN cut ON true LEFT OUTER
+JOIN (
+  SELECT "some".id AS id, "some".seq AS seq, "some".destination AS destination, "some".key AS key, "some".event_type AS event_type, "some".attempts AS attempts, "some".last_error_code AS last_error_code, "some".created_at AS created_at, "some".locked_by AS locked_by, "some".state AS state, "some".locked_until AS locked_until, "some".dead_at AS dead_at, "some".finished_at AS finished_at, left("some".last_error, %(left_1)s::INTEGER) AS last_error
+  FROM (
+    SELECT seen.id AS id, seen.seq AS seq, seen.destination AS destination, seen.key AS key, seen.event_type AS event_type, seen.attempts AS attempts, seen.last_error_code AS last_error_code, seen.last_error AS last_error, seen.created_at AS created_at, seen.locked_by AS locked_by, seen.state AS state, seen.locked_until AS locked_until, seen.dead_at AS dead_at, seen.finished_at AS finished_at, seen.lane AS lane, row_number() OVER (PARTITION BY seen.seq, seen.id ORDER BY seen.finished_at DESC NULLS FIRST) AS copy
+    FROM seen LEFT OUTER
+    JOIN cut ON true
+    WHERE (cut.reached IS NULL OR (seen.seq, seen.id) >= (cut.end_seq, cut.end_id))
+      AND (%(states)s::TEXT[] IS NULL OR seen.state = ANY (%(states)s::TEXT[]))
+      AND (%(destination)s::VARCHAR IS NULL OR seen.destination = %(destination)s::VARCHAR)
+      AND (%(pattern)s::VARCHAR IS NULL OR seen.event_type LIKE %(pattern)s::VARCHAR)
+      AND (%(key)s::VARCHAR IS NULL OR seen.key = %(key)s::VARCHAR)
+      AND (%(code)s::VARCHAR IS NULL OR seen.last_error_code = %(code)s::VARCHAR)
+      AND (CAST(%(older)s AS FLOAT) IS NULL OR seen.created_at <= now() - CAST(%(older)s AS FLOAT) * interval '1 second')
+      AND (CAST(%(newer)s AS FLOAT) IS NULL OR seen.created_at >= now() - CAST(%(newer)s AS FLOAT) * interval '1 second')
+  ) AS "some"
+  WHERE "some".copy = 1
+  ORDER BY "some".seq DESC, "some".id DESC
+  LIMIT %(size)s::INTEGER
+) AS found ON true
+ORDER BY found.seq DESC, found.id DESC;
+-- attempts_1 = 0
+-- attempts_2 = 0
+-- hop_1 = 1
+-- left_1 = 300
+-- param_1 = 1
+-- param_2 = 1
+-- param_3 = 1
+-- param_4 = 1
