@@ -25,7 +25,6 @@ QUICK = {
     "destinations": ["redis+stream", "--seconds", "0.5"],
     "web": ["--archived", "20000", "--pending", "5000", "--seconds", "2"],
     "starvation": ["--famine", "5", "--after", "10", "--leases", "short leases"],
-    "storage": ["--messages", "4000"],
 }
 """The options of a trial of all benches: its figures say nothing."""
 

@@ -10,27 +10,27 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench import fresh
+from bench import fresh, storage
 from bench.filled import ROW
 from outbox_tasks import __version__
 from outbox_tasks.settings import Settings
 
 DEAD, GROUPS = 10_000, 200
 
-BURY = f"""INSERT INTO {{schema}}.outbox_messages (id, event_type, destination, key, payload, headers, created_at,
-                                            status, dead_at, attempts, locked_by, last_error_code, last_error, history)
-SELECT id, event_type, destination, CASE WHEN destination = 'orders' AND n % 40 = 0 THEN 'order:' || 4 * (n / 40) END,
+DEAD_LETTERS = f"""SELECT id, event_type, destination,
+       CASE WHEN destination = 'orders' AND n % 40 = 0 THEN 'order:' || 4 * (n / 40) END AS key,
        convert_to(jsonb_build_object('id', n, 'customer', 'Ada Lovelace', 'cents', 1250, 'lines', jsonb_build_array(
            jsonb_build_object('product', 'chair', 'quantity', 2), jsonb_build_object('product', 'table', 'quantity', 1)
-       ))::text, 'UTF8'),
+       ))::text, 'UTF8') AS payload,
        jsonb_build_object('tenant', 't' || n % 5, 'traceparent',
-                          '00-' || md5(n::text) || '-' || left(md5(n::text), 16) || '-01'),
-       time, 'dead', time + interval '40 seconds', 3, 'publish1@relay-1:' || 4711 + n % 3, split_part(error, ':', 1),
-       substr(error, strpos(error, ':') + 2),
+                          '00-' || md5(n::text) || '-' || left(md5(n::text), 16) || '-01')
+         AS headers,
+       time AS created_at, time + interval '40 seconds' AS dead_at, 3 AS attempts, split_part(error, ':', 1) AS code,
+       substr(error, strpos(error, ':') + 2) AS error,
        (SELECT jsonb_agg(jsonb_build_object('at', time + make_interval(secs => 13 * nth), 'attempt', nth, 'what',
                 CASE nth WHEN 3 THEN 'dead' ELSE 'failed' END, 'code', split_part(error, ':', 1),
                 'error', substr(error, strpos(error, ':') + 2), 'by', 'publish1@relay-1:' || 4711 + n % 3))
-        FROM generate_series(1, 3) nth)
+        FROM generate_series(1, 3) nth) AS history
 FROM (SELECT n, id, time, (ARRAY['orders', 'mails', 'audit', 'search'])[1 + kind % 4] AS destination,
              (ARRAY['order.created', 'order.paid', 'order.shipped', 'order.cancelled', 'invoice.sent', 'invoice.paid',
                     'customer.changed', 'stock.low', 'parcel.lost', 'refund.made'])[1 + kind / 4 % 10] AS event_type,
@@ -45,26 +45,33 @@ FROM (SELECT n, id, time, (ARRAY['orders', 'mails', 'audit', 'search'])[1 + kind
                   FROM (SELECT n, now() - make_interval(secs => 86000.0 * power(n / :count ::float8, 2) - 60) AS time
                         FROM generate_series(0, :count - 1) n)) rows) kinds) made"""
 
-STATES = (
-    """UPDATE {schema}.outbox_messages SET attempts = 2, locked_until = now() + interval '30 days',
-           last_error_code = 'http_503', last_error = 'Service Unavailable', locked_by = 'publish2@relay-1:4712'
-       WHERE status = 'pending' AND event_type = 'invoice.sent' AND destination = 'mails' AND id::text < '1'""",
-    """UPDATE {schema}.outbox_messages SET attempts = 1, locked_until = now() + interval '30 days', locked_by = 'relay'
-       WHERE id IN (SELECT id FROM {schema}.outbox_messages WHERE destination = 'mails' AND status = 'pending'
-                    LIMIT 2000)""",
-    """UPDATE {schema}.outbox_messages SET locked_until = now() + interval '60 days',
-           deliver_at = now() + interval '60 days'
-       WHERE id IN (SELECT id FROM {schema}.outbox_messages WHERE destination = 'audit' AND status = 'pending'
-                    AND locked_until <= now() LIMIT 5000)""",
-    """UPDATE {schema}.outbox_messages SET locked_until = now() + interval '30 days', lease = gen_random_uuid(),
-           begun = true, attempts = 1, locked_by = 'publish1@relay-1:4711'
-       WHERE id IN (SELECT id FROM {schema}.outbox_messages WHERE destination = 'search' AND status = 'pending'
-                    AND locked_until <= now() LIMIT 300)""",
+LATER = """WITH moved AS (
+  DELETE FROM {schema}.outbox_ready r USING (
+    SELECT r.seq FROM {schema}.outbox_ready r JOIN {schema}.outbox_messages m ON m.seq = r.seq
+    WHERE r.destination = :destination AND m.event_type = coalesce(CAST(:type AS text), m.event_type) LIMIT :most
+  ) AS s WHERE r.seq = s.seq RETURNING r.*
+), noted AS (
+  INSERT INTO {schema}.outbox_trouble (seq, attempts, code, error)
+  SELECT seq, :attempts, CAST(:code AS text), CAST(:error AS text) FROM moved WHERE :attempts > 0
 )
+INSERT INTO {schema}.outbox_waiting (seq, due, since, size, attempts, destination)
+SELECT seq, now() + interval '30 days', now() + interval '30 days', size, :attempts, destination FROM moved"""
+
+REFUSED = {"attempts": 2, "code": "http_503", "error": "Service Unavailable"}
+
+LEASED = """WITH moved AS (
+  DELETE FROM {schema}.outbox_ready WHERE seq IN (
+    SELECT seq FROM {schema}.outbox_ready WHERE destination = 'search' AND key IS NULL ORDER BY xid, seq LIMIT 300)
+  RETURNING seq
+)
+INSERT INTO {schema}.outbox_leases (token, locked_until, begun_at, destination, holder, seqs)
+SELECT gen_random_uuid(), now() + interval '30 days', now(), 'search', 'publish1@relay-1:4711',
+       array_agg(seq ORDER BY seq)
+FROM moved GROUP BY seq / 400"""
 
 NOW = (
     "TRUNCATE {schema}.outbox_tallies, {schema}.outbox_heartbeats, {schema}.outbox_destinations",
-    "TRUNCATE {schema}.outbox_alerts, {schema}.outbox_slots, {schema}.outbox_publishers",
+    "TRUNCATE {schema}.outbox_alerts, {schema}.outbox_publishers",
     """INSERT INTO {schema}.outbox_tallies (minute, destination, outcome, count)
        SELECT minute, destination, outcome,
               ceil(rate * weight * (1.1 + sin(extract(epoch FROM minute) / 9000 + length(destination)))
@@ -118,13 +125,16 @@ FROM generate_series(1, 400) n"""
 
 def bury(settings: Settings) -> None:
     """Make the dead letters. Before the backlog: they hold up keys of it."""
-    fresh.execute(settings, BURY, count=DEAD, groups=GROUPS)
+    storage.bury(settings, DEAD_LETTERS, count=DEAD, groups=GROUPS)
 
 
 def act(settings: Settings) -> None:
     """Bring messages into every state, and fill the audit."""
-    for statement in (*STATES, ACTS):
-        fresh.execute(settings, statement)
+    fresh.execute(settings, LATER, destination="mails", type="invoice.sent", most=1_000_000, **REFUSED)
+    fresh.execute(settings, LATER, destination="mails", type=None, most=2000, **REFUSED)
+    fresh.execute(settings, LATER, destination="audit", type=None, most=5000, attempts=0, code=None, error=None)
+    fresh.execute(settings, LEASED)
+    fresh.execute(settings, ACTS)
 
 
 @contextmanager

@@ -10,21 +10,21 @@ OUTBOX_DATABASE_URL names another; there the bench uses schemas of its own.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
-from uuid import uuid4
 
 import click
 from sqlalchemy import text
 
-from bench.fresh import execute, outbox
+from bench import storage
+from bench.fresh import outbox
 from bench.report import Figures, Say, bench
-from bench.simulate import Slow
-from outbox_tasks.relay.claim import bundled
+from bench.simulate import Slow, claimed
+from outbox_tasks.database.connection import migrating
 from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
@@ -34,17 +34,9 @@ DESTINATIONS, EACH = 100, 50
 NAMES = ("orders", "keyed", *(f"many{n}" for n in range(DESTINATIONS)))
 SERVER = {"shared_buffers": "512MB", "max_wal_size": "4GB"}
 
-FILL = """INSERT INTO {schema}.outbox_messages (event_type, destination, key, payload, locked_until, lease)
-SELECT 'order.created', :to || CASE WHEN :spread > 0 THEN (n % :spread)::text ELSE '' END,
-       CASE WHEN :keys > 0 THEN 'key:' || floor(:keys * random())
-            WHEN :first >= 0 THEN 'later:' || lpad((:first + n)::text, 9, '0') END,
-       '\\x7b7d', clock_timestamp() + :due * interval '1 second', CAST(:lease AS uuid)
-FROM generate_series(1, :count) n"""
-
-ARCHIVE = """INSERT INTO {schema}.outbox_archive (seq, id, event_type, destination, payload, content_type, headers,
-                                                  attempts, created_at, state)
-SELECT n, {schema}.outbox_uuid7(), 'order.created', 'orders', '\\x7b7d', 'application/json', '{}', 1, now(), 'sent'
-FROM generate_series(1, :count) n"""
+SENT = """SELECT seq, {schema}.outbox_uuid7() AS id, now() AS created_at, 'order.created' AS event_type,
+       'orders' AS destination, CAST(NULL AS text) AS key, CAST(NULL AS jsonb) AS headers, '{}'::bytea AS payload
+FROM generate_series(CAST(:first AS bigint), :first + :count - 1) AS seq"""
 
 
 @dataclass
@@ -57,32 +49,43 @@ class Side:
     schedules: tuple[Path, Path]
     """Where the system counts the CPU of the two processes that serve them."""
 
-    def fill(self, count: int, **values: Any) -> None:
-        wanted = {"to": "orders", "spread": 0, "keys": 0, "first": -1, "due": -1, "lease": None, **values}
+    def fill(self, count: int, to: str = "'orders'", **columns: str) -> None:
+        """Write so many messages: `to` these destinations, with these other columns, as SQL over their numbers `n`."""
         for done in range(0, count, AT_ONCE):
-            execute(self.settings, FILL, count=min(AT_ONCE, count - done), **wanted)
+            with migrating(self.settings) as connection:
+                some = min(AT_ONCE, count - done)
+                schema = str(self.settings.database_schema)
+                storage.write(connection, some, schema, destination=to, text="'{}'", **columns)
 
     def archive(self, count: int) -> None:
+        """Write what was sent yesterday."""
+        first = storage.make_day(self.settings, 1) << 32
         for done in range(0, count, AT_ONCE):
-            execute(self.settings, ARCHIVE, count=min(AT_ONCE, count - done))
+            storage.archive(self.settings, SENT, BATCH, first=first + done, count=min(AT_ONCE, count - done))
 
     def empty(self) -> None:
-        execute(self.settings, "TRUNCATE {schema}.outbox_messages")
+        """Remove all messages."""
+        storage.clear(self.settings)
 
     def turn(self, shares: dict[str, int]) -> tuple[float, float, float]:
         """Milliseconds of a claim, for 100 messages; its CPU and that of the delivery, in µs a message."""
-        lease, cpu, began = str(uuid4()), self._cpu(), time.perf_counter()
-        rows = self.claims.claim(shares, lease)
+        cpu, began = self._cpu(), time.perf_counter()
+        bundles = claimed(self.claims, shares)
         ms = (time.perf_counter() - began) * 1000
-        assert len(rows) == sum(shares.values()), f"{len(rows)} of {sum(shares.values())} claimed"
-        for made in bundled(self.settings, rows, lease, spread=1):
-            deliver(self.delivers, dict.fromkeys(shares, Slow(0)), made)
-        claimed, delivered = (after - before for before, after in zip(cpu, self._cpu(), strict=True))
-        return ms * BATCH / len(rows), claimed / len(rows), delivered / len(rows)
+        count = sum(len(bundle.tickets) for bundle in bundles)
+        assert count == sum(shares.values()), f"{count} of {sum(shares.values())} claimed"
+        for bundle in bundles:
+            deliver(self.delivers, dict.fromkeys(shares, Slow(0)), bundle)
+        spent = [(after - before) / count for before, after in zip(cpu, self._cpu(), strict=True)]
+        return ms * BATCH / count, spent[0], spent[1]
 
     def _cpu(self) -> list[float]:
         """Microseconds; nothing is counted if the server is elsewhere."""
         return [int(found.read_text().split()[0]) / 1000 if found.exists() else 0.0 for found in self.schedules]
+
+
+Kind = Callable[[Side, int], dict[str, int]]
+"""Writes messages in a turn, and says what to claim."""
 
 
 @contextmanager
@@ -105,18 +108,30 @@ def _schedule(store: Store) -> Path:
         return Path(f"/proc/{connection.scalar(text('SELECT pg_backend_pid()'))}/schedstat")
 
 
-def compared(one: Side, other: Side, few: dict[str, Any], theirs: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What a claim of 100 costs in one outbox, and beside the other. `few`: of which kind the messages are; `theirs`:
-    those of the other, if they differ."""
+def few(side: Side, turn: int) -> dict[str, int]:
+    """Write 100 messages. Returns what to claim."""
+    side.fill(BATCH)
+    return {"orders": BATCH}
+
+
+def keyed(side: Side, turn: int) -> dict[str, int]:
+    """The same, with 100 keys that no other message has."""
+    side.fill(BATCH, "'keyed'", key=f"'later:' || {turn * BATCH} + n")
+    return {"keyed": BATCH}
+
+
+def spread(side: Side, turn: int) -> dict[str, int]:
+    """50 messages to each of 100 destinations."""
+    side.fill(EACH * DESTINATIONS, f"'many' || n % {DESTINATIONS}")
+    return {f"many{n}": EACH for n in range(DESTINATIONS)}
+
+
+def compared(one: Side, other: Side, ours: Kind, theirs: Kind | None = None) -> dict[str, Any]:
+    """What a claim costs in one outbox, and beside the other, for messages of a kind. `theirs`: that of the other, if
+    it differs."""
     taken = []
     for turn in range(TURNS + WARM):
-        pair = []
-        for which, kind in ((one, few), (other, theirs or few)):
-            many = max(1, kind.get("spread", 0))
-            count = EACH * many if many > 1 else BATCH
-            which.fill(count, **kind, **({"first": turn * BATCH} if kind["to"] == "keyed" else {}))
-            names = [f"{kind['to']}{n}" for n in range(many)] if many > 1 else [kind["to"]]
-            pair.append(which.turn(dict.fromkeys(names, count // many)))
+        pair = [side.turn(kind(side, turn)) for side, kind in ((one, ours), (other, theirs or ours))]
         if turn >= WARM:
             taken.append(pair)
     columns = ("claim ms", "claim µs CPU", "deliver µs CPU")
@@ -130,10 +145,9 @@ def compared(one: Side, other: Side, few: dict[str, Any], theirs: dict[str, Any]
 
 def measured(say: Say, pending: int, archived: int, keys: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """The rows of the table, as the tables fill."""
-    few, keyed, many = {"to": "orders"}, {"to": "keyed"}, {"to": "many", "spread": DESTINATIONS}
     with sides() as (full, empty):
         yield "empty", compared(full, empty, few)
-        full.fill(LEASED, due=50_000, lease=str(uuid4()))
+        full.fill(LEASED, lease=f"md5(((n - 1) / {BATCH})::text)::uuid", delay="50000")
         yield f"{LEASED:,} leased", compared(full, empty, few)
         say(f"archiving {archived:,}")
         full.archive(archived)
@@ -142,17 +156,17 @@ def measured(say: Say, pending: int, archived: int, keys: int) -> Iterator[tuple
         full.fill(pending)
         yield f"… and {pending:,} pending", compared(full, empty, few)
         say("100 destinations")
-        yield f"… from {DESTINATIONS} destinations", compared(full, empty, many, few)
+        yield f"… from {DESTINATIONS} destinations", compared(full, empty, spread, few)
         say(f"writing {keys:,} keys")
         full.empty()
-        full.fill(keys, **keyed, keys=keys)
+        full.fill(keys, "'keyed'", key=f"'key:' || floor({keys} * random())")
         yield f"{keys:,} pending with {keys:,} keys", compared(full, empty, keyed)
 
 
 def full_against_empty(pending: int, archived: int) -> float:
     """How many times as long a claim takes with many leased, and all of these."""
-    rows = measured(lambda _: None, pending, archived, 0)
-    return next(row["÷ empty"] for name, row in rows if name.endswith("pending"))  # type: ignore[no-any-return]
+    found = measured(lambda _: None, pending, archived, 0)
+    return next(row["÷ empty"] for name, row in found if name.endswith("pending"))  # type: ignore[no-any-return]
 
 
 @bench

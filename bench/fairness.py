@@ -27,6 +27,7 @@ import redis
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
+from bench import storage
 from bench.report import Figures, Say, bench
 from outbox_tasks import Message, Outbox, Settings
 from outbox_tasks.database.connection import engine_url, migrating
@@ -45,10 +46,12 @@ TROUBLES = {"dead": 2_000, "slow": 2_000, "flood": 200_000, "poison": 10_000, "b
 WARMED = ("flood", "poison", "busy")
 """Those whose first messages are sent before: a process that has never sent there connects first."""
 
-WARM = 4_000
+WARM = 1_000
 
-BACKLOG = """INSERT INTO outbox_messages (event_type, destination, payload)
-SELECT 'order.created', :destination, convert_to('{"id": ' || n || '}', 'UTF8') FROM generate_series(1, :count) n"""
+TEXT = """'{"id": ' || n || '}'"""
+GONE = """DELETE FROM outbox_PLACE WHERE ctid = ANY (ARRAY(
+          SELECT ctid FROM outbox_PLACE LIMIT 10000 FOR UPDATE SKIP LOCKED))"""
+LEFT = "SELECT count(*) FROM outbox_at_work WHERE destination = :name AND place <> 'dead'"
 
 
 @contextmanager
@@ -144,7 +147,7 @@ class Fairness:
             wait_for(lambda: self._left(trouble, untried=True) == 0, "each process has sent there")
         if trouble:
             with self.engine.begin() as connection:
-                connection.execute(text(BACKLOG), {"destination": trouble, "count": TROUBLES[trouble]})
+                storage.write(connection, TROUBLES[trouble], destination=f"'{trouble}'", text=TEXT)
             with Session(self.engine) as session, session.begin():  # wakes the claim, as a commit does
                 self.outbox.publish(session, "order.created", {}, to=trouble)
             before = self._left(trouble)
@@ -169,21 +172,19 @@ class Fairness:
         }
 
     def _left(self, destination: str, *, untried: bool = False) -> int:
-        query = "SELECT count(*) FROM outbox_messages WHERE status = 'pending' AND destination = :name"
-        if untried:
-            query += " AND attempts = 0"
+        query = LEFT + (" AND attempts = 0" if untried else "")
         with self.engine.connect() as connection:
             return int(connection.execute(text(query), {"name": destination}).scalar_one())
 
     def _clear(self) -> None:
         """Clear up: one trouble must not disturb the next one."""
-        gone = """DELETE FROM outbox_messages WHERE id IN (
-                  SELECT id FROM outbox_messages LIMIT 10000 FOR UPDATE SKIP LOCKED)"""
         until = time.monotonic() + 12  # as long as a send that hangs
         while time.monotonic() < until:
             with self.engine.begin() as connection:
-                deleted = connection.execute(text(gone)).rowcount
-            time.sleep(0 if deleted else 0.5)
+                gone = sum(
+                    connection.execute(text(GONE.replace("PLACE", place))).rowcount for place in storage.PLACES[1:]
+                )
+            time.sleep(0 if gone else 0.5)
         with self.engine.begin() as connection:
             connection.execute(text("DELETE FROM outbox_destinations"))
 

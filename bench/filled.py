@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 from sqlalchemy import create_engine, text
 
-from bench import fresh
+from bench import storage
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.settings import Settings
 
@@ -25,40 +23,36 @@ ROW = """SELECT n, time,
        (lpad(to_hex((extract(epoch FROM time) * 1000)::bigint), 12, '0') || '7' || substr(md5(n::text), 1, 3)
          || '8' || substr(md5(n::text), 4, 15))::uuid AS id"""
 
-ARCHIVE = f"""INSERT INTO {{schema}}.outbox_archive (seq, id, event_type, destination, key, payload, content_type,
-                                           headers, attempts, created_at, state, finished_at, locked_by)
-SELECT n, id, event_type, name, key, payload, 'application/json', '{{}}', 1, time, 'sent', time, 'relay-1:4711'
+ARCHIVED = f"""SELECT ((:today - :days + n * :days / :count)::bigint << 32) + n AS seq, id, time AS created_at,
+       event_type, name AS destination, key, NULL::jsonb AS headers, payload
 FROM ({ROW}
       FROM (SELECT n, date_trunc('day', now(), 'UTC')
                       - make_interval(secs => 86400.0 * :days * (1 - n / :count ::float8)) AS time
             FROM generate_series(0, :count - 1) n)) rows"""
 
-PENDING = f"""INSERT INTO {{schema}}.outbox_messages (id, event_type, destination, key, payload, created_at,
-                                           locked_until)
-SELECT id, event_type, name, key, payload, time, time
+PENDING = f"""SELECT id, time AS created_at, event_type, name AS destination, key, NULL::jsonb AS headers, payload
 FROM ({ROW}
       FROM (SELECT n, now() - make_interval(secs => 3600.0 * (1 - n / :count ::float8)) AS time
             FROM generate_series(1, :count) n)) rows"""
 
 
-def fill(settings: Settings, archived: int, pending: int) -> None:
-    """Make the rows of the archive and of the backlog."""
-    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    for back in range(DAYS, 0, -1):
-        day = today - timedelta(days=back)
-        fresh.execute(
-            settings,
-            f"CREATE TABLE {{schema}}.outbox_archive_{day:%Y%m%d} PARTITION OF {{schema}}.outbox_archive "
-            f"FOR VALUES FROM ('{day.isoformat()}') TO ('{(day + timedelta(days=1)).isoformat()}')",
-        )
-    fresh.execute(settings, ARCHIVE, count=archived, days=DAYS)
-    fresh.execute(settings, PENDING, count=pending)
+def archive(settings: Settings, count: int) -> None:
+    """Make what was sent in the last days."""
+    for ago in range(DAYS, 0, -1):
+        storage.make_day(settings, ago)
+    bundle = 100 * len(DESTINATIONS)
+    storage.archive(settings, ARCHIVED, bundle, count=count, days=DAYS, today=storage.TODAY)
+
+
+def pend(settings: Settings, count: int) -> None:
+    """Make a backlog."""
+    storage.ready(settings, PENDING, count=count)
 
 
 def analyze(settings: Settings) -> None:
     """Do what autovacuum would soon do."""
     engine = create_engine(engine_url(str(settings.database_url)), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        for table in ("outbox_messages", "outbox_archive"):
-            connection.execute(text(f"VACUUM (ANALYZE) {settings.database_schema}.{table}"))
+        for table in ("messages", "journal", "ready", "waiting", "leases", "dead", "trouble"):
+            connection.execute(text(f"VACUUM (ANALYZE) {settings.database_schema}.outbox_{table}"))
     engine.dispose()

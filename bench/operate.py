@@ -23,8 +23,8 @@ from typing import Any
 import click
 from click.testing import CliRunner
 
-from bench import fresh
-from bench.filled import DESTINATIONS, ROW, analyze, fill
+from bench import filled, fresh, storage
+from bench.filled import DESTINATIONS, ROW
 from bench.report import Figures, Say, bench
 from outbox_tasks.cli import outbox
 from outbox_tasks.settings import Settings
@@ -32,14 +32,22 @@ from outbox_tasks.settings import Settings
 RUNS, DEAD, RATE = 5, 10_000, 2_000.0
 """Runs of a command; dead letters of the largest group, and all others together."""
 
-BURY = f"""INSERT INTO {{schema}}.outbox_messages (id, event_type, destination, payload, created_at, status, dead_at,
-                                            attempts, last_error_code, last_error)
-SELECT id, 'dead.' || kind, (ARRAY['orders', 'mails', 'audit', 'search'])[1 + kind % 4], payload, time, 'dead',
-       time + interval '1 minute', 20, 'http_400', 'refused: no such order ' || n
+DEAD_LETTERS = f"""SELECT id, time AS created_at, 'dead.' || kind AS event_type,
+       (ARRAY['orders', 'mails', 'audit', 'search'])[1 + kind % 4] AS destination, NULL::text AS key,
+       NULL::jsonb AS headers, payload, 20 AS attempts, 'http_400' AS code, 'refused: no such order ' || n AS error,
+       '[]'::jsonb AS history, time + interval '1 minute' AS dead_at
 FROM (SELECT *, CASE WHEN n < :largest THEN 0 ELSE 1 + n % 11 END AS kind
       FROM ({ROW}
             FROM (SELECT n, now() - make_interval(secs => 7200.0 + n) AS time FROM generate_series(0, :count - 1) n))
            made) rows"""
+
+AGAIN = """WITH gone AS (
+  DELETE FROM {schema}.outbox_ready r USING {schema}.outbox_messages m
+  WHERE m.seq = r.seq AND m.event_type = 'dead.0' RETURNING m.seq, m.destination, m.event_type
+)
+INSERT INTO {schema}.outbox_dead (seq, kin, destination)
+SELECT seq, {schema}.outbox_error_group(destination, event_type, t.code, t.error), destination
+FROM gone JOIN {schema}.outbox_trouble t USING (seq)"""
 
 COMMANDS = {
     "status": ["status"],
@@ -80,11 +88,12 @@ class Commands:
 
     def fill(self, archived: int, pending: int) -> None:
         """Make the rows, and analyze the tables."""
-        fill(self.settings, archived, pending)
-        self.run(BURY, count=2 * DEAD, largest=DEAD)
-        analyze(self.settings)
+        filled.archive(self.settings, archived)
+        filled.pend(self.settings, pending)
+        storage.bury(self.settings, DEAD_LETTERS, count=2 * DEAD, largest=DEAD)
+        filled.analyze(self.settings)
         self.named = {
-            "PENDING": self._id("outbox_messages WHERE status = 'pending'"),
+            "PENDING": self._id("outbox_at_work WHERE place = 'ready'"),
             "ARCHIVED": self._id("outbox_archive"),
             "GROUP": max(self.groups(), key=lambda group: int(group["count"]))["group"],
         }
@@ -129,8 +138,7 @@ class Commands:
         told = json.loads(self.call("redrive", "--group", self.named["GROUP"], "--yes", "--json", *rate))
         seconds = time.perf_counter() - started
         assert told["redriven"] == DEAD, told
-        again = "UPDATE {schema}.outbox_messages SET status = 'dead', dead_at = clock_timestamp(), attempts = 20"
-        self.run(again + " WHERE event_type = 'dead.0'")
+        self.run(AGAIN)
         return {"ms": round(seconds * 1000, 1), "messages/s": round(DEAD / seconds)}
 
 

@@ -4,11 +4,10 @@
   over 100 keys, and a fifth as many of a single key. They take turns, and each rate is compared with that of the
   messages without keys in the same round. What has arrived is looked through, for what is missing or out of order;
 - fair: how late a message of a quiet key arrives while the relay drains a backlog: of 10,000 busy keys, and of one;
-- claim: 2,000 rows through the store, from backlogs of 10,000 keys and of a million; new rows replace claimed ones;
+- claim: 2,000 messages through the store, from backlogs of 10,000 keys and of a million; new ones replace claimed ones;
 - webhook: 30 keys to a webhook that answers in 5 ms, but one time in fifty in 1.5 s. The ideal: each connection that
   may be used, or each key if these are fewer, has a message on its way all the time;
-- write: a transaction of one INSERT, and one of many rows, with a key and without. "index alone": with a key, but the
-  trigger is off.
+- write: a transaction of one message, and one of many, by `outbox_write`, with a key and without.
 
 Two solo publish workers, as for *yardsticks*; the servers are embedded ones, with 512 MB of `shared_buffers`.
 """
@@ -20,15 +19,18 @@ import time
 from collections import defaultdict
 from statistics import median
 from typing import Any
-from uuid import uuid4
 
 import click
-from sqlalchemy import Connection, text
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
+from bench import storage
 from bench.relay import WORKERS, Bench, running
 from bench.report import Figures, Say, bench, spread
+from bench.simulate import claimed
 from bench.slow_webhook import SlowWebhook
 from outbox_tasks.local.processes import Child
+from outbox_tasks.outbox import Outbox
 from outbox_tasks.relay.store import Store
 
 NONE, HOT, SKEWED = "NULL", "'hot'", "'order:' || floor(10000 * random() ^ 3)"
@@ -47,15 +49,8 @@ QUIET_RATE, QUIET_SECONDS = 10, 5
 READ = 10_000
 """Entries of the destination's stream to read at a time."""
 
-BACKLOG = """INSERT INTO outbox_messages (event_type, destination, key, payload)
-SELECT 'order.created', 'bench', {key},
-       convert_to('{{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}}', 'UTF8')
-FROM generate_series(1, :count) n"""
-QUIET = """INSERT INTO outbox_messages (event_type, destination, key, payload)
-VALUES ('order.created', 'bench', :key, '{}')"""
-
-UNTRIGGERED = "SET LOCAL session_replication_role = replica"
-"""No trigger: the column's own default numbers the rows, which suffices for a single writer."""
+GONE = """WITH gone AS (DELETE FROM outbox_leases RETURNING destination, keys)
+SELECT outbox_free(destination, keys) FROM gone"""
 
 Rows = dict[str, dict[str, Any]]
 
@@ -68,14 +63,12 @@ class Keyed(Bench):
     def empty(self) -> None:
         """Clear up: one phase must not slow down the next."""
         self.stream.delete("bench")
-        with self.engine.begin() as connection:
-            connection.execute(text("TRUNCATE outbox_messages, outbox_archive"))
+        storage.clear(self.settings)
 
     def delivered(self, workers: list[Child], count: int, key: str) -> dict[str, float]:
         """The rate at which a committed backlog is delivered, and how much of it has not arrived in order."""
         self.empty()
-        with self.engine.begin() as connection:
-            fill(connection, count, key)
+        self.write(count, key)
         self.nudge()
         figures = self.measure(workers, count, lambda: self.stream.xlen("bench") >= count)
         self.wait_for(self.is_settled, "everything is settled")
@@ -101,17 +94,16 @@ class Keyed(Bench):
     def late(self, count: int, key: str) -> dict[str, Any]:
         """Milliseconds from the commit of messages of quiet keys to the stream, while a backlog is drained."""
         self.empty()
-        with self.engine.begin() as connection:
-            fill(connection, count, key)
+        self.write(count, key)
         self.nudge()
         committed: dict[bytes, float] = {}
+        outbox = Outbox(self.settings)
         began = time.perf_counter()
         for number in range(QUIET_RATE * QUIET_SECONDS):
             time.sleep(max(0.0, began + number / QUIET_RATE - time.perf_counter()))
-            with self.engine.begin() as connection:
-                connection.execute(text(QUIET), {"key": f"quiet:{number}"})
+            with Session(self.engine) as session, session.begin():
+                outbox.publish(session, "order.created", {}, key=f"quiet:{number}")
             committed[b"quiet:%d" % number] = time.time() * 1000
-            self.nudge()
         left = count + len(committed) - self.stream.xlen("bench")
         self.wait_for(self.is_settled, "everything is settled")
         arrived: dict[bytes, int] = {}
@@ -123,29 +115,25 @@ class Keyed(Bench):
         return {"p50 ms": round(median(taken)), "latest ms": round(max(taken)), "backlog at the end": max(0, left)}
 
     def claim(self, backlog: int, key: str) -> dict[str, Any]:
-        """Claims from a backlog of constant length: claimed rows are deleted, and new ones inserted."""
+        """Claims from a backlog of constant length: what was claimed goes, and as much is written."""
         self.empty()
-        taken, claimed = [], []
-        with self.engine.begin() as connection:
-            connection.execute(text(UNTRIGGERED))
-            fill(connection, backlog, key)
+        taken, counts = [], []
+        self.write(backlog, key)
         store = Store.connect(self.settings)
         for turn in range(CLAIMS + 1):
-            lease = str(uuid4())
             started = time.perf_counter()
-            rows = store.claim({"bench": BATCH}, lease)
+            count = sum(len(bundle.tickets) for bundle in claimed(store, {"bench": BATCH}))
             if turn:  # the first one warms up
                 taken.append((time.perf_counter() - started) * 1000)
-                claimed.append(len(rows))
+                counts.append(count)
             with self.engine.begin() as connection:
-                connection.execute(text(UNTRIGGERED))
-                connection.execute(text("DELETE FROM outbox_messages WHERE lease = :lease"), {"lease": lease})
-                fill(connection, len(rows), key)
+                connection.execute(text(GONE))
+            self.write(count, key)
         store.close()
         return {
             "ms": round(median(taken), 1),
             "rounds": [round(one, 1) for one in taken],
-            "rows": sum(claimed) // CLAIMS,
+            "rows": sum(counts) // CLAIMS,
         }
 
     def webhook(self, count: int, concurrency: int) -> dict[str, Any]:
@@ -155,8 +143,7 @@ class Keyed(Bench):
         self.environment["OUTBOX_DESTINATIONS"] = json.dumps(
             {"bench": {"url": f"{server.url}&outbox_concurrency={concurrency}"}}
         )
-        with self.engine.begin() as connection:
-            fill(connection, count, f"'order:' || n % {KEYS}")
+        self.write(count, f"'order:' || n % {KEYS}")
         with self.relay(bundle_size=100) as workers:
             self.nudge()
             self.wait_for(lambda: server.count > count // 20, "it has begun")
@@ -175,8 +162,8 @@ class Keyed(Bench):
         }  # fmt: skip
 
     def single(self) -> dict[str, Any]:
-        """Median microseconds of a transaction of one INSERT. The ways take turns."""
-        statements = {name: BACKLOG.format(key=key) for name, key in WAYS.items()}
+        """Median microseconds of a transaction of one message. The ways take turns."""
+        statements = {name: storage.written(key=key).replace("{schema}", "public") for name, key in WAYS.items()}
         taken: dict[str, list[float]] = {name: [] for name in WAYS}
         self.empty()
         with self.engine.connect() as connection:
@@ -190,26 +177,18 @@ class Keyed(Bench):
         return {name: round(median(times)) for name, times in taken.items()}
 
     def bulk(self, count: int) -> dict[str, Any]:
-        """Seconds of one transaction of many rows, the median of three. The ways take turns."""
+        """Seconds of one transaction of many messages, the median of three. The ways take turns."""
         taken: dict[str, list[float]] = defaultdict(list)
         for _ in range(3):
-            for name, key in {**WAYS, "index alone": SKEWED}.items():
+            for name, key in WAYS.items():
                 self.empty()
                 started = time.perf_counter()
-                with self.engine.begin() as connection:
-                    if name not in WAYS:
-                        connection.execute(text(UNTRIGGERED))
-                    fill(connection, count, key)
+                self.write(count, key)
                 taken[name].append(time.perf_counter() - started)
         return {name: round(median(times), 2) for name, times in taken.items()}
 
 
 WAYS = {"without key": NONE, "with key": SKEWED}
-
-
-def fill(connection: Connection, count: int, key: str) -> None:
-    """Write so many messages, with these keys."""
-    connection.execute(text(BACKLOG.format(key=key)), {"count": count})
 
 
 def drained(run: Keyed, workers: list[Child], messages: int, rounds: int, say: Say) -> Rows:
@@ -271,6 +250,6 @@ def main(say: Say, messages: int, rounds: int, only: tuple[str, ...]) -> list[Fi
             tables.append(Figures(f"claims of {BATCH:,}", claims))
         if "write" in only:
             say("writers")
-            writes = {"one row, µs": run.single(), f"{2 * messages:,} rows, s": run.bulk(2 * messages)}
+            writes = {"one message, µs": run.single(), f"{2 * messages:,} messages, s": run.bulk(2 * messages)}
             tables.append(Figures("a writer's transaction", writes))
     return tables

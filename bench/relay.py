@@ -26,6 +26,7 @@ from celery import Celery
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
+from bench import storage
 from outbox_tasks.broker.broker import batch
 from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.local import commands
@@ -38,10 +39,7 @@ from outbox_tasks.writing.nudge import broker_nudge
 
 WORKERS = 2
 RATE, WARM_SECONDS, LATENCY_SECONDS = 10, 1.0, 20.0
-BACKLOG = """INSERT INTO outbox_messages (event_type, destination, key, payload)
-SELECT 'order.created', 'bench', NULL,
-       convert_to('{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}', 'UTF8')
-FROM generate_series(1, :count) n"""
+AT_WORK = "SELECT EXISTS (SELECT FROM outbox_at_work WHERE place <> 'dead')"
 
 
 class Bench:
@@ -88,12 +86,16 @@ class Bench:
         """Deliver `count` committed messages."""
         self.stream.delete("bench")
         with self.relay(bundle_size, publishers, claimers) as workers:
-            with self.engine.begin() as connection:
-                connection.execute(text(BACKLOG), {"count": count})
+            self.write(count)
             self.nudge()
             figures = self.measure(workers, count, lambda: self.stream.xlen("bench") >= count)
             self.wait_for(self.is_settled, "everything is settled")
             return figures
+
+    def write(self, count: int, key: str = "NULL") -> None:
+        """Commit so many messages, with these keys: SQL over their numbers `n`."""
+        with self.engine.begin() as connection:
+            storage.write(connection, count, key=key)
 
     def nudge(self) -> None:
         """Wake the claim, as `Outbox.publish` would."""
@@ -154,9 +156,9 @@ class Bench:
                 child.stop()
 
     def is_settled(self) -> bool:
-        """Whether no message is pending."""
+        """Whether no message is at work."""
         with self.engine.connect() as connection:
-            return not connection.scalar(text("SELECT EXISTS (SELECT FROM outbox_messages WHERE status = 'pending')"))
+            return not connection.scalar(text(AT_WORK))
 
     def measure(self, workers: list[Child], count: int, done: Callable[[], bool]) -> dict[str, float]:
         """The rate and the CPU of `count` messages, from now until they are `done`."""

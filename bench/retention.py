@@ -16,33 +16,35 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
-from uuid import uuid4
 
 import click
 from sqlalchemy import create_engine, text
 
+from bench import storage
 from bench.fresh import execute, outbox
 from bench.report import Figures, Say, bench
+from bench.simulate import claimed
+from outbox_tasks.database.connection import migrating
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.operating.retention import drop_days, export_days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 
-BATCH, DUE, DAY_TABLE = 100, 4000, "outbox_archive_20260102"
+BATCH, DUE, AGO = 100, 4000, 30
+FIRST, UNTIL = (storage.TODAY - AGO) << 32, (storage.TODAY - AGO + 1) << 32
+"""The numbers of the day that ends."""
 
-DAY = """CREATE TABLE {schema}.outbox_archive_20260102 PARTITION OF {schema}.outbox_archive
-FOR VALUES FROM ('2026-01-02 00:00+00') TO ('2026-01-03 00:00+00')"""
-
-FILL = """INSERT INTO {schema}.outbox_archive (seq, id, event_type, destination, key, payload, content_type, headers,
-                                                attempts, created_at, locked_by, state, finished_at)
-SELECT n, {schema}.outbox_uuid7(), 'order.created', 'orders', 'order:' || n,
+SENT = """SELECT :first + n AS seq, {schema}.outbox_uuid7() AS id, now() - interval '30 days' AS created_at,
+       'order.created' AS event_type, 'orders' AS destination, 'order:' || n AS key, NULL::jsonb AS headers,
        convert_to(format('{"id": %s, "customer": "%s", "lines": "%s"}', n, md5(n::text), repeat(md5((-n)::text), 7)),
-                  'UTF8'),
-       'application/json', '{}', 1, '2026-01-02 11:59+00', 'host:1', 'sent', '2026-01-02 12:00+00'
+                  'UTF8') AS payload
 FROM generate_series(1, :count) n"""
 
-WORK = """INSERT INTO {schema}.outbox_messages (event_type, destination, payload)
-SELECT 'order.created', 'orders', convert_to(repeat('x', 300), 'UTF8') FROM generate_series(1, :count)"""
+MADE = "SELECT FROM {schema}.outbox_journal WHERE first >= :first AND first < :until LIMIT 1"
+DELETED = (
+    "DELETE FROM {schema}.outbox_messages WHERE seq >= :first AND seq < :until",
+    "DELETE FROM {schema}.outbox_journal WHERE first >= :first AND first < :until",
+)
 
 
 @dataclass
@@ -75,18 +77,15 @@ class Day:
         self.settings = settings
         self.store = Store.connect(settings)
 
-    def run(self, sql: str, **values: object) -> None:
-        """Execute SQL without the relay's limits."""
-        execute(self.settings, sql, **values)
-
     def make_day(self, rows: int) -> None:
         """Fill an old day."""
-        self.run(DAY)
-        self.run(FILL, count=rows)
+        storage.make_day(self.settings, AGO)
+        storage.archive(self.settings, SENT, BATCH, first=FIRST, count=rows)
         # Vacuumed and on the disk, like a day that is a week old.
         engine = create_engine(self.store.engine.url, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connection.execute(text(f"VACUUM ANALYZE {self.settings.database_schema}.outbox_archive_20260102"))
+            for table in ("messages", "journal"):
+                connection.execute(text(f"VACUUM ANALYZE {self.settings.database_schema}.outbox_{table}"))
             connection.execute(text("CHECKPOINT"))
         engine.dispose()
 
@@ -112,29 +111,28 @@ class Day:
             over.set()
             for thread in threads:
                 thread.join()
-        self.run("TRUNCATE {schema}.outbox_messages")
+        execute(self.settings, "TRUNCATE {schema}.outbox_ready, {schema}.outbox_leases")
         return waits
 
     def _write(self, waits: Waits, begun: queue.Queue[Bundle], over: threading.Event) -> None:
         while not over.is_set():
-            self.run(WORK, count=DUE)
+            with migrating(self.settings) as connection:
+                storage.write(connection, DUE, str(self.settings.database_schema), destination="'orders'")
             over.wait(0.25)
 
     def _claim(self, waits: Waits, begun: queue.Queue[Bundle], over: threading.Event) -> None:
         while not over.is_set():
-            lease = str(uuid4())
             started = time.perf_counter()
-            rows = self.store.claim({"orders": BATCH}, lease)
+            bundles = claimed(self.store, {"orders": BATCH})
             waits.claims.append((time.perf_counter() - started) * 1000)
-            if rows:
-                bundle = Bundle("orders", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in rows))
+            for bundle in bundles:
                 while not over.is_set():
                     try:
                         begun.put(bundle, timeout=0.1)
                         break
                     except queue.Full:
                         continue
-            else:
+            if not bundles:
                 time.sleep(0.002)
 
     def _settle(self, waits: Waits, begun: queue.Queue[Bundle], over: threading.Event) -> None:
@@ -165,9 +163,10 @@ def dropped(settings: Settings) -> float:
 
 
 def deleted(settings: Settings) -> float:
-    """One DELETE, as it is usually done."""
+    """By DELETE, as it is usually done."""
     started = time.perf_counter()
-    Day(settings).run("DELETE FROM {schema}.outbox_archive WHERE finished_at < now() - interval '7 days'")
+    for statement in DELETED:
+        execute(settings, statement, first=FIRST, until=UNTIL)
     return time.perf_counter() - started
 
 
@@ -194,7 +193,7 @@ def main(say: Say, rows: int, seconds: float, export: bool) -> list[Figures]:
             if act is exported and not export:
                 continue
             say(f"a day of {rows:,}, {name}")
-            if not execute(settings, f"SELECT to_regclass('{{schema}}.{DAY_TABLE}')")[0][0]:
+            if not execute(settings, MADE, first=FIRST, until=UNTIL):
                 run.make_day(rows)
             if not found:
                 found["undisturbed"] = run.while_at_work(nothing, seconds).figures()

@@ -40,7 +40,7 @@ class Scale(Keyed):
         with self.relay(100, publishers, claimers) as workers, self._lock_waits() as waits:
             found = self.delivered(workers, messages, key)
         with self.engine.connect() as connection:
-            more = connection.scalar(text("SELECT coalesce(sum(attempts) - count(*), 0) FROM outbox_archive"))
+            more = connection.scalar(text("SELECT coalesce(sum(attempts), 0) FROM outbox_trouble"))
         return {
             "messages/s": found["per_second"],
             "CPU µs each": found["cpu_us"],

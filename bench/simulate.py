@@ -12,7 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,13 +21,14 @@ from uuid import uuid4
 import click
 from sqlalchemy import event, text
 
-from bench.relay import BACKLOG, Bench, cpu_seconds, running
+from bench import storage
+from bench.relay import Bench, cpu_seconds, running
 from bench.report import Figures, Say, bench
 from lab import pgbouncer
 from outbox_tasks.database.connection import PLANNING
 from outbox_tasks.errors import DatabaseUnavailable
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome
-from outbox_tasks.relay.claim import bundled
+from outbox_tasks.relay.claim import SPREAD, bundled
 from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
@@ -54,6 +55,12 @@ class Slow:
         """There is nothing to close."""
 
 
+def claimed(store: Store, shares: Mapping[str, int], *, spread: int = 1) -> list[Bundle]:
+    """Claim, and pack what was claimed into at least `spread` bundles, as the relay does."""
+    lease = str(uuid4())
+    return store.claim(shares, lease, lambda rows: list(bundled(store.settings, rows, lease, spread=spread)))[1]
+
+
 @dataclass
 class Clients:
     """Threads that claim, and threads that deliver."""
@@ -78,12 +85,11 @@ class Clients:
     def claim(self) -> None:
         store = self._connected()
         while not self.over.is_set():
-            lease = str(uuid4())
-            rows = store.claim({"bench": 1000}, lease)
-            if not rows:
+            bundles = claimed(store, {"bench": 1000}, spread=SPREAD)
+            if not bundles:
                 self.over.wait(0.05)
-            for made in bundled(self.settings, rows, lease):
-                self._offer(made)
+            for bundle in bundles:
+                self._offer(bundle)
         store.close()
 
     def _offer(self, made: Bundle) -> None:
@@ -112,10 +118,8 @@ class Simulation(Bench):
 
     def work(self, settings: Settings, count: int, claimers: int, send: float, seconds: float) -> dict[str, Any]:
         """So many clients for so long, of which each send takes `send` seconds."""
-        with self.engine.begin() as connection:
-            connection.execute(text("TRUNCATE outbox_messages, outbox_archive"))
-            most = int(2 * count * settings.bundle_size * (seconds + 5) / send)
-            connection.execute(text(BACKLOG), {"count": min(1_000_000, most)})
+        storage.clear(self.settings)
+        self.write(min(1_000_000, int(2 * count * settings.bundle_size * (seconds + 5) / send)))
         clients = Clients(settings, send)
         threads = [threading.Thread(target=clients.claim) for _ in range(claimers)]
         threads += [threading.Thread(target=clients.publish) for _ in range(count)]
@@ -140,7 +144,7 @@ class Simulation(Bench):
             "statements p50 ms": round(1000 * waits[len(waits) // 2], 1) if waits else None,
             "statements p99 ms": round(1000 * waits[int(len(waits) * 0.99)], 1) if waits else None,
             "server processes": connections,
-            "begun twice": self._number("SELECT coalesce(sum(attempts) - count(*), 0) FROM outbox_archive"),
+            "begun twice": self._number("SELECT coalesce(sum(attempts), 0) FROM outbox_trouble"),
         }
 
     def _number(self, sql: str) -> int:

@@ -35,7 +35,7 @@ AHEAD = 0.01
 SHORT = {"OUTBOX_QUEUE_LEASE": "5", "OUTBOX_STATEMENT_TIMEOUT": "1", "OUTBOX_SEND_TIMEOUT": "1"}
 LEASES: dict[str, dict[str, str]] = {"defaults": {}, "short leases": SHORT}
 
-WAITING = "SELECT count(*) FROM outbox_messages"
+WAITING = "SELECT count(*) FROM outbox_all WHERE state NOT IN ('sent', 'discarded')"
 EXPIRED = """SELECT count(*) FROM outbox_all WHERE last_error_code IN ('lease_expired', 'direct_expired')"""
 
 
@@ -92,8 +92,6 @@ class Starvation(OtherRelease):
         """How many messages wait: before, at the end of the famine, and at times after it."""
         usual, self.environment = self.environment, {**self.environment, **env}
         before, famine, after = phases
-        with self.engine.begin() as connection:
-            connection.execute(text("TRUNCATE outbox_messages, outbox_archive"))
         row: dict[str, Any] = {}
         with self.relay(bundle_size=100) as children:
             governor = Governor([child.pid for child in children], share)

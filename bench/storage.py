@@ -1,158 +1,109 @@
-"""What a message costs PostgreSQL in the storage of today, and in the next one: see docs/storage.md.
+"""Many messages at once, in SQL: written as applications write them, or found as days of work have left them.
 
-One process writes messages of 240 bytes and drains them, in rounds, to a destination that confirms at once. The two
-storages take turns on one embedded server. CPU is that of all server processes, vacuum included, in µs a message; WAL
-in bytes a message. `--hold` keeps a snapshot open, and a lock on every table as pg_dump has it. `--keys`: the messages
-have so many keys.
+`rows` is always a SELECT; `{schema}` stands for the outbox's.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections import defaultdict
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from statistics import median
-from typing import Any
-from uuid import uuid4
+from sqlalchemy import Connection, text
 
-import click
-import psycopg
-from psutil import Process
-
-from bench.fresh import execute, outbox
-from bench.relay import cpu_seconds
-from bench.report import Figures, Say, bench
-from bench.simulate import Slow
-from outbox_tasks import sql
-from outbox_tasks.relay.drain import drain
-from outbox_tasks.relay.store import Store
+from bench.fresh import execute
 from outbox_tasks.settings import Settings
-from outbox_tasks.storage.store import Storage
 
-ROUND, BATCH = 20_000, 1000
-SERVER = {"shared_buffers": "512MB", "max_wal_size": "8GB", "checkpoint_timeout": "30min"}
-TEXT = json.dumps({"note": "x" * 227})
+LOT = 1000
+"""Messages that one call of outbox_write takes."""
 
-WIDE = """INSERT INTO {schema}.outbox_messages (event_type, destination, key, payload, headers)
-SELECT 'order.created', 'orders', CASE WHEN :keys > 0 THEN 'key:' || (n * 7919 + :round) % :keys END,
-       convert_to(:text, 'UTF8'), '{"a": "b"}' FROM generate_series(1, :count) n"""
+PLACES = ("messages", "ready", "waiting", "held", "freed", "leases", "runs", "dead", "journal", "trouble")
 
+TODAY = 100
+"""The number of today in an outbox with a past."""
 
-@dataclass
-class Side:
-    """A storage, and what its rounds took."""
+USUAL = {
+    "id": "{schema}.outbox_uuid7()",
+    "event_type": "'order.created'",
+    "destination": "'bench'",
+    "content_type": "'application/json'",
+    "text": """'{"id": ' || n || ', "note": "' || repeat('x', 150) || '"}'""",
+}
 
-    name: str
-    settings: Settings
-    store: Store
-    write: Callable[[int, int], None]
-    server: int
-    taken: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+SAID = "id, created_at, event_type, destination, key, headers, payload"
 
-    def run(self, count: int, keys: int) -> None:
-        """Write `count` messages, and drain them."""
-        began = self._now()
-        for _ in range(0, count, BATCH):
-            self.write(BATCH, keys)
-        written = self._now()
-        sent = drain(self.store, {"orders": Slow(0)}).sent  # type: ignore[arg-type]
-        assert sent == count, f"{sent} of {count} sent"
-        ended = self._now()
-        micro, bytes_ = 1e6 / count, 1 / count
-        for column, value in {
-            "insert µs": (written[0] - began[0]) * micro,
-            "relay µs": (ended[0] - written[0]) * micro,
-            "own µs": (ended[1] - written[1]) * micro,
-            "insert WAL": (written[2] - began[2]) * bytes_,
-            "relay WAL": (ended[2] - written[2]) * bytes_,
-            "drained/s": count / (ended[3] - written[3]),
-        }.items():
-            self.taken[column].append(value)
+ARCHIVED = (
+    f"INSERT INTO {{schema}}.outbox_messages (seq, {SAID}) SELECT seq, {SAID} FROM ({{rows}}) AS r",
+    """INSERT INTO {schema}.outbox_journal (first, at, state, count, destination, holder, seqs)
+       SELECT min(seq), max(created_at), 'sent', count(*), destination, 'publish1@relay-1:4711',
+              range_agg(int8range(seq, seq, '[]'))
+       FROM ({rows}) AS r GROUP BY destination, seq >> 32, seq / :bundle""",
+)
 
-    def _now(self) -> tuple[float, float, float, float]:
-        [[lsn]] = execute(self.settings, "SELECT pg_current_wal_insert_lsn() - '0/0'")
-        return cpu_seconds([self.server]), time.process_time(), float(lsn), time.monotonic()
+READY = f"""WITH said AS (
+  INSERT INTO {{schema}}.outbox_messages (seq, {SAID})
+  SELECT nextval('{{schema}}.outbox_seq'), {SAID} FROM ({{rows}}) AS r
+  RETURNING seq, created_at, octet_length(payload) AS size, destination, key
+)
+INSERT INTO {{schema}}.outbox_ready (seq, since, size, destination, key)
+SELECT seq, created_at, size, destination, key FROM said"""
 
-
-def wide(settings: Settings, server: int) -> Side:
-    """The storage of today."""
-
-    def write(count: int, keys: int) -> None:
-        execute(settings, WIDE, count=count, keys=keys, text=TEXT, round=int(time.monotonic() * 1000) % 9973)
-
-    return Side("wide", settings, Store.connect(settings), write, server)
+DEAD = f"""WITH made AS MATERIALIZED (
+  SELECT nextval('{{schema}}.outbox_seq') AS seq, r.* FROM ({{rows}}) AS r
+), said AS (
+  INSERT INTO {{schema}}.outbox_messages (seq, {SAID}) SELECT seq, {SAID} FROM made
+), noted AS (
+  INSERT INTO {{schema}}.outbox_trouble (seq, attempts, code, error, history)
+  SELECT seq, attempts, code, error, history FROM made
+)
+INSERT INTO {{schema}}.outbox_dead (seq, dead_at, kin, destination, key)
+SELECT seq, dead_at, {{schema}}.outbox_error_group(destination, event_type, code, error), destination, key FROM made"""
 
 
-def split(settings: Settings, server: int) -> Side:
-    """The next storage, in a schema of its own."""
-    settings = settings.model_copy(update={"database_schema": f"{settings.database_schema}_next"})
-    execute(settings, "CREATE SCHEMA {schema}")
-    connection = psycopg.connect(settings.database_url or "", autocommit=True)
-    with connection.transaction():
-        connection.execute(sql.script("schema.sql", str(settings.database_schema)).encode())
-    publish = sql.statement("write/publish.sql", settings.database_schema)
-
-    def write(count: int, keys: int) -> None:
-        shift = int(time.monotonic() * 1000) % 9973
-        row = {"event_type": "order.created", "destination": "orders", "text": TEXT, "headers": {"a": "b"}}
-        row["content_type"] = "application/json"
-        rows = [
-            {**row, "id": str(uuid4()), **({"key": f"key:{(n * 7919 + shift) % keys}"} if keys else {})}
-            for n in range(count)
-        ]
-        psycopg.RawCursor(connection).execute(publish.text, publish.values({"row": json.dumps(rows)}))
-
-    return Side("next", settings, Storage.connect(settings), write, server)
+def written(**columns: str) -> str:
+    """The statement that writes `:count` messages; columns: of outbox_write, as SQL with their numbers `n`, from 1."""
+    said = ", ".join(f"{value} AS {name}" for name, value in {**USUAL, **columns}.items())
+    return (
+        f"SELECT {{schema}}.outbox_write((SELECT json_agg(r) FROM (SELECT {said} "
+        f"FROM generate_series(lot + 1, least(lot + {LOT}, :count)) AS n) AS r)) "
+        f"FROM generate_series(0, :count - 1, {LOT}) AS lot"
+    )
 
 
-def held(stack: ExitStack, settings: Settings, sides: list[Side]) -> None:
-    """A snapshot that stays open, and the lock that pg_dump has on every table."""
-    connection = stack.enter_context(psycopg.connect(settings.database_url or ""))
-    connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    for side in sides:
-        schema = side.settings.database_schema
-        names = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [schema]).fetchall()
-        for [name] in names:
-            connection.execute(f"LOCK TABLE {schema}.{name} IN ACCESS SHARE MODE".encode())
+def write(connection: Connection, count: int, schema: str = "public", **columns: str) -> None:
+    """Write so many messages. Nothing is committed yet."""
+    connection.execute(text(written(**columns).replace("{schema}", schema)), {"count": count})
 
 
-@bench
-@click.option("--messages", default=100_000, show_default=True, help="For each storage.")
-@click.option("--hold", is_flag=True, help="A snapshot stays open, and a lock on every table.")
-@click.option("--keys", default=0, show_default=True, help="The messages have so many keys.")
-@click.option("--only", type=click.Choice(["wide", "next"]), help="One of the two.")
-def main(say: Say, messages: int, hold: bool, keys: int, only: str | None) -> list[Figures]:
-    """What a message costs PostgreSQL, in both storages."""
-    with ExitStack() as stack:
-        settings = stack.enter_context(outbox(SERVER, statement_timeout=60))
-        with psycopg.connect(settings.database_url or "") as connection:
-            server = Process(connection.info.backend_pid).ppid()
-        sides = [make(settings, server) for make in (wide, split)]
-        sides = [side for side in sides if only in (None, side.name)]
-        for side in sides:
-            side.run(2 * BATCH, keys)
-            side.taken.clear()
-        if hold:
-            held(stack, settings, sides)
-        for done in range(0, messages, ROUND):
-            for side in sides:
-                side.run(min(ROUND, messages - done), keys)
-                say(f"{side.name}: {done + ROUND:,}, {side.taken['drained/s'][-1]:,.0f}/s")
-        found = [Figures("a message", {side.name: _row(side.taken) for side in sides})]
-        if hold:
-            found.append(Figures("drained/s as the messages grow", {side.name: _course(side) for side in sides}))
-        for side in sides:
-            side.store.close()
-        return found
+def archive(settings: Settings, rows: str, bundle: int, **values: object) -> None:
+    """Write what was sent: a SELECT of `seq` and SAID. `bundle`: how many numbers lie in a row of the journal."""
+    for statement in ARCHIVED:
+        execute(settings, statement.replace("{rows}", rows), bundle=bundle, **values)
 
 
-def _row(taken: dict[str, list[float]]) -> dict[str, Any]:
-    return {column: round(median(values), 1) for column, values in taken.items()}
+def ready(settings: Settings, rows: str, **values: object) -> None:
+    """Write what is due, since it was made: a SELECT of SAID."""
+    execute(settings, READY.replace("{rows}", rows), **values)
 
 
-def _course(side: Side) -> dict[str, Any]:
-    rates = side.taken["drained/s"]
-    return {f"{(n + 1) * ROUND:,}": round(rate) for n, rate in enumerate(rates)}
+def bury(settings: Settings, rows: str, **values: object) -> None:
+    """Write dead letters: a SELECT of SAID, attempts, code, error, history and dead_at."""
+    execute(settings, DEAD.replace("{rows}", rows), **values)
+
+
+def clear(settings: Settings) -> None:
+    """Remove all messages."""
+    execute(settings, f"TRUNCATE {', '.join(f'{{schema}}.outbox_{name}' for name in PLACES)}")
+
+
+def make_day(settings: Settings, ago: int) -> int:
+    """Make the day that was so many days ago, or make it anew. Returns its number."""
+    number = TODAY - ago
+    for statement in (
+        f"SELECT {{schema}}.outbox_day_make(n) FROM generate_series({TODAY}, {TODAY + 2}) AS n",
+        f"""WITH moved AS (UPDATE {{schema}}.outbox_days SET number = {TODAY} WHERE number = 0 RETURNING number)
+            SELECT setval('{{schema}}.outbox_seq', number::bigint << 32) FROM moved""",
+        f"SELECT {{schema}}.outbox_day_make({number})",
+        f"""INSERT INTO {{schema}}.outbox_days (number, date, began_at, ended_at)
+            SELECT {number}, day AT TIME ZONE 'UTC', day, day + interval '1 day'
+            FROM (SELECT date_trunc('day', now(), 'UTC') - interval '{ago} days' AS day) AS d
+            ON CONFLICT (number) DO UPDATE SET gone_at = NULL""",
+    ):
+        execute(settings, statement)
+    return number

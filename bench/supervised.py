@@ -30,6 +30,7 @@ from celery import Celery
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from bench import storage
 from bench.relay import WORKERS, Bench, running
 from bench.report import Figures, Say, bench, spread
 from bench.supervised_faults import Faults
@@ -78,9 +79,9 @@ class Cost(Bench):
             store.close()
             figures = self._continued(workers, count)
         self.wait_for(self.is_settled, "all have run")
-        with self.engine.begin() as connection:
-            assert connection.scalar(text("SELECT count(*) FROM outbox_archive")) == count
-            connection.execute(text("TRUNCATE outbox_archive"))
+        with self.engine.connect() as connection:
+            assert connection.scalar(text("SELECT sum(count) FROM outbox_journal")) == count
+        storage.clear(self.settings)
         return figures
 
     @contextmanager

@@ -74,7 +74,7 @@ class Faults(Bench):
         }
         with self.engine.begin() as connection:
             connection.execute(text("CREATE TABLE IF NOT EXISTS effects (name text)"))
-            connection.execute(text("TRUNCATE effects, outbox_messages, outbox_archive"))
+            connection.execute(text("TRUNCATE effects"))
             schema = str(connection.scalar(text("SELECT current_schema()")))
         trace = Trace(self.engine, schema)
         trace.install()
@@ -205,7 +205,7 @@ class Faults(Bench):
         while time.monotonic() < until:
             self._watched_sleep(1.0)
             with self.engine.connect() as connection:
-                left = connection.scalar(text("SELECT count(*) FROM outbox_messages WHERE status = 'pending'")) or 0
+                left = connection.scalar(text("SELECT count(*) FROM outbox_at_work WHERE place <> 'dead'")) or 0
                 effects = connection.scalar(text("SELECT count(*) FROM effects"))
             if self.supervises and not left:
                 return 0
@@ -218,9 +218,7 @@ class Faults(Bench):
     def _told(self, names: list[tuple[str, str]], notes: Path, left: int) -> dict[str, Any]:
         with self.engine.connect() as connection:
             effects = Counter(connection.scalars(text("SELECT name FROM effects")))
-            codes = Counter(
-                connection.scalars(text("SELECT last_error_code FROM outbox_messages WHERE status = 'dead'"))
-            )
+            codes = Counter(connection.scalars(text("SELECT last_error_code FROM outbox_at_work WHERE place = 'dead'")))
         runs = read_runs(notes)
         due = [name for shape, name in names if shape not in ("failing", "deadly")]
         dead = sum(codes.values())
@@ -244,11 +242,7 @@ class Faults(Bench):
     def _uncaused(self, runs: dict[str, list[Run]]) -> int:
         """Runs of a task beyond the first that its row's history has no cause for."""
         with self.engine.connect() as connection:
-            rows = connection.execute(
-                text(
-                    "SELECT payload, history FROM outbox_messages UNION ALL SELECT payload, history FROM outbox_archive"
-                )
-            ).all()
+            rows = connection.execute(text("SELECT payload, history FROM outbox_all")).all()
         causes: Counter[str] = Counter()
         for row in rows:
             name = str(json.loads(row.payload)[0][0])

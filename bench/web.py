@@ -84,10 +84,11 @@ def full(say: Say, directory: Path | None, archived: int, pending: int) -> Itera
         settings = Settings(**known, web_users=users, web_port=free_port())
         with migrating(settings) as connection:
             new = upgrade(connection, SCHEMA)
-        if 1 in new:
+        if new:
             say("filling the tables")
+            filled.archive(settings, archived)
             busy.bury(settings)
-            filled.fill(settings, archived, pending)
+            filled.pend(settings, pending)
             busy.act(settings)
             filled.analyze(settings)
         with busy.now(settings):
@@ -100,12 +101,10 @@ def paths(settings: Settings) -> dict[str, str]:
     def one(sql: str) -> str:
         return str(fresh.execute(settings, sql)[0][0])
 
-    group = "{schema}.outbox_error_group(destination, event_type, last_error_code, last_error)"
-    dead = "FROM {schema}.outbox_messages WHERE status = 'dead'"
     named = {
-        "group": one(f"SELECT {group} {dead} GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"),
-        "dead": one(f"SELECT id {dead} AND key IS NOT NULL ORDER BY id LIMIT 1"),
-        "pending": one("SELECT id FROM {schema}.outbox_messages WHERE status = 'pending' OFFSET 1000 LIMIT 1"),
+        "group": one("SELECT kin FROM {schema}.outbox_dead GROUP BY 1 ORDER BY count(*) DESC LIMIT 1"),
+        "dead": one("SELECT id FROM {schema}.outbox_at_work WHERE place = 'dead' AND key IS NOT NULL LIMIT 1"),
+        "pending": one("SELECT id FROM {schema}.outbox_at_work WHERE place = 'ready' OFFSET 1000 LIMIT 1"),
         "archived": one("SELECT id FROM {schema}.outbox_archive OFFSET 1000 LIMIT 1"),
     }
     return {name: path.format(**named) for name, path in PAGES.items()}

@@ -1,9 +1,9 @@
 """What publishing adds to a transaction of the application, in bulk, and with a broker in trouble.
 
 Each transaction inserts an order, and does one thing more. What that adds is a whole statement: its round trip, its
-row and our checks. `a bare INSERT of the message` is the same row in the same table, by SQLAlchemy alone: what
-`publish` takes beyond that is our own code. CPU is that of this process. The ways take turns, transaction by
-transaction: so the machine's other load slows all of them alike. The servers are embedded ones, unless
+rows and our checks. `a bare call of outbox_write_one` writes the same message, by SQLAlchemy alone: what `publish`
+takes beyond that is our own code. CPU is that of this process. The ways take turns, transaction by transaction: so
+the machine's other load slows all of them alike. The servers are embedded ones, unless
 OUTBOX_DATABASE_URL names another database; there the bench keeps to a schema of its own. Brokers in trouble: `dead`
 refuses connections, `silent` accepts them and never answers, `slow` answers after half a second. If `txoutbox` is
 installed, its `insert` takes its turns too, on asyncpg, for which it is made; what it adds is counted from the same
@@ -34,13 +34,14 @@ from bench.fresh import outbox
 from bench.report import Figures, Say, bench
 from outbox_tasks import Message, Outbox, Settings
 from outbox_tasks.database.connection import engine_url
-from outbox_tasks.database.schema import tables
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import uuid7
 
 PAYLOAD = {"id": 42, "customer": "Zoë", "items": [{"sku": "apple", "count": 3}, {"sku": "pear", "count": 1}]}
 BODY = json.dumps(PAYLOAD, ensure_ascii=False, separators=(",", ":")).encode()
+CALL = """SELECT {schema}.outbox_write_one(:id, 'order.created', 'orders', :payload, 'application/json',
+                                       NULL, NULL, NULL, NULL, 0::smallint, false, NULL, NULL, NULL)"""
 MANY = 10_000
 WARM = 200
 OWN = "nothing else"
@@ -51,16 +52,9 @@ def task(number: int) -> None:
     """A task of the application."""
 
 
-def row() -> dict[str, Any]:
-    """The message as `publish` stores it."""
-    return {
-        "id": uuid7(),
-        "event_type": "order.created",
-        "destination": "orders",
-        "payload": BODY,
-        "content_type": "application/json",
-        "headers": {},
-    }
+def values() -> dict[str, Any]:
+    """A message as `publish` stores it."""
+    return {"id": uuid7(), "payload": BODY}
 
 
 class Writer:
@@ -70,7 +64,7 @@ class Writer:
         self.settings = settings
         self.engine = create_engine(engine_url(str(settings.database_url)))
         self.outbox = Outbox(settings)
-        self.insert = insert(tables(settings.database_schema).messages)
+        self.call = text(CALL.replace("{schema}", str(settings.database_schema)))
         orders = Table(
             "orders",
             MetaData(schema=settings.database_schema),
@@ -88,7 +82,7 @@ class Writer:
         return {
             OWN: lambda session: None,
             "SELECT 1": lambda session: session.execute(text("SELECT 1")),
-            "a bare INSERT of the message": lambda session: session.execute(self.insert, row()),
+            "a bare call of outbox_write_one": lambda session: session.execute(self.call, values()),
             "publish": publish,
             "publish with a key": partial(publish, key="order:42"),
             "publish with an id": lambda session: publish(session, id=uuid7()),

@@ -137,6 +137,21 @@ class Yardsticks(Bench):
             return int(connection.scalar(text("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')")))
 
 
+UNSETTLED = "SELECT EXISTS (SELECT FROM outbox_all WHERE state NOT IN ('sent', 'discarded', 'dead'))"
+PUBLISH = """import sys
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+from outbox_tasks import Message, Outbox, Settings
+from outbox_tasks.database.connection import engine_url
+
+settings = Settings(nudge=False)
+outbox = Outbox(settings)
+with Session(create_engine(engine_url(settings.database_url))) as session, session.begin():
+    messages = [Message("order.created", {"id": n, "note": "x" * 150}) for n in range(int(sys.argv[1]))]
+    outbox.publish_many(session, messages)
+"""
+
+
 class OtherRelease(Yardsticks):
     """The same with the code of another checkout, whose tables may be others too."""
 
@@ -148,6 +163,16 @@ class OtherRelease(Yardsticks):
             connection.execute(text("CREATE SCHEMA public"))
         argv = [sys.executable, "-m", "outbox_tasks", "init"]
         subprocess.run(argv, cwd=checkout, env=self.environment, check=True, capture_output=True)
+
+    def write(self, count: int, key: str = "NULL") -> None:
+        """Let that code publish so many messages."""
+        argv = [sys.executable, "-c", PUBLISH, str(count)]
+        subprocess.run(argv, cwd=self.cwd, env=self.environment, check=True)
+
+    def is_settled(self) -> bool:
+        """Whether no message is at work: this view is there in all releases."""
+        with self.engine.connect() as connection:
+            return not connection.scalar(text(UNSETTLED))
 
 
 @bench

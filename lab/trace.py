@@ -1,80 +1,72 @@
-"""Traces a run: notes each change of each message's row, and finds those that no row may make.
+"""Traces a run: notes each move of a message between the tables, and finds those that no message may make.
 
 trace = Trace(engine, schema)
 trace.install()   # before the run: triggers, and the table outbox_transitions
 ...
 found = trace.check()   # names and counts; `found.wrong` is empty if all is well
 trace.remove()
+
+A message is in exactly one place after each transaction. Whoever moves it has locked its row, so its moves are noted in
+the order in which they are committed.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib import resources
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    DateTime,
-    Engine,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    Uuid,
-    func,
-    select,
-    text,
-)
-from sqlalchemy.sql import ColumnElement, Select
+from sqlalchemy import Engine, text
 
-from lab.transitions import Change, Transition, named
+from lab.moves import MOVES, NOWHERE
 from outbox_tasks.database.schema import quoted
 
 SHOWN = 3
-"""Messages whose lives are told, for each kind of wrong change."""
+"""Messages whose lives are told, for each kind of wrong move."""
 
-NAMES = ("outbox_note_transition", "outbox_note_archived", "outbox_state_of_row")
+NAMES = ("outbox_note_transition", "outbox_note_place")
 """The functions that `trace.sql` makes."""
+
+Move = tuple[str, str]
+"""The place before, and the place after."""
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """A change that is not in the table of transitions."""
+    """A move that is not in the table of moves."""
 
-    change: Change
+    move: Move
     times: int
     lives: dict[str, list[str]]
-    """All changes of the first of its messages, by the id."""
+    """All moves of the first of its messages, by the id."""
 
     def __str__(self) -> str:
         lives = "".join(f"\n  {id}\n    " + "\n    ".join(life) for id, life in self.lives.items())
-        return f"{self.times} times, and there is no such transition: {self.change}{lives}"
+        return f"{self.times} times, and there is no such move: {self.move[0]} → {self.move[1]}{lives}"
 
 
 @dataclass
 class Traced:
-    """What a run has done to the rows."""
+    """What a run has done to the messages."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """How often each transition was made."""
+    """How often each move was made."""
     wrong: list[Wrong] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.wrong)) or f"{self.counts.total():,} changes, each a transition"
+        return "\n".join(map(str, self.wrong)) or f"{self.counts.total():,} moves, each of the table"
 
 
 class Trace:
-    """The trace of one outbox. Only runs for tests have it: each change of a row writes one row more."""
+    """The trace of one outbox. Only runs for tests have it: each change of a row writes rows more."""
 
     def __init__(self, engine: Engine, schema: str) -> None:
         self._engine = engine
         self._schema = quoted(schema)
-        self._table = _table(schema)
 
     def install(self) -> None:
         """Trace from now on. The role must own the tables."""
@@ -90,59 +82,62 @@ class Trace:
                 connection.execute(text(f"DROP FUNCTION IF EXISTS {self._schema}.{name} CASCADE"))
             connection.execute(text(f"DROP TABLE IF EXISTS {self._schema}.outbox_transitions"))
 
-    def check(self, *also: Transition, archive: bool = True) -> Traced:
-        """Name all changes. `also`: those that a test makes by hand. `archive`: the setting."""
-        found = Traced()
+    def check(self, *also: Move) -> Traced:
+        """Name all moves. `also`: those that a test makes by hand."""
+        counts: Counter[Move] = Counter()
+        examples: dict[Move, list[int]] = defaultdict(list)
         with self._engine.connect() as connection:
-            counted = connection.execute(_changes(self._table)).all()
-        for *facts, times in counted:
-            change = Change(*facts)
-            name = named(change, archive=archive) or next((each.name for each in also if each.allows(change)), None)
-            if name:
-                found.counts[name] += times
+            noted = connection.execute(text(f"SELECT * FROM {self._schema}.outbox_transitions ORDER BY seq, n")).all()
+        for seq, rows in groupby(noted, lambda row: row.seq):
+            for move in _moves(rows):
+                counts[move] += 1
+                examples[move].append(seq)
+        found = Traced()
+        for move, times in counts.items():
+            if move in MOVES or move in also:
+                found.counts[MOVES.get(move, "by hand")] += times
             else:
-                found.wrong.append(Wrong(change, times, self._lives(change)))
+                seqs = list(dict.fromkeys(examples[move]))[:SHOWN]
+                found.wrong.append(Wrong(move, times, dict(map(self._life, seqs))))
         return found
 
     def life(self, id: str | UUID) -> list[str]:
-        """All changes of a message, in order."""
-        t = self._table
-        noted = select(t.c.at, t.c.who, t.c.holder, *_facts(t)).where(t.c.id == UUID(str(id))).order_by(t.c.n)
+        """All that was noted of a message, in order."""
         with self._engine.connect() as connection:
-            rows = connection.execute(noted).all()
-        return [f"{at:%H:%M:%S.%f} {Change(*facts)} [{who or '-'}, {by or '-'}]" for at, who, by, *facts in rows]
+            found = f"SELECT seq FROM {self._schema}.outbox_messages WHERE id = :id"
+            seqs = connection.scalars(text(found), {"id": UUID(str(id))}).all()
+        return [line for seq in seqs for line in self._life(seq)[1]]
 
-    def _lives(self, change: Change) -> dict[str, list[str]]:
-        t = self._table
-        same = [fact.is_not_distinct_from(value) for fact, value in zip(_facts(t), change, strict=True)]
-        some = select(t.c.id).where(*same).group_by(t.c.id).order_by(func.min(t.c.n)).limit(SHOWN)
+    def _life(self, seq: int) -> tuple[str, list[str]]:
         with self._engine.connect() as connection:
-            ids = connection.scalars(some).all()
-        return {str(id): self.life(id) for id in ids}
+            query = f"SELECT * FROM {self._schema}.outbox_transitions WHERE seq = :seq ORDER BY n"
+            rows = connection.execute(text(query), {"seq": seq}).all()
+            query = f"SELECT id FROM {self._schema}.outbox_messages WHERE seq = :seq"
+            id = connection.scalar(text(query), {"seq": seq})
+        return str(id or seq), [_told(row) for row in rows]
 
 
-def _table(schema: str) -> Table:
-    kinds: dict[Any, tuple[str, ...]] = {
-        BigInteger: ("n", "transaction"), DateTime(True): ("at",), Uuid: ("id",), Integer: ("counted", "attempts"),
-        Boolean: ("kept", "rewritten"), Text: ("before", "after", "lease", "ends", "moved", "code", "who", "holder"),
-    }  # fmt: skip
-    columns = (Column(name, kind) for kind, names in kinds.items() for name in names)
-    return Table("outbox_transitions", MetaData(schema=schema), *columns)
+def _told(row: Any) -> str:
+    how = f"{'to' if row.rows > 0 else 'from'} {row.place}{', run out' if row.run_out else ''}"
+    return f"{row.at:%H:%M:%S.%f} {row.transaction} {how} [{row.who or '-'}, {row.holder or '-'}, {row.token or '-'}]"
 
 
-def _facts(t: Table) -> list[ColumnElement[Any]]:
-    """The columns of a `Change`, in its order."""
-    c = t.c
-    fresh = func.coalesce(c.attempts, 0) == 0
-    return [c.before, c.after, c.lease, c.counted, fresh, c.ends, c.moved, c.code, c.kept, c.rewritten]
-
-
-def _changes(t: Table) -> Select[Any]:
-    """Each kind of change, and how often it was made. A row that its own transaction has taken out again was never
-    there: `outbox_publish` does so if the id was used before."""
-    written = t.alias("written")
-    same = (written.c.transaction == t.c.transaction, written.c.id == t.c.id, written.c.before == "none")
-    withdrawn = (t.c.after == "deleted") & select(written.c.n).where(*same).exists()
-    facts = [fact.label(f"fact_{n}") for n, fact in enumerate(_facts(t))]
-    kind = select(*facts).where(~withdrawn).subquery("kind")
-    return select(*kind.c, func.count()).group_by(*kind.c)
+def _moves(rows: Iterable[Any]) -> Iterator[Move]:
+    """The moves of one message. A move that leads from where it was not, or to two places, names all of them."""
+    at: str | None = None
+    for _, changes in groupby(rows, lambda row: row.transaction):
+        net: Counter[tuple[str, Any]] = Counter()
+        late: set[str] = set()
+        for row in changes:
+            net[row.place, row.token] += row.rows
+            if row.run_out and row.rows < 0:
+                late.add(row.place)
+        left = [place for (place, _), n in net.items() for _ in range(-n)]
+        came = [place for (place, _), n in net.items() for _ in range(n)]
+        if not left and not came:
+            continue  # the row changed in its place
+        before = " and ".join(f"{place}, run out" if place in late else place for place in left) or NOWHERE
+        if at is not None and (" and ".join(left) or NOWHERE) != at:
+            before = f"{before} (it was {at})"
+        after = at = " and ".join(came) or NOWHERE
+        yield before, after

@@ -188,6 +188,13 @@ class SchemaTooOld(OutboxError):
     then start the relay again."""
 
 
+class SchemaOutgrown(SchemaTooOld):
+    says = """
+    The outbox tables in {where} have version {found}: they are of another kind than those of this release, which begins
+    with version {needed}. Let the release that made them send what is left (`outbox-tasks status` there shows it), then
+    drop them, or choose another `database_schema`, and run `outbox-tasks init` again."""
+
+
 class UnsupportedDjangoDatabase(UnsupportedDialect):
     says = """The outbox tables can't be made in Django's database {alias!r}: it is {dialect}, and only {supported} is
     supported. Use that, in tests too, or keep the app "outbox_tasks" out of this database with a database router
@@ -315,6 +322,24 @@ class DayDropped(OutboxError):
 
 class ReplayRefused(OutboxError):
     says = "The replay was refused: {reason}."
+
+
+class DayAtWork(OutboxError):
+    says = """
+    The archive's {day} stays: {count} of its messages are still at work. See `outbox-tasks list`: dead letters can be
+    redriven or discarded."""
+
+
+class DayIncomplete(OutboxError):
+    says = """
+    The archive's {day} stays: {count} of its messages are neither at work, nor does the journal say that they ended.
+    Somebody has deleted rows by hand, or it is a bug: please report it. `sql/look/strays.sql` names them."""
+
+
+class DayOpen(OutboxError):
+    says = """
+    The archive's {day} stays: a transaction that wrote messages on that day is still open. The next maintenance tries
+    again. End sessions that stay open for hours."""
 
 
 class DayNotOver(OutboxError):

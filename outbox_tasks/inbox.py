@@ -17,11 +17,10 @@ from celery import current_task
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox_tasks.database import inbox
 from outbox_tasks.database.schema import LOST_TABLE, tables, where
 from outbox_tasks.errors import InboxMisused, InvalidMessageId, NotInTransaction, NoTransaction, SchemaMissing
 from outbox_tasks.text import is_text, short
-from outbox_tasks.writing.execution import DjangoConnection
+from outbox_tasks.writing.execution import DjangoConnection, Verb
 from outbox_tasks.writing.transactions import (
     AnyAsync,
     SyncSession,
@@ -71,7 +70,7 @@ class Inbox:
             raise InboxMisused(consumer=short(consumer), reason=reason)
         self.consumer = consumer
         self._schema = schema
-        self._statement = inbox.mark(tables(schema))
+        self._first = Verb("write/first.sql", schema)
 
     @overload
     def first(self, session: AnyAsync, message_id: MessageId) -> Awaitable[bool]: ...
@@ -153,7 +152,10 @@ class Inbox:
     def _mark(self, session: Any, message: str) -> bool:
         try:
             opened = transaction(session, self.consumer)
-            return opened.run(self._statement, {"consumer": self.consumer, "message": message}) == 1
+            return (
+                opened.run(self._first, {"consumer": self.consumer, "message": message}, tables(self._schema).inbox)
+                == 1
+            )
         except NotInTransaction:
             raise NoTransaction(consumer=self.consumer, message=message) from None
         except Exception as error:  # each driver and framework has errors of its own

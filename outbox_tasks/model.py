@@ -137,6 +137,10 @@ class Bundle:
 FAILED_TOGETHER, FAILED_ALONE = "failed_together", "failed_alone"
 """Codes of messages whose send failed unexpectedly: several together, or one alone."""
 
+BUNDLE_BYTES = 4 * 1024 * 1024
+"""The payloads of one bundle have at most so many bytes, unless it is a single message: one statement fetches them, and
+must end in time."""
+
 UNSETTLED = "unsettled"
 """The code of a message whose send began, and nobody knows how it ended."""
 

@@ -23,18 +23,19 @@ import hypothesis
 import psycopg
 import pytest
 import redis
-from sqlalchemy import Connection, Engine, Row, create_engine, func, insert, literal, select, text, update
+from sqlalchemy import Connection, Engine, Row, create_engine, func, literal, select, text
 from sqlalchemy.sql import ColumnElement
 
 from outbox_tasks import Outbox
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.pieces import SECOND
-from outbox_tasks.database.schema import tables
+from outbox_tasks.database.schema import quoted, tables
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import LeasedMessage
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from tests import wide
 from tests.schemas import Schemas, new_name
 
 GIVEN = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("OUTBOX_")}
@@ -144,40 +145,48 @@ class Rows:
     def __init__(self, engine: Engine, schema: str | None) -> None:
         self.engine = engine
         self.tables = tables(schema)
-        self._view = f"{schema}.outbox_all" if schema else "outbox_all"
+        self._schema = quoted(schema or "public")
 
     def insert(self, count: int = 1, **columns: Any) -> list[str]:
         """Commit `count` rows, due since a second ago, with these columns (values or SQL). Returns ids."""
-        m = self.tables.messages
-        columns = {
+        due = {
             "event_type": "order.created",
             "destination": "orders",
             "payload": b"{}",
             "locked_until": seconds_from_now(-1),
-            **columns,
         }
-        values = [v if isinstance(v, ColumnElement) else literal(v, m.c[n].type) for n, v in columns.items()]
-        made = select(*values).select_from(func.generate_series(1, count))
         with self.engine.begin() as connection:
-            ids = connection.scalars(insert(m).from_select(list(columns), made).returning(m.c.id))
-            return [str(id) for id in ids]
+            return wide.insert(connection, self._schema, count, due | columns)
 
     def change(self, ids: Sequence[str] | None = None, /, **columns: Any) -> None:
         """Change these rows, or all."""
-        m = self.tables.messages
-        statement = update(m).values(**columns)
-        if ids is not None:
-            statement = statement.where(m.c.id.in_([UUID(id) for id in ids]))
         with self.engine.begin() as connection:
-            connection.execute(statement)
+            wide.change(connection, self._schema, ids, columns)
+
+    def settle(self, id: str, state: str = "sent") -> None:
+        """Note in the journal that a message was sent or discarded."""
+        with self.engine.begin() as connection:
+            wide.settle(connection, self._schema, id, state)
+
+    def clear(self) -> None:
+        """Remove all messages."""
+        with self.engine.begin() as connection:
+            wide.clear(connection, self._schema)
+
+    def clear_work(self) -> None:
+        """Remove what is at work."""
+        with self.engine.begin() as connection:
+            wide.clear_work(connection, self._schema)
 
     def hot(self) -> list[Row[Any]]:
-        """The rows of outbox_messages, in the order of insertion."""
-        return self._read(select(self.tables.messages).order_by("seq"))
+        """What is at work, in the order of insertion."""
+        with self.engine.connect() as connection:
+            return wide.read(connection, self._schema)
 
     def pending(self) -> bool:
         """Whether any is left to be sent."""
-        return bool(self._read(select(literal(1)).where(self.tables.messages.c.status == "pending").limit(1)))
+        m = self.tables.messages
+        return bool(self._read(select(literal(1)).select_from(m).where(m.c.place != "dead").limit(1)))
 
     def archived(self) -> list[Row[Any]]:
         """The rows of outbox_archive, in the order of insertion."""
@@ -185,10 +194,10 @@ class Rows:
 
     def shown(self) -> list[Row[Any]]:
         """The rows of the view outbox_all, in the order of insertion."""
-        return self._read(text(f"SELECT * FROM {self._view} ORDER BY seq"))
+        return self._read(text(f"SELECT * FROM {self._schema}.outbox_all ORDER BY seq"))
 
     def one(self, id: str | UUID) -> Row[Any]:
-        """The row of outbox_messages with this id."""
+        """The row of this id that is at work."""
         [row] = [row for row in self.hot() if str(row.id) == str(id)]
         return row
 

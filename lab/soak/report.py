@@ -51,8 +51,8 @@ def parts(result: Result) -> Iterator[Part]:
         ("Overtakes of a key", len(v.overtakes)),
         ("Repetitions, each with its cause on the row", v.repeated),
         ("Repetitions without a cause", len(v.unexplained)),
-        ("Changes of rows, each a transition of the model", sum(v.transitions.values())),
-        ("Changes that are none", len(v.impossible)),
+        ("Moves of messages, each a step of the model", sum(v.transitions.values())),
+        ("Moves that are none", len(v.impossible)),
         ("Faults", v.faults),
     ]
     yield Part("What became of the messages", ("", "count"), [(name, f"{count:,}") for name, count in figures])

@@ -106,7 +106,7 @@ class Verdict:
     overtakes: list[str]
     transitions: dict[str, int]
     impossible: list[str]
-    """The changes of rows that the model does not know."""
+    """The moves that the model does not know."""
     faults: int
     recoveries: dict[str, Recovery] = field(default_factory=dict)
     memory: list[Memory] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Verdict:
         ]
         return [
             *(f"{what}: {len(ids):,} ({_examples(ids)})" for ids, what in found if ids),
-            *(f"A row changed as no row may: {change}" for change in self.impossible),
+            *(f"A message moved as none may: {move}" for move in self.impossible),
             *self.remarks,
         ]
 

@@ -49,7 +49,7 @@ def _became(found: Became | None, entry: int, as_json: bool) -> None:
     if found is None:
         raise click.ClickException(f"No. {entry} of the audit is no redrive that has changed messages.")
     if as_json:
-        echo_json({"known": found.kept, "became": [dict(row._mapping) for row in found.rows]})
+        echo_json({"known": found.kept, "became": [row._asdict() for row in found.rows]})
     else:
         say(f"{found.text}.")
     if found.count(DEAD):

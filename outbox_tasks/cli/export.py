@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
-from outbox_tasks.operating.archive.export import Day
+from outbox_tasks.operating.archive.days import Day
 from outbox_tasks.operating.archive.export import Progress as RowProgress
 from outbox_tasks.text import many
 
@@ -52,7 +52,7 @@ def _progress(silent: bool) -> Iterator[Callable[[Day], RowProgress]]:
     with Progress(*columns, console=console(stderr=True), disable=silent, transient=True) as progress:
 
         def begun(day: Day) -> RowProgress:
-            task = progress.add_task(str(day.day), total=None)
+            task = progress.add_task(str(day.date), total=None)
             return lambda done, total: progress.update(task, advance=done, total=total)
 
         yield begun

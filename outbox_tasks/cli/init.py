@@ -11,7 +11,7 @@ from outbox_tasks.cli.shared.output import echo_json, json_option, say
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.rights import Kind
 from outbox_tasks.database.schema import VERSION
-from outbox_tasks.migrations import grant, grants, upgrade
+from outbox_tasks.migrations import finish, grant, grants, migrations, upgrade
 from outbox_tasks.settings import Settings
 
 MAY: dict[Kind, str] = {
@@ -34,8 +34,11 @@ def role_options(command: F) -> F:
 @click.command()
 @role_options
 @click.option("--sql", is_flag=True, help="Print the GRANT statements for the roles, and run nothing.")
+@click.option(
+    "--finish", "last", is_flag=True, help="No process of an earlier release is left: do what had to wait for that."
+)
 @json_option
-def init(sql: bool, as_json: bool, **roles: tuple[str, ...]) -> None:
+def init(sql: bool, last: bool, as_json: bool, **roles: tuple[str, ...]) -> None:
     """Create the outbox tables, or upgrade them to this release.
 
     Safe to run twice, and on many hosts at once.
@@ -50,16 +53,25 @@ def init(sql: bool, as_json: bool, **roles: tuple[str, ...]) -> None:
                 for statement in grants(connection, kind, role, settings.database_schema):
                     say(statement)
             return
-        applied = upgrade(connection, settings.database_schema)
+    applied: list[int] = []
+    for version in migrations():  # each is its own transaction: it keeps no lock of another one
+        with migrating(settings) as connection:
+            applied += upgrade(connection, settings.database_schema, to=version)
+    with migrating(settings) as connection:
+        finished = finish(connection, settings.database_schema) if last else []
         for kind, role in chosen:
             grant(connection, kind, role, settings.database_schema)
     if as_json:
-        echo_json({"version": VERSION, "applied": applied, **{f"{kind}s": roles[kind] for kind in MAY}})
+        echo_json(
+            {"version": VERSION, "applied": applied, "finished": finished, **{f"{kind}s": roles[kind] for kind in MAY}}
+        )
         return
     say(
         f"The outbox tables are now at version {VERSION} (applied: {', '.join(map(str, applied))})."
         if applied
         else f"The outbox tables are already at version {VERSION}."
     )
+    if last:
+        say(f"Upgrades that are now finished: {', '.join(map(str, finished)) or 'none was left'}.")
     for kind, role in chosen:
         say(f"The role {role} may {MAY[kind]}.")

@@ -11,9 +11,9 @@ from rich.text import Text
 from outbox_tasks.cli.shared.options import limit_option
 from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option, say
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.database.held_keys import COUNTED
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.messages.waits import dead_head, of_destinations
+from outbox_tasks.operating.overview import COUNTED
 from outbox_tasks.text import one_line
 
 
@@ -24,7 +24,7 @@ from outbox_tasks.text import one_line
 def keys(blocked: bool, limit: int, as_json: bool) -> None:
     """List the keys that are held up: by which message, since when, how many wait. Exit code 1 if there are any."""
     with open_store() as store:
-        found = [dict(row._mapping) for row in overview.blocked_keys(store, limit)]
+        found = [row._asdict() for row in overview.blocked_keys(store, limit)]
         for one in found:
             one["waits"] = str(dead_head(one))
         shut = {name: str(wait) for name, wait in sorted(of_destinations(store).items())}

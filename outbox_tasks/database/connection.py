@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import psycopg
-from psycopg.types.datetime import TimestamptzLoader
+from psycopg.rows import namedtuple_row
+from psycopg.types.datetime import TimestamptzBinaryLoader, TimestamptzLoader
 from sqlalchemy import (
     URL,
     Connection,
@@ -26,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from outbox_tasks.database.compiled import Compiled
+from outbox_tasks import sql
 from outbox_tasks.database.patient import NoAnswer, Patient
 from outbox_tasks.database.pieces import alone, check_dialect, idle, unhurried
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
@@ -94,6 +95,16 @@ class _AnyTime(TimestamptzLoader):
             return FIRST if bytes(data).startswith(b"-") or bytes(data).endswith(b"BC") else LAST
 
 
+class _AnyTimeInBinary(TimestamptzBinaryLoader):
+    """The same, of a result in PostgreSQL's binary format."""
+
+    def load(self, data: Any) -> datetime:
+        try:
+            return min(max(super().load(data), FIRST), LAST)
+        except psycopg.DataError:
+            return FIRST if bytes(data)[0] & 0x80 else LAST
+
+
 def _any_json(text: str | bytes) -> Any:
     """A JSON value; the text itself, if it is nested too deeply or has a number too long for Python. See `_AnyTime`."""
     try:
@@ -104,6 +115,7 @@ def _any_json(text: str | bytes) -> Any:
 
 def _reads_any_time(connection: Any, _: object) -> None:
     connection.adapters.register_loader("timestamptz", _AnyTime)
+    connection.adapters.register_loader("timestamptz", _AnyTimeInBinary)
 
 
 @contextmanager
@@ -121,13 +133,20 @@ def migrating(settings: Settings) -> Iterator[Connection]:
         raise _unavailable(settings, error.orig) from error
 
 
+class Run(Protocol):
+    """Runs a verb and returns its rows."""
+
+    def __call__(self, verb: str, /, **parameters: Any) -> Sequence[Any]: ...
+
+
 class Database:
     """Runs statements, each its own short transaction. Raises `DatabaseUnavailable` or `SchemaMissing`."""
 
     application_name = "outbox_tasks"
     """The name of its connections in `pg_stat_activity`."""
 
-    session: ClassVar[Mapping[str, str]] = PIPE
+    # Otherwise PostgreSQL plans each claim anew, which takes a millisecond. The plan is always the same.
+    session: ClassVar[Mapping[str, str]] = {**PIPE, "plan_cache_mode": "force_generic_plan"}
     """The settings of its connections, if they can have any: see `_options`."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
@@ -192,17 +211,44 @@ class Database:
             with _unhurried(connection, limit) as transaction:
                 return transaction.execute(statement, parameters).all()
 
-    def run(self, statement: Compiled[T], parameters: Mapping[str, Any], limit: float | None = None) -> list[T]:
-        """The rows of a statement that runs for each bundle. `limit`: see `rows`."""
+    def ask(self, verb: str, limit: float | None = None, /, **parameters: Any) -> Sequence[Any]:
+        """Run a verb in a transaction of its own, and return its rows. `limit`: seconds that it may run, if not the
+        usual ones."""
         if limit is not None:
-            return [statement.make(row) for row in self.rows(statement.statement, dict(parameters), limit)]
+            with self.transaction(limit) as run:
+                return run(verb, **parameters)
+        with self._driver() as driver:
+            return self._execute(driver, verb, parameters)
+
+    @contextmanager
+    def transaction(self, limit: float | None = None) -> Iterator[Run]:
+        """Run several verbs in one transaction. If this process is stopped meanwhile, the server undoes them soon.
+        `limit`: see `ask`."""
+        with self._driver() as driver, _patient(driver, limit):
+            driver.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'", prepare=False)
+            if limit is not None:
+                driver.execute("SELECT set_config('statement_timeout', %s, true)", [f"{limit * 1000:.0f}"])
+            try:
+                yield lambda verb, /, **parameters: self._execute(driver, verb, parameters)
+            except BaseException:
+                if not driver.closed:
+                    driver.execute("ROLLBACK", prepare=False)
+                raise
+            driver.execute("COMMIT")
+
+    def _execute(self, driver: psycopg.Connection[Any], verb: str, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        statement = sql.statement(verb, self.settings.database_schema)
+        cursor = psycopg.RawCursor(driver, row_factory=namedtuple_row)
+        cursor.execute(statement.text, statement.values(parameters), binary=True)
+        return cursor.fetchall() if cursor.description else ()
+
+    @contextmanager
+    def _driver(self) -> Iterator[Patient]:
         try:
             pooled = self.engine.raw_connection()
             driver: Patient = pooled.driver_connection  # type: ignore[assignment]
             try:
-                cursor = psycopg.RawCursor(driver, row_factory=lambda _: statement.make)
-                cursor.execute(statement.text, statement.values(parameters), binary=statement.binary)
-                return cursor.fetchall()
+                yield driver
             except BaseException as error:
                 self._part_with(pooled, driver, error)
                 raise
@@ -266,6 +312,17 @@ class Database:
             raise SchemaMissing(where=where(self.settings.database_schema)) from error
         if isinstance(error, TROUBLE) or sqlstate == NO_RIGHTS:
             raise _unavailable(self.settings, error) from error
+
+
+@contextmanager
+def _patient(driver: Patient, limit: float | None) -> Iterator[None]:
+    """Wait for longer for the answers of this connection."""
+    usual = driver.patience
+    driver.patience = usual if limit is None else limit + NETWORK_TIME
+    try:
+        yield
+    finally:
+        driver.patience = usual
 
 
 @contextmanager

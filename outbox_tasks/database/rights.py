@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Literal
-
-from outbox_tasks.database.schema import Tables
 
 Kind = Literal["writer", "worker", "relay", "operator", "reader"]
 
 COMPLETED = "UPDATE (count, facts, closed_at)"
-"""Of entries in the audit. A trigger says of which: see migration 12."""
+"""Of entries in the audit. A trigger says of which: see sql/people.sql."""
 
 TAKEN = "UPDATE (lease, locked_by, locked_until)"
 """Of acts in the background. What they do stays as their audit entry says."""
@@ -19,70 +16,78 @@ TAKEN = "UPDATE (lease, locked_by, locked_until)"
 CHANGED = ("SELECT", "INSERT", "UPDATE", "DELETE")
 READ = ("SELECT",)
 
+WORK = ("ready", "waiting", "held", "leases", "runs", "dead", "trouble")
+"""The tables in which messages at work are."""
+
+VIEWS = ("at_work", "archive", "all")
+
+PEOPLE = ("destinations", "publishers", "tallies", "heartbeats", "alerts")
+
+RELATIONS = (
+    "messages", *WORK, "freed", "journal", "days", *PEOPLE, "inbox", "audit", "acts", "versions", *VIEWS, "seq",
+)  # fmt: skip
+"""All tables, views and the sequence, without `outbox_` before their names."""
+
 GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
-    "writer": {"messages": ("INSERT",), "sequence": ("USAGE", "SELECT")},
+    "writer": {},  # it calls functions that have the rights of their owner
     "worker": {
-        "messages": CHANGED,
-        "archive": ("SELECT", "INSERT"),
+        "messages": ("SELECT", "UPDATE"),
+        **dict.fromkeys(("leases", "runs"), CHANGED),
+        **dict.fromkeys(("waiting", "dead", "trouble"), ("SELECT", "INSERT", "UPDATE")),
+        "held": ("SELECT", "UPDATE"),
+        "freed": ("INSERT",),
+        "journal": ("SELECT", "INSERT"),
         "inbox": ("SELECT", "INSERT"),
-        "versions": READ,
-        "sequence": ("USAGE", "SELECT"),
+        **dict.fromkeys(("versions", "seq", "at_work", "archive"), READ),
     },
     "relay": {
-        "others": CHANGED,
-        "messages": ("SELECT", "UPDATE", "DELETE"),
+        **dict.fromkeys((*WORK, "freed", *PEOPLE), CHANGED),
+        "messages": READ,
+        "journal": ("SELECT", "INSERT"),
         "inbox": ("SELECT", "UPDATE", "DELETE"),
         "audit": ("SELECT", "DELETE", COMPLETED),
         "acts": ("SELECT", "DELETE", TAKEN),
-        "versions": READ,
-        "sequence": READ,
+        **dict.fromkeys(("days", "versions", "seq", *VIEWS), READ),
     },
     "operator": {
-        "others": CHANGED,
-        "archive": ("SELECT", "INSERT"),
+        **dict.fromkeys((*WORK, "messages", "destinations"), CHANGED),
+        "freed": ("INSERT",),
+        "journal": ("SELECT", "INSERT"),
         "audit": ("SELECT", "INSERT (who, why, action, target, count, facts, once, closed_at)", COMPLETED),
         "acts": ("SELECT", "INSERT", "DELETE", TAKEN),
-        "inbox": (),
-        **dict.fromkeys(("slots", "publishers", "tallies", "heartbeats", "alerts", "versions", "view"), READ),
-        "sequence": ("USAGE", "SELECT"),
+        **dict.fromkeys(("publishers", "tallies", "heartbeats", "alerts", "days", "versions", *VIEWS), READ),
+        "seq": ("USAGE", "SELECT"),
     },
-    "reader": dict.fromkeys(
-        ("messages", "archive", "destinations", "slots", "publishers", "tallies", "heartbeats", "alerts", "versions",
-         "view", "sequence"),
-        READ,
-    ),
-}  # fmt: skip
-"""The privileges of each role, by the fields of `Tables`. `others`: on every table without an entry, also on those of
-later releases."""
+    "reader": dict.fromkeys(("messages", *WORK, "journal", "days", *PEOPLE, "versions", *VIEWS, "seq"), READ),
+}
+"""The privileges of each role."""
 
 HIDDEN = {"payload", "headers", "history"}
 """Columns that a reader does not see: they have what the application wrote, or quote it."""
 
-MADE = ("outbox_uuid7", "outbox_key_class", "outbox_all_keys")
-"""The functions that the defaults and triggers of a message call."""
+WRITTEN = ("outbox_publish", "outbox_cancel", "outbox_write", "outbox_write_one")
+"""What writers call. These have the rights of their owner."""
 
-COMPUTED = (*MADE, "outbox_readable", "outbox_error_group", "outbox_identity", "outbox_noted", "outbox_envelope")
+COMPUTED = (
+    "outbox_uuid7", "outbox_number", "outbox_ordered", "outbox_key_class", "outbox_all_keys", "outbox_readable",
+    "outbox_error_group", "outbox_identity", "outbox_noted", "outbox_envelope", "outbox_task_queue", "outbox_free",
+    "outbox_has_room", "outbox_discard",
+)  # fmt: skip
 """The functions that work with the rights of their caller."""
 
-
-HOUSEKEEPING = (
-    "outbox_archive_prepare", "outbox_archive_make_day", "outbox_archive_renew_default", "outbox_archive_await_settles",
-    "outbox_archive_detach", "outbox_archive_drop", "outbox_archive_share",
-)  # fmt: skip
-"""The functions that make and drop partitions of the archive, with the rights of their owner."""
+HOUSEKEEPING = ("outbox_day_turn", "outbox_day_make", "outbox_day_drop")
+"""The functions that make and drop days, with the rights of their owner."""
 
 
-def rights(t: Tables, kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What a role may do: each table, the view and the sequence, with the privileges on it."""
-    given = GIVEN[kind]
-    for field in fields(t):
-        yield getattr(t, field.name).name, given.get(field.name, given.get("others", ()))
-    yield "outbox_all", given.get("view", ())
-    yield f"{t.messages.name}_seq_seq", given.get("sequence", ())
+def rights(kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What a role may do: each table, view and sequence, with the privileges on it."""
+    for name in RELATIONS:
+        yield f"outbox_{name}", GIVEN[kind].get(name, ())
 
 
 def functions(kind: Kind) -> tuple[str, ...]:
     """The names of the functions that a role may call."""
     if kind == "writer":
-        return (*MADE, "outbox_publish", "outbox_cancel")
-    return COMPUTED + HOUSEKEEPING if kind == "relay" else COMPUTED
+        return WRITTEN
+    own = {"relay": HOUSEKEEPING, "worker": ("outbox_write",)}.get(kind, ())
+    return COMPUTED + own

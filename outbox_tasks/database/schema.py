@@ -20,14 +20,12 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
-    PrimaryKeyConstraint,
     SmallInteger,
     Table,
     Text,
     Uuid,
     func,
     select,
-    text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
@@ -36,8 +34,12 @@ from sqlalchemy.sql import Select, quoted_name
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import Function
 
-VERSION = 12
+VERSION = 13
 """The version of the tables that this release reads and writes: the number of the newest migration."""
+
+FIRST = 13
+"""The version of `schema.sql` in its first release. Tables of earlier versions were others: they are drained, not
+upgraded."""
 
 LOST_TABLE = {"42P01", "3F000", "42703", "42883"}
 """SQLSTATE of a missing table, schema, column or function."""
@@ -56,13 +58,11 @@ class Tables:
     """The outbox tables in one database schema."""
 
     messages: Table
-    """The hot table: messages that are not yet sent."""
+    """The view of messages that are not yet sent, with their states."""
     archive: Table
-    """Messages that were sent or discarded, partitioned by day."""
+    """The view of messages that were sent or discarded."""
     destinations: Table
     """Destinations in trouble, paused, or with a rate."""
-    slots: Table
-    """One row for each send to a destination that may run at once."""
     publishers: Table
     """The processes that publish."""
     inbox: Table
@@ -82,21 +82,22 @@ class Tables:
 
 
 def _envelope() -> list[Column[object]]:
-    """The columns that hot and archived rows share. They move over when a message is sent."""
+    """The columns that both views have."""
     return [
-        Column("id", Uuid, nullable=False),
-        Column("event_type", Text, nullable=False),
+        Column("seq", BigInteger),
+        Column("id", Uuid),
+        Column("event_type", Text),
         Column("aggregate_type", Text),
         Column("aggregate_id", Text),
-        Column("destination", Text, nullable=False),
+        Column("destination", Text),
         Column("key", Text),
-        Column("payload", LargeBinary, nullable=False),
-        Column("content_type", Text, nullable=False, server_default="application/json"),
-        Column("headers", JSONB, nullable=False, server_default="{}"),
-        Column("attempts", Integer, nullable=False, server_default="0"),
+        Column("payload", LargeBinary),
+        Column("content_type", Text),
+        Column("headers", JSONB),
+        Column("attempts", Integer),
         Column("last_error_code", Text),
         Column("last_error", Text),
-        Column("created_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("created_at", DateTime(True)),
         Column("locked_by", Text),
         Column("history", JSONB),
     ]
@@ -135,76 +136,35 @@ def qualified(schema: str | None, name: str) -> str:
     return f"{quoted(schema)}.{name}" if schema else name
 
 
-def error_group(messages: Table) -> Function[Any]:
-    """The error group of a dead letter."""
-    c = messages.c
-    died_of = (c.destination, c.event_type, c.last_error_code, c.last_error)
-    return function(messages.schema, "outbox_error_group")(*died_of, type_=Text)
-
-
 @cache
 def tables(schema: str | None = None) -> Tables:
     """The tables in `schema`; None: wherever the connection's search_path finds them."""
     metadata = MetaData(schema=schema and quoted_name(schema, quoted(schema) != schema))
-    messages = Table(
-        "outbox_messages",
+    work = Table(
+        "outbox_at_work",
         metadata,
-        Column("seq", BigInteger, Identity(), nullable=False),
         *_envelope(),
-        Column("status", Text, nullable=False, server_default=PENDING),
-        Column("locked_until", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
-        Column("lease", Uuid),
-        Column("begun", Boolean, nullable=False, server_default="false"),
-        Column("dead_at", DateTime(True)),
-        # How many in a row; below 0: how often in a row a task was handed over and no worker began it.
-        Column("outages", Integer, nullable=False, server_default="0"),
+        Column("place", Text),
+        Column("state", Text),
+        Column("outages", Integer),
+        Column("priority", SmallInteger),
+        Column("latest", Boolean),
         Column("deliver_at", DateTime(True)),
-        Column("latest", Boolean, nullable=False, server_default="false"),
-        Column("priority", SmallInteger, nullable=False, server_default=text("0")),
+        Column("lease", Uuid),
+        Column("begun_at", DateTime(True)),
+        Column("locked_until", DateTime(True)),
         Column("handed_at", DateTime(True)),
-        PrimaryKeyConstraint("id"),
-    )
-    Index(
-        "outbox_messages_due",
-        messages.c.destination,
-        messages.c.priority,
-        messages.c.locked_until,
-        postgresql_where=(messages.c.status == PENDING) & messages.c.key.is_(None),
-    )
-    Index(
-        "outbox_messages_dead",
-        messages.c.destination,
-        messages.c.dead_at,
-        postgresql_where=messages.c.status == DEAD,
-    )
-    Index(
-        "outbox_messages_keys",
-        messages.c.destination,
-        messages.c.key,
-        messages.c.seq,
-        postgresql_where=messages.c.key.is_not(None),
-    )
-    Index(
-        "outbox_messages_groups",
-        error_group(messages),
-        messages.c.dead_at,
-        postgresql_where=messages.c.status == DEAD,
-    )
-    Index(
-        "outbox_messages_handed",
-        messages.c.destination,
-        messages.c.locked_until,
-        postgresql_where=messages.c.handed_at.is_not(None) & ~messages.c.begun,
+        Column("dead_at", DateTime(True)),
+        Column("unheard", Integer),
+        Column("kin", Text),
     )
     archive = Table(
         "outbox_archive",
         metadata,
-        Column("seq", BigInteger, nullable=False),
         *_envelope(),
         Column("state", Text, nullable=False),
-        Column("finished_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("finished_at", DateTime(True), nullable=False),
     )
-    Index("outbox_archive_id", archive.c.id)
     destinations = Table(
         "outbox_destinations",
         metadata,
@@ -222,16 +182,6 @@ def tables(schema: str | None = None) -> Tables:
         Column("paused_why", Text),
         Column("allowance", Float),
         Column("metered_at", DateTime(True)),
-    )
-    slots = Table(
-        "outbox_slots",
-        metadata,
-        Column("destination", Text, primary_key=True),
-        Column("slot", Integer, primary_key=True, autoincrement=False),
-        Column("token", Uuid),
-        Column("holder", Text),
-        Column("taken_at", DateTime(True)),
-        Column("held_until", DateTime(True)),
     )
     publishers = Table(
         "outbox_publishers",
@@ -316,10 +266,9 @@ def tables(schema: str | None = None) -> Tables:
         metadata,
         Column("version", Integer, primary_key=True, autoincrement=False),
         Column("applied_at", DateTime(True), nullable=False, server_default=func.clock_timestamp()),
+        Column("finished_at", DateTime(True)),
     )
-    return Tables(
-        messages, archive, destinations, slots, publishers, inbox, audit, acts, tallies, heartbeats, alerts, versions
-    )
+    return Tables(work, archive, destinations, publishers, inbox, audit, acts, tallies, heartbeats, alerts, versions)
 
 
 def version(t: Tables) -> Select[Any]:

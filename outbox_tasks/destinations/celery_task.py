@@ -21,7 +21,6 @@ from kombu import Producer
 from outbox_tasks.broker.broker import batch
 from outbox_tasks.broker.task_broker import app_of, canary, plant_canary
 from outbox_tasks.database.connection import Database
-from outbox_tasks.database.runs import identity
 from outbox_tasks.destinations import options
 from outbox_tasks.errors import DatabaseUnavailable, PermanentError, TransientError
 from outbox_tasks.model import LeasedMessage, Outcome
@@ -196,7 +195,7 @@ def identity_of(settings: Settings) -> str:
     """Which outbox this is. A worker refuses the tasks of another one."""
     database = Database.connect(settings)
     try:
-        return str(database.rows(identity(settings.database_schema), {})[0][0])
+        return str(database.ask("run/identity.sql")[0].identity)
     except DatabaseUnavailable as error:
         raise TransientError(str(error), code="database") from error
     finally:

@@ -20,7 +20,6 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from django.utils import timezone
 from django.utils.module_loading import import_string
 
-from outbox_tasks.database.schema import tables
 from outbox_tasks.django.api import (
     DEFAULT_TASK_QUEUE_NAME,
     BaseTaskBackend,
@@ -34,11 +33,10 @@ from outbox_tasks.django.project import outbox_of_project
 from outbox_tasks.django.results import RUN_TASK, Call, NotOfDjango, outcome
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.operating.messages.find import latest
-from outbox_tasks.operating.messages.find_statements import everything
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import capturing
-from outbox_tasks.writing.execution import read_in_django
+from outbox_tasks.writing.execution import Verb, read_in_django
 from outbox_tasks.writing.transactions import transaction as open_transaction
 
 APP = "outbox_tasks.django"
@@ -69,8 +67,8 @@ class TasksBackend(BaseTaskBackend):
         return outbox_of_project()
 
     @cached_property
-    def _everything(self) -> Any:
-        return everything(tables(self.outbox.settings.database_schema))
+    def _find(self) -> Verb:
+        return Verb("find/one.sql", self.outbox.settings.database_schema)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Write a task in the open transaction, or in one of its own."""
@@ -108,8 +106,8 @@ class TasksBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """The result of a task of this backend, as its row says. Raises `TaskResultDoesNotExist`."""
         try:
-            rows = read_in_django(connections[self._database], self._everything, {"id": str(UUID(str(result_id)))})
-            row = latest(rows)
+            asked = {"id": str(UUID(str(result_id))), "part": None, "start": 0}
+            row = latest(read_in_django(connections[self._database], self._find, asked))
             call = Call.of(row)
         except (ValueError, NotOfDjango):
             raise TaskResultDoesNotExist(result_id) from None

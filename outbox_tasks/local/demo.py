@@ -182,7 +182,7 @@ class Run:
     def _sending(self) -> dict[str, int]:
         """How many messages each process has begun to send and not settled."""
         m = self._messages
-        query = select(m.c.locked_by, func.count()).where(m.c.begun, m.c.status == "pending").group_by(m.c.locked_by)
+        query = select(m.c.locked_by, func.count()).where(m.c.begun_at.is_not(None)).group_by(m.c.locked_by)
         with self._engine.connect() as connection:
             return dict(connection.execute(query).tuples().all())
 

@@ -1,4 +1,8 @@
-"""Creating and upgrading the tables: numbered SQL files, each run once, in order, under a lock.
+"""Creating and upgrading the tables: `sql/schema.sql` makes them, and numbered SQL files change those of earlier
+releases, each once, in order, under a lock.
+
+A version has a file `NNN_pre_what.sql`: earlier releases work with what it makes. It may also have `NNN_post_what.sql`,
+for what they don't work with. `finish` runs that, when they are gone.
 
 From an application's own Alembic:
 
@@ -16,19 +20,30 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib import resources
-from typing import Any, Protocol
+from importlib.resources.abc import Traversable
+from typing import Any, Literal
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 from sqlalchemy.engine.mock import MockConnection
-from sqlalchemy.util import await_only
 
-from outbox_tasks.database.pieces import check_dialect
-from outbox_tasks.database.rights import HIDDEN, Kind, functions, rights
-from outbox_tasks.database.schema import VERSION, quoted, tables, where
-from outbox_tasks.errors import ConfigurationError, SchemaLocked, SchemaMissing, SchemaTooNew, UnknownRole
+from outbox_tasks import sql
+from outbox_tasks.database.rights import HIDDEN, RELATIONS, Kind, functions, rights
+from outbox_tasks.database.schema import FIRST, VERSION, quoted, where
+from outbox_tasks.errors import (
+    ConfigurationError,
+    SchemaLocked,
+    SchemaMissing,
+    SchemaOutgrown,
+    SchemaTooNew,
+    UnknownRole,
+)
+from outbox_tasks.migrations.connections import DjangoConnection, Runner, runner
 from outbox_tasks.settings import Settings
+
+FOLDER: Traversable = resources.files(__name__)
+"""Where the numbered files are."""
 
 STYLE = {"DateStyle": "ISO, MDY", "TimeZone": "UTC", "standard_conforming_strings": "on", "lock_timeout": "2s"}
 """Settings that the scripts rely on. A session or a role may have others. Whoever writes messages queues behind a
@@ -50,28 +65,21 @@ SELECT string_agg(holder, '; ') FROM (
     AND coalesce(a.xact_start < clock_timestamp() - make_interval(secs => 1), true)
 ) AS holders"""
 
-PARTITION = re.compile(r"outbox_archive_(default|\d{8}|gone_\d{8}|rest_\d{20})")
-"""The names of the archive's partitions, and of those taken out of it."""
+OURS = re.compile(rf"outbox_({'|'.join(RELATIONS)}|(messages|journal)_\d+)")
+"""The names of our tables and their partitions."""
 
 
-class DjangoConnection(Protocol):
-    """One of Django's database connections."""
-
-    vendor: str
-
-    def cursor(self) -> Any: ...
-
-
-def migrations() -> dict[int, str]:
-    """The text of every migration, by its number."""
-    files = (f for f in resources.files(__name__).iterdir() if f.name.endswith(".sql"))
-    return {int(f.name[:4]): f.read_text(encoding="utf-8") for f in sorted(files, key=lambda f: f.name)}
+def migrations(step: Literal["pre", "post"] = "pre") -> dict[int, str]:
+    """What makes the tables of each version of those before: from nothing, `schema.sql`. Or what is left to do then."""
+    files = sorted((file for file in FOLDER.iterdir() if f"_{step}_" in file.name), key=lambda file: file.name)
+    later = {int(file.name.partition("_")[0]): file.read_text(encoding="utf-8") for file in files}
+    return later if step == "post" else {FIRST: sql.source("schema.sql"), **later}
 
 
 def upgrade(
-    connection: Connection | DjangoConnection | MockConnection, schema: str | None = None, *, to: int = VERSION
+    connection: Connection | DjangoConnection | MockConnection, schema: str | None = None, *, to: int | None = None
 ) -> list[int]:
-    """Bring the tables in `schema` up to version `to`, inside the connection's transaction.
+    """Bring the tables in `schema` up to version `to`, or that of this release, inside the connection's transaction.
 
     Without `schema` it takes the setting `database_schema`, or else the first schema of the search_path. With Alembic's
     connection for `--sql`, it writes into Alembic's script.
@@ -81,38 +89,59 @@ def upgrade(
     holds its locks, it tries again for a minute. Raises `SchemaLocked`, `SchemaTooNew`, `UnsupportedDialect`,
     or `ConfigurationError` for an odd name.
     """
-    schema = schema or Settings().database_schema
+    schema, to = schema or Settings().database_schema, VERSION if to is None else to
     if isinstance(connection, MockConnection):
         return _written(schema and _checked(schema), to)
-    run = _runner(connection)
+    run, place, found = _begun(connection, schema)
+    applied = {version: script for version, script in migrations().items() if found < version <= to}
+    _apply(run, place, applied, f"INSERT INTO {place}.outbox_versions (version) VALUES (:version)")
+    return [*applied]
+
+
+def finish(connection: Connection | DjangoConnection, schema: str | None = None) -> list[int]:
+    """Do what the upgrades up to now have left, inside the connection's transaction, when no process of an earlier
+    release is at work any more. Returns the versions that it finished. Waits and raises as `upgrade` does."""
+    run, place, found = _begun(connection, schema or Settings().database_schema)
+    left = {version: script for version, script in migrations("post").items() if version <= found}
+    if not left:
+        return []
+    asked = (
+        f"SELECT string_agg(version::text, ' ' ORDER BY version) FROM {place}.outbox_versions WHERE finished_at IS NULL"
+    )
+    finished = {version: left[version] for version in map(int, (run.scalar(asked) or "").split()) if version in left}
+    _apply(run, place, finished, f"UPDATE {place}.outbox_versions SET finished_at = now() WHERE version = :version")
+    return [*finished]
+
+
+def _begun(connection: Connection | DjangoConnection, schema: str | None) -> tuple[Runner, str, int]:
+    """What runs SQL, alone; the name of the schema in SQL; and the version of its tables: 0 if there are none."""
+    run = runner(connection)
     schema = _checked(schema or str(run.scalar("SELECT current_schema()")))
     place = quoted(schema)
     run.scalar("SELECT pg_advisory_xact_lock(hashtextextended('outbox_tasks ' || :schema, 0))", schema=schema)
     if not run.scalar("SELECT to_regnamespace(:name)::text", name=place):
         run.script(f"CREATE SCHEMA {place}")
-    run.script(
-        f"CREATE TABLE IF NOT EXISTS {place}.outbox_versions "
-        "(version integer PRIMARY KEY, applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
-    )
-    found = run.scalar(f"SELECT max(version) FROM {place}.outbox_versions") or 0
+    made = run.scalar("SELECT to_regclass(:name)::text", name=f"{place}.outbox_versions")
+    found = run.scalar(f"SELECT max(version) FROM {place}.outbox_versions") or 0 if made else 0
     if found > VERSION:
         raise SchemaTooNew(found=found, needed=VERSION)
-    applied = [version for version in migrations() if found < version <= to]
-    if applied:
-        _apply(run, applied, schema, place)
-    return applied
+    if 0 < found < FIRST:
+        raise SchemaOutgrown(found=found, needed=FIRST, where=where(schema))
+    return run, place, found
 
 
-def _apply(run: _Alchemy | _Django, versions: Sequence[int], schema: str, place: str) -> None:
-    """All or none, so that no lock is held while another one is waited for again."""
+def _apply(run: Runner, place: str, scripts: Mapping[int, str], note: str) -> None:
+    """All or none, so that no lock is held while another one is waited for again. `note`: notes a version."""
+    if not scripts:
+        return
     for tried in range(1, TRIES + 1):
         run.script("SAVEPOINT outbox_upgrade")
         try:
-            before = {name: run.scalar("SELECT current_setting(:name)", name=name) for name in STYLE}
+            before = {name: run.scalar("SELECT current_setting(:name)", name=name) for name in (*STYLE, "search_path")}
             _set(run, STYLE)
-            for version in versions:
-                run.script(_filled_in(migrations()[version], schema, place))
-                run.script(f"INSERT INTO {place}.outbox_versions (version) VALUES ({version})")
+            for version, script in scripts.items():
+                run.script(_filled_in(script, place))
+                run.script(note.replace(":version", str(version)))
             _set(run, before)
         except Exception as error:
             if _sqlstate(error) != LOCKED:
@@ -137,7 +166,7 @@ def grant(connection: Connection | DjangoConnection, kind: Kind, role: str, sche
     """Let the database role `role` do with the tables in `schema` what this kind of role does, and nothing else.
 
     Raises `UnknownRole`."""
-    run = _runner(connection)
+    run = runner(connection)
     if run.scalar("SELECT to_regrole(quote_ident(:role))::text", role=role) is None:
         raise UnknownRole(role=role)
     for statement in grants(connection, kind, role, schema):
@@ -153,11 +182,11 @@ def grants(
     connection: Connection | DjangoConnection, kind: Kind, role: str, schema: str | None = None
 ) -> Iterator[str]:
     """The statements of `grant`."""
-    run = _runner(connection)
+    run = runner(connection)
     schema = schema or Settings().database_schema or str(run.scalar("SELECT current_schema()"))
     place, to = quoted(schema), quoted(role)
     yield f"GRANT USAGE ON SCHEMA {place} TO {to};"
-    for relation, privileges in rights(tables(schema), kind):
+    for relation, privileges in rights(kind):
         if privileges:
             shown = _shown(run, f"{place}.{relation}") if kind == "reader" else ""
             on = f"SEQUENCE {place}.{relation}" if relation.endswith("_seq") else f"{place}.{relation}"
@@ -171,11 +200,9 @@ def grants(
     if called is None:
         raise SchemaMissing(where=where(schema))
     yield f"GRANT EXECUTE ON FUNCTION {called} TO {to};"
-    if kind in ("relay", "operator"):  # those who work on single days
-        yield f"SELECT {place}.outbox_archive_share();"
 
 
-def _shown(run: _Alchemy | _Django, relation: str) -> str:
+def _shown(run: Runner, relation: str) -> str:
     """The columns that a reader may see, if there are others."""
     hidden = ", ".join(map(_literal, sorted(HIDDEN)))
     columns = run.scalar(
@@ -191,19 +218,10 @@ def _shown(run: _Alchemy | _Django, relation: str) -> str:
 def include_name(name: str | None, type_: str, parent_names: Any = None) -> bool:
     """For Alembic's `context.configure(include_name=…)`. It is false for our tables; otherwise autogenerate would drop
     them."""
-    ours = {table.name for table in tables().messages.metadata.tables.values()}
-    return type_ != "table" or name is None or not (name in ours or PARTITION.fullmatch(name))
+    return type_ != "table" or name is None or not OURS.fullmatch(name)
 
 
-def _runner(connection: Connection | DjangoConnection) -> _Alchemy | _Django:
-    if isinstance(connection, Connection):
-        check_dialect(connection.dialect.name)
-        return _Alchemy(connection)
-    check_dialect(connection.vendor)
-    return _Django(connection)
-
-
-def _set(run: _Alchemy | _Django, settings: Mapping[str, str]) -> None:
+def _set(run: Runner, settings: Mapping[str, str]) -> None:
     """Change settings for the rest of the transaction."""
     for name, value in settings.items():
         run.scalar("SELECT set_config(:name, :value, true)", name=name, value=value)
@@ -221,8 +239,7 @@ def _literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _filled_in(script: str, schema: str, place: str) -> str:
-    script = re.sub(r":schema_literal\b", lambda _: _literal(schema), script)
+def _filled_in(script: str, place: str) -> str:
     return re.sub(r":schema\b", lambda _: place, script)
 
 
@@ -230,15 +247,14 @@ PREPARED = """
   PERFORM pg_advisory_xact_lock(hashtextextended('outbox_tasks ' || place, 0));
   IF to_regnamespace(quote_ident(place)) IS NULL THEN
     EXECUTE format('CREATE SCHEMA %I', place);
-  END IF;
-  EXECUTE format('CREATE TABLE IF NOT EXISTS %I.outbox_versions (version integer PRIMARY KEY, '
-                 'applied_at timestamptz NOT NULL DEFAULT clock_timestamp())', place);"""
+  END IF;"""
 
 APPLIED = """
-  EXECUTE format('SELECT EXISTS (SELECT FROM %I.outbox_versions WHERE version >= {version})', place) INTO done;
-  IF NOT done THEN
-    EXECUTE replace(replace($outbox_script${script}$outbox_script$,
-                            ':schema_literal', quote_literal(place)), ':schema', quote_ident(place));
+  IF to_regclass(format('%I.outbox_versions', place)) IS NOT NULL THEN
+    EXECUTE format('SELECT EXISTS (SELECT FROM %I.outbox_versions WHERE version >= {version})', place) INTO done;
+  END IF;
+  IF done IS NOT TRUE THEN
+    EXECUTE replace($outbox_script${script}$outbox_script$, ':schema', quote_ident(place));
     EXECUTE format('INSERT INTO %I.outbox_versions (version) VALUES ({version})', place);
   END IF;"""
 
@@ -249,9 +265,10 @@ def _written(schema: str | None, to: int) -> list[int]:
 
     write = op.get_context().impl.static_output
     place = _literal(schema) if schema else "current_schema()"
-    before = "".join(f"\n  {name}_before text := current_setting('{name}');" for name in STYLE)
+    kept = (*STYLE, "search_path")
+    before = "".join(f"\n  {name}_before text := current_setting('{name}');" for name in kept)
     set_to = "".join(f"\n  PERFORM set_config('{name}', '{value}', true);" for name, value in STYLE.items())
-    set_back = "".join(f"\n  PERFORM set_config('{name}', {name}_before, true);" for name in STYLE)
+    set_back = "".join(f"\n  PERFORM set_config('{name}', {name}_before, true);" for name in kept)
     versions = [version for version in migrations() if version <= to]
     for step in (PREPARED, *(APPLIED.format(version=n, script=migrations()[n]) for n in versions)):
         declared = f"DECLARE\n  place text := {place};\n  done boolean;{before}"
@@ -260,36 +277,3 @@ def _written(schema: str | None, to: int) -> list[int]:
             continue
         write(f"DO $outbox_tasks$\n{declared}\nBEGIN{set_to}{step}{set_back}\nEND\n$outbox_tasks$;")
     return versions
-
-
-class _Alchemy:
-    """Runs SQL on a SQLAlchemy connection."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def scalar(self, sql: str, **values: str) -> Any:
-        return self._connection.scalar(text(sql.replace("::text", "\\:\\:text")), values)
-
-    def script(self, sql: str) -> None:
-        """Without parameters, so that the driver takes several statements and leaves % alone."""
-        if self._connection.dialect.driver == "asyncpg":  # whose cursors prepare every statement
-            await_only(self._connection.connection.driver_connection.execute(sql))  # type: ignore[union-attr]
-        else:
-            self._connection.exec_driver_sql(sql, execution_options={"no_parameters": True})
-
-
-class _Django:
-    """Runs SQL on one of Django's connections."""
-
-    def __init__(self, connection: DjangoConnection) -> None:
-        self._connection = connection
-
-    def scalar(self, sql: str, **values: str) -> Any:
-        with self._connection.cursor() as cursor:
-            cursor.execute(re.sub(r"(?<!:):(\w+)", r"%(\1)s", sql), values)
-            return cursor.fetchone()[0]
-
-    def script(self, sql: str) -> None:
-        with self._connection.cursor() as cursor:
-            cursor.execute(sql)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from outbox_tasks.database import activity
+from outbox_tasks.database.activity import FAILED, SENT
 from outbox_tasks.database.connection import Database
 
 
@@ -33,11 +32,9 @@ def empty(width: int, spans: int) -> Course:
 def courses(database: Database, width: int, spans: int, destination: str | None = None) -> Mapping[str, Course]:
     """By name, of the destinations to which something was sent in that time, or of this one only. Counts are kept for a
     day."""
-    parameters: dict[str, Any] = {"width": width, "spans": spans}
-    if destination is not None:
-        parameters["target"] = destination
+    parameters = {"width": width, "spans": spans, "destination": destination, "arrived": [*SENT], "failures": [*FAILED]}
     found: dict[str, Course] = {}
-    for row in database.rows(activity.course(database.tables, of_one=destination is not None), parameters):
+    for row in database.ask("report/course.sql", **parameters):
         course = found.setdefault(row.destination, empty(width, spans))
         course.sent[-1 - row.ago] = row.sent
         course.failed[-1 - row.ago] = row.failed

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from outbox_tasks.database import activity
 from outbox_tasks.database.activity import LATE, SERVER
 from outbox_tasks.database.connection import Database
 from outbox_tasks.settings import CLAIM_QUEUE, Settings
@@ -48,7 +47,7 @@ class Heartbeat:
 
     @property
     def shares_name(self) -> bool:
-        """Whether several workers have this name: each overwrites what the other has written. See `activity.beat`."""
+        """Whether several workers have this name: each overwrites what the other has written. See report/beat.sql."""
         return int(self.facts.get("met") or 0) > 1
 
 
@@ -66,7 +65,7 @@ class Heartbeats:
 
     @classmethod
     def read(cls, database: Database) -> Heartbeats:
-        return cls(Heartbeat(*row) for row in database.rows(activity.heartbeats(database.tables), {}))
+        return cls(Heartbeat(*row) for row in database.ask("report/heartbeats.sql"))
 
     @property
     def alive(self) -> list[Heartbeat]:

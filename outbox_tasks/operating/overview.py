@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from outbox_tasks.database import activity, breaker, held_keys, slots
+from outbox_tasks.database import activity
 from outbox_tasks.database.connection import Database
-from outbox_tasks.database.schema import Tables
-from outbox_tasks.operating import counts
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.traffic import SEEN
 from outbox_tasks.settings import Settings
 
 BOUND = 10_000
@@ -25,6 +24,9 @@ BOUND = 10_000
 
 PAGES = 1_000
 """Pages of the table that are read for an estimate."""
+
+COUNTED = 10_000
+"""Messages that wait for a key, and keys, are counted up to here."""
 
 KEYS = 1_000
 """Keys of a destination whose heads are looked at for the oldest."""
@@ -39,7 +41,10 @@ STATES = ("pending", "leased", "handed over", "running", "retrying", "scheduled"
 """The states of the view outbox_all that are not of the archive."""
 
 Part = tuple[str, str]
-"""A destination, and a part of its messages: see `counts.DUE`."""
+"""A destination, and where its messages are: see look/counts.sql."""
+
+DUE_AGAIN = {"ready", "leased", "run"}
+"""Places where what has failed is due again."""
 
 
 @dataclass(slots=True)
@@ -74,7 +79,7 @@ class DestinationStatus:
     failed: float = 0.0
     """Failed sends a minute, in the last few minutes."""
     breaker: dict[str, Any] = field(default_factory=lambda: {"state": "closed", "failures": 0})
-    """Its row of `breaker.states`, if it is paused or has failed."""
+    """Its row of traffic/states.sql, if it is paused or has failed."""
 
     @property
     def in_service(self) -> bool:
@@ -114,27 +119,26 @@ class Overview:
 def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview:
     """Read all of it. Without `estimate`, counts end at the bound. Raises `DatabaseUnavailable` or `SchemaMissing`."""
     found = destinations(store, bound, estimate=estimate)
-    return Overview(found, Heartbeats.read(store), int(store.rows(slots.publishers(store.tables), {})[0][0]))
+    return Overview(found, Heartbeats.read(store), store.ask("traffic/publishers.sql", recent=SEEN)[0].count)
 
 
 def destinations(database: Database, bound: int = BOUND, *, estimate: bool = True) -> dict[str, DestinationStatus]:
     """By name: the destinations that are configured, that have messages, or that are paused or out of reach."""
-    t, configured = database.tables, database.settings.destinations
-    breakers = {row.name: dict(row._mapping) for row in database.rows(breaker.states(t), {})}
-    present = {row[0] for row in database.rows(counts.present(t), {}) if row[0] is not None}
+    configured = database.settings.destinations
+    breakers = {row.name: row._asdict() for row in database.ask("traffic/states.sql")}
+    present = {row.destination for row in database.ask("look/present.sql")}
     names = sorted({*configured, *breakers, *present})
     found = {name: DestinationStatus(name in configured) for name in names}
     for name, row in breakers.items():
         found[name].breaker = row
     parts: dict[Part, list[Any]] = defaultdict(list)
-    for row in database.rows(counts.counts(t), {"names": names, "bound": bound}):
-        parts[row.destination, row.part].append(row)
-    full = {part for part, rows in parts.items() if _fullest_lane(rows) >= bound}
-    sampled, all_read = _sampled(database, t) if full and estimate else ({}, False)
+    for row in database.ask("look/counts.sql", destinations=names, most=bound):
+        parts[row.destination, row.place].append(row)
+    full = {part for part, rows in parts.items() if rows[0].full}
+    sampled, all_read = _sampled(database) if full and estimate else ({}, False)
     for part, rows in parts.items():
         _add(found[part[0]], part[1], rows, sampled.get(part, {}) if part in full else None, exact=all_read)
-    blocking = [{"destination": n, "blocks": database.settings.dead_blocks(n)} for n in names]
-    for row in database.rows(counts.heads(t), {"blocking": json.dumps(blocking), "most": KEYS}):
+    for row in database.ask("look/heads.sql", blocking=_blocking(database, names), most=KEYS):
         one = found[row.destination]
         one.held_up = row.held_up
         one.oldest = _longest(one.oldest, row.oldest)
@@ -165,48 +169,39 @@ def _sum(outcomes: Mapping[str, int], kind: Iterable[str]) -> int:
 
 
 def _add(
-    one: DestinationStatus, part: str, rows: Iterable[Any], estimates: Mapping[str, int] | None, *, exact: bool
+    one: DestinationStatus, place: str, rows: Iterable[Any], estimates: Mapping[str, int] | None, *, exact: bool
 ) -> None:
-    """Add the counts of a part. `estimates`: of a part that goes beyond the bound; they may be exact."""
+    """Add the counts of a place. `estimates`: of one that goes beyond the bound; they may be exact."""
     states: Counter[str] = Counter()
     for row in rows:
         states[row.state] += row.counted
         one.oldest = _longest(one.oldest, row.oldest)
         one.waited = _longest(one.waited, row.waited)
-        if row.code is not None and row.state in one.codes and not (part == counts.KEYED and row.state == "dead"):
+        if row.code is not None and row.state in one.codes:
             codes = one.codes[row.state]
             codes[row.code] = codes.get(row.code, 0) + row.counted
         one.dead_for = _longest(one.dead_for, row.dead_for)
     if estimates is not None:
         states |= Counter(estimates)  # the larger of both: no estimate is below what was counted
         one.estimated |= set() if exact else states.keys()
-    if part == counts.KEYED:
-        del states["dead"]  # they are counted among the dead
-    if part in (counts.DUE, counts.KEYED):
-        one.due += states["pending"] + (states["retrying"] if part == counts.DUE else 0)
+    one.due += states["pending"] + (states["retrying"] if place in DUE_AGAIN else 0)
     for state, count in states.items():
         one.states[state] += count
 
 
-def _fullest_lane(rows: Iterable[Any]) -> int:
-    lanes: Counter[int | None] = Counter()
-    for row in rows:
-        lanes[row.lane] += row.counted
-    return max(lanes.values())
-
-
-def _sampled(database: Database, t: Tables) -> tuple[dict[Part, dict[str, int]], bool]:
-    """About how many messages are in each part and state; and whether these are all, since the table is small."""
-    pages = database.rows(counts.pages(t), {})[0][0]
+def _sampled(database: Database) -> tuple[dict[Part, dict[str, int]], bool]:
+    """About how many messages are in each place and state; and whether these are all, since the tables are small."""
+    pages = database.ask("look/pages.sql")[0].pages
     percent = min(100.0, 100.0 * PAGES / max(1, pages))
     found: dict[Part, dict[str, int]] = defaultdict(dict)
-    for row in database.rows(counts.sample(t), {"percent": percent}):
-        found[row.destination, row.part][row.state] = round(row.counted * 100.0 / percent)
+    for row in database.ask("look/sample.sql", percent=percent):
+        found[row.destination, row.place][row.state] = round(row.counted * 100.0 / percent)
     return found, percent == 100.0
 
 
 def _longest(*ages: float | None) -> float | None:
-    return max((age for age in ages if age is not None), default=None)
+    """In seconds, at most some centuries: anybody can write an infinite time."""
+    return max((min(age, 1e10) for age in ages if age is not None), default=None)
 
 
 def rates(database: Database, minutes: int = MINUTES) -> dict[str, dict[str, float]]:
@@ -219,7 +214,7 @@ def _tallied(database: Database, minutes: int) -> tuple[dict[str, dict[str, int]
     """Outcomes by destination in this minute and so many before it; and how many minutes that are."""
     found: dict[str, dict[str, int]] = defaultdict(dict)
     exact = float(minutes)
-    for row in database.rows(activity.tallied(database.tables), {"minutes": minutes}):
+    for row in database.ask("report/tallied.sql", minutes=minutes):
         found[row.destination][row.outcome] = row.counted
         exact = row.minutes
     return found, exact
@@ -227,22 +222,22 @@ def _tallied(database: Database, minutes: int) -> tuple[dict[str, dict[str, int]
 
 def archived(store: Store, bound: int = BOUND) -> tuple[int, bool]:
     """How many messages are in the archive, and whether that is an estimate."""
-    [row] = store.rows(counts.archived(store.tables), {"bound": bound})
-    return (row.counted, False) if row.counted < bound else (max(row.counted, row.estimated or 0), True)
+    [row] = store.ask("look/archived.sql", most=bound)
+    return (max(row.counted, row.estimated), True) if row.full else (row.counted, False)
 
 
 def blocked_keys(store: Store, size: int, destination: str | None = None) -> list[Any]:
-    """The keys that a dead message holds up, of one destination or of all: see `held_keys.blocked_keys`."""
-    statement = held_keys.blocked_keys(store.tables)
-    return list(store.rows(statement, {"blocking": _blocking(store, destination), "size": size}))
+    """The keys that a dead message holds up, of one destination or of all: see look/blocked_keys.sql."""
+    blocking = _blocking(store, store.settings.destinations if destination is None else [destination])
+    return list(store.ask("look/blocked_keys.sql", blocking=blocking, most=COUNTED, size=size))
 
 
 def count_blocked_keys(store: Store, size: int, destination: str | None = None) -> int:
     """How many keys a dead message holds up, counted up to `size`."""
-    counted = held_keys.count_blocked_keys(store.tables)
-    return int(store.rows(counted, {"blocking": _blocking(store, destination), "size": size})[0][0])
+    blocking = _blocking(store, store.settings.destinations if destination is None else [destination])
+    return min(size, sum(int(row.held_up) for row in store.ask("look/heads.sql", blocking=blocking, most=size)))
 
 
-def _blocking(store: Store, destination: str | None) -> list[str]:
-    names = store.settings.destinations if destination is None else (destination,)
-    return [name for name in names if store.settings.dead_blocks(name)]
+def _blocking(database: Database, names: Iterable[str]) -> str:
+    """Of which destinations a dead message holds up its key."""
+    return json.dumps([{"destination": name, "blocks": database.settings.dead_blocks(name)} for name in names])

@@ -13,21 +13,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 
-from sqlalchemy.sql import Executable
-
-from outbox_tasks.database import inbox
-from outbox_tasks.errors import ArchiveBusy, DayNotOver, MaintainedElsewhere, OutboxError
-from outbox_tasks.operating.archive import statements as archive
-from outbox_tasks.operating.archive.export import Day, Part, Progress, export, no_progress
-from outbox_tasks.operating.archive.partitions import (
-    PAGES,
-    PAUSE,
-    TRIES,
-    ended_days,
-    prepare,
-    refill,
-    retry_while_locked,
+from outbox_tasks.errors import (
+    ArchiveBusy,
+    DayAtWork,
+    DayIncomplete,
+    DayNotOver,
+    DayOpen,
+    MaintainedElsewhere,
+    OutboxError,
 )
+from outbox_tasks.operating.archive.days import (
+    TRIES,
+    Day,
+    at_work,
+    days,
+    dropped,
+    ended_days,
+    missing,
+    turn,
+    written_in,
+)
+from outbox_tasks.operating.archive.export import Part, Progress, export, no_progress
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings.operation import DAY
 
@@ -38,6 +44,8 @@ ACTS = 365 * DAY
 
 MARKS = 5_000
 """Marks of the inbox that one statement deletes."""
+PAUSE = 0.05
+"""Seconds between two batches, for the work of others."""
 MOMENT = 0.5
 """Seconds after which a run begins no further batch or day: its worker may also have to claim."""
 
@@ -50,8 +58,6 @@ class Trimmed:
     exported: list[Part] = field(default_factory=list)
     kept: dict[date, str] = field(default_factory=dict)
     """Days that could not be dropped, and why."""
-    deleted: int = 0
-    """Rows of the default partition that were deleted."""
     more: bool = False
     """Whether days are left for lack of time."""
 
@@ -82,19 +88,19 @@ def maintain(store: Store) -> Maintained:
     """
     done = Maintained()
     with _alone(store):
-        with _logged("could not make the archive's next partitions", done):
-            done.made = prepare(store)
-            done.more = refill(store, MOMENT)
-            store.rows(archive.call(store.settings.database_schema, "share"), {})
+        with _logged("could not make the next days", done):
+            done.made = turn(store)
         with _logged("could not delete old counts, workers and acts", done):
             store.traffic.forget_publishers()
-            _forget_small(store)
+            store.ask("keep/forget.sql", acts=float(ACTS))
         with _logged("could not delete old marks of the inbox", done):
             done.forgotten, more = forget_marks(store)
             done.more = done.more or more
-        if store.settings.archive_retention:
+        settings = store.settings
+        if settings.archive_retention or settings.archive == "delete":
+            age = settings.archive_retention if settings.archive == "move" else 0.0
             with _logged("could not drop old days of the archive", done):
-                _trim(store, timedelta(seconds=store.settings.archive_retention), done.trimmed, patient=False)
+                _trim(store, timedelta(seconds=age), done.trimmed, patient=False)
             done.more = done.more or done.trimmed.more
     if kept := done.trimmed.kept:
         day, why = next(iter(kept.items()))
@@ -115,7 +121,7 @@ def drop_days(store: Store, older_than: timedelta) -> Trimmed:
 
 def days_before(store: Store, older_than: timedelta) -> list[date]:
     """The days of the archive that are wholly older, the oldest first."""
-    return sorted({one.day for one in ended_days(store, older_than).days})
+    return [day.date for day in ended_days(store, older_than)]
 
 
 def export_days(
@@ -127,16 +133,16 @@ def export_days(
     Raises `DayNotOver`, `MaintainedElsewhere`, or what `export` raises.
     """
     with _alone(store):
-        before, days = ended_days(store, timedelta())
-        if day is not None and day >= before:
+        ended = ended_days(store, timedelta())
+        if day is not None and any(one.ended_at is None and day >= one.date for one in days(store)):
             raise DayNotOver(day=day)
-        chosen = [one for one in days if day in (None, one.day)]
+        chosen = [one for one in ended if day in (None, one.date)]
         return [part for one in chosen if (part := _exported(store, one, url, begun(one)))]
 
 
 def forget(store: Store, size: int) -> int:
     """Delete up to `size` of the inbox's marks that are older than `inbox_retention`; returns how many."""
-    return store.do(inbox.forget(store.tables), {"keep": store.settings.inbox_retention, "size": size})
+    return int(store.ask("inbox/forget.sql", keep=store.settings.inbox_retention, most=size)[0].count)
 
 
 def forget_marks(store: Store) -> tuple[int, bool]:
@@ -149,13 +155,6 @@ def forget_marks(store: Store) -> tuple[int, bool]:
             return count, True
         time.sleep(PAUSE)
     return count + gone, False
-
-
-def _forget_small(store: Store) -> None:
-    t = store.tables
-    store.do(archive.forget(t.tallies, t.tallies.c.minute), {"keep": DAY})
-    store.do(archive.forget(t.heartbeats, t.heartbeats.c.seen_at, t.heartbeats.c.kind == "worker"), {"keep": DAY})
-    store.do(archive.forget(t.audit, t.audit.c.at), {"keep": ACTS})
 
 
 @contextmanager
@@ -178,7 +177,7 @@ def _logged(failure: str, done: Maintained) -> Iterator[None]:
 def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) -> None:
     """Drop the days that are older. If one can't be dropped, the next ones are tried all the same."""
     ends = time.monotonic() + MOMENT
-    for day in ended_days(store, older_than).days:
+    for day in ended_days(store, older_than):
         # Only a run that dropped something may ask for another one at once. Otherwise runs would follow each other
         # without end.
         if done.dropped and not patient and time.monotonic() >= ends:
@@ -187,53 +186,32 @@ def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) 
         try:
             _remove(store, day, done)
         except OutboxError as error:
-            done.kept[day.day] = str(error)
+            done.kept[day.date] = str(error)
         else:
-            done.dropped.append(day.day)
-            log.info("the archive's %s is dropped", day.day)
+            done.dropped.append(day.date)
+            log.info("the archive's %s is dropped", day.date)
+    # All of them: an earlier run may have died after a drop.
+    while store.ask("keep/troubles.sql", most=MARKS)[0].count >= MARKS:
+        if not patient and time.monotonic() >= ends:
+            done.more = True
+            return
+        time.sleep(PAUSE)
 
 
 def _remove(store: Store, day: Day, done: Trimmed) -> None:
-    """Export a day, if `archive_export` is set, and drop it."""
-    _export(store, day, done)
-    if not day.whole:
-        done.deleted += _delete(store, day)
-        return
-    if not day.table.name.startswith(archive.GONE):
-        day = _detached(store, day)
-        # Now nobody can add rows to it. If somebody has added rows since the export, this exports it again.
-        _export(store, day, done)
-    store.rows(archive.call(store.settings.database_schema, "drop", day.table.name), {})
-
-
-def _export(store: Store, day: Day, done: Trimmed) -> None:
+    """Export a day, if `archive_export` is set, and drop it. A day stays unless all of its messages have ended."""
+    if written_in(store, day):
+        raise DayOpen(day=day.date)
+    if count := at_work(store, day):
+        raise DayAtWork(day=day.date, count=count)
+    if lost := missing(store, day):
+        raise DayIncomplete(day=day.date, count=lost)
     url = store.settings.archive_export
     if url is not None and (part := _exported(store, day, url)) and part.written:
         done.exported.append(part)
+    if not dropped(store, day):
+        raise ArchiveBusy(day=day.date, tries=TRIES)
 
 
 def _exported(store: Store, day: Day, url: str, progress: Progress = no_progress) -> Part | None:
-    if not day.whole:
-        _retry(archive.call(store.settings.database_schema, "await_settles"), store, day)
     return export(store, day, url, store.settings.archive_format, progress)
-
-
-def _detached(store: Store, day: Day) -> Day:
-    """Detach a day's partition. Its new name says that it is to be dropped."""
-    _retry(archive.call(store.settings.database_schema, "detach", day.table.name), store, day)
-    return day._replace(table=archive.partition(store.tables, f"{archive.GONE}{day.day:%Y%m%d}"))
-
-
-def _retry(statement: Executable, store: Store, day: Day) -> None:
-    if not retry_while_locked(store, statement):
-        raise ArchiveBusy(day=day.day, tries=TRIES)
-
-
-def _delete(store: Store, day: Day) -> int:
-    """Delete a day's rows of the default partition, in small batches."""
-    statement, count = archive.remove(day.table), 0
-    for span in day.spans(PAGES):
-        if gone := store.do(statement, span):
-            count += gone
-            time.sleep(PAUSE)
-    return count

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from uuid import uuid4
 
-from outbox_tasks.database.claim import BUNDLE_BYTES
 from outbox_tasks.database.schema import DEAD
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
-from outbox_tasks.model import DIRECT_EXPIRED, LEASE_EXPIRED, Bundle, Step, Ticket, Verdict
+from outbox_tasks.model import BUNDLE_BYTES, DIRECT_EXPIRED, LEASE_EXPIRED, Bundle, Ticket
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import Claimed
+from outbox_tasks.relay.store.claimed import Claimed
 from outbox_tasks.relay.store.traffic import Share
 from outbox_tasks.settings import Settings
 
@@ -59,8 +58,6 @@ class Tally:
     """How many messages were queued for the publish workers when it last asked, at most."""
     buried: list[Claimed] = field(default_factory=list)
     """Messages that it made dead letters: no attempts left, too old or too large, or an unknown destination."""
-    late: bool = False
-    """Some of its statements did not end in time: messages of a kind stay where they are."""
     again: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many leases had run out, by destination and cause: see `Claimed.cause`."""
 
@@ -74,7 +71,6 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
     settings, tally = store.settings, Tally()
     began = time.monotonic()
     deadline = began + LONGEST
-    store.new_round()
     while settings.destinations:
         queued = tally.waiting = waiting()
         most = store.traffic.pace.most(queued)
@@ -87,7 +83,6 @@ def claim(store: Store, send: Callable[[Sequence[Bundle]], None], waiting: Calla
             break
     if settings.destinations and not tally.held_back:
         _bury(store, tally)
-    tally.late = bool(store.late)
     store.traffic.count_again()
     seconds = time.monotonic() - began
     facts = {"claimed": tally.claimed, "bundles": tally.bundles, "dead": tally.dead, "seconds": round(seconds, 4)}
@@ -144,19 +139,16 @@ def _claim_batch(
         made = bundled(store.settings, _due(rows), lease, spread=SPREAD if idle else 1, flooding=flooding)
         return _marked(list(made), shares, Counter(row.destination for row in rows))
 
-    rows, bundles = store.claim_in_bundles(sizes, lease, pack, _of_keys(store.settings, shares))
+    rows, bundles = store.claim(sizes, lease, pack, _of_keys(store.settings, shares))
     store.traffic.unused(shares, Counter(row.destination for row in rows), lease)
     _hand_on(store, send, bundles)
     store.traffic.pace.sent(len(bundles))
     due = _due(rows)
     if log.isEnabledFor(logging.DEBUG):
-        _log_each(due, lease)
-    superseded = [row for row in rows if row.status != DEAD and row.superseded]
-    if not store.settles_at_once:  # then the claim has done it
-        _discard(store, superseded, lease)
+        _log_each(rows, bundles)
     _count(tally, rows, len(due), len(bundles))
     tally.behind = tally.behind or bool(filled) or sum(map(_is_late, rows)) > GATHERED
-    return bool(filled or superseded or store.unfinished & shares.keys())
+    return bool(filled) or any(row.superseded for row in rows)
 
 
 def _due(rows: Iterable[Claimed]) -> list[Claimed]:
@@ -196,16 +188,6 @@ def _hand_on(store: Store, send: Callable[[Sequence[Bundle]], None], bundles: li
         raise
 
 
-def _discard(store: Store, superseded: Iterable[Claimed], lease: str) -> None:
-    """Archive leased messages that newer ones replace, unsent."""
-    verdicts: dict[str, list[Verdict]] = defaultdict(list)
-    why = ("superseded", "it had failed, and there is a newer message of its key")
-    for row in superseded:
-        verdicts[row.destination].append(Verdict(_ticket(row), Step.DISCARDED, 0.0, *why))
-    for destination, theirs in verdicts.items():
-        store.settle(lease, destination, theirs)
-
-
 def _count(tally: Tally, rows: Sequence[Claimed], due: int, bundles: int) -> None:
     dead = [row for row in rows if row.status == DEAD]
     tally.claimed += due
@@ -215,8 +197,10 @@ def _count(tally: Tally, rows: Sequence[Claimed], due: int, bundles: int) -> Non
     tally.dead += len(dead)
 
 
-def _log_each(rows: Iterable[Claimed], lease: str) -> None:
-    for row in rows:
+def _log_each(rows: Iterable[Claimed], bundles: Iterable[Bundle]) -> None:
+    leases = {ticket.id: bundle.lease for bundle in bundles for ticket in bundle.tickets}
+    for row in _due(rows):
+        lease = leases[row.id]
         facts = {"message_id": row.id, "event_type": row.event_type, "destination": row.destination, "lease": lease}
         text = "message %s (%s) to %s claimed after %d attempts, lease %s"
         log.debug(text, row.id, row.event_type, row.destination, row.attempts, lease, extra=facts)

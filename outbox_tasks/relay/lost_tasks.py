@@ -13,11 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
-from uuid import UUID
 
-from outbox_tasks.database import lost_tasks
-from outbox_tasks.database.lost_tasks import AT_ONCE
-from outbox_tasks.database.runs import identity
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings.destination import Destination
@@ -32,6 +28,9 @@ SOON = 1.5
 
 SURE = 2.0
 """A task that was handed over less than so many seconds before a look may be between the queue and its run."""
+
+AT_ONCE = 10_000
+"""Tasks that one statement changes."""
 
 SLACK = 20
 """So many tasks, or a tenth, may be between the queue and their runs while the queue is counted as long."""
@@ -73,10 +72,6 @@ class LostTasks:
         shortest = min((d.confirm_within for d in self._destinations.values()), default=EVERY)
         self._every = min(EVERY, shortest / 2)
         self._next = 0.0
-        self._handed_over = lost_tasks.handed_over(store.tables)
-        self._end_waits = lost_tasks.end_waits(store.tables)
-        self._wait_on = lost_tasks.wait_on(store.tables)
-        self._overtaken = lost_tasks.overtaken(store.tables)
 
     def close(self) -> None:
         """Close the connections to the brokers."""
@@ -90,7 +85,7 @@ class LostTasks:
             return
         self._next = now + self._every
         asked = [{"destination": name, "queue": each.queue} for name, each in self._destinations.items()]
-        rows = self._store.rows(self._handed_over, {"asked": json.dumps(asked), "soon": SOON * self._every})
+        rows = self._store.ask("run/handed_over.sql", asked=json.dumps(asked), soon=SOON * self._every)
         for name in self._memories.keys() - {row.destination for row in rows}:
             self._memories[name].empty_at.clear()
         for name in {row.destination for row in rows}:
@@ -104,7 +99,7 @@ class LostTasks:
         name, now = destination.name, queues[0].now
         broker = self._brokers.get(name)
         if broker is None:
-            outbox = str(self._store.rows(identity(self._store.settings.database_schema), {})[0][0])
+            outbox = str(self._store.ask("run/identity.sql")[0].identity)
             broker = self._brokers[name] = self._broker_of(destination, outbox)
         if emptied := self._emptied(name, broker, now):
             self._end(destination, None, emptied, 0.0, "the broker was emptied, or is new")
@@ -141,8 +136,8 @@ class LostTasks:
         # Without knowing what workers hold, any queue that is not empty counts as long: such brokers keep their tasks.
         expected = row.count - max(SLACK, row.count // 10) if held is not None else 1
         if row.ending and waiting and waiting + (held or 0) >= expected:
-            parameters = self._of(destination, row.queue)
-            self._all(self._wait_on, {**parameters, "soon": SOON * self._every, "within": destination.confirm_within})
+            waits = {"soon": SOON * self._every, "within": destination.confirm_within}
+            self._all("run/wait_on.sql", **self._of(destination, row.queue), **waits)
 
     def _look_before(self, destination: Destination, queue: str, first: str | None, held: int) -> bool:
         """A queue is in order. So what was handed over before the task at its front is with a worker, or lost. Tasks of
@@ -152,8 +147,8 @@ class LostTasks:
         last = heads.pop(queue, None)
         if first is None:
             return False
-        parameters = {**self._of(destination, queue), "first": UUID(first), "last": last, "sure": SURE}
-        for found in self._store.rows(self._overtaken, parameters):
+        parameters = {**self._of(destination, queue), "first": first, "last": last, "sure": SURE}
+        for found in self._store.ask("run/overtaken.sql", **parameters):
             if last is not None and found.count > held:
                 self._end(destination, queue, last, SURE, f"queue {queue} has gone past them")
                 return True
@@ -163,16 +158,16 @@ class LostTasks:
 
     def _end(self, destination: Destination, queue: str | None, before: datetime, sure: float, why: str) -> None:
         parameters = {**self._of(destination, queue), "before": before, "sure": sure}
-        if count := self._all(self._end_waits, parameters):
+        if count := self._all("run/end_waits.sql", **parameters):
             log.warning("%s, and %d tasks of %s did not begin: they are sent again", why, count, destination.name)
 
     def _of(self, destination: Destination, queue: str | None) -> dict[str, Any]:
-        return {"target": destination.name, "queue": queue, "made": destination.queue}
+        return {"destination": destination.name, "queue": queue, "made": destination.queue}
 
-    def _all(self, statement: Any, parameters: dict[str, Any]) -> int:
+    def _all(self, verb: str, **parameters: Any) -> int:
         total = 0
         while True:
-            changed = self._store.do(statement, parameters)
-            total += changed
+            [[changed]] = self._store.ask(verb, **parameters, most=AT_ONCE)
+            total += int(changed)
             if changed < AT_ONCE:
                 return total

@@ -10,12 +10,10 @@ from functools import partial
 from itertools import chain, repeat
 from typing import TypeVar
 
-from outbox_tasks.database.claim import BUNDLE_BYTES
 from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
-from outbox_tasks.model import TOO_LARGE, Bundle, Outcome, Step, Ticket, Verdict
+from outbox_tasks.model import BUNDLE_BYTES, TOO_LARGE, Bundle, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.deliveries import DONE, FAILED, HANDED
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +22,8 @@ R = TypeVar("R")
 NATIVE_RETRIES = 10
 """If more messages of one bundle than this fail, they go back to the table. A retry by Celery is one task for each
 message, but a claim bundles them again. So a destination that fails many messages costs the workers little."""
+
+FAILED = {Step.RETRY, Step.RELEASE, Step.OUTAGE, Step.DEAD, Step.BEHIND}
 
 WAITS = (0.05, 0.2, 0.5)
 """Seconds between tries while the database is away; the last one repeats. The messages are sent already, so it is worth
@@ -47,25 +47,17 @@ def settle(
     again, with the cause on its row.
     """
     judged = [judge(store.settings, bundle.destination, ticket, outcome) for ticket, outcome in outcomes]
-    done = [verdict for verdict in judged if verdict.step in DONE]
-    handed = [verdict for verdict in judged if verdict.step in HANDED]
-    failed = [verdict for verdict in judged if verdict.step in FAILED]
-    if not by_celery or sum(verdict.step is Step.RETRY for verdict in failed) > NATIVE_RETRIES:
-        failed = [_released(verdict) for verdict in failed]
-    verdicts = {verdict.ticket.id: verdict for verdict in (*done, *handed, *failed)}
+    if not by_celery or sum(verdict.step is Step.RETRY for verdict in judged) > NATIVE_RETRIES:
+        judged = [_released(verdict) for verdict in judged]
+    verdicts = {verdict.ticket.id: verdict for verdict in judged if verdict.step is not Step.STALE}
+    failed = [verdict for verdict in verdicts.values() if verdict.step in FAILED]
     # What the soft time limit leaves after the slowest send.
     deadline = time.monotonic() + store.settings.sending_time_of(bundle.destination) + store.settings.statement_timeout
-    if not done and not handed:  # settling these closes the breaker
+    if len(failed) == len(verdicts):  # settling the others closes the breaker
         _tell_the_breaker(store, bundle, failed, deadline, opened)
-    # One statement and one transaction each, with its own retries.
-    settled: set[str] = set()
-    sure = True
-    parts = [[*done, *handed, *failed]] if store.settles_at_once else [done, handed, failed]
-    for some in filter(None, parts):
-        record = partial(store.settle, bundle.lease, bundle.destination, some, bundle.sender)
-        ours, tried = _patiently(record, deadline, bundle, len(some), partial(record, unhurried=True))
-        settled |= ours
-        sure = sure and not tried  # a try without an answer may have settled them
+    record = partial(store.settle, bundle.lease, bundle.destination, [*verdicts.values()], bundle.sender)
+    settled, tried = _patiently(record, deadline, bundle, len(verdicts), partial(record, unhurried=True))
+    sure = not tried  # a try without an answer may have settled them
     unsettled = [verdict for verdict in verdicts.values() if verdict.ticket.id not in settled]
     if vain := [verdict.ticket for verdict in unsettled if verdict.step not in (Step.BEHIND, Step.HANDED)]:
         _patiently(partial(store.sent_in_vain, vain, sure=sure), deadline, bundle, len(vain))

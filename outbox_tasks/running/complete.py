@@ -6,16 +6,14 @@ import json
 from functools import lru_cache, partial
 from typing import Any
 
-from outbox_tasks.database import runs, write
 from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import NotSupervised, RunLost
 from outbox_tasks.running.run import SupervisedRun, current
 from outbox_tasks.writing.direct import lease
+from outbox_tasks.writing.execution import Verb
 from outbox_tasks.writing.transactions import explain, is_awaited, transaction, unwrapped
 
-_end = lru_cache(partial(runs.end_run, soon=False))
-_completed = lru_cache(runs.completed)
-_like = lru_cache(write.publish)
+_verb = lru_cache(Verb)
 
 
 def complete(session: Any, result: Any) -> Any:
@@ -32,20 +30,22 @@ def complete(session: Any, result: Any) -> Any:
 def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
     settings = run.settings
     opened = transaction(session, "outbox.complete")
-    t = tables(settings.database_schema)
+    schema = settings.database_schema
+    messages = tables(schema).messages
     following = run.rows_after(result)
     dispatch = None
-    if following and run.nudge is not None and opened.ends_with_the_session(_like(t)):
+    if following and run.nudge is not None and opened.ends_with_the_session(messages):
         dispatch = lease(settings, run.nudge.grants, following)
-    parameters = {"run": json.dumps([{**run.run._asdict(), **run.returned(result)}]), "row": json.dumps(following)}
+    said = json.dumps([{**run.run._asdict(), **run.returned(result)}])
+    parameters = {"run": said, "row": json.dumps(following), "soon": False}
     try:
-        ended = opened.run(_end(t, archive=settings.archive == "move"), parameters, _like(t))
+        ended = opened.run(_verb("run/end.sql", schema), parameters, messages)
     except Exception as error:  # each driver and framework has errors of its own
-        explain(error, settings.database_schema)
+        explain(error, schema)
         raise
     if ended:
         opened.wake(run.is_completed)
         if following and run.nudge is not None:
             opened.wake(run.nudge if dispatch is None else partial(run.nudge, dispatch=dispatch))
-    elif not opened.run(_completed(t), {"id": run.run.id, "committed": run.completed}, _like(t)):
+    elif not opened.run(_verb("run/completed.sql", schema), {"id": run.run.id, "committed": run.completed}, messages):
         raise RunLost(task=run.request.task, id=run.request.id)

@@ -26,7 +26,7 @@ from celery.concurrency import prefork
 from celery.exceptions import TimeLimitExceeded
 from celery.worker import state
 
-from outbox_tasks.database import activity
+from outbox_tasks.database.activity import LATE
 from outbox_tasks.database.connection import PIPE
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import content
@@ -177,7 +177,6 @@ class Watch:
 
     def _run(self) -> None:
         runs = _Impatient.connect(self._supervisor.settings)
-        beat, stopped = activity.beat(runs.tables), activity.stopped(runs.tables)
         beaten, wait = -EVERY, 0.0
         while not self._ended:
             self._wanted.wait(wait)
@@ -187,7 +186,7 @@ class Watch:
                 if time.monotonic() - beaten >= EVERY:
                     beaten = time.monotonic()
                     facts = {**self._heartbeat["facts"], "clock": round(time.time(), 3)}
-                    runs.do(beat, {"seen": json.dumps([{**self._heartbeat, "facts": facts}])})
+                    runs.ask("report/beat.sql", seen=json.dumps([{**self._heartbeat, "facts": facts}]), late=LATE)
                 wait = AGAIN if self._soon else self._every
             except OutboxError as error:
                 log.warning("the leases of running tasks were not renewed: %s", error)
@@ -201,7 +200,7 @@ class Watch:
         name = {"name": self._heartbeat["name"], "started": self._heartbeat["facts"]["started"]}
         try:
             runs.lose([each.run for each in self._received.values() if each.active])
-            runs.do(stopped, name)
+            runs.ask("report/stopped.sql", **name)
         except OutboxError as error:
             log.debug("the worker's end was not recorded: %s", error)
         finally:

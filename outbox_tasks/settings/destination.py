@@ -75,11 +75,12 @@ Span = Annotated[float, Field(ge=SHORTEST, le=CENTURY, allow_inf_nan=False)]
 """An age. So long ago, or so far ahead, is still a date."""
 SpanOrZero = Annotated[float, Field(ge=0, le=CENTURY, allow_inf_nan=False), AfterValidator(_none_or_enough)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Attempts = Annotated[int, Field(ge=1, le=30_000)]
+"""The tables count them in a smallint."""
 LARGEST_BUNDLE = 1000
 """Messages that a bundle may have."""
 BundleSize = Annotated[int, Field(ge=1, le=LARGEST_BUNDLE)]
 Processes = Annotated[int, Field(ge=1, le=10_000)]
-"""Each is a row of `outbox_slots`."""
 Bytes = Annotated[int, Field(ge=1, le=256 * 1024 * 1024)]
 """Of one payload, which is in memory several times while it is sent."""
 PerSecond = Annotated[float, Field(ge=0.0001, le=1_000_000, allow_inf_nan=False)]
@@ -116,7 +117,7 @@ class Destination(BaseModel):
     claim_check: StorageUrl | None = Field(default=None, repr=False)
     """A storage that fsspec knows, such as s3://bucket/prefix. It gets payloads over `max_bytes`, up to 64 MiB; the
     message says where they are."""
-    max_attempts: Count = 20
+    max_attempts: Attempts = 20
     """Begun sends before a message is dead; about half a day with the default backoff."""
     max_age: Span | None = None
     """A message that was not delivered after this time is dead, even if it has attempts left. The time counts from the

@@ -17,11 +17,10 @@ class OperationSettings(BaseModel):
     inbox_retention: Span = 7 * DAY
     """How long an inbox remembers a message. It must be longer than a delivery can be repeated, also by a redrive."""
     archive: Literal["move", "delete"] = "move"
-    """A sent row is moved to outbox_archive, or deleted. With the row, the causes of its repetitions are deleted
-    too."""
+    """What was sent or discarded is kept for `archive_retention`, or goes as soon as the day in which it was written is
+    over. The causes of its repetitions go with it."""
     archive_retention: SpanOrZero = 7 * DAY
-    """How long the archive keeps sent and discarded messages. A day's partition is dropped when all of it is older; 0:
-    never."""
+    """How long after its end a day of messages is kept. It goes as a whole, once none of them is at work; 0: never."""
     archive_export: StorageUrl | None = Field(default=None, repr=False)
     """Where each day of the archive is exported before it is dropped: a URL of fsspec, such as s3://bucket/outbox or
     file:///var/backups/outbox. None: there is no export."""

@@ -23,7 +23,6 @@ _PARTS = re.compile(
     re.DOTALL,
 )
 _INCLUDED = re.compile(r"^[ ]*\\ir (\S+)\n", re.MULTILINE)
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*")
 
 
 NUMBERED = "numeric_dollar"
@@ -95,4 +94,4 @@ def quoted(schema: str) -> str:
     """The name of a schema as SQL has it."""
     if "\0" in schema or not schema:
         raise ConfigurationError(setting="database_schema", value=schema, rule="it must be the name of a schema")
-    return schema if _PLAIN.fullmatch(schema) and schema == schema.lower() else '"' + schema.replace('"', '""') + '"'
+    return '"' + schema.replace('"', '""') + '"'

@@ -39,8 +39,8 @@ CREATE TABLE outbox_messages (
   priority       smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN -1 AND 1),
   latest         boolean NOT NULL DEFAULT false,  -- a newer message of its key replaces it once it has failed
   event_type     text NOT NULL,
-  destination    text NOT NULL,
-  key            text CHECK (key <> ''),
+  destination    text NOT NULL CHECK (length(destination) <= 255),  -- so an index has room for it and for a key
+  key            text CHECK (key <> '' AND length(key) <= 255),
   aggregate_type text,
   aggregate_id   text,
   content_type   text NOT NULL DEFAULT 'application/json',
@@ -57,7 +57,7 @@ CREATE TABLE outbox_messages_0 PARTITION OF outbox_messages FOR VALUES FROM (0) 
 CREATE TABLE outbox_ready (
   seq         bigint NOT NULL,
   xid         xid8 NOT NULL DEFAULT pg_current_xact_id(),
-  since       timestamptz NOT NULL DEFAULT clock_timestamp(),  -- when it was due for the first time
+  since       timestamptz NOT NULL DEFAULT clock_timestamp(),  -- since when it is due
   size        integer NOT NULL,                                -- bytes of the payload
   attempts    smallint NOT NULL DEFAULT 0,
   priority    smallint NOT NULL DEFAULT 0,
@@ -89,6 +89,7 @@ CREATE TABLE outbox_waiting (
   key         text
 );
 CREATE INDEX outbox_waiting_due ON outbox_waiting (due);
+CREATE INDEX outbox_waiting_destination ON outbox_waiting (destination, due);
 CREATE INDEX outbox_waiting_keys ON outbox_waiting (destination, key) WHERE key IS NOT NULL;
 
 CREATE TABLE outbox_held (
@@ -106,6 +107,12 @@ CREATE TABLE outbox_held (
 );
 CREATE INDEX outbox_held_free ON outbox_held (destination, seq) WHERE free;
 CREATE INDEX outbox_held_seq ON outbox_held USING brin (seq) WITH (pages_per_range = 16, autosummarize = on);
+
+-- Keys that a transaction has freed without seeing what was held since its snapshot: a claim marks that.
+CREATE TABLE outbox_freed (
+  destination text NOT NULL,
+  key         text NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 CREATE TABLE outbox_leases (
   token        uuid PRIMARY KEY,
@@ -127,14 +134,15 @@ CREATE TABLE outbox_runs (
   locked_until timestamptz NOT NULL,
   handed_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
   attempts     smallint NOT NULL,
-  unheard      smallint NOT NULL DEFAULT 0,  -- how often nobody began it
+  unheard      smallint NOT NULL DEFAULT 0,  -- see outbox_trouble
   id           uuid NOT NULL,
   destination  text NOT NULL,
   key          text,
   holder       text
 );
 CREATE INDEX outbox_runs_end ON outbox_runs (locked_until);
-CREATE UNIQUE INDEX outbox_runs_id ON outbox_runs (id);
+CREATE INDEX outbox_runs_states ON outbox_runs (destination, state, locked_until);
+CREATE INDEX outbox_runs_id ON outbox_runs (id);
 CREATE INDEX outbox_runs_keys ON outbox_runs (destination, key) WHERE key IS NOT NULL;
 
 CREATE TABLE outbox_dead (
@@ -152,6 +160,7 @@ CREATE TABLE outbox_trouble (
   seq      bigint PRIMARY KEY,
   attempts integer NOT NULL DEFAULT 0,  -- sends that failed, or whose end nobody knows
   outages  integer NOT NULL DEFAULT 0,  -- sends in a row that met a destination out of reach
+  unheard  smallint NOT NULL DEFAULT 0, -- how often in a row it was handed over, and nobody began it
   since    timestamptz,                 -- it was redriven then: from there its age counts
   code     text,
   error    text,
@@ -176,11 +185,16 @@ CREATE FUNCTION outbox_free(target text, keys text[]) RETURNS void LANGUAGE plpg
 SET search_path FROM CURRENT AS $$
 -- Marks a held message of each key, for a claim to look at. Whoever ends what makes a key busy calls this once that row is
 -- gone: it sees what was committed by then, so also what a claim held while that row was still there. It waits only if
--- others have locked all that is held of a key.
+-- others have locked all that is held of a key. In REPEATABLE READ and SERIALIZABLE it sees what its caller sees, and
+-- leaves a note.
 DECLARE
   freed text;
   found_seq bigint;
 BEGIN
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    INSERT INTO outbox_freed (destination, key) SELECT DISTINCT target, k FROM unnest(keys) AS k WHERE k IS NOT NULL;
+    RETURN;
+  END IF;
   FOR freed IN SELECT DISTINCT k FROM unnest(keys) AS k
                WHERE (SELECT true FROM outbox_held h WHERE h.destination = target AND h.key = k LIMIT 1) ORDER BY k
   LOOP
@@ -252,10 +266,12 @@ SET search_path FROM CURRENT AS $$
 BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended(current_setting('search_path') || ' room ' || target, 0));
   RETURN room > (SELECT count(*) FROM outbox_leases
-                 WHERE destination = target AND begun_at > clock_timestamp() - keep * interval '1 second');
+                 WHERE destination = target AND begun_at > clock_timestamp() - keep * interval '1 second'
+                   AND locked_until > clock_timestamp());
 END
 $$;
 
+\ir days.sql
 \ir people.sql
 \ir discard.sql
 \ir functions.sql

@@ -18,6 +18,13 @@ EXCEPTION WHEN OTHERS THEN
 END
 $$;
 
+-- The queue of a stored task: the one that Celery would have declared, or that the default exchange leads to. An empty
+-- text: another exchange decides. Null: it was not stored as a task.
+CREATE FUNCTION outbox_task_queue(headers jsonb) RETURNS text LANGUAGE sql IMMUTABLE STRICT SET search_path FROM CURRENT AS $$
+  SELECT coalesce(e #>> '{declare,0,queue,name}', CASE WHEN e ->> 'exchange' = '' THEN e ->> 'routing_key' END, '')
+  FROM (SELECT outbox_envelope(headers ->> 'celery-message') AS e) AS stored WHERE e IS NOT NULL
+$$;
+
 -- Each message that is not yet sent or discarded, with its state, and the table that it is in. `locked_until` is when its
 -- lease ends, or until when it waits. Ask for few: by `id`, or by `destination` and `place`.
 CREATE VIEW outbox_at_work AS
@@ -25,7 +32,7 @@ SELECT m.id, p.seq, p.destination, m.key, m.event_type, p.place,
        CASE WHEN p.place IN ('dead', 'running', 'handed over') AND (p.place = 'dead' OR p.locked_until > now()) THEN p.place
             WHEN p.place = 'leased' AND p.locked_until > now() AND (p.begun_at IS NOT NULL OR coalesce(t.attempts, 0) = 0) THEN 'leased'
             WHEN coalesce(p.attempts, t.attempts, 0) > 0 OR p.begun_at IS NOT NULL THEN 'retrying'
-            WHEN p.place <> 'leased' AND p.locked_until > now() THEN 'scheduled'
+            WHEN p.place = 'waiting' OR m.deliver_at IS NOT NULL AND p.place <> 'leased' AND p.locked_until > now() THEN 'scheduled'
             ELSE 'pending' END AS state,
        coalesce(p.attempts, coalesce(t.attempts, 0) + (p.begun_at IS NOT NULL)::integer) AS attempts,
        coalesce(t.outages, 0) AS outages, t.code AS last_error_code, t.error AS last_error, m.payload, m.content_type,

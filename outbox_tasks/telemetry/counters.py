@@ -11,15 +11,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
-from operator import itemgetter
 from typing import Any
 
 from celery import Celery
 
-from outbox_tasks.database import activity
-from outbox_tasks.database.compiled import Compiled
-from outbox_tasks.database.schema import Tables
+from outbox_tasks.database.activity import LATE
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.per_process import PerProcess
@@ -154,24 +150,16 @@ class Counters:
         if not counts and not runs:
             return
         now, store = time.monotonic(), self._store()
-        tally, beat = _statements(store.tables)
         if counts:
             rows = [
                 {"ago": max(0.0, now - (interval + 1) * INTERVAL), "destination": to, "outcome": outcome, "count": n}
                 for (interval, to, outcome), n in counts.items()
             ]
-            store.run(tally, {"counted": json.dumps(rows)})
+            store.ask("report/tally.sql", counted=json.dumps(rows))
             counts.clear()  # don't write them again if the next statement fails
         if runs:
             seen = [{"name": k, "kind": k, "ago": now - at, "facts": facts} for k, (at, facts) in runs.items()]
-            store.run(beat, {"seen": json.dumps(seen)})
-
-
-@cache
-def _statements(t: Tables) -> tuple[Compiled[str], Compiled[str]]:
-    # Built once: a send that runs meanwhile would have to wait.
-    name: Callable[[Any], str] = itemgetter(0)
-    return Compiled(partial(activity.tally, t), name), Compiled(partial(activity.beat, t), name)
+            store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE)
 
 
 def _bounded(counts: Counter[Key]) -> Counter[Key]:

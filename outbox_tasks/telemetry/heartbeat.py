@@ -17,12 +17,10 @@ from typing import Any
 
 from celery import signals
 from celery.concurrency import solo
-from sqlalchemy import Executable
 
 from outbox_tasks.broker.names import QUEUES
-from outbox_tasks.database import activity
+from outbox_tasks.database.activity import LATE
 from outbox_tasks.database.connection import Database
-from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import logger
@@ -74,8 +72,6 @@ class Heartbeat:
     def __init__(self, settings: Settings, liveness: Liveness, node: str, facts: dict[str, Any]) -> None:
         self._database = Database.connect(settings)
         self._liveness = liveness
-        t = tables(settings.database_schema)
-        self._beat, self._stopped = activity.beat(t), activity.stopped(t)
         self._row = {"name": node, "kind": "worker", "ago": 0.0}
         self._facts = facts
         self._name = {"name": node, "started": facts["started"]}
@@ -99,12 +95,12 @@ class Heartbeat:
             if self._liveness.trouble(EVERY) is None:
                 # The doctor compares the clocks of the hosts.
                 row = {**self._row, "facts": {**self._facts, "clock": round(time.time(), 3)}}
-                self._do(self._beat, {"seen": json.dumps([row])})
-        self._do(self._stopped, self._name)
+                self._do("report/beat.sql", seen=json.dumps([row]), late=LATE)
+        self._do("report/stopped.sql", **self._name)
 
-    def _do(self, statement: Executable, parameters: dict[str, Any]) -> None:
+    def _do(self, verb: str, **parameters: Any) -> None:
         try:
-            self._database.do(statement, parameters)
+            self._database.ask(verb, **parameters)
         except OutboxError as error:
             log.debug("no heartbeat: %s", error)
         except Exception:

@@ -242,7 +242,7 @@ class Pipe(Listener):
     def _deliver(self, bundle: Bundle, publishers: Mapping[str, Publisher], drained: Drained) -> None:
         for verdict in deliver(self._store, publishers, bundle, self):
             if verdict.step is Step.RETRY:
-                alone = Bundle(bundle.destination, bundle.lease, (verdict.ticket,))
+                alone = Bundle(bundle.destination, verdict.lease or bundle.lease, (verdict.ticket,))
                 self._retries.append(_Retry(alone, time.monotonic() + verdict.wait))
             drained.sent += verdict.step is Step.SENT
             drained.retried += verdict.step in (Step.RETRY, Step.RELEASE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 from uuid import UUID
@@ -19,12 +19,10 @@ from sqlalchemy import (
     column,
     extract,
     func,
-    literal,
     null,
     select,
     table,
     union_all,
-    update,
 )
 from sqlalchemy.dialects.postgresql import REGCLASS
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
@@ -32,15 +30,12 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql import ColumnElement, Executable
 
 from outbox_tasks.database.connection import migrating
-from outbox_tasks.database.pieces import SECOND
-from outbox_tasks.database.schema import PENDING, Tables
-from outbox_tasks.database.states import state_of
+from outbox_tasks.database.schema import Tables, qualified
 from outbox_tasks.errors import SchemaMissing, SchemaTooOld
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.model import EVENT_ID, as_time
+from outbox_tasks.model import EVENT_ID, Bundle, as_time
 from outbox_tasks.relay.store import Store
-from outbox_tasks.relay.store.claims import Claimed
-from outbox_tasks.relay.store.deliveries import settled
+from outbox_tasks.relay.store.claimed import Claimed
 from outbox_tasks.relay.store.traffic import Traffic
 from outbox_tasks.settings import Settings
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
@@ -70,11 +65,12 @@ class ProbeStore(Store):
 
     application_name = "outbox_tasks.testing"
 
+    since = 0
+    """The last number that was given out before the test."""
+
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self.traffic = _NoSlots(engine, settings)
-        # The test looks at sent messages, even if the application deletes them.
-        self._settle_done = settled(self.tables, archive=True)
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
@@ -85,10 +81,9 @@ class ProbeStore(Store):
         except (SchemaMissing, SchemaTooOld):
             with migrating(settings) as connection:
                 upgrade(connection, settings.database_schema)
-        # The sequence's next number, not the largest one in use: rows that others have not yet committed are not ours.
-        name = store.engine.dialect.identifier_preparer.format_table(store.tables.messages)
-        sequence = cast(func.pg_get_serial_sequence(name, "seq"), REGCLASS)
-        [[store.since]] = store.rows(select(func.nextval(sequence)), {})
+        # The next number, not the largest one in use: rows that others have not yet committed are not ours.
+        sequence = qualified(settings.database_schema, "outbox_seq")
+        [[store.since]] = store.rows(select(func.nextval(cast(sequence, REGCLASS))), {})
         return store
 
     def seen(self) -> list[SeenMessage]:
@@ -109,13 +104,21 @@ class ProbeStore(Store):
         for pid, address in relays:
             raise RelayAtWork(pid=pid, address=address or "this machine")
 
-    def claim(self, shares: Mapping[str, int], lease: str, of_keys: Mapping[str, int] | None = None) -> list[Claimed]:
+    def claim(
+        self,
+        shares: Mapping[str, int],
+        lease: str,
+        pack: Callable[[Sequence[Claimed]], list[Bundle]],
+        of_keys: Mapping[str, int] | None = None,
+    ) -> tuple[list[Claimed], list[Bundle]]:
         """Only our rows. Those that their writer leased too: no worker would take its tasks."""
-        m = self.tables.messages
-        writers = [*self._ours(()), m.c.lease.is_not(None), m.c.locked_by.is_(None)]
-        self._set_due(writers, func.clock_timestamp(), lease=null())
+        for row in self.ask("test/direct.sql", since=self.since):
+            self.ask("deliver/release.sql", token=row.token, ids=None, wait=0.0, shut=False)
+        # From the front: a test undoes claims, locks rows, and lets time pass. But not from the rows of others.
+        self._lanes.clear()
+        self._keys.clear(self.since + 1)
         with self._others_locked():
-            return super().claim(shares, lease, of_keys)
+            return super().claim(shares, lease, pack, of_keys)
 
     def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
         """Only our rows, and at each call."""
@@ -131,46 +134,30 @@ class ProbeStore(Store):
 
     def forward(self, seconds: float, but: Collection[str] = ()) -> None:
         """Let time pass for all waiting or leased rows; `but` are ids to leave out."""
-        self._set_due(self._ours(but), self._earlier(seconds))
+        self.ask("test/forward.sql", since=self.since, only=None, but=[*but], seconds=seconds)
 
     def forward_one(self, id: str, seconds: float) -> None:
         """The same for one message."""
-        self._set_due([*self._ours(()), self.tables.messages.c.id == UUID(id)], self._earlier(seconds))
+        self.ask("test/forward.sql", since=self.since, only=[id], but=[], seconds=seconds)
 
     def expire_leases(self) -> int:
-        """End every lease; returns how many there were."""
-        m = self.tables.messages
-        return self._set_due([*self._ours(()), m.c.lease.is_not(None)], func.clock_timestamp())
+        """End every lease; returns how many messages they had."""
+        return int(self.ask("test/expire.sql", since=self.since)[0][0])
 
     def pending(self) -> int:
         """How many are still to be sent, now or later."""
         [[count]] = self.rows(select(func.count()).select_from(self.tables.messages).where(*self._ours(())), {})
         return int(count)
 
-    def _set_due(self, which: Sequence[ColumnElement[bool]], when: ColumnElement[Any], **values: Any) -> int:
-        m = self.tables.messages
-        # Pass over locked rows, as a claim does.
-        free = select(m.c.id).where(*which).with_for_update(skip_locked=True)
-        values["locked_until"] = when
-        return len(self.rows(update(m).where(m.c.id.in_(free)).values(values).returning(m.c.id), {}))
-
-    def _earlier(self, seconds: float) -> ColumnElement[Any]:
-        return self.tables.messages.c.locked_until - literal(seconds, Float) * SECOND
-
     def _ours(self, but: Collection[str]) -> list[ColumnElement[bool]]:
         m = self.tables.messages
-        return [m.c.seq > self.since, m.c.status == PENDING, m.c.id.not_in([UUID(id) for id in but])]
+        return [m.c.seq > self.since, m.c.place != "dead", m.c.id.not_in([UUID(id) for id in but])]
 
     @contextmanager
     def _others_locked(self) -> Iterator[None]:
         """Lock the rows that are not ours: a claim passes over locked rows."""
-        m = self.tables.messages
-        others = select(m.c.id).where(m.c.seq <= self.since, m.c.status == PENDING)
-        if not self.rows(others.limit(1), {}):
-            yield
-            return
-        with migrating(self.settings) as connection:
-            connection.execute(others.with_for_update(skip_locked=True)).all()
+        with self.transaction() as run:
+            run("test/others.sql", since=self.since)
             yield
 
 
@@ -206,10 +193,8 @@ def _read(connection: Connection, statement: Executable) -> list[SeenMessage]:
 def seen(t: Tables, since: int) -> Any:
     """Rows written after number `since`. Only types that every driver and framework reads alike."""
     m, a = t.messages, t.archive
-    # By the clock, not by now(): in its own transaction a message was written after now().
-    state = state_of(m, func.clock_timestamp())
-    due = case((m.c.status == PENDING, _epoch(m.c.locked_until)))
-    both = union_all(_columns(m, since, state, due), _columns(a, since, a.c.state, cast(null(), Float))).subquery()
+    due = case((m.c.place != "dead", _epoch(m.c.locked_until)))
+    both = union_all(_columns(m, since, m.c.state, due), _columns(a, since, a.c.state, cast(null(), Float))).subquery()
     return select(*(c for c in both.c if c.name != "seq")).order_by(both.c.seq)
 
 
@@ -228,7 +213,7 @@ def _epoch(time: ColumnElement[Any]) -> ColumnElement[Any]:
 
 def _seen(id: str, *row: Any) -> SeenMessage:
     event_type, destination, key, payload, content_type, headers, kind, of, created_at, state, attempts, due, *why = row
-    own = {name: value for name, value in json.loads(headers).items() if name != EVENT_ID}
+    own = {name: value for name, value in json.loads(headers or "{}").items() if name != EVENT_ID}
     return SeenMessage(
         UUID(id), event_type, destination, key, bytes(payload), content_type, own, kind, of,
         as_time(created_at), state, attempts, None if due is None else as_time(due), *why,

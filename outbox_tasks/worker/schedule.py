@@ -18,7 +18,7 @@ from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, Settings
 log = logging.getLogger(__name__)
 
 MAINTAIN_INTERVAL = 3600.0
-"""Seconds; the archive's partitions are made a week ahead, so a missed run is no matter."""
+"""Seconds. If a run is missed, the day goes on until the next one."""
 
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 

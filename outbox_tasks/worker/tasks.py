@@ -101,8 +101,6 @@ def _add_claim(resources: Resources, common: dict[str, Any]) -> None:
             ticket = Ticket(row.id, row.attempts, row.event_type, row.key)
             report_dead(resources, row.destination, Verdict(ticket, Step.DEAD, 0.0, row.code, row.error))
         claimed.send(sender=app, tally=tally, seconds=time.monotonic() - began)
-        if tally.late:
-            ran.send(sender=app, what=LATE_CLAIM)
         with suppress(OutboxError):  # beat's next claim does it
             self.return_in_time()
         return f"claimed {tally.claimed} in {tally.bundles} bundles, {tally.dead} dead"

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Connection, Executable, event
+from sqlalchemy import Connection, Table, event
 from sqlalchemy.engine import Transaction
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -30,21 +30,21 @@ JOINED = "outbox_tasks.joined"
 
 Insert = Callable[[Any, list[Any]], None]
 """Inserts rows through a connection."""
-Choose = Callable[[Executable], Connection]
-"""Chooses the connection for a statement."""
+Choose = Callable[[Table], Connection]
+"""Chooses the connection for a table."""
 
 
 class _Entry(NamedTuple):
     row: Any
     insert: Insert
-    like: Executable
+    of: Table
 
 
 class _Waiting:
-    def __init__(self, session: Session, like: Any) -> None:
+    def __init__(self, session: Session, of: Any) -> None:
         self.entries: list[_Entry] = []
         self._session = session
-        self._bind = session.get_bind(clause=like)
+        self._bind = session.get_bind(clause=of)
         self.committed = False
         self._writing = False
 
@@ -57,14 +57,14 @@ class _Waiting:
             while self.entries:
                 insert, group = next(groupby(self.entries, key=attrgetter("insert")))
                 alike: list[_Entry] = list(group)
-                insert(choose(alike[0].like), [entry.row for entry in alike])
+                insert(choose(alike[0].of), [entry.row for entry in alike])
                 del self.entries[: len(alike)]
         finally:
             self._writing = False
 
     def write_to(self, connection: Connection, *_: object) -> None:
         """Write the waiting rows through this connection, which is about to commit."""
-        self.write_out(lambda clause: connection)
+        self.write_out(lambda table: connection)
 
     def before_savepoint(self, connection: Connection, _: object) -> None:
         if not self._is_the_sessions_own(connection):
@@ -112,17 +112,17 @@ _watchers: WeakKeyDictionary[Connection, WeakSet[_Waiting]] = WeakKeyDictionary(
 """Who listens to a connection. The connection's events keep them alive."""
 
 
-def defer(session: Session, like: Executable, insert: Insert, rows: list[Any]) -> None:
+def defer(session: Session, of: Table, insert: Insert, rows: list[Any]) -> None:
     """Call `insert` with these rows before the transaction commits, together with others that wait for it.
 
-    A session with several engines chooses as for the statement `like`.
+    A session with several engines chooses the one of the table `of`.
     """
     if WAITING not in session.info:
-        session.info[WAITING] = waiting = _Waiting(session, like)
+        session.info[WAITING] = waiting = _Waiting(session, of)
         for connections in session.info.get(JOINED, {}).values():
             for connection in connections:
                 waiting.watch(connection)
-    session.info[WAITING].entries.extend(_Entry(row, insert, like) for row in rows)
+    session.info[WAITING].entries.extend(_Entry(row, insert, of) for row in rows)
 
 
 def write_out_to(connection: Connection) -> None:
@@ -131,9 +131,9 @@ def write_out_to(connection: Connection) -> None:
         waiting.write_to(connection)
 
 
-def chosen_by(session: Session, statement: Executable) -> Connection:
-    """The connection on which `Session.execute` would execute a statement."""
-    return session.connection(bind_arguments={"clause": statement})
+def chosen_by(session: Session, of: Table) -> Connection:
+    """The connection on which the session would execute a statement about a table."""
+    return session.connection(bind_arguments={"clause": of})
 
 
 def inside(waking: dict[Callable[..., object], Any], nudge: Callable[..., object], savepoint: Any) -> None:
@@ -162,7 +162,7 @@ def _joined(session: Session, transaction: SessionTransaction, connection: Conne
 def _begun(session: Session, transaction: SessionTransaction) -> None:
     if transaction.nested and transaction.parent is not None and WAITING in session.info:
         parent = transaction.parent
-        session.info[WAITING].write_out(lambda clause: parent.connection(None, clause=clause))
+        session.info[WAITING].write_out(lambda table: parent.connection(None, clause=table))
 
 
 @event.listens_for(Session, "before_commit")

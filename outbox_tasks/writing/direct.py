@@ -28,9 +28,6 @@ RATE, BURST = 500.0, 50.0
 MOST, MOST_BYTES = 10, 100_000
 """Messages, and characters of their payloads, that one call sends this way."""
 
-SAME_LEASE = 1.0
-"""Seconds for which messages get the same lease. Those that are sent together can share a bundle then."""
-
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
@@ -51,7 +48,6 @@ class Grants:
 
     def __init__(self) -> None:
         self._level, self._filled = BURST, time.monotonic()
-        self._lease, self._leased = "", -SAME_LEASE
         self.paused = False
         """Older messages wait: in a long publish queue, or in the table."""
         self._reached_by: int | None = None
@@ -66,19 +62,17 @@ class Grants:
         """Whether the broker has answered this process."""
         self._reached_by = os.getpid() if answers else None
 
-    def take(self, count: int) -> str | None:
-        """A lease for so many messages; None: they are to go by the claim."""
+    def take(self, count: int) -> bool:
+        """Whether so many messages may be sent now; if not, they are to go by the claim."""
         now = time.monotonic()
         if self.stopped or self.paused:
-            return None
+            return False
         level = min(BURST, self._level + (now - self._filled) * RATE)
         self._filled, self._level = now, level
         if level < count:
-            return None
+            return False
         self._level = level - count
-        if now - self._leased > SAME_LEASE:
-            self._lease, self._leased = str(uuid4()), now
-        return self._lease
+        return True
 
 
 class Waker(Protocol):
@@ -96,15 +90,10 @@ def lease(settings: Settings, grants: Grants | None, made: Sequence[Row]) -> Dis
     if grants is None or len(made) > MOST:
         return None
     direct = [row for row in made if _may_go_directly(settings, row)]
-    if not direct or sum(map(_size, direct)) > MOST_BYTES:
+    if not direct or sum(map(_size, direct)) > MOST_BYTES or not grants.take(len(direct)):
         return None
-    token = grants.take(len(direct))
-    if token is None:
-        return None
-    for row in direct:
-        row["lease"], row["delay"] = token, LEASE
     until = time.monotonic() + LEASE - 1.0
-    return Dispatch(tuple(_bundles(direct, token)), until, nudge=len(direct) < len(made))
+    return Dispatch(tuple(_leased(direct, settings)), until, nudge=len(direct) < len(made))
 
 
 def _size(row: Row) -> int:
@@ -119,19 +108,15 @@ def _may_go_directly(settings: Settings, row: Row) -> bool:
     return destination.rate_limit is None and destination.concurrency is None
 
 
-def _bundles(rows: Iterable[Row], token: str) -> Iterable[Bundle]:
+def _leased(rows: Iterable[Row], settings: Settings) -> Iterable[Bundle]:
+    """Lease the rows in as few bundles as can be. A bundle has a lease of its own."""
+    together: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        yield Bundle(row["destination"], token, (Ticket(row["id"], 0, row["event_type"]),))
-
-
-def in_few_bundles(bundles: Iterable[Bundle], settings: Settings) -> list[Bundle]:
-    """The same messages in as few bundles as can be."""
-    together: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
-    for bundle in bundles:
-        together[bundle.destination, bundle.lease] += bundle.tickets
-    return [
-        Bundle(destination, token, tuple(tickets[n : n + size]))
-        for (destination, token), tickets in together.items()
-        for size in [settings.bundle_size_of(destination)]
-        for n in range(0, len(tickets), size)
-    ]
+        together[row["destination"]].append(row)
+    for destination, alike in together.items():
+        size = settings.bundle_size_of(destination)
+        for some in (alike[n : n + size] for n in range(0, len(alike), size)):
+            token = str(uuid4())
+            for row in some:
+                row["lease"], row["delay"] = token, LEASE
+            yield Bundle(destination, token, tuple(Ticket(row["id"], 0, row["event_type"]) for row in some))

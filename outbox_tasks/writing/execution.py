@@ -1,21 +1,27 @@
-"""Executes statements in the application's transactions."""
+"""Executes the verbs of `outbox_tasks/sql/` in the application's transactions."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from sqlalchemy import Connection, Dialect
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.sql import Executable
+from sqlalchemy import Connection
 
-from outbox_tasks.database.compiled import as_text
+from outbox_tasks import sql
 from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.errors import NotInTransaction
 from outbox_tasks.internals import is_heard, raise_as_sqlalchemy
 
-DJANGO = PGDialect_psycopg()  # type: ignore[no-untyped-call]
-"""The SQL for psycopg 2 and 3, whichever Django uses."""
+DJANGO = "pyformat"
+"""The style of parameters that psycopg 2 and 3 take, whichever Django uses."""
+
+
+class Verb(NamedTuple):
+    """A file of `outbox_tasks/sql/`, and the schema of the tables; None: those that the connection finds."""
+
+    file: str
+    schema: str | None
 
 
 class DjangoConnection(Protocol):
@@ -31,46 +37,46 @@ class DjangoConnection(Protocol):
 AnyConnection: TypeAlias = Connection | DjangoConnection
 
 
-def execute(connection: AnyConnection, statement: Executable, parameters: dict[str, Any], event_type: str) -> int:
-    """Execute in the connection's transaction; returns how many rows it changed. Raises `NotInTransaction` or
+def execute(connection: AnyConnection, verb: Verb, parameters: Mapping[str, Any], event_type: str) -> int:
+    """Execute in the connection's transaction; returns how many rows it returned or changed. Its parameters must be
+    values that every driver can pass: text, bytes, float, bool and None. Raises `NotInTransaction` or
     `UnsupportedDialect`."""
     if not isinstance(connection, Connection):
         with connection.cursor() as cursor:
-            cursor.execute(*_for_driver(statement, DJANGO, parameters))
+            cursor.execute(*_for_driver(verb, DJANGO, parameters))
             return int(cursor.rowcount)
     check_dialect(connection.dialect.name)
     if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
         raise NotInTransaction(event_type=event_type)  # each statement would commit by itself
-    if "schema_translate_map" in connection.get_execution_options():  # SQLAlchemy applies it as it executes
-        with connection.execute(statement, parameters) as result:
-            return result.rowcount
-    text, given = _for_driver(statement, connection.dialect, parameters)
+    if schemas := connection.get_execution_options().get("schema_translate_map"):
+        verb = Verb(verb.file, schemas.get(verb.schema, verb.schema))
+    text, given = _for_driver(verb, connection.dialect.paramstyle, parameters)
     if not is_heard(connection) and not _has_failed(connection):
         return _by_the_driver(connection, text, given)
     with connection.exec_driver_sql(text, given) as result:
         return result.rowcount
 
 
-def read_in_django(
-    connection: DjangoConnection, statement: Executable, parameters: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """The rows of a statement, by column, as Django's connection sees them: also what its transaction has written."""
+def read_in_django(connection: DjangoConnection, verb: Verb, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a verb, by column, as Django's connection sees them: also what its transaction has written."""
     check_dialect(connection.vendor)
     with connection.cursor() as cursor:
-        cursor.execute(*_for_driver(statement, DJANGO, parameters))
+        cursor.execute(*_for_driver(verb, DJANGO, parameters))
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def _for_driver(statement: Executable, dialect: Dialect, parameters: dict[str, Any]) -> tuple[str, Any]:
-    """A statement and its parameters as a driver takes them. To let SQLAlchemy execute the statement itself would take
-    twice the time. Its parameters must be values that every driver can pass: text, bytes, float and bool."""
-    text, names, constants = _as_text(statement, dialect)
-    given = {**constants, **parameters}
-    return text, given if names is None else tuple(given[name] for name in names)
+def _for_driver(verb: Verb, style: str, parameters: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    """A statement and its parameters as a driver takes them. To let SQLAlchemy execute a statement of its own would
+    take twice the time."""
+    text, names = _said(verb, style)
+    return text, tuple([parameters[name] for name in names])
 
 
-_as_text = lru_cache(as_text)
+@cache
+def _said(verb: Verb, style: str) -> tuple[str, tuple[str, ...]]:
+    statement = sql.statement(verb.file, verb.schema, style)
+    return statement.text.decode(), statement.names
 
 
 def _has_failed(connection: Connection) -> bool:

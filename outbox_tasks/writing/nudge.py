@@ -25,7 +25,7 @@ from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import logger
-from outbox_tasks.writing.direct import Dispatch, Grants, in_few_bundles
+from outbox_tasks.writing.direct import Dispatch, Grants
 
 log = logger(__name__)
 
@@ -223,8 +223,7 @@ class _Line:
     def send(self, dispatches: Sequence[Dispatch]) -> None:
         """Send the tasks of these dispatches."""
         broker = self._broker.get()
-        bundles = (bundle for dispatch in dispatches for bundle in dispatch.bundles)
-        broker.send(in_few_bundles(bundles, self._settings))
+        broker.send([bundle for dispatch in dispatches for bundle in dispatch.bundles])
         self._look(broker, CHECK)
 
     def _look(self, broker: Broker, every: float) -> None:

@@ -44,7 +44,7 @@ PLAIN = (str, int, float, type(None))
 """Most values of a JSON object are of these types, and have no keys."""
 
 Row = dict[str, Any]
-"""A row as JSON values, by the columns of `write.ROW`; a column that is absent is null."""
+"""A row as JSON values, by the columns that `outbox_write` reads; a column that is absent is null."""
 
 _encode = json.JSONEncoder(
     default=to_jsonable_python, allow_nan=False, ensure_ascii=False, separators=(",", ":")

@@ -5,21 +5,20 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Table, event
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.sql import Executable
 
 from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, SchemaMissing, UnsupportedSession, WriterRights
 from outbox_tasks.internals import can_await
 from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, inside, write_out_to
-from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, execute
+from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, Verb, execute
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -41,16 +40,16 @@ class Transaction(ABC):
         self._event_type = event_type
 
     @abstractmethod
-    def connection(self, like: Executable) -> AnyConnection:
-        """The connection for a statement that is executed now. Its engine is the one that the session chooses for
-        `like`."""
+    def connection(self, of: Table) -> AnyConnection:
+        """The connection for a statement that is executed now. Its engine is the one that the session chooses for this
+        table."""
 
-    def run(self, statement: Executable, parameters: dict[str, Any], like: Executable | None = None) -> int:
-        """Execute a statement now; returns how many rows it changed. Some drivers count the rows of an INSERT only if
-        it has RETURNING. `like`: see `connection`."""
-        return execute(self.connection(statement if like is None else like), statement, parameters, self._event_type)
+    def run(self, verb: Verb, parameters: Mapping[str, Any], of: Table) -> int:
+        """Execute a verb now; returns how many rows it returned or changed. Some drivers count the rows of an INSERT
+        only if it has RETURNING. `of`: see `connection`."""
+        return execute(self.connection(of), verb, parameters, self._event_type)
 
-    def defers(self, like: Executable, insert: Insert, rows: list[Any]) -> bool:
+    def defers(self, of: Table, insert: Insert, rows: list[Any]) -> bool:
         """Whether `insert` is called with these rows before the commit, together with others: not now."""
         return False
 
@@ -59,7 +58,7 @@ class Transaction(ABC):
         """Call `nudge` after the commit; once, if this is called with the same one again. Not, if the savepoint that is
         open now is rolled back."""
 
-    def ends_with_the_session(self, into: Executable) -> bool:
+    def ends_with_the_session(self, of: Table) -> bool:
         """Whether what the session commits is committed in the database then."""
         return True
 
@@ -157,7 +156,7 @@ class _OfConnection(Transaction):
         check_dialect(connection.dialect.name)
         self._connection = connection
 
-    def connection(self, like: Executable) -> Connection:
+    def connection(self, of: Table) -> Connection:
         write_out_to(self._connection)
         return self._connection
 
@@ -182,17 +181,17 @@ class _OfSession(Transaction):
             raise NotInTransaction(event_type=event_type)
         self._session = session
 
-    def connection(self, like: Executable) -> Connection:
+    def connection(self, of: Table) -> Connection:
         if WAITING in self._session.info:  # rows that came before this statement
             self._session.info[WAITING].write_out(partial(chosen_by, self._session))
-        return chosen_by(self._session, like)
+        return chosen_by(self._session, of)
 
     def wake(self, nudge: Callable[..., object]) -> None:
         inside(self._session.info.setdefault(WAKE, {}), nudge, self._session.get_nested_transaction())
 
-    def ends_with_the_session(self, into: Executable) -> bool:
+    def ends_with_the_session(self, of: Table) -> bool:
         # A session that works on a connection leaves the commit to whoever began the connection's transaction.
-        return not isinstance(self._session.get_bind(clause=into), Connection)  # type: ignore[arg-type]
+        return not isinstance(self._session.get_bind(clause=of), Connection)
 
     def opened(self) -> object:
         return self._session.get_transaction()
@@ -205,10 +204,10 @@ class _OfAsyncSession(_OfSession):
     def __init__(self, session: Any, event_type: str) -> None:
         super().__init__(session.sync_session, event_type)
 
-    def defers(self, like: Executable, insert: Insert, rows: list[Any]) -> bool:
+    def defers(self, of: Table, insert: Insert, rows: list[Any]) -> bool:
         if can_await():
             return False
-        defer(self._session, like, insert, rows)
+        defer(self._session, of, insert, rows)
         return True
 
 
@@ -224,7 +223,7 @@ class _OfDjango(Transaction):
         check_dialect(connection.vendor)
         self._connection: DjangoConnection = connection
 
-    def connection(self, like: Executable) -> DjangoConnection:
+    def connection(self, of: Table) -> DjangoConnection:
         return self._connection
 
     def wake(self, nudge: Callable[..., object]) -> None:

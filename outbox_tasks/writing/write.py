@@ -6,18 +6,17 @@ import json
 import re
 from base64 import b64decode
 from collections.abc import Iterable, Iterator
-from functools import cache, partial
-from typing import Any
+from functools import partial
 from uuid import UUID
 
-from outbox_tasks.database import write
+from outbox_tasks import sql
 from outbox_tasks.database.schema import tables
 from outbox_tasks.errors import ReusedId
 from outbox_tasks.model import Message, sibling
 from outbox_tasks.settings import Settings
 from outbox_tasks.wire import tracing
 from outbox_tasks.writing.direct import Waker, lease
-from outbox_tasks.writing.execution import AnyConnection, execute
+from outbox_tasks.writing.execution import AnyConnection, Verb, execute
 from outbox_tasks.writing.rows import Row, rows
 from outbox_tasks.writing.transactions import AnySession, explain, transaction
 
@@ -25,6 +24,9 @@ CHUNK = 16 * 1024 * 1024
 """Characters of one statement. A parameter of a gigabyte is too long for PostgreSQL."""
 
 UNIQUE_VIOLATION = "23505"
+
+NOTHING: Row = dict.fromkeys(sql.statement("write/publish_one.sql", None).names)
+"""A message of which nothing is known yet."""
 
 TEXTS = ("event_type", "destination", "key", "aggregate_type", "aggregate_id", "content_type")
 
@@ -36,11 +38,12 @@ class Writer:
         self._settings = settings
         self.nudge = nudge
         schema = settings.database_schema
-        self._publish = write.publish(tables(schema))
-        self._cancel = write.cancel(schema)
-        self._publish_one = cache(partial(write.publish_one, tables(schema)))
+        self._messages = tables(schema).messages
+        self._publish = Verb("write/publish.sql", schema)
+        self._publish_one = Verb("write/publish_one.sql", schema)
+        self._cancel = Verb("write/cancel.sql", schema)
         self._insert = partial(self._execute, self._publish)
-        self._insert_once = partial(self._execute, write.publish_once(schema))
+        self._insert_once = partial(self._execute, Verb("write/publish_once.sql", schema))
 
     def write(self, session: AnySession, messages: Iterable[Message]) -> list[UUID]:
         """Check all messages, then insert them. Returns their ids."""
@@ -56,11 +59,11 @@ class Writer:
         if made:
             opened = transaction(session, made[0]["event_type"])
             dispatch = None
-            if self.nudge is not None and not once and opened.ends_with_the_session(self._publish):
+            if self.nudge is not None and not once and opened.ends_with_the_session(self._messages):
                 dispatch = lease(self._settings, self.nudge.grants, made)
             insert = self._insert_once if once else self._insert
-            if not opened.defers(self._publish, insert, made):
-                insert(opened.connection(self._publish), made)
+            if not opened.defers(self._messages, insert, made):
+                insert(opened.connection(self._messages), made)
             if self.nudge is not None:
                 opened.wake(self.nudge if dispatch is None else partial(self.nudge, dispatch=dispatch))
         return ids
@@ -70,20 +73,19 @@ class Writer:
         ids = [id, *(sibling(id, name) for name in self._settings.destinations)]
         opened = transaction(session, "outbox.cancel")
         try:
-            return opened.run(self._cancel, {"ids": f"{{{','.join(map(str, ids))}}}"}, self._publish) > 0
+            return opened.run(self._cancel, {"ids": f"{{{','.join(map(str, ids))}}}"}, self._messages) > 0
         except Exception as error:
             explain(error, self._settings.database_schema)
             raise
 
-    def _execute(self, statement: Any, connection: AnyConnection, made: list[Row]) -> None:
+    def _execute(self, verb: Verb, connection: AnyConnection, made: list[Row]) -> None:
         event_type = made[0]["event_type"]
         try:
-            if statement is self._publish and len(made) == 1 and _is_ascii(made[0]):
-                given = _parameters(made[0])
-                execute(connection, self._publish_one(tuple(given)), given, event_type)
+            if verb is self._publish and len(made) == 1 and _is_ascii(made[0]):
+                execute(connection, self._publish_one, _parameters(made[0]), event_type)
                 return
             for text in _chunks(made):
-                execute(connection, statement, {"row": text}, event_type)
+                execute(connection, verb, {"row": text}, event_type)
         except Exception as error:  # each driver and framework has errors of its own
             state = explain(error, self._settings.database_schema)
             if state == UNIQUE_VIOLATION and (reused := re.search(r"outbox_publish: id ([0-9a-f-]{36})", str(error))):
@@ -96,12 +98,12 @@ def _is_ascii(row: Row) -> bool:
     return "".join([row.get(name, "") for name in TEXTS]).isascii()
 
 
-def _parameters(row: Row) -> dict[str, Any]:
-    """The parameters of `write.publish_one`."""
-    given = dict(row)
-    text = given.pop("text", None)
-    given["payload"] = b64decode(given.pop("data")) if text is None else text.encode()
-    if "headers" in given:
+def _parameters(row: Row) -> Row:
+    """The parameters of publish_one.sql."""
+    given = {**NOTHING, **row}
+    text = row.get("text")
+    given["payload"] = b64decode(row["data"]) if text is None else text.encode()
+    if "headers" in row:
         given["headers"] = json.dumps(given["headers"])
     return given
 

@@ -177,7 +177,7 @@ def test_a_message_can_be_followed(logs: dict[str, str], log_format: str, engine
             (1, "retry", "told"),
             (2, "sent", None),
         ]
-        assert {one["lease"] for one in sends} <= {one["lease"] for one in claims}
+        assert sends[0]["lease"] in {one["lease"] for one in claims}  # a short retry has a lease of its own
         assert {one["destination"] for one in sends} == {"told"}
     else:
         said = re.compile(r"DEBUG/\S+ message \S+ \(told\.made\) to told, attempt (\d), lease (\S+): (\S+)")

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
 from outbox_tasks.database.connection import engine_url
-from outbox_tasks.database.schema import VERSION
+from outbox_tasks.database.schema import FIRST, VERSION
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from tests.acceptance.nodes import PLAIN, Relay
@@ -39,10 +39,10 @@ def refusals(relay: Relay) -> Refusals:
     ("version", "reason"),
     [
         (None, "The outbox tables are not in schema '{schema}' of this database. Run `outbox-tasks init` once."),
-        (VERSION - 1, f"The outbox tables have version {VERSION - 1}, and this release needs {VERSION}. Run"),
+        (FIRST - 1, f"The outbox tables in schema '{{schema}}' have version {FIRST - 1}: they are of another kind"),
         (VERSION + 1, f"The outbox tables have version {VERSION + 1}, and this release knows only {VERSION}: a newer"),
     ],
-    ids=["missing", "older", "newer"],
+    ids=["missing", "outgrown", "newer"],
 )
 def test_a_worker_refuses_tables_that_are_not_of_its_release(
     refusals: Refusals, engine: Engine, schema: str, version: int | None, reason: str
@@ -50,8 +50,8 @@ def test_a_worker_refuses_tables_that_are_not_of_its_release(
     other = f"{schema}_other"
     with engine.begin() as connection:
         if version is not None:
-            upgrade(connection, other, to=0)
-            connection.execute(text(f"INSERT INTO {other}.outbox_versions (version) VALUES ({version})"))
+            upgrade(connection, other)
+            connection.execute(text(f"UPDATE {other}.outbox_versions SET version = {version}"))
     try:
         for said in refusals(SOLO, ("worker", "-c", "1"), database_schema=other):
             [line] = [line for line in said.splitlines() if "outbox tables" in line]

@@ -17,8 +17,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, Engine, create_engine, text
 
-from lab.trace import Trace
-from lab.transitions import Transition
+from lab.trace import Move, Trace
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
@@ -57,8 +56,8 @@ MakeRelay = Callable[..., Relay]
 
 
 @contextmanager
-def traced(engine: Engine, schema: str, *by_hand: Transition) -> Iterator[None]:
-    """Whatever happens inside, each row only makes the transitions of the protocol."""
+def traced(engine: Engine, schema: str, *by_hand: Move) -> Iterator[None]:
+    """Whatever happens inside, each message only makes the moves of the protocol."""
     trace = Trace(engine, schema)
     trace.install()
     yield
@@ -67,13 +66,13 @@ def traced(engine: Engine, schema: str, *by_hand: Transition) -> Iterator[None]:
 
 
 @pytest.fixture
-def by_hand() -> tuple[Transition, ...]:
-    """The changes that a test makes itself."""
+def by_hand() -> tuple[Move, ...]:
+    """The moves that a test makes itself."""
     return ()
 
 
 @pytest.fixture
-def rows(rows: Rows, schema: str, by_hand: tuple[Transition, ...]) -> Iterator[Rows]:
+def rows(rows: Rows, schema: str, by_hand: tuple[Move, ...]) -> Iterator[Rows]:
     """As for all tests, but traced."""
     with traced(rows.engine, schema, *by_hand):
         yield rows
@@ -165,14 +164,14 @@ def relay_on_own(database: OwnDatabase, values: dict[str, Any], tmp_path: Path) 
 @contextmanager
 def archive_locked(engine: Engine, schema: str) -> Iterator[Connection]:
     """Inside, nobody can settle a sent message."""
-    with _locked(engine, f"{schema}.outbox_archive IN ACCESS EXCLUSIVE MODE") as connection:
+    with _locked(engine, f"{schema}.outbox_journal IN ACCESS EXCLUSIVE MODE") as connection:
         yield connection
 
 
 @contextmanager
 def messages_locked(engine: Engine, schema: str) -> Iterator[Connection]:
     """Inside, claims wait; afterwards all of them go on at the same moment."""
-    with _locked(engine, f"{schema}.outbox_messages IN SHARE ROW EXCLUSIVE MODE") as connection:
+    with _locked(engine, f"{schema}.outbox_leases IN SHARE ROW EXCLUSIVE MODE") as connection:
         yield connection
 
 

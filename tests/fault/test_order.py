@@ -191,7 +191,7 @@ class Faults:
         """The processes that have begun a send."""
         m = self._rows.tables.messages
         with self._rows.engine.connect() as connection:
-            holders = connection.scalars(select(m.c.locked_by).where(m.c.begun)).all()
+            holders = connection.scalars(select(m.c.locked_by).where(m.c.begun_at.is_not(None))).all()
         return {int(holder.rpartition(":")[2]) for holder in holders}
 
 

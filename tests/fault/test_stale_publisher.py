@@ -7,33 +7,27 @@ from uuid import UUID, uuid4
 
 import psutil
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
-from lab.transitions import Transition
 from outbox_tasks.model import Bundle, Outcome, Ticket
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import settle
 from tests.acceptance.nodes import Relay, Worker, freeze
-from tests.conftest import Rows, Stream, eventually, seconds_from_now
+from tests.claims import take
+from tests.conftest import Rows, Stream, eventually
 from tests.fault.conftest import Here, archive_locked, waiting_for_locks
 
 PublishedByAnother = Callable[[str], tuple[Bundle, list[tuple[Ticket, Outcome]]]]
 
 
 @pytest.fixture
-def by_hand() -> tuple[Transition, ...]:
-    """One test takes a lease away that has not run out."""
-    return (Transition("another claim", ("leased",), ("leased",), "", lease="new", moved=("later",)),)
-
-
-@pytest.fixture
 def published_by_another(here: Here) -> PublishedByAnother:
     """Claims the message as soon as its lease ends, and sends it; does not settle yet."""
 
-    def take(id: str) -> tuple[Bundle, list[tuple[Ticket, Outcome]]]:
+    def publish(id: str) -> tuple[Bundle, list[tuple[Ticket, Outcome]]]:
         lease = str(uuid4())
-        [claimed] = eventually(lambda: here.store.claim({"orders": 10}, lease))
+        [claimed] = eventually(lambda: take(here.store, {"orders": 10}, lease))
         assert claimed.id == id
         bundle = Bundle("orders", lease, (Ticket(id, claimed.attempts, claimed.event_type),))
         publishers = Publishers(here.store.settings)
@@ -41,7 +35,7 @@ def published_by_another(here: Here) -> PublishedByAnother:
         publishers.close()
         return bundle, outcomes
 
-    return take
+    return publish
 
 
 def paused(relay: Relay, here: Here, rows: Rows) -> tuple[Worker, psutil.Process, str]:
@@ -74,9 +68,9 @@ def test_a_worker_that_waits_for_the_row_while_another_claims_it_does_not_begin(
 ) -> None:
     worker, child, id = paused(relay, here, rows)
     lease = uuid4()
-    m = rows.tables.messages
     with engine.begin() as connection:
-        connection.execute(m.update().values(lease=lease, locked_until=seconds_from_now(600)))
+        later = f"UPDATE {schema}.outbox_leases SET token = '{lease}', locked_until = now() + interval '600 s'"
+        connection.execute(text(later))
         child.resume()
         eventually(lambda: waiting_for_locks(engine, schema))
     worker.wait_for_log(f"[{id}] ignored")

@@ -1,18 +1,20 @@
-"""An archive with a past."""
+"""An outbox with a past: days that are over, and what was sent or discarded in them."""
 
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, func, insert, inspect, literal, select, text
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy import Engine, func, literal, literal_column, select, text
 
 from outbox_tasks.database.schema import tables
-from outbox_tasks.operating.archive import statements as archive
+from tests import wide
 
 MONTH = 30
 """Days ago: longer than anything is kept here."""
+
+TODAY = 1000
+"""The number of today, so that there are numbers for the days before it."""
 
 
 class Archived:
@@ -23,65 +25,78 @@ class Archived:
         self.tables = tables(schema)
         with engine.connect() as connection:
             self.today: date = connection.scalar(select(func.now())).astimezone(UTC).date()
+        self._moved()
+
+    def _moved(self) -> None:
+        """An empty outbox begins at day 0. Let that be the day `TODAY`."""
+        s = self.schema
+        if self.value(f"SELECT max(number) FROM {s}.outbox_days") < TODAY:
+            self.run(f"SELECT {s}.outbox_day_make(n) FROM generate_series({TODAY}, {TODAY + 2}) AS n")
+            self.run(f"UPDATE {s}.outbox_days SET number = {TODAY}")
+            self.run(f"SELECT setval('{s}.outbox_seq', {TODAY << 32})")
 
     def ago(self, days: int) -> date:
         return self.today - timedelta(days=days)
 
-    def make_day(self, day: date) -> str:
-        """Attach a partition for a past day; returns its name."""
-        name = f"outbox_archive_{day:%Y%m%d}"
-        until = day + timedelta(days=1)
-        self.run(
-            f"CREATE TABLE IF NOT EXISTS {self.schema}.{name} PARTITION OF {self.schema}.outbox_archive "
-            f"FOR VALUES FROM ('{day} 00:00+00') TO ('{until} 00:00+00')"
-        )
-        return name
+    def number(self, day: date) -> int:
+        return TODAY - (self.today - day).days
 
-    def fill(self, day: date, count: int = 1, *, partition: bool = True, **columns: Any) -> str:
-        """Commit rows that were sent at noon of a day, in its own partition or the default one; returns its name."""
-        name = self.make_day(day) if partition else archive.DEFAULT
+    def make_day(self, day: date) -> int:
+        """Make a past day, if it is not there; returns its number."""
+        s, number = self.schema, self.number(day)
+        if number < TODAY:
+            self.run(f"SELECT {s}.outbox_day_make({number})")
+            self.run(
+                f"INSERT INTO {s}.outbox_days (number, date, began_at, ended_at) VALUES ({number}, '{day}', "
+                f"'{day} 00:00+00', '{day + timedelta(days=1)} 00:00+00') ON CONFLICT DO NOTHING"
+            )
+        return number
+
+    def fill(self, day: date, count: int = 1, **columns: Any) -> str:
+        """Commit messages of a day that were sent at its noon. Returns the name of the day's messages. `seq`: their
+        places among those of the day."""
+        number, s = self.make_day(day), self.schema
         noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
-        values: dict[str, Any] = {
-            "seq": literal(1),
-            "id": func.gen_random_uuid(),
+        state, attempts = columns.pop("state", "sent"), columns.pop("attempts", 1)
+        at, holder = columns.pop("finished_at", noon), columns.pop("locked_by", None)
+        low, high = number << 32, (number + 1) << 32
+        place = columns.pop("seq", None)
+        last = f"(SELECT coalesce(max(seq), {low}) FROM {s}.outbox_messages WHERE seq >= {low} AND seq < {high})"
+        values = {
             "event_type": "order.created",
             "destination": "orders",
             "payload": b'{"id": 42}',
-            "content_type": "application/json",
-            "headers": {},
-            "attempts": 1,
             "created_at": noon - timedelta(minutes=1),
-            "state": "sent",
-            "finished_at": noon,
+            "seq": literal_column(f"{last} + generate_series") if place is None else literal(low) + place,
+            "attempts": attempts - (state == "sent"),
             **columns,
         }
-        a = self.tables.archive
-        made = [v if isinstance(v, ColumnElement) else literal(v, a.c[n].type) for n, v in values.items()]
-        rows = select(*made).select_from(func.generate_series(1, count).alias("n"))
         with self.engine.begin() as connection:
-            connection.execute(insert(a).from_select(list(values), rows))
-        return name
+            ids = wide.insert(connection, s, count, values)
+            settled = text(
+                f"WITH gone AS (DELETE FROM {s}.outbox_ready r USING {s}.outbox_messages m "
+                "WHERE r.seq = m.seq AND m.id = ANY (CAST(:ids AS uuid[])) RETURNING r.seq, r.destination) "
+                f"INSERT INTO {s}.outbox_journal (first, at, state, count, destination, holder, seqs) "
+                "SELECT min(seq), :at, :state, count(*), destination, :holder, range_agg(int8range(seq, seq + 1)) "
+                "FROM gone GROUP BY destination, seq >> 32"
+            )
+            connection.execute(settled, {"ids": ids, "at": at, "state": state, "holder": holder})
+        return f"outbox_messages_{number}"
 
     def count(self, day: date | None = None) -> int:
-        """Rows of a day, or of all."""
-        a = self.tables.archive
-        statement = select(func.count()).select_from(a)
-        if day is not None:
-            statement = statement.where(func.timezone("UTC", a.c.finished_at) >= day).where(
-                func.timezone("UTC", a.c.finished_at) < day + timedelta(days=1)
-            )
-        with self.engine.connect() as connection:
-            return int(connection.scalar(statement) or 0)
+        """Messages of a day, or of all, that were sent or discarded."""
+        where = "" if day is None else f"WHERE first >> 32 = {self.number(day)}"
+        return int(self.value(f"SELECT coalesce(sum(count), 0) FROM {self.schema}.outbox_journal {where}"))
 
-    def names(self) -> set[str]:
-        """The tables of past days: partitions, and those taken out to be dropped."""
-        found = inspect(self.engine).get_table_names(schema=self.schema)
-        today = f"outbox_archive_{self.today:%Y%m%d}"
-        return {
-            n
-            for n in found
-            if n.startswith(archive.GONE) or (n[:15] == "outbox_archive_" and n[15:].isdigit() and n < today)
-        }
+    def days(self) -> set[date]:
+        """The days that are over and not gone."""
+        found = f"SELECT date FROM {self.schema}.outbox_days WHERE ended_at IS NOT NULL AND gone_at IS NULL"
+        with self.engine.connect() as connection:
+            return set(connection.scalars(text(found)))
+
+    def value(self, sql: str) -> Any:
+        with self.engine.connect() as connection:
+            return connection.scalar(text(sql))
 
     def run(self, sql: str) -> None:
         with self.engine.begin() as connection:

@@ -14,6 +14,7 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.relay.store.runs import Runs
+from tests.claims import take
 from tests.conftest import MakeStore, Rows
 from tests.integration.supervised import Send, Tasks, supervised
 
@@ -38,7 +39,7 @@ def lease(store: Store, rows: Rows) -> Lease:
         if count:
             rows.insert(count, **columns)
         token = str(uuid4())
-        return bundle_of(by.claim({"orders": 10_000}, token), token)
+        return bundle_of(take(by, {"orders": 10_000}, token), token)
 
     return make
 

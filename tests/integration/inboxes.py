@@ -115,4 +115,4 @@ class Inboxes:
             "AND state = 'active'"
         )
         with self.engine.connect() as connection:
-            return int(connection.scalar(text(query), {"mark": f"INSERT INTO {self.schema}.outbox_inbox%"}) or 0)
+            return int(connection.scalar(text(query), {"mark": f'%INTO "{self.schema}".outbox_inbox%'}) or 0)

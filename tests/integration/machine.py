@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from greenlet import getcurrent, greenlet
+from sqlalchemy import text
 
+from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Verdict, content
 from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Run, Runs
-from tests.conftest import Rows
 
 T = TypeVar("T")
 
@@ -154,7 +155,16 @@ class Worker:
         for verdict in deliver(self._store, publishers, self.bundle):
             if verdict.step is Step.RETRY:
                 pause()
-                self.retries.append(Bundle(self.bundle.destination, self.bundle.lease, (verdict.ticket,)))
+                assert verdict.lease
+                self.retries.append(Bundle(self.bundle.destination, verdict.lease, (verdict.ticket,)))
+
+
+def check_order(database: Database, token: str) -> None:
+    """Who begins a message finds no earlier one of its key at work, but those in its own hands."""
+    work = f"{database.settings.database_schema}.outbox_at_work"
+    earlier = "e.destination = w.destination AND e.key = w.key AND e.seq < w.seq AND e.lease IS DISTINCT FROM w.lease"
+    query = text(f"SELECT FROM {work} w JOIN {work} e ON {earlier} WHERE w.lease = :token")
+    assert not database.rows(query, {"token": token}), "begun before an earlier one of its key has ended"
 
 
 class Forgetful(Store):
@@ -163,25 +173,33 @@ class Forgetful(Store):
     begin_is_lost = settle_is_lost = False
     worker: Worker
     """Who is at work."""
-    undo: Callable[[str, Any], None]
+    begun: set[str]
+    """Leases whose sends have begun."""
 
     def begin(self, bundle: Bundle, **keywords: Any) -> dict[str, LeasedMessage]:
-        before = {str(row.id): row for row in self.rows_of_test.hot()} if self.begin_is_lost else {}
+        leases, token = f"{self.settings.database_schema}.outbox_leases", {"token": bundle.lease}
+        before = self.rows(text(f"SELECT locked_until, holder FROM {leases} WHERE token = :token"), token)
         begun = super().begin(bundle, **keywords)
-        for id in begun if self.begin_is_lost else ():
-            names = ("attempts", "begun", "locked_until", "locked_by", "last_error_code", "last_error")
-            self.rows_of_test.change([id], **{name: getattr(before[id], name) for name in names})
+        check_order(self, bundle.lease)
+        if begun and self.begin_is_lost:
+            undone = "begun_at = NULL, locked_until = :locked_until, holder = :holder"
+            with self.engine.begin() as connection:
+                undo = text(f"UPDATE {leases} SET {undone} WHERE token = :token")
+                connection.execute(undo, {**before[0]._mapping, **token})
             self.worker.frail = True
+        elif begun:
+            assert bundle.lease not in self.begun, "two send a bundle"
+            self.begun.add(bundle.lease)
         return begun
 
     def settle(
         self, lease: str, destination: str, verdicts: Sequence[Verdict], sender: Any = None, **keywords: Any
     ) -> set[str]:
         if self.settle_is_lost:
+            for verdict in verdicts:
+                verdict.lease = str(uuid4())  # that nobody has, if it was to be retried
             return {verdict.ticket.id for verdict in verdicts}
         return super().settle(lease, destination, verdicts, sender, **keywords)
-
-    rows_of_test: Rows
 
 
 class Runner:
@@ -197,6 +215,7 @@ class Runner:
         run = Run(copy.id, str(uuid4()))
         if self.runs.begin(run, copy.content, LONG, f"run:{number}") is None:
             return False
+        check_order(self.runs, run.token)
         self.running.append((run, copy))
         self.began.append(copy.id)
         return True

@@ -16,6 +16,7 @@ from outbox_tasks.cli import outbox as commands
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.store import Store
+from tests.claims import take
 from tests.conftest import Rows
 from tests.integration.conftest import after, bundle_of
 
@@ -100,7 +101,7 @@ def through_the_pipe(settings: Settings, rows: Rows) -> None:
     try:
         store.check_version()
         lease = str(uuid4())
-        bundle = bundle_of(store.claim({"orders": 10}, lease), lease)
+        bundle = bundle_of(take(store, {"orders": 10}, lease), lease)
         begun = store.begin(bundle)
         assert set(begun) == {*ids, dead}
         verdicts = [

@@ -11,8 +11,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, inspect
 
-from outbox_tasks.database.schema import VERSION
-from outbox_tasks.operating.archive import partitions
+from outbox_tasks.database.schema import FIRST, VERSION
+from outbox_tasks.operating.archive import days
 from outbox_tasks.relay.store import Store
 from tests.integration.own_database import Place, own_database
 
@@ -80,6 +80,8 @@ def place(engine: Engine) -> Iterator[Place]:
         yield made
 
 
+# Where it skips all tables of a schema, Alembic reads the columns of each.
+@pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")
 @pytest.mark.parametrize("schema", [None, "Outbox"])
 def test_the_tables_are_made_where_the_settings_say_and_are_not_proposed_to_be_dropped(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: str | None
@@ -106,11 +108,11 @@ def test_a_script_makes_the_same_tables_and_may_run_twice(
     store = Store.connect(place.settings(database_schema=schema))
     try:
         store.check_version()
-        assert partitions.prepare_days(store, 8) == 1
+        assert days.turn(store) == 0
     finally:
         store.close()
     ours = script[script.index("DO $outbox_tasks$") : script.rindex("$outbox_tasks$;") + len("$outbox_tasks$;")]
     ours = "\n".join(part for part in ours.split("\n\n") if "alembic_version" not in part)
     place.run(ours)
     found = place.ask(f'SELECT count(*) FROM "{schema or "public"}".outbox_versions')
-    assert found == VERSION
+    assert found == VERSION - FIRST + 1

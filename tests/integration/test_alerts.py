@@ -13,10 +13,10 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 from click.testing import CliRunner, Result
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, text
 
 from outbox_tasks.cli import outbox
-from outbox_tasks.database.activity import beat
+from outbox_tasks.database.activity import LATE
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ConfigurationError, WebhookFailed
 from outbox_tasks.operating import pauses
@@ -24,14 +24,14 @@ from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import dead_letter, key_blocked
-from outbox_tasks.telemetry.alerts import statements as telling
+from outbox_tasks.telemetry.alerts import table as telling
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.notifier import connect
 from outbox_tasks.telemetry.alerts.table import KEPT, KEYS, QUIET, AlertTable, Occurrence
 from outbox_tasks.worker.resources import Resources
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
+from tests.integration.plans import explained, pages
 from tests.integration.supervised import Send, Tasks
-from tests.integration.test_plans import explained, pages
 from tests.receiver import Receiver, receiver
 
 REPEAT = 3600.0
@@ -176,7 +176,7 @@ class TestTheEnd:
         for code in ("http_400", "http_401", "http_500"):
             table.record(dead(code=code))
         later(REPEAT)
-        plan = explained(store, telling.end_alerts(store.tables), {"quiet": 60.0, "posting": True})
+        plan = explained(store, "alert/end.sql", {"quiet": 60.0, "posting": True})
         assert pages(plan) < 60
 
     def test_an_alert_is_deleted_after_a_month(self, table: AlertTable, later: Callable[[float], None]) -> None:
@@ -203,9 +203,10 @@ class TestChecks:
     @pytest.mark.parametrize("key", [None, "order:42"])
     def test_finds_what_has_been_due_for_too_long(self, new_table: MakeTable, rows: Rows, key: str | None) -> None:
         table = new_table(stale_after=600)
+        [first] = rows.insert(locked_until=seconds_from_now(-400), key=key and "order:7")
         rows.insert(3, locked_until=seconds_from_now(-300), key=key)
         assert table.stale() == {}
-        rows.insert(locked_until=seconds_from_now(-1000), key=key and "order:7")
+        rows.change([first], locked_until=seconds_from_now(-1000))
         assert table.stale() == {"orders": pytest.approx(1000, abs=60)}
         rows.insert(destination="unknown", locked_until=seconds_from_now(-2000), key=key)
         assert table.stale().keys() == {"orders", "unknown"}
@@ -216,7 +217,7 @@ class TestChecks:
         table = new_table()
         assert not table.claims_late()
         seen = [{"name": LATE_CLAIM, "kind": LATE_CLAIM, "ago": 1.0, "facts": {}}]
-        store.do(beat(store.tables), {"seen": json.dumps(seen)})
+        store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE)
         assert table.claims_late()
         [begun] = table.record({"late": Occurrence("late", "", {})})
         assert "outbox-tasks doctor" in webhook.text(begun)
@@ -360,21 +361,21 @@ class Process:
 
 class TestAProcess:
     def test_records_a_flood_in_a_few_statements(
-        self, store: Store, new_table: MakeTable, caplog: pytest.LogCaptureFixture
+        self, store: Store, new_table: MakeTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         statements: list[str] = []
+        ask = Database.ask
 
-        def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-            statements.append(statement)
+        def count(database: Database, verb: str, *limit: Any, **values: Any) -> Any:
+            statements.append(verb)
+            return ask(database, verb, *limit, **values)
 
         process = Process(store.settings)
-        event.listen(Engine, "before_cursor_execute", count)
-        try:
+        with monkeypatch.context() as counting:
+            counting.setattr(Database, "ask", count)
             process.die(3_000)
             process.alerts.close()
-        finally:
-            event.remove(Engine, "before_cursor_execute", count)
-        assert 1 <= len([s for s in statements if "outbox_alerts" in s]) <= 50
+        assert 1 <= len([verb for verb in statements if verb.startswith("alert/")]) <= 50
         found = {row.kind: row for row in new_table().known(9)}
         assert {kind: row.count for kind, row in found.items()} == {"dead_letter": 3_000, "key_blocked": 3_000}
         assert len(found["key_blocked"].facts["keys"]) == KEYS

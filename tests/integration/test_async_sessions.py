@@ -36,9 +36,7 @@ def rows(engine: Engine, schema: str) -> Iterator[Rows]:
     """Those of the test; gone afterwards."""
     made = Rows(engine, schema)
     yield made
-    with engine.begin() as connection:
-        for table in (made.tables.messages, made.tables.archive):
-            connection.execute(table.delete())
+    made.clear()
 
 
 @pytest.fixture

@@ -174,9 +174,15 @@ class TestAnAct:
     def test_tries_once_more_what_somebody_was_changing(self, runner: Runner, rows: Rows, monkeypatch: Any) -> None:
         monkeypatch.setattr(batches, "BATCH", 1)
         first, *_ = bury(rows, 3)
+        schema = rows.tables.messages.schema
         with rows.engine.connect() as other:
             with other.begin():
-                other.execute(text(f"SELECT FROM {rows.tables.messages} WHERE id = '{first}' FOR UPDATE"))
+                other.execute(
+                    text(
+                        f"SELECT FROM {schema}.outbox_dead d JOIN {schema}.outbox_messages m USING (seq) "
+                        f"WHERE m.id = '{first}' FOR UPDATE OF d"
+                    )
+                )
                 entry = begin(runner, rate=5)
                 eventually(lambda: runner.act(entry)["count"])  # type: ignore[index]
             assert ended(runner, entry)["count"] == 3
@@ -256,14 +262,14 @@ class TestTrouble:
         asleep._take()
         step = asleep._running[entry].steps
         next(step)
-        ask = runner._database.rows
+        ask = runner._database.ask
 
-        def late(statement: Any, values: dict[str, Any]) -> Any:
-            if "holder" in values:
+        def late(verb: str, *limit: Any, **values: Any) -> Any:
+            if verb == "act/take.sql":
                 next(step)
-            return ask(statement, values)
+            return ask(verb, *limit, **values)
 
-        monkeypatch.setattr(runner._database, "rows", late)
+        monkeypatch.setattr(runner._database, "ask", late)
         runner._take()
         assert len([*runner._running[entry].steps]) == 2
         assert runner.act(entry)["count"] == each_once(rows, entry) == 3  # type: ignore[index]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import func, insert, update
 
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Verdict
 from outbox_tasks.operating import pauses
@@ -178,6 +178,24 @@ class TestTrying:
         for thread in threads:
             thread.join()
         assert [len(bundle.tickets) for bundle in found] == [1]
+
+    def test_one_claim_probes_each_destination_whose_circuit_is_open(self, new_store: MakeStore, rows: Rows) -> None:
+        names = ("copies", "mails", "orders")
+        store = new_store(destinations={name: {"url": "a://b"} for name in names})
+        for name in names:
+            rows.insert(5, destination=name)
+        opened = [{"name": name, "failures": 9, "opened_at": func.now(), "pause_until": func.now()} for name in names]
+        with rows.engine.begin() as connection:
+            for row in opened:
+                connection.execute(insert(rows.tables.destinations).values(row))
+        bundles = claimed(store)
+        assert sorted(bundle.destination for bundle in bundles) == [*names]
+        assert len({bundle.lease for bundle in bundles}) == 3
+        assert claimed(store) == []
+        destination = Destination(Outcome.sent())
+        for bundle in bundles:
+            assert [v.step for v in deliver(store, dict.fromkeys(names, destination), bundle)] == [Step.SENT]
+        assert {row.state for row in store.traffic.states()} == {"closed"}
 
     def test_each_failure_doubles_the_pause_up_to_the_longest(self, store: Store, rows: Rows) -> None:
         rows.insert(1)

@@ -41,6 +41,7 @@ from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.acceptance.shapes import calls, make_app
+from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.sessions import driver
 
@@ -359,7 +360,7 @@ class TestTimes:
 def relayed(store: Store) -> list[Any]:
     """Deliver all due tasks in one bundle."""
     lease = str(uuid4())
-    claimed = store.claim({"tasks": 100}, lease)
+    claimed = take(store, {"tasks": 100}, lease)
     bundle = Bundle("tasks", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in claimed))
     publisher = CeleryTaskPublisher(store.settings.destinations["tasks"], store.settings)
     try:

@@ -21,6 +21,7 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, seconds_from_now
 from tests.integration.conftest import bundle_of
 
@@ -64,7 +65,7 @@ def leased(store: Store, rows: Rows) -> Bundle:
     """All there is, whenever it is due."""
     rows.change(locked_until=seconds_from_now(-1))
     lease = str(uuid4())
-    return bundle_of(store.claim({"orders": 100}, lease), lease)
+    return bundle_of(take(store, {"orders": 100}, lease), lease)
 
 
 def relay(app: Celery, store: Store, rows: Rows) -> str:

@@ -116,7 +116,7 @@ def test_after_a_savepoint_that_was_rolled_back_the_lease_is_asked_again(
             completing(driven, "undone")
             driven.undo()
             if lost:
-                rows.change(lease=None)
+                rows.change(lease=None, begun=False, handed_at=None)
             if lost != "committed":
                 completing(driven, "done")
             driven.commit()
@@ -162,7 +162,7 @@ def test_a_run_that_was_given_up_can_not_complete(
     app: Celery, outbox: Outbox, worker: Worker, call: Call, rows: Rows, engine: Engine
 ) -> None:
     def act(task: Any) -> None:
-        rows.change(lease=None)
+        rows.change(lease=None, begun=False, handed_at=None)
         with Session(engine) as session, session.begin():
             session.execute(text("CREATE TEMP TABLE effect (n int)"))
             outbox.complete(session)

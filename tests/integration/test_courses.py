@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import ARRAY, Text, func, literal, literal_column, select, text
 
-from outbox_tasks.database import activity
 from outbox_tasks.operating.courses import courses
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows
-from tests.integration.test_plans import explained
+from tests.integration.plans import explained
 
 HOUR = 3600
 
@@ -59,17 +56,17 @@ def test_the_counts_of_a_hundred_destinations_are_read_by_their_index(store: Sto
     with rows.engine.begin() as connection:
         connection.execute(t.insert().from_select(["minute", "destination", "outcome", "count"], made))
 
-    def read(of_one: bool, **more: Any) -> tuple[int, set[str]]:
+    def read(destination: str | None) -> tuple[int, set[str]]:
         """How many rows of the table were read, and how."""
-        parameters = {"width": 300, "spans": 36, **more}
-        plan = explained(store, activity.course(store.tables, of_one=of_one), parameters)
+        outcomes = {"arrived": ["sent"], "failures": ["retry"], "destination": destination}
+        plan = explained(store, "report/course.sql", {"width": 300, "spans": 36, **outcomes})
         scans = [node for node in plan if node.get("Relation Name") == t.name]
         return sum(node["Actual Rows"] for node in scans), {node.get("Index Name", "none") for node in scans}
 
-    number, how = read(False)
+    number, how = read(None)
     assert how == {"outbox_tallies_pkey"}
     assert number <= 200 * 181
-    number, how = read(True, target="d7")
+    number, how = read("d7")
     assert how == {"outbox_tallies_pkey"}
     assert number <= 2 * 181
     assert len(courses(store, 300, 36)) == 100

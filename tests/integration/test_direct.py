@@ -20,7 +20,6 @@ from outbox_tasks import Message, Outbox
 from outbox_tasks.broker.broker import BEHIND_FOR, Broker
 from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK
 from outbox_tasks.broker.pinned import PinnedCelery
-from outbox_tasks.database.claim import LATE
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedValkey
@@ -33,6 +32,7 @@ from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.testing import OutboxProbe
 from outbox_tasks.writing.direct import BURST, LEASE, MOST, Grants
 from outbox_tasks.writing.nudge import LONG, SHORT
+from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, reached, seconds_from_now
 from tests.integration.sessions import KINDS, driver
 
@@ -195,14 +195,17 @@ def test_a_session_that_works_on_a_connection_leaves_its_messages_to_the_claim(
     assert [row.lease for row in rows.hot()] == [None]
 
 
-def test_a_transaction_s_messages_share_a_bundle(outbox: Outbox, engine: Engine, rows: Rows, queue: Queue) -> None:
+def test_messages_of_one_call_share_a_bundle_and_its_lease(
+    outbox: Outbox, engine: Engine, rows: Rows, queue: Queue
+) -> None:
     with Session(engine) as session, session.begin():
-        for n in range(3):
-            outbox.publish(session, "order.created", n)
-    eventually(queue.bundles)
-    assert len(eventually(queue.messages)) == 3
-    assert len({row.lease for row in rows.hot()}) <= 2  # they may have been written in two seconds
-    assert len(queue.bundles()) <= 2
+        outbox.publish(session, "order.created", 0)
+        outbox.publish_many(session, [Message("order.created", n) for n in (1, 2)])
+    eventually(lambda: len(queue.messages()) == 3)
+    assert sorted(len(bundle.tickets) for bundle in queue.bundles()) == [1, 2]
+    leases = [str(row.lease) for row in rows.hot()]
+    assert leases[0] != leases[1] == leases[2]
+    assert set(leases) == {bundle.lease for bundle in queue.bundles()}
 
 
 def test_the_claim_is_woken_now_and_then_for_what_else_is_due(outbox: Outbox, engine: Engine, queue: Queue) -> None:
@@ -293,11 +296,11 @@ class TestTrouble:
     ) -> None:
         id = publish(outbox, engine)
         [late] = eventually(queue.bundles)
-        assert store.claim({"orders": 10}, str(uuid4())) == []
+        assert take(store, {"orders": 10}, str(uuid4())) == []
         rows.change(locked_until=seconds_from_now(-1))
-        [again] = store.claim({"orders": 10}, str(uuid4()))
+        [again] = take(store, {"orders": 10}, str(uuid4()))
         assert (again.attempts, again.cause, again.alone) == (0, "direct_expired", False)
-        assert rows.one(id).last_error == LATE
+        assert rows.one(id).last_error.startswith("its writer leased it, and no worker began it in time")
         [verdict] = deliver(store, Publishers(store.settings), late)
         assert verdict.step is Step.STALE
         assert stream.ids() == []
@@ -472,13 +475,12 @@ def test_a_process_grants_itself_only_so_many(monkeypatch: pytest.MonkeyPatch) -
     now = 1000.0
     monkeypatch.setattr("outbox_tasks.writing.direct.time.monotonic", lambda: now)
     grants = Grants()
-    assert grants.take(1) is None
+    assert not grants.take(1)
     grants.note(answers=True)
     taken = [grants.take(1) for _ in range(int(BURST) + 5)]
-    assert [lease is None for lease in taken] == [False] * int(BURST) + [True] * 5
-    assert len(set(taken[: int(BURST)])) == 1
+    assert taken == [True] * int(BURST) + [False] * 5
     now += 0.011
     assert grants.take(5)
-    assert grants.take(1) is None
+    assert not grants.take(1)
     now += 2
-    assert grants.take(1) not in (None, taken[0])
+    assert grants.take(1)

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from celery import Celery
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from outbox_tasks import Outbox
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
@@ -62,13 +62,9 @@ def atomic(api: Any) -> Any:
 
 
 def finish(rows: Rows, id: str, state: str, **columns: Any) -> None:
-    """Move the row to the archive, as the end of a run does."""
+    """Note in the journal what became of it, as the end of a run does."""
     rows.change([id], **columns)
-    a, m = rows.tables.archive, rows.tables.messages
-    names = ", ".join(c.name for c in a.c if c.name in m.c)
-    with rows.engine.begin() as connection:
-        gone = f"WITH gone AS (DELETE FROM {m} WHERE id = '{id}' RETURNING *)"
-        connection.execute(text(f"{gone} INSERT INTO {a} ({names}, state) SELECT {names}, '{state}' FROM gone"))
+    rows.settle(id, state)
 
 
 class TestEnqueue:

@@ -10,8 +10,6 @@ from sqlalchemy.exc import DBAPIError
 
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.operating.doctor import Severity
-from outbox_tasks.operating.retention import maintain
-from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
 from tests.integration.doctoring import Sql, found, sql
@@ -24,8 +22,8 @@ def run(rows: Rows, engine: Engine, schema: str) -> Sql:
 
 
 OF_TABLES = (
-    "schema_missing", "schema_old", "schema_new", "rights_missing", "index_missing", "index_invalid", "trigger_missing",
-    "partition_missing", "partition_wrong", "default_partition", "autovacuum_off", "dead_rows", "table_options",
+    "schema_missing", "schema_old", "schema_new", "rights_missing", "index_missing", "index_invalid", "autovacuum_off",
+    "dead_rows", "table_options",
 )  # fmt: skip
 
 
@@ -48,7 +46,7 @@ def test_tables_of_another_release(settings: MakeSettings, run: Sql, version: in
 
 
 def test_a_missing_index_is_made_by_the_statement_that_is_given(settings: MakeSettings, run: Sql) -> None:
-    run("DROP INDEX outbox_messages_due", "DROP INDEX outbox_messages_groups", "DROP INDEX outbox_inbox_received_at")
+    run("DROP INDEX outbox_ready_lanes", "DROP INDEX outbox_dead_kin", "DROP INDEX outbox_inbox_received_at")
     remedies = []
     while missing := found(settings(), "index_missing"):
         assert missing["index_missing"].severity is Severity.ERROR
@@ -61,20 +59,20 @@ def test_a_missing_index_is_made_by_the_statement_that_is_given(settings: MakeSe
 def test_messages_are_not_counted_without_the_indexes_for_that(settings: MakeSettings, run: Sql, rows: Rows) -> None:
     rows.insert(1, status="dead", dead_at=seconds_from_now(-1))
     assert found(settings(), "dead_letters").keys() == {"dead_letters"}
-    run("DROP INDEX outbox_messages_dead")
+    run("DROP INDEX outbox_dead_at")
     assert found(settings(), "dead_letters").keys() == {"index_missing"}
 
 
-def test_an_index_of_the_archive_can_t_be_made_concurrently(settings: MakeSettings, run: Sql) -> None:
-    run("DROP INDEX outbox_archive_id")
+def test_an_index_of_a_table_with_partitions_can_t_be_made_concurrently(settings: MakeSettings, run: Sql) -> None:
+    run("DROP INDEX outbox_messages_id")
     run(found(settings(), "index_missing")["index_missing"].remedy)
     assert found(settings(), "index_missing") == {}
 
 
 def test_an_index_of_other_columns_counts_as_missing(settings: MakeSettings, run: Sql) -> None:
     run(
-        "DROP INDEX outbox_messages_due",
-        "CREATE INDEX outbox_messages_due ON outbox_messages (destination, locked_until)",
+        "DROP INDEX outbox_waiting_due",
+        "CREATE INDEX outbox_waiting_due ON outbox_waiting (destination, due)",
     )
     other = found(settings(), "index_missing")["index_missing"]
     assert "other columns" in other.fact
@@ -84,100 +82,27 @@ def test_an_index_of_other_columns_counts_as_missing(settings: MakeSettings, run
 
 def test_an_index_whose_build_was_broken_off(settings: MakeSettings, run: Sql, rows: Rows) -> None:
     rows.insert(2)
-    run("DROP INDEX outbox_messages_dead")
+    run("DROP INDEX outbox_ready_keys")
     with pytest.raises(DBAPIError, match="could not create unique index"):
-        run("CREATE UNIQUE INDEX CONCURRENTLY outbox_messages_dead ON outbox_messages (destination, priority)")
+        run("CREATE UNIQUE INDEX CONCURRENTLY outbox_ready_keys ON outbox_ready (destination, priority)")
     invalid = found(settings(), "index_invalid")["index_invalid"]
-    assert "outbox_messages_dead" in invalid.fact
+    assert "outbox_ready_keys" in invalid.fact
     assert invalid.remedy.startswith("REINDEX INDEX CONCURRENTLY")
-
-
-def test_a_disabled_trigger(settings: MakeSettings, run: Sql) -> None:
-    run("ALTER TABLE outbox_messages DISABLE TRIGGER outbox_keep_order")
-    lost = found(settings(), "trigger_missing")["trigger_missing"]
-    assert "disabled: outbox_keep_order." in lost.fact
-    run(lost.remedy.splitlines()[0])
-    assert found(settings(), "trigger_missing") == {}
-
-
-def test_a_day_without_a_partition(settings: MakeSettings, run: Sql, store: Store) -> None:
-    run(
-        "DO $$ BEGIN EXECUTE 'DROP TABLE outbox_archive_' || to_char(now() AT TIME ZONE 'UTC' + interval '1 day', "
-        "'YYYYMMDD'); END $$"
-    )
-    missing = found(settings(), "partition_missing")["partition_missing"]
-    assert missing.remedy.startswith("outbox-tasks maintain")
-    maintain(store)
-    assert found(settings(), "partition_missing") == {}
-
-
-ARCHIVED = (
-    "INSERT INTO outbox_archive (seq, id, event_type, destination, payload, content_type, headers, attempts, "
-    "created_at, state, finished_at) "
-    "SELECT 1, outbox_uuid7(), 'a', 'orders', '', '', '{}', 1, now(), 'sent', now() - interval "
-)
-
-
-def on_today(statement: str) -> str:
-    """A statement about today's partition: `{}` is the day, as its name ends."""
-    today = "to_char(now() AT TIME ZONE 'UTC', 'YYYYMMDD')"
-    return f"DO $do$ BEGIN EXECUTE replace($${statement}$$, '{{}}', {today}); END $do$"
-
-
-def test_a_day_that_has_filled_the_default_partition_gets_its_own(
-    settings: MakeSettings, run: Sql, store: Store, rows: Rows
-) -> None:
-    run(on_today("DROP TABLE outbox_archive_{}"), f"{ARCHIVED} '0 days'", f"{ARCHIVED} '3 days'")
-    assert found(settings(), *OF_TABLES).keys() == {"partition_missing", "default_partition"}
-    done = maintain(store)
-    assert (done.made, done.failed) == (1, [])
-    assert found(settings(), *OF_TABLES) == {}
-    assert len(rows.archived()) == 2
-
-
-OTHER_BOUNDS = """
-ALTER TABLE outbox_archive DETACH PARTITION outbox_archive_{};
-DELETE FROM outbox_archive_{};
-ALTER TABLE outbox_archive ATTACH PARTITION outbox_archive_{} FOR VALUES FROM ('{} 00:10:00+00') TO ('{} 23:50:00+00')
-"""
-
-
-@pytest.mark.parametrize("statement", ["ALTER TABLE outbox_archive DETACH PARTITION outbox_archive_{}", OTHER_BOUNDS])
-def test_a_table_that_is_only_named_like_a_partition(
-    settings: MakeSettings, run: Sql, store: Store, rows: Rows, statement: str
-) -> None:
-    run(f"{ARCHIVED} '0 days'", on_today(statement))
-    wrong = found(settings(), *OF_TABLES)
-    assert {"partition_missing", "partition_wrong"} <= wrong.keys()
-    maintain(store)
-    *statements, then, _ = found(settings(), "partition_wrong")["partition_wrong"].remedy.splitlines()
-    assert then == "outbox-tasks maintain"
-    run(*statements)
-    assert maintain(store).failed == []
-    assert found(settings(), *OF_TABLES) == {}
-    assert len(rows.archived()) == (statement is not OTHER_BOUNDS)
-
-
-def test_rows_in_the_default_partition(settings: MakeSettings, run: Sql, store: Store) -> None:
-    run(f"{ARCHIVED} '90 days'")
-    assert "holds 1 row," in found(settings(), "default_partition")["default_partition"].fact
-    maintain(store)
-    assert found(settings(), "default_partition") == {}
 
 
 @pytest.mark.parametrize("option", ["autovacuum_enabled = false", "autovacuum_enabled = off"])
 def test_a_table_without_autovacuum(settings: MakeSettings, run: Sql, option: str) -> None:
-    run(f"ALTER TABLE outbox_messages SET ({option})")
+    run(f"ALTER TABLE outbox_ready SET ({option})")
     off = found(settings(), "autovacuum_off")["autovacuum_off"]
-    assert off.fact == "Autovacuum is off for outbox_messages."
+    assert off.fact == "Autovacuum is off for outbox_ready."
     run(off.remedy)
     assert found(settings(), "autovacuum_off") == {}
 
 
 def test_dead_rows_that_nobody_removes(settings: MakeSettings, run: Sql, rows: Rows) -> None:
-    run("ALTER TABLE outbox_messages SET (autovacuum_enabled = false, autovacuum_vacuum_threshold = 10)")
+    run("ALTER TABLE outbox_ready SET (autovacuum_enabled = false, autovacuum_vacuum_threshold = 10)")
     rows.insert(200)
-    run("DELETE FROM outbox_messages")
+    run("DELETE FROM outbox_ready")
     few = settings(stale_after=0.001)
     dead = eventually(lambda: found(few, "dead_rows").get("dead_rows"))
     assert "has 200 dead rows" in dead.fact
@@ -188,22 +113,26 @@ def test_dead_rows_that_nobody_removes(settings: MakeSettings, run: Sql, rows: R
 
 def test_dead_rows_that_a_vacuum_has_left(settings: MakeSettings, run: Sql, rows: Rows, engine: Engine) -> None:
     """As under an open snapshot: autovacuum comes each minute, and removes nothing."""
-    run("ALTER TABLE outbox_messages SET (autovacuum_enabled = false, autovacuum_vacuum_threshold = 1)")
+    run("ALTER TABLE outbox_ready SET (autovacuum_enabled = false, autovacuum_vacuum_threshold = 1)")
     rows.insert(200)
     with engine.connect().execution_options(isolation_level="REPEATABLE READ") as reader, reader.begin():
         reader.execute(text("SELECT pg_current_snapshot()"))
-        run("DELETE FROM outbox_messages", "VACUUM outbox_messages")
-        assert "has 200 dead rows" in eventually(lambda: found(settings(), "dead_rows").get("dead_rows")).fact
-    run("VACUUM outbox_messages")
+        run("DELETE FROM outbox_ready", "VACUUM outbox_ready")
+        [(pid,)] = reader.execute(text("SELECT pg_backend_pid()"))
+        left = eventually(lambda: found(settings(), "dead_rows").get("dead_rows"))
+        assert "has 200 dead rows" in left.fact
+        assert f"The oldest snapshot is held by the session {pid} (" in left.fact
+        assert f"SELECT pg_terminate_backend({pid});" in left.remedy
+    run("VACUUM outbox_ready")
     eventually(lambda: not found(settings(), "dead_rows"))
 
 
 def test_lost_and_changed_table_options(settings: MakeSettings, run: Sql) -> None:
-    run("ALTER TABLE outbox_messages SET (fillfactor = 90)")
+    run("ALTER TABLE outbox_ready SET (autovacuum_analyze_threshold = 90)")
     assert found(settings(), "table_options")["table_options"].severity is Severity.NOTE
     run(
-        "ALTER TABLE outbox_messages SET (fillfactor = 45)",
-        "ALTER TABLE outbox_messages RESET (autovacuum_vacuum_threshold)",
+        "ALTER TABLE outbox_ready SET (autovacuum_analyze_threshold = 50000)",
+        "ALTER TABLE outbox_ready RESET (autovacuum_vacuum_threshold)",
     )
     lost = found(settings(), "table_options")["table_options"]
     assert lost.severity is Severity.WARNING

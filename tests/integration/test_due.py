@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from outbox_tasks.database.due import KEYED
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
 
@@ -41,13 +40,6 @@ def test_what_is_due_later_or_dead_does_not_count(store: Store, rows: Rows, key:
     rows.insert(3, key=key, locked_until=LATER)
     rows.insert(3, key=key, status="dead", dead_at=seconds_from_now(-1))
     assert not store.anything_due()
-
-
-def test_more_messages_with_keys_than_it_reads_may_be_due(store: Store, rows: Rows) -> None:
-    rows.insert(KEYED - 1, key="order:1", locked_until=LATER)
-    assert not store.anything_due()
-    rows.insert(key="order:2", locked_until=LATER)
-    assert store.anything_due()
 
 
 @pytest.mark.parametrize("columns", [{}, {"priority": -1}, {"key": "order:1"}, {"destination": "mails"}])

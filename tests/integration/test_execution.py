@@ -72,7 +72,7 @@ def test_who_listens_to_statements_hears_ours(outbox: Outbox, engine: Engine, ro
     publish(outbox, own)
     own.dispose()
     assert len(rows.hot()) == 1
-    assert any("outbox_messages" in each for each in heard)
+    assert any("outbox_write_one" in each for each in heard)
 
 
 def test_echo_logs_ours(outbox: Outbox, engine: Engine, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
@@ -80,7 +80,7 @@ def test_echo_logs_ours(outbox: Outbox, engine: Engine, rows: Rows, caplog: pyte
     with caplog.at_level(logging.INFO, "sqlalchemy.engine"):
         publish(outbox, own)
     own.dispose()
-    assert "outbox_messages" in caplog.text
+    assert "outbox_write_one" in caplog.text
 
 
 def test_its_errors_are_sqlalchemys(outbox: Outbox, engine: Engine, rows: Rows) -> None:
@@ -91,7 +91,7 @@ def test_its_errors_are_sqlalchemys(outbox: Outbox, engine: Engine, rows: Rows) 
         with pytest.raises(exc.InternalError, match="transaction is aborted") as raised:
             outbox.publish(session, "order.created", {})
         session.rollback()
-    assert "INSERT INTO" in str(raised.value.statement)
+    assert "outbox_write_one" in str(raised.value.statement)
 
 
 def test_a_lost_connection_leaves_the_pool(outbox: Outbox, engine: Engine, rows: Rows) -> None:

@@ -16,13 +16,12 @@ import duckdb
 import fsspec
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import Engine, Text, cast, func, literal, select
+from sqlalchemy import Engine, Text, cast, func, literal, select, text
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.archive import export as exporting
 from outbox_tasks.operating.archive import files as archive_files
-from outbox_tasks.operating.archive import statements as archive
 from outbox_tasks.operating.archive.storage import DayStorage
 from outbox_tasks.operating.retention import drop_days, export_days, maintain
 from outbox_tasks.relay.store import Store
@@ -98,7 +97,7 @@ class TestFiles:
     ) -> None:
         store = new_store(archive_export=f"file://{place}", archive_format=format)
         for days in (9, 8):
-            archived.fill(archived.ago(days), 1000, seq=func.generate_series(1, 1), key="order:42", headers={"a": "ü"})
+            archived.fill(archived.ago(days), 1000, key="order:42", headers={"a": "ü"})
         archived.fill(archived.ago(8), 7, state="discarded", last_error="too late", history=[{"what": "dead"}])
         assert drop_days(store, WEEK).kept == {}
         assert archived.count() == 0
@@ -147,8 +146,7 @@ class TestFiles:
         values = {
             **{name: f"{name} 'ü\n" for name, kind in archive_files.COLUMNS.items() if kind == "text"},
             "id": cast(literal("01234567-89ab-7def-8123-456789abcdef"), archived.tables.archive.c.id.type),
-            "seq": 2**62 + 1,
-            "attempts": 2**31 - 1,
+            "attempts": 2**15,
             "state": "sent",
             "headers": {"b": [1.50, None], "a": "\u0001ü"},
             "history": [{"what": "claimed"}],
@@ -183,17 +181,17 @@ class TestFiles:
     def test_are_written_in_lots_that_fit_into_memory(
         self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(archive, "LOT", 1_000_000)
+        monkeypatch.setattr(exporting, "LOT", 1_000_000)
         largest = 0
-        read = Store.rows
+        read = Store.ask
 
-        def watched(store: Store, statement: Any, parameters: dict[str, Any]) -> Any:
+        def watched(store: Store, verb: str, *rest: Any, **parameters: Any) -> Any:
             nonlocal largest
-            found = read(store, statement, parameters)
+            found = read(store, verb, *rest, **parameters)
             largest = max(largest, sum(len(row.payload) for row in found if hasattr(row, "payload")))
             return found
 
-        monkeypatch.setattr(Store, "rows", watched)
+        monkeypatch.setattr(Store, "ask", watched)
         archived.fill(archived.ago(8), 40, payload=func.convert_to(func.repeat("x", 300_000), "UTF8"))
         archived.fill(archived.ago(8), 2, payload=func.convert_to(func.repeat("y", 9_000_000), "UTF8"))
         assert drop_days(exporter, WEEK).kept == {}
@@ -354,23 +352,6 @@ class TestNothingIsDroppedUnverified:
         assert "ftp://127.0.0.1:1/outbox" in why
         assert "s3cret" not in why
 
-    def test_rows_that_came_during_the_export_are_exported_too(
-        self, archived: Archived, exporter: Store, place: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Nobody does that who leaves finished_at to the clock; found it is all the same, before the drop."""
-        archived.fill(archived.ago(8), 3)
-        write = DayStorage.write_parts
-
-        def and_another(storage: DayStorage, *rest: Any) -> None:
-            write(storage, *rest)
-            monkeypatch.setattr(DayStorage, "write_parts", write)
-            archived.fill(archived.ago(8), 1)
-
-        monkeypatch.setattr(DayStorage, "write_parts", and_another)
-        assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
-        assert [part["rows"] for part in manifest(place, archived)] == [4]
-        assert duck(place, "parquet", "SELECT count(*) FROM archive") == [(4,)]
-
 
 class TestRepetition:
     def test_a_verified_file_is_not_written_again(self, archived: Archived, exporter: Store, place: Path) -> None:
@@ -391,31 +372,6 @@ class TestRepetition:
         assert len(drop_days(exporter, WEEK).exported) == 1
         assert duck(place, "parquet", "SELECT count(*) FROM archive") == [(10,)]
         assert [part["file"] for part in manifest(place, archived)] == ["part-0.parquet"]
-
-    def test_later_rows_of_a_dropped_day_become_another_part(
-        self, archived: Archived, exporter: Store, place: Path
-    ) -> None:
-        """The first part is the only copy of what it holds."""
-        archived.fill(archived.ago(8), 10)
-        assert drop_days(exporter, WEEK).dropped == [archived.ago(8)]
-        archived.fill(archived.ago(8), 3, partition=False)
-        done = drop_days(exporter, WEEK)
-        assert (done.dropped, done.deleted) == ([archived.ago(8)], 3)
-        assert [(part["file"], part["rows"]) for part in manifest(place, archived)] == [
-            ("part-0.parquet", 10),
-            ("part-1.parquet", 3),
-        ]
-        assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(13, 13)]
-
-    def test_rows_of_the_default_partition_are_exported_before_they_are_deleted(
-        self, archived: Archived, exporter: Store, place: Path
-    ) -> None:
-        for days in (9, 8, 3):
-            archived.fill(archived.ago(days), 5, partition=False)
-        assert drop_days(exporter, WEEK).deleted == 10
-        found = duck(place, "parquet", "SELECT day, count(*) FROM archive GROUP BY ALL ORDER BY ALL")
-        assert found == [(archived.ago(9), 5), (archived.ago(8), 5)]
-        assert archived.count() == 5
 
 
 class TestKilled:
@@ -442,32 +398,19 @@ class TestKilled:
         assert {path.name for path in half.iterdir()} == {"part-0.parquet", "_manifest.json"}
         assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(60_000, 60_000)]
 
-    def test_between_detaching_and_dropping(
+    def test_between_the_export_and_the_drop(
         self, archived: Archived, exporter: Store, place: Path, environment: dict[str, str]
     ) -> None:
-        archived.fill(archived.ago(8), 60_000)
-        export_days(exporter, f"file://{place}")
-        gone = f"{archive.GONE}{archived.ago(8):%Y%m%d}"
-        code = self.killed_when(environment, lambda: gone in archived.names())
-        assert code == -signal.SIGKILL
-        assert archived.names() == {gone}
+        name = archived.fill(archived.ago(8), 60_000)
+        with archived.engine.connect() as reader, reader.begin():
+            reader.execute(text(f"SELECT count(*) FROM {archived.schema}.{name}"))  # it keeps the day
+            manifest = directory(place, archived) / "_manifest.json"
+            assert self.killed_when(environment, manifest.exists) == -signal.SIGKILL
+        assert archived.count() == 60_000
         eventually(lambda: free(exporter))
         done = drop_days(exporter, WEEK)
-        assert (done.dropped, done.exported, archived.names()) == ([archived.ago(8)], [], set())
+        assert (done.dropped, done.exported, archived.count()) == ([archived.ago(8)], [], 0)
         assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(60_000, 60_000)]
-
-    def test_in_the_middle_of_a_deletion(
-        self, archived: Archived, exporter: Store, place: Path, environment: dict[str, str]
-    ) -> None:
-        """What is left is another part: rather twice in the files than not at all."""
-        archived.fill(archived.ago(8), 60_000, partition=False)
-        code = self.killed_when(environment, lambda: archived.count() < 60_000)
-        assert code == -signal.SIGKILL
-        eventually(lambda: free(exporter))  # the server ends the statement that it was in
-        left = archived.count()
-        assert 0 < left < 60_000
-        assert drop_days(exporter, WEEK).deleted == left
-        assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(60_000 + left, 60_000)]
 
 
 class TestCommand:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC
 from time import sleep
 
 import pytest
 from sqlalchemy import Engine, text
 
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.operating.archive import statements
+from outbox_tasks.operating.archive.days import days
 from outbox_tasks.operating.retention import maintain
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
@@ -78,22 +78,17 @@ def test_the_defaults_of_a_role_change_nothing(place: Place, peculiar: Settings)
     assert found(peculiar, "session_settings", "database_read_only", *OF_TABLES) == {}
 
 
-def test_partitions_are_made_and_dropped_by_days_of_utc(place: Place, peculiar: Settings) -> None:
-    """By whatever session: an application's own, with its zone and style, may have made them."""
+def test_days_are_those_of_utc(place: Place, peculiar: Settings) -> None:
+    """By whatever session: an application's own, with its zone and style, may have made the tables."""
     zone = "SET LOCAL timezone = 'Pacific/Guam'; SET LOCAL datestyle = 'SQL, DMY'"
-    day = datetime(2020, 2, 29, tzinfo=UTC)
     with place.engine.begin() as connection:
         connection.exec_driver_sql(zone)
         upgrade(connection, "guam")
         assert connection.scalar(text("SELECT current_setting('DateStyle')")) == "SQL, DMY"
-        make = "SELECT guam.outbox_archive_make_day('2020-02-29 00:00:00+00')"
-        assert connection.scalar(text(make)) is True
-    settings = peculiar.replace(database_schema="guam")
-    with closing(Store.connect(settings)) as store:
-        found = {row.since: row.until for row in store.rows(statements.partitions(store.tables), {}) if row.since}
-        assert found.pop(day) == day + timedelta(days=1)
-        assert {since.astimezone(UTC).time() for since in found} == {time()}
-        assert maintain(store).trimmed.dropped == [day.date()]
+    with closing(Store.connect(peculiar.replace(database_schema="guam"))) as store:
+        [day] = days(store)
+        assert day.date == day.began_at.astimezone(UTC).date()
+        assert maintain(store).failed == []
 
 
 def test_maintenance_may_take_longer_than_other_transactions(place: Place, peculiar: Settings) -> None:

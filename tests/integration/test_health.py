@@ -14,11 +14,11 @@ from click.testing import CliRunner, Result
 from sqlalchemy import update
 
 from outbox_tasks.cli import outbox
-from outbox_tasks.database import activity
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.health import QUEUES, examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from outbox_tasks.telemetry.heartbeat import LATE
 from tests.conftest import Rows, seconds_from_now
 from tests.integration.doctoring import found
 
@@ -66,11 +66,11 @@ def test_workers_that_share_a_name_are_reported_as_that_and_not_as_missing(
 ) -> None:
     seen(300, "claim@here", "worker")
     seen(300, "publish@here", "worker")
-    say = activity.beat(store.tables)
 
     def beat(number: int) -> None:
         facts = {"queues": [QUEUES[number % 2]], "started": f"{number % 2}"}
-        store.do(say, {"seen": json.dumps([{"name": "celery@here", "kind": "worker", "ago": 0, "facts": facts}])})
+        seen = [{"name": "celery@here", "kind": "worker", "ago": 0, "facts": facts}]
+        store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE)
 
     beat(0), beat(0)
     assert ("name", "celery@here") not in codes(site)
@@ -101,8 +101,8 @@ def test_a_busy_relay_is_healthy(site: Settings, rows: Rows) -> None:
 def test_a_message_that_is_due_for_longer_than_stale_after_is_a_problem(
     site: Settings, rows: Rows, key: str | None
 ) -> None:
-    rows.insert(1000)
     rows.insert(1, key=key, locked_until=seconds_from_now(-site.stale_after - 60))
+    rows.insert(1000)
     [finding] = examine(site)
     assert (finding.code, finding.about) == ("stale", "orders")
     assert finding.text == "orders: the oldest message has been due for 6 min"

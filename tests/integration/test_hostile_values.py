@@ -6,21 +6,22 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import closing
-from datetime import UTC, datetime
+from contextlib import closing, suppress
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outbox_tasks import Inbox, Message, Outbox
 from outbox_tasks.cli import outbox as commands
-from outbox_tasks.database import lost_tasks
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.migrations import grants, upgrade
+from outbox_tasks.operating.messages import paging
+from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
@@ -178,44 +179,75 @@ def test_the_relay_takes_plain_names_of_schemas_only(settings: MakeSettings) -> 
         settings(database_schema='a"; DROP SCHEMA public; --')
 
 
-class TestRowsOfAWriter:
-    """A role that may insert rows may fill every column."""
+PLAIN = {
+    "event_type": "'odd'", "destination": "'orders'", "payload": "'{}'", "content_type": "'application/json'",
+    "headers": "NULL", "key": "NULL", "aggregate_type": "NULL", "aggregate_id": "NULL", "priority": "0::smallint",
+    "latest": "false", "deliver_at": "NULL", "delay": "NULL", "lease": "NULL",
+}  # fmt: skip
+"""The parameters of outbox_write_one, as SQL."""
 
-    @pytest.mark.parametrize("history", [{"a": 1}, "text", 5], ids=str)
-    @pytest.mark.parametrize("fate", ["spent", "expired", "unsettled"])
-    def test_a_history_that_is_no_list_stops_no_claim(
-        self, new_store: MakeStore, rows: Rows, stream: Stream, history: Any, fate: str
+LONG = "(SELECT string_agg(md5(n::text), '') FROM generate_series(1, 1000) AS n)"
+TEXTS = ("event_type", "content_type", "key", "aggregate_type", "aggregate_id", "destination")
+LEASED = {"lease": "'00000000-0000-0000-0000-000000000001'"}
+SAME = {"id": "'00000000-0000-0000-0000-000000000007'"}
+ODD = [
+    *({"deliver_at": f"'{time}'"} for time in ("-infinity", "infinity", "4000-01-01 BC", "99999-01-01")),
+    *({"delay": f"'{delay}'"} for delay in ("NaN", "Infinity", "-Infinity", "1e300", "-1e11")),
+    *({name: value} for name in TEXTS for value in (LONG, "''")),
+    *({"headers": f"'{said}'"} for said in ("null", "[]", "5", '{"a": {"b": [1]}}', '{"celery-message": 5}')),
+    *({"headers": f"jsonb_build_object('celery-message', {s})"} for s in (LONG, "'5'", "'{}'", "'{\"body\": 5}'")),
+    *({name: "NULL"} for name in ("id", "payload", "priority", "latest")),
+    *(LEASED | {"deliver_at": time} for time in ("NULL", "'infinity'", "'-infinity'")),
+    {"priority": "5::smallint"}, SAME, SAME,
+]  # fmt: skip
+
+
+class TestAWriter:
+    """A role that may write calls what it may call with whatever it likes."""
+
+    @staticmethod
+    def write(engine: Engine, schema: str, said: dict[str, str]) -> None:
+        """What is refused is not there."""
+        given = {"id": f"'{uuid4()}'"} | PLAIN | said
+        named = ", ".join(f"{name} => {value}" for name, value in given.items())
+        with suppress(DBAPIError), engine.begin() as connection:
+            connection.exec_driver_sql(
+                f"SELECT {schema}.outbox_write_one({named})", execution_options={"no_parameters": True}
+            )
+
+    @pytest.mark.parametrize("key", ["NULL", "'order:1'"], ids=["plain", "keyed"])
+    def test_stops_nobody_else(
+        self, new_store: MakeStore, rows: Rows, stream: Stream, engine: Engine, schema: str, key: str
     ) -> None:
-        held = {"lease": UUID(int=1), "locked_by": "w"}
-        state = {"spent": {"attempts": 99}, "expired": held, "unsettled": {**held, "begun": True, "attempts": 1}}[fate]
-        [odd] = rows.insert(history=history, **state)
-        ids = rows.insert(5)
+        for odd in ODD:
+            for _ in range(2):
+                self.write(engine, schema, {"key": key} | odd)
+        ids = rows.insert(3) + [id for n in range(3) for id in rows.insert(key=f"order:{n + 2}")]
         store = new_store()
         with closing(Publishers(store.settings)) as publishers:
-            drain(store, publishers)
+            for _ in range(2):
+                drain(store, publishers)
         assert set(ids) <= set(stream.ids())
-        [entry] = next(row.history for row in [*rows.hot(), *rows.archived()] if str(row.id) == odd)
-        assert entry["what"] in ("dead", "claimed again")
+        assert {day.missing for day in store.ask("look/books.sql")} == {0}
+        found = paging.read_page(store, Filter(), 100)
+        listed = {str(message["id"]) for message in found.messages}
+        assert set(ids) < listed
+        for id in listed:
+            assert Lookup(store).one(UUID(id)), id
 
-    @pytest.mark.parametrize("column", ["attempts", "outages"])
-    @pytest.mark.parametrize("number", [-(2**31), 2**31 - 1])
-    @pytest.mark.parametrize("handed_at", [None, seconds_from_now(-60)], ids=["new", "handed over"])
-    @pytest.mark.parametrize("reached", [True, False], ids=["sent", "outage"])
-    def test_a_count_that_can_not_be_added_to_stops_none(
-        self, new_store: MakeStore, rows: Rows, stream: Stream, column: str, number: int, handed_at: Any, reached: bool
+    @pytest.mark.parametrize("name", ["key", "destination"])
+    def test_is_refused_what_no_index_takes(self, rows: Rows, engine: Engine, schema: str, name: str) -> None:
+        """What is written must also fit where it goes when it waits or is dead."""
+        for length in (255, 256):
+            self.write(engine, schema, {name: f"repeat('x', {length})"})
+            assert len(rows.hot()) == 1, length
+
+    def test_nor_a_supervised_task(
+        self, confirming: Store, rows: Rows, engine: Engine, schema: str, send: Send
     ) -> None:
-        rows.insert(**{column: number}, handed_at=handed_at)
-        ids = rows.insert(5)
-        store = new_store(destinations={"orders": {"url": stream.url if reached else "redis+stream://127.0.0.1:1/0/x"}})
-        with closing(Publishers(store.settings)) as publishers:
-            drain(store, publishers)
-        others = [row for row in rows.hot() if str(row.id) in ids]
-        assert set(ids) <= set(stream.ids()) if reached else all(row.outages for row in others)
-
-    @pytest.mark.parametrize("number", [-(2**31), 2**31 - 1])
-    def test_nor_the_tasks_that_are_handed_over(self, confirming: Store, rows: Rows, send: Send, number: int) -> None:
-        rows.insert(payload=b"{}", outages=number)
-        rows.insert(3, payload=b"{}")
-        assert send() == {"handed": 4}
-        parameters = {"target": "orders", "queue": None, "made": "shop", "before": datetime.now(UTC), "sure": 0.0}
-        confirming.do(lost_tasks.end_waits(confirming.tables), parameters)
+        """Messages with an id that another has are each a message."""
+        for _ in range(2):
+            self.write(engine, schema, SAME)
+        rows.insert(3)
+        assert send() == {"handed": 5}
+        assert [row.place for row in rows.hot()] == ["handed over"] * 5

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from outbox_tasks.errors import InvalidMessage, NotInTransaction
 from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings
+from tests.claims import take
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.inboxes import ASYNC, KINDS, SYNC
 
@@ -88,7 +89,7 @@ class TestCancel:
     ) -> None:
         store = new_store()
         id = publish(outbox, engine)
-        assert store.claim({"orders": 1}, str(uuid4()))
+        assert take(store, {"orders": 1}, str(uuid4()))
         assert not cancel("Session", id)
 
     def test_a_retry_that_waits_can_be_taken_back(
@@ -104,15 +105,15 @@ class TestCancel:
         store = new_store()
         head = publish(outbox, engine, key="a", delay=3600)
         publish(outbox, engine, key="a")
-        assert store.claim({"orders": 10}, str(uuid4())) == []
+        assert take(store, {"orders": 10}, str(uuid4())) == []
         assert cancel("Session", head)
-        assert len(store.claim({"orders": 10}, str(uuid4()))) == 1
+        assert len(take(store, {"orders": 10}, str(uuid4()))) == 1
 
     def test_waits_for_nobody(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
         """A worker that is just about to begin holds the row: it goes on, and the application too."""
         id = publish(outbox, engine)
         with engine.begin() as worker, Session(engine) as session, session.begin():
-            worker.execute(text(f"SELECT FROM {rows.tables.messages} FOR UPDATE"))
+            worker.execute(text(f"SELECT FROM {rows.tables.messages.schema}.outbox_ready FOR UPDATE"))
             assert not outbox.cancel(session, id)
 
 

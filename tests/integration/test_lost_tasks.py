@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import literal_column
 
 from outbox_tasks.broker.task_broker import TaskBroker
-from outbox_tasks.database import lost_tasks
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.lost_tasks import LostTasks
 from outbox_tasks.relay.publishers import Publishers
@@ -212,7 +211,7 @@ def test_the_queue_of_a_stored_task_is_in_its_row(
 ) -> None:
     rows.insert(2, headers={"celery-message": json.dumps(envelope)}, handed_at=seconds_from_now(-9), begun=False)
     parameters = {"asked": '[{"destination": "orders", "queue": "celery"}]', "soon": 1.0}
-    [found] = confirming.rows(lost_tasks.handed_over(confirming.tables), parameters)
+    [found] = confirming.ask("run/handed_over.sql", **parameters)
     assert found[:4] == ("orders", queue, 2, 2)
 
 
@@ -240,7 +239,7 @@ def test_a_task_that_can_not_be_read_hides_none_of_the_others(
     ids = rows.insert(3, payload=b"{}")
     send()
     asked = json.dumps([{"destination": "orders", "queue": QUEUE}])
-    found = confirming.rows(lost_tasks.handed_over(confirming.tables), {"asked": asked, "soon": 0.0})
+    found = confirming.ask("run/handed_over.sql", asked=asked, soon=0.0)
     assert {row.queue: row.count for row in found} == {QUEUE: 3, None: 1}
     lost.look()
     tasks.client.flushdb()
@@ -252,7 +251,7 @@ def test_a_nul_in_a_task_does_not_hide_its_queue(confirming: Store, rows: Rows) 
     envelope = json.dumps({"exchange": "", "routing_key": "mails", "headers": {"note": "\0 and \\u0000"}})
     rows.insert(headers={"celery-message": envelope}, handed_at=seconds_from_now(-9))
     asked = json.dumps([{"destination": "orders", "queue": QUEUE}])
-    [row] = confirming.rows(lost_tasks.handed_over(confirming.tables), {"asked": asked, "soon": 0.0})
+    [row] = confirming.ask("run/handed_over.sql", asked=asked, soon=0.0)
     assert (row.queue, row.count) == ("mails", 1)
 
 
@@ -264,8 +263,8 @@ def test_a_time_at_the_end_of_the_calendar_stops_none(
     ids = rows.insert(3, payload=b"{}")
     assert send() == {"handed": 3}
     rows.change(ids, locked_until=seconds_from_now(1))
-    parameters = {"target": "orders", "queue": QUEUE, "made": QUEUE, "soon": 2.0, "within": 60.0}
-    assert confirming.do(lost_tasks.wait_on(confirming.tables), parameters) >= 3
+    parameters = {"destination": "orders", "queue": QUEUE, "made": QUEUE, "soon": 2.0, "within": 60.0}
+    assert confirming.ask("run/wait_on.sql", **parameters, most=10)[0][0] >= 3
     lost.look()
     tasks.client.flushdb()
     lost.look()

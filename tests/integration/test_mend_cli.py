@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from outbox_tasks.operating.messages.payload import laid_out, lossless
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import printable
 from tests.conftest import Rows, eventually, seconds_from_now
+from tests.integration.archived import Archived
 from tests.integration.test_redrive import acts, bury
 
 Run = Callable[..., Result]
@@ -273,21 +275,14 @@ class TestEdit:
 class TestPurge:
     def test_days_of_the_archive(self, run: Run, rows: Rows) -> None:
         """A day goes when all of it is older."""
-        a = rows.tables.archive
-        with rows.engine.begin() as connection:
-            connection.execute(
-                text(
-                    f"CREATE TABLE {a.schema}.outbox_archive_20200101 PARTITION OF {a} "
-                    "FOR VALUES FROM ('2020-01-01 00:00Z') TO ('2020-01-02 00:00Z')"
-                )
-            )
-        assert told(run("purge", "--older-than", "30d", "--dry-run", "--json"))["days"] == ["2020-01-01"]
+        Archived(rows.engine, str(rows.tables.messages.schema)).make_day(date(2024, 6, 1))
+        assert told(run("purge", "--older-than", "30d", "--dry-run", "--json"))["days"] == ["2024-06-01"]
         assert run("purge", "--older-than", "30d", typed="n\n").exit_code == 1
         done = told(run("purge", "--older-than", "30d", "--yes", "--json", "--why", "enough"))
-        assert done["days"] == ["2020-01-01"]
+        assert done["days"] == ["2024-06-01"]
         assert run("purge", "--older-than", "30d", "--yes").stdout == "No day of the archive is wholly older.\n"
         [act] = acts(rows)
-        assert (act.action, act.why, act.facts["days"]) == ("purge", "enough", ["2020-01-01"])
+        assert (act.action, act.why, act.facts["days"]) == ("purge", "enough", ["2024-06-01"])
 
     def test_dead_letters(self, run: Run, rows: Rows) -> None:
         bury(rows, 2, dead_at=seconds_from_now(-90_000))

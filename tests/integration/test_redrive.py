@@ -21,6 +21,7 @@ from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
+from tests.claims import take
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease, after, bundle_of
 
@@ -56,14 +57,14 @@ class TestRedrive:
         [act] = acts(rows)
         assert (act.who, act.why, act.action, act.target, act.count) == ("ann", "the shop is back", "redrive", id, 1)
         assert note["entry"] == act.seq
-        [claimed] = store.claim({"orders": 1}, str(uuid4()))
+        [claimed] = take(store, {"orders": 1}, str(uuid4()))
         assert (claimed.id, claimed.status) == (id, "pending")
 
     def test_max_age_counts_from_the_redrive(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations={"orders": {"url": "a://b", "max_age": 3600}})
         [id] = bury(rows, created_at=seconds_from_now(-90_000))
         Operator(store, "ann").act("redrive", [UUID(id)])
-        [claimed] = store.claim({"orders": 1}, str(uuid4()))
+        [claimed] = take(store, {"orders": 1}, str(uuid4()))
         assert claimed.status == "pending"
 
     def test_a_message_that_killed_its_worker_still_travels_alone(
@@ -71,7 +72,7 @@ class TestRedrive:
     ) -> None:
         [id] = bury(rows, last_error_code="unsettled")
         operator.act("redrive", [UUID(id)])
-        assert store.claim({"orders": 1}, str(uuid4()))[0].alone
+        assert take(store, {"orders": 1}, str(uuid4()))[0].alone
 
     def test_changes_only_dead_letters(self, rows: Rows, operator: Operator) -> None:
         [pending], [dead], nobody = rows.insert(), bury(rows), str(uuid4())
@@ -172,7 +173,7 @@ class TestRaces:
             finished = False
             while not finished:
                 last = over.is_set()
-                found = store.claim({"orders": 10}, str(uuid4()))
+                found = take(store, {"orders": 10}, str(uuid4()))
                 taken.extend(row.id for row in found)
                 finished = last and not found
 
@@ -207,7 +208,8 @@ class TestRaces:
     def test_skips_locked_rows(self, rows: Rows, operator: Operator) -> None:
         ids = [UUID(id) for id in bury(rows, 2)]
         with rows.engine.connect() as other, other.begin():
-            other.execute(text(f"SELECT FROM {rows.tables.messages} WHERE id = '{ids[0]}' FOR UPDATE"))
+            schema = rows.tables.messages.schema
+            other.execute(text(f"SELECT FROM {schema}.outbox_dead WHERE seq = {rows.one(ids[0]).seq} FOR UPDATE"))
             assert operator.act("redrive", ids).missed == [ids[0]]
         assert operator.act("redrive", ids).missed == [ids[1]]
 
@@ -227,7 +229,7 @@ class TestRaces:
         store, taken = new_store(), []
 
         def claim() -> None:
-            while found := store.claim({"orders": 7}, str(uuid4())):
+            while found := take(store, {"orders": 7}, str(uuid4())):
                 taken.extend(row.id for row in found)
 
         with ThreadPoolExecutor(1) as pool:
@@ -261,9 +263,9 @@ class TestDiscard:
 
     def test_frees_the_next_message_of_its_key(self, store: Store, rows: Rows, operator: Operator) -> None:
         [dead], [waits] = bury(rows, key="k"), rows.insert(key="k")
-        assert store.claim({"orders": 10}, str(uuid4())) == []
+        assert take(store, {"orders": 10}, str(uuid4())) == []
         operator.act("discard", [UUID(dead)])
-        assert [claimed.id for claimed in store.claim({"orders": 10}, str(uuid4()))] == [waits]
+        assert [claimed.id for claimed in take(store, {"orders": 10}, str(uuid4()))] == [waits]
 
 
 class TestEdit:
@@ -314,15 +316,16 @@ class TestEdit:
 
     def test_waits_for_a_redrive_that_is_about_to_commit(self, rows: Rows, new_store: MakeStore) -> None:
         [id] = bury(rows)
-        m = rows.tables.messages
+        dead = f"{rows.tables.messages.schema}.outbox_dead"
         with ThreadPoolExecutor(1) as pool, rows.engine.connect() as other:
             with other.begin():
-                other.execute(text(f"UPDATE {m} SET status = 'pending', dead_at = NULL WHERE id = '{id}'"))
+                gone = f"WITH gone AS (DELETE FROM {dead} WHERE seq = {rows.one(id).seq} RETURNING seq, destination)"
+                ready = f"{rows.tables.messages.schema}.outbox_ready (seq, destination, size)"
+                other.execute(text(f"{gone} INSERT INTO {ready} SELECT seq, destination, 2 FROM gone"))
                 edit = pool.submit(Operator(new_store(), "ann").edit, UUID(id), b"{}", b"[]", "application/json")
                 eventually(lambda: rows._read(text("SELECT FROM pg_locks WHERE NOT granted")))
             with pytest.raises(NotDead):
                 edit.result(timeout=30)
-        assert rows.one(id).payload == b"{}"
 
 
 class TestPurge:
@@ -348,8 +351,7 @@ class TestOrder:
         self, store: Store, rows: Rows, operator: Operator, dead: list[bool], keys: list[str], shuffled: list[int]
     ) -> None:
         """Whichever were dead, and in whatever order they are redriven, each by itself."""
-        with rows.engine.begin() as connection:
-            connection.execute(text(f"TRUNCATE {rows.tables.messages}"))
+        rows.clear()
         ids = [(bury(rows, key=key) if died else rows.insert(key=key))[0] for died, key in zip(dead, keys, strict=True)]
         delivered: list[str] = []
         for n in [n for n in shuffled if dead[n]]:
@@ -364,7 +366,7 @@ class TestOrder:
 def deliver(store: Store) -> list[str]:
     """Claim and send all that may go; returns the ids in the order of their sends."""
     sent: list[str] = []
-    while claimed := store.claim({"orders": 10}, lease := str(uuid4())):
+    while claimed := take(store, {"orders": 10}, lease := str(uuid4())):
         bundle = bundle_of(claimed, lease)
         tickets = after(store.begin(bundle))
         order = [claimed.id for claimed in claimed]

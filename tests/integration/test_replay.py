@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 from celery import Celery
 from click.testing import CliRunner, Result
-from sqlalchemy import Engine, Text, cast, func, literal, text
+from sqlalchemy import Engine, Text, cast, func, literal
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
@@ -28,6 +28,7 @@ from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.operating.retention import export_days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
+from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.archived import Archived
 from tests.integration.test_redrive import acts
@@ -89,7 +90,7 @@ class TestACopy:
         one = lookup.one(original.id)
         assert one is not None
         assert (one["state"], lookup.states([original.id])) == ("pending", {str(original.id): "pending"})
-        assert len(store.claim({"orders": 10}, str(uuid4()))) == 1
+        assert len(take(store, {"orders": 10}, str(uuid4()))) == 1
 
     def test_to_another_destination_has_the_id_that_the_event_would_have_there(
         self, store: Store, rows: Rows, archived: Archived
@@ -131,13 +132,7 @@ class TestACopy:
                 session, "shop.mail", (42,), headers={"tenant": "t"}
             )
         [stored] = rows.hot()
-        a, m = rows.tables.archive, rows.tables.messages
-        names = ", ".join(c.name for c in a.c if c.name in m.c)
-        with engine.begin() as connection:  # as if it had been sent
-            moved = (
-                f"WITH gone AS (DELETE FROM {m} RETURNING *) INSERT INTO {a} ({names}, state) SELECT {names}, 'sent'"
-            )
-            connection.execute(text(f"{moved} FROM gone"))
+        rows.settle(str(stored.id))
         replay(store, Replay(SENT, new_ids=new_ids))
         [copy] = rows.hot()
         task, former = (TaskMessage.loads(row.headers[ENVELOPE]) for row in (copy, stored))
@@ -161,7 +156,7 @@ class TestWhich:
         archived.fill(day, 2, event_type="order.paid", key="k")
         archived.fill(day, 3, destination="copies", last_error_code="timeout")
         archived.fill(day, 4, state="discarded")
-        archived.fill(other, 5, partition=False)
+        archived.fill(other, 5)
         noon = datetime(day.year, day.month, day.day, 12, tzinfo=UTC)
         hours = timedelta(hours=1)
         between = (datetime.now(UTC) - noon).total_seconds() - 12 * 3600.0  # the age of the midnight between both
@@ -180,8 +175,7 @@ class TestWhich:
             assert plan.count == count, wanted
             assert sum(kind.count for kind in plan.kinds) == count
             assert replay(store, wanted).count == count, wanted
-            with rows.engine.begin() as connection:
-                connection.execute(text(f"DELETE FROM {rows.tables.messages}"))
+            rows.clear_work()
 
     def test_refuses_what_is_not_there(self, store: Store, rows: Rows, archived: Archived) -> None:
         archived.fill(archived.ago(1), destination="gone")
@@ -203,17 +197,18 @@ class TestOrder:
         """A settle may put a later message before an earlier one. Here they lie in the reverse order."""
         monkeypatch.setattr(replay_sources, "LOT", 40)
         for days in (1, 2):
-            seq = literal(1000 * -days) - literal(0) - func.row_number().over()
-            archived.fill(archived.ago(days), 20, key="k", seq=seq, payload=func.convert_to(cast(seq, Text), "UTF8"))
+            seq = literal(100) - func.row_number().over()
+            payload = func.convert_to(cast(seq - 1000 * days, Text), "UTF8")
+            archived.fill(archived.ago(days), 20, key="k", seq=seq, payload=payload)
         replay(store)
         numbers = [int(row.payload) for row in rows.hot()]
-        assert numbers == [*range(-2020, -2000), *range(-1020, -1000)]
+        assert numbers == [*range(-1920, -1900), *range(-920, -900)]
 
 
 class TestStopped:
     def test_goes_on_where_it_was_stopped(self, store: Store, rows: Rows, archived: Archived) -> None:
         for days in (1, 2):
-            archived.fill(archived.ago(days), 30, seq=func.row_number().over())
+            archived.fill(archived.ago(days), 30)
         plan = Replayer(store, "ann", None, Replay(SENT)).planned()
         assert plan.count == 60
 
@@ -229,8 +224,7 @@ class TestStopped:
 
         done = replay(store, Replay(SENT, limit=50), stop=Stopping(), rate=100)
         assert (done.count, done.stopped) == (40, True)
-        with rows.engine.begin() as connection:  # they are sent: only the place can keep them from being sent again
-            connection.execute(text(f"DELETE FROM {rows.tables.messages}"))
+        rows.clear_work()  # they are sent: only the place can keep them from being sent again
         rest = Replayer(store, "bob", None, Replay(SENT), done.entry)
         assert (rest.planned().count, rest.left) == (20, 10)
         assert rest.replay().count == 10
@@ -239,15 +233,14 @@ class TestStopped:
         assert Replayer(store, "bob", None, Replay(SENT), done.entry).replay().count == 0
 
     def test_if_killed_too(self, run: Any, store: Store, rows: Rows, archived: Archived) -> None:
-        archived.fill(archived.ago(1), 200, seq=func.row_number().over())
+        archived.fill(archived.ago(1), 200)
         arguments = ["-m", "outbox_tasks", "replay", "--all", "--yes", "--rate", "40"]
         with subprocess.Popen([sys.executable, *arguments], env=os.environ, stdout=subprocess.DEVNULL) as process:
             eventually(rows.hot)
             process.kill()
         [act] = acts(rows)
         assert 0 < act.count == len(rows.hot()) < 200
-        with rows.engine.begin() as connection:
-            connection.execute(text(f"DELETE FROM {rows.tables.messages}"))
+        rows.clear_work()
         assert told(run("--resume", str(act.seq), "--yes", "--json"))["replayed"] == 200 - act.count
 
     def test_sigterm_says_how_far_it_got(self, run: Any, rows: Rows, archived: Archived) -> None:
@@ -278,8 +271,7 @@ class TestFiles:
         exporter = new_store(archive_format=format, archive_export=f"file://{place}")
         export_days(exporter, f"file://{place}")
         wanted = {row.id for row in rows.archived() if row.event_type == "order.created"}
-        with rows.engine.begin() as connection:
-            connection.execute(text(f"TRUNCATE {rows.tables.archive}"))
+        rows.clear_work()
         pattern = f"{place}/outbox_archive/day=*/part-*"
         shown = told(run("--file", pattern, "--type", "order.cr*", "--dry-run", "--json"))
         assert shown["count"] == 20

@@ -10,27 +10,25 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import Engine, Text, cast, func, insert, literal_column, select, text
-from sqlalchemy.dialects.postgresql import REGCLASS
+from sqlalchemy import Engine, func, insert, select, text
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.errors import DatabaseUnavailable, MaintainedElsewhere
 from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating import retention
-from outbox_tasks.operating.archive import partitions
-from outbox_tasks.operating.archive import statements as archive
+from outbox_tasks.operating.archive import days as days_module
 from outbox_tasks.operating.retention import Trimmed, drop_days, maintain
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.archived import Archived
 from tests.integration.conftest import Lease, after
-from tests.integration.test_plans import explained, pages
 
 WEEK = timedelta(days=7)
 
@@ -74,7 +72,7 @@ class TestWhatGoes:
             archived.fill(archived.ago(days), 3)
         done = drop_days(store, WEEK)
         assert done == Trimmed([archived.ago(days) for days in (30, 9, 8)])
-        assert archived.names() == {f"outbox_archive_{archived.ago(7):%Y%m%d}"}
+        assert archived.days() == {archived.ago(7)}
         assert archived.count() == 3
 
     def test_keeps_a_day_that_has_not_ended_or_has_just_ended(self, archived: Archived, store: Store) -> None:
@@ -89,50 +87,49 @@ class TestWhatGoes:
     ) -> None:
         url = engine_url(settings().database_url or "").update_query_dict({"options": "-c timezone=Pacific/Auckland"})
         store = new_store(database_url=url.render_as_string(hide_password=False), statement_timeout=0)
-        for days in (8, 7):
-            day = archived.ago(days)
-            midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
-            archived.fill(day, 1, finished_at=midnight)
-            archived.fill(day, 1, finished_at=midnight + timedelta(days=1, microseconds=-1))
-        assert drop_days(store, WEEK).dropped == [archived.ago(8)]
-        assert archived.count(archived.ago(7)) == 2
+        archived.run(f"UPDATE {archived.schema}.outbox_days SET date = date - 1")
+        assert maintain(store).failed == []
+        days = "SELECT date FROM {}.outbox_days WHERE ended_at IS NULL"
+        assert archived.value(days.format(archived.schema)) == archived.today
 
-    def test_deletes_no_message_that_is_not_delivered(self, archived: Archived, store: Store, rows: Rows) -> None:
-        long_ago = seconds_from_now(-90 * 86_400)
-        rows.insert(2, created_at=long_ago)
-        rows.insert(1, created_at=long_ago, status="dead", dead_at=long_ago)
-        archived.fill(archived.ago(90))
-        maintain(store)
-        assert (len(rows.hot()), archived.count()) == (3, 0)
+    @pytest.mark.parametrize("state", [{}, {"status": "dead"}, {"locked_until": seconds_from_now(3600)}])
+    def test_keeps_a_day_of_which_a_message_is_not_delivered(
+        self, archived: Archived, store: Store, rows: Rows, state: dict[str, Any]
+    ) -> None:
+        day = archived.ago(90)
+        archived.fill(day, 3)
+        rows.insert(1, seq=(archived.number(day) << 32) + 100, **state)
+        archived.fill(archived.ago(89))
+        done = maintain(store).trimmed
+        assert (done.dropped, list(done.kept)) == ([archived.ago(89)], [day])
+        assert "1 of its messages are still at work" in done.kept[day]
+        assert (len(rows.hot()), archived.count()) == (1, 3)
+
+    def test_keeps_a_day_of_which_a_message_is_nowhere(
+        self, archived: Archived, store: Store, rows: Rows, schema: str
+    ) -> None:
+        """A message has ended if the journal says so, not if it is in no table of work."""
+        day = archived.ago(90)
+        archived.fill(day, 3)
+        rows.insert(1, seq=(archived.number(day) << 32) + 100)
+        archived.run(f"DELETE FROM {schema}.outbox_ready")
+        done = maintain(store).trimmed
+        assert done.dropped == []
+        assert "1 of its messages are neither at work" in done.kept[day]
+
+    @pytest.mark.parametrize(("ended", "gone"), [("2 hours", True), ("30 minutes", False)])
+    def test_keeps_what_was_sent_no_longer_than_its_day_if_it_is_to_be_deleted(
+        self, archived: Archived, new_store: MakeStore, ended: str, gone: bool
+    ) -> None:
+        archived.fill(archived.ago(1), 3)
+        archived.run(f"UPDATE {archived.schema}.outbox_days SET ended_at = now() - interval '{ended}' "
+                     "WHERE ended_at IS NOT NULL")  # fmt: skip
+        assert maintain(new_store(archive="delete")).trimmed.dropped == [archived.ago(1)] * gone
 
     def test_drops_nothing_without_a_retention(self, archived: Archived, new_store: MakeStore) -> None:
         archived.fill(archived.ago(900))
         assert maintain(new_store(archive_retention=0)).trimmed == Trimmed()
         assert archived.count() == 1
-
-    def test_deletes_rows_of_the_default_partition_by_day(
-        self, archived: Archived, store: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(retention, "PAGES", 1)
-        for days in (30, 9, 7, 3):
-            archived.fill(archived.ago(days), 100, partition=False)
-        archived.fill(archived.today, 1, partition=False, finished_at=datetime(1066, 10, 14, tzinfo=UTC))
-        done = drop_days(store, WEEK)
-        assert (done.dropped, done.deleted) == ([archived.ago(30), archived.ago(9)], 200)
-        assert archived.count(archived.ago(7)) == archived.count(archived.ago(3)) == 100
-        assert archived.count() == 201
-
-    def test_leaves_a_partition_that_is_not_one_day_alone(self, archived: Archived, store: Store) -> None:
-        archived.run(
-            f"CREATE TABLE {archived.schema}.outbox_archive_19990101 PARTITION OF {archived.schema}.outbox_archive "
-            "FOR VALUES FROM ('1999-01-01 00:00+00') TO ('1999-02-01 00:00+00')"
-        )
-        archived.run(
-            f"CREATE TABLE {archived.schema}.ancient PARTITION OF {archived.schema}.outbox_archive "
-            "FOR VALUES FROM (MINVALUE) TO ('1999-01-01 00:00+00')"
-        )
-        assert drop_days(store, WEEK) == Trimmed()
-        assert archived.names() == {"outbox_archive_19990101"}
 
     def test_deletes_old_counts_workers_and_acts(self, store: Store, engine: Engine, rows: Rows) -> None:
         t = store.tables
@@ -156,8 +153,8 @@ class TestWhatGoes:
         plain = url.render_as_string(hide_password=False)
         found = Store.connect(settings(database_url=plain, database_schema=None, statement_timeout=0))
         archived.fill(archived.ago(8))
-        archived.fill(archived.ago(9), partition=False)
-        assert drop_days(found, WEEK).dropped == [archived.ago(8), archived.ago(9)]
+        archived.fill(archived.ago(9))
+        assert drop_days(found, WEEK).dropped == [archived.ago(9), archived.ago(8)]
         found.close()
 
 
@@ -176,14 +173,14 @@ class TestNobodyWaits:
         assert maintain(store).trimmed.dropped == [archived.ago(8)]
 
     @pytest.mark.parametrize(
-        "in_the_way", ["SELECT count(*) FROM {}.outbox_all", "DELETE FROM {}.outbox_archive WHERE false"]
+        "in_the_way", ["SELECT count(*) FROM {}.outbox_all", "DELETE FROM {}.outbox_journal WHERE count < 0"]
     )
     def test_claims_and_settles_go_on_during_its_tries(
         self, archived: Archived, store: Store, lease: Lease, monkeypatch: pytest.MonkeyPatch, in_the_way: str
     ) -> None:
         """Whoever reads or writes the archive holds it: behind a request for its lock every settle would wait."""
-        monkeypatch.setattr(partitions, "TRIES", 1_000_000)
-        monkeypatch.setattr(partitions, "WAITS", (0.0, 0.001))
+        monkeypatch.setattr(days_module, "TRIES", 1_000_000)
+        monkeypatch.setattr(days_module, "WAITS", (0.0, 0.001))
         archived.fill(archived.ago(8))
         found: list[Trimmed] = []
         trimming = threading.Thread(target=lambda: found.append(drop_days(store, WEEK)))
@@ -196,16 +193,6 @@ class TestNobodyWaits:
             assert archived.count(archived.ago(8)) == 1
         trimming.join(20)
         assert [done.dropped for done in found] == [[archived.ago(8)]]
-
-    def test_waits_only_briefly_for_a_settle(self, archived: Archived, store: Store, lease: Lease) -> None:
-        """Behind our request for its lock every other settle would wait."""
-        archived.fill(archived.ago(8))
-        with archived.engine.connect() as connection, connection.begin():
-            connection.execute(text(f"DELETE FROM {archived.schema}.outbox_archive WHERE false"))
-            [why] = drop_days(store, WEEK).kept.values()
-            assert "does not make them wait" in why
-            assert settled(store, lease)
-        assert drop_days(store, WEEK).dropped == [archived.ago(8)]
 
     def test_a_locked_day_does_not_keep_the_others(self, archived: Archived, store: Store) -> None:
         held = archived.fill(archived.ago(9))
@@ -224,73 +211,6 @@ class TestNobodyWaits:
                 )
             ).all()
         assert [tuple(row) for row in horizons] == [(None, None, "idle in transaction")]
-
-    @pytest.mark.parametrize("analyzed", [False, True])
-    def test_a_range_of_pages_is_read_without_the_rest(self, archived: Archived, store: Store, analyzed: bool) -> None:
-        day = archived.ago(8)
-        name = archived.fill(day, 50_000)
-        if analyzed:
-            archived.run(f"ANALYZE {archived.schema}.{name}")
-        table = archive.partition(store.tables, name)
-        since = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        span = {"first": "(100,0)", "last": "(110,0)", "since": since, "until": since + timedelta(days=1)}
-        for statement in (archive.measured, archive.lots, archive.rows, archive.days, archive.remove):
-            plan = explained(store, statement(table), span)
-            assert any(node["Node Type"] == "Tid Range Scan" for node in plan), statement
-            assert pages(plan) < (1000 if statement is archive.remove else 30), statement
-
-
-class TestAhead:
-    """Housekeeping that did not run for weeks finds a default partition that is too full to attach others beside it."""
-
-    @pytest.fixture
-    def neglected(self, archived: Archived, monkeypatch: pytest.MonkeyPatch) -> Archived:
-        """Yesterday, today and the next days have no partition, and 40,000 rows are in the default one."""
-        monkeypatch.setattr(partitions, "FULL", 100)
-        monkeypatch.setattr(retention, "MOMENT", 0.0)
-        for days in range(-7, 1):
-            archived.run(f"DROP TABLE {archived.schema}.outbox_archive_{archived.ago(days):%Y%m%d}")
-        now = datetime.now(UTC)
-        archived.fill(archived.today, 20_000, partition=False, finished_at=now)
-        archived.fill(archived.ago(1), 20_000, partition=False, finished_at=now - timedelta(days=1))
-        archived.fill(archived.ago(900), 1, partition=False)
-        return archived
-
-    def test_its_rows_move_to_partitions_of_their_days(
-        self, neglected: Archived, store: Store, engine: Engine, lease: Lease
-    ) -> None:
-        done = maintain(store)
-        assert (done.made, done.more) == (8, True)
-        assert neglected.count() < 40_001
-        assert settled(store, lease)
-        while done.more:
-            done = maintain(store)
-        assert done.failed == []
-        assert neglected.names() == {f"outbox_archive_{neglected.ago(1):%Y%m%d}"}
-        a = store.tables.archive
-        kind = cast(cast(literal_column("tableoid"), REGCLASS), Text)
-        with engine.connect() as connection:
-            found = connection.execute(select(kind, func.count()).select_from(a).group_by(kind)).all()
-        assert {name.rpartition(".")[2]: count for name, count in found} == {
-            f"outbox_archive_{neglected.today:%Y%m%d}": 20_001,
-            f"outbox_archive_{neglected.ago(1):%Y%m%d}": 20_000,
-        }
-
-    def test_stays_as_it_is_while_somebody_locks_it(
-        self, neglected: Archived, store: Store, lease: Lease, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(partitions, "TRIES", 2)
-        with report(neglected):
-            assert settled(store, lease)
-            assert maintain(store).made == 0
-            assert settled(store, lease)
-            assert neglected.count() == 40_002
-        assert maintain(store).made == 8
-
-    def test_with_few_rows_it_stays(self, archived: Archived, store: Store) -> None:
-        archived.run(f"DROP TABLE {archived.schema}.outbox_archive_{archived.ago(-7):%Y%m%d}")
-        archived.fill(archived.ago(3), 100, partition=False)
-        assert (maintain(store).made, archived.count()) == (1, 100)
 
 
 class TestOneAtATime:
@@ -318,7 +238,7 @@ class TestOneAtATime:
         for thread in threads:
             thread.join(30)
         assert sorted(day for done in found for day in done.dropped) == sorted(archived.ago(d) for d in range(8, 13))
-        assert archived.names() == set()
+        assert archived.days() == set()
 
     def test_a_killed_run_holds_no_lock(self, store: Store, environment: dict[str, str]) -> None:
         script = (
@@ -335,13 +255,6 @@ class TestOneAtATime:
                 assert not ours
             process.kill()
         eventually(lambda: maintain_if_free(store))
-
-    def test_the_next_run_drops_a_detached_partition(self, archived: Archived, store: Store) -> None:
-        name = archived.fill(archived.ago(8), 5)
-        assert store.rows(archive.call(store.settings.database_schema, "detach", name), {})[0][0]
-        assert archived.names() == {f"outbox_archive_gone_{archived.ago(8):%Y%m%d}"}
-        assert drop_days(store, WEEK).dropped == [archived.ago(8)]
-        assert archived.names() == set()
 
 
 class TestWhatFails:
@@ -409,7 +322,7 @@ def test_the_command_goes_on_until_all_is_done(
     for days in (10, 9, 8):
         archived.fill(archived.ago(days))
     days = [str(archived.ago(days)) for days in (10, 9, 8)]
-    with report(archived, f"outbox_archive_{archived.ago(8):%Y%m%d}"):
+    with report(archived, f"outbox_messages_{archived.number(archived.ago(8))}"):
         shown = CliRunner().invoke(outbox, ["maintain", "--json"])
         found = json.loads(shown.stdout)
         assert (shown.exit_code, found["dropped"], list(found["kept"]), found["failed"]) == (1, days[:2], days[2:], [])

@@ -17,6 +17,7 @@ from outbox_tasks.errors import ReusedId
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.relay.store import Store
 from outbox_tasks.writing.transactions import sqlstate
+from tests.claims import take
 from tests.conftest import MakeSettings, Rows, eventually
 
 ID = UUID(int=5)
@@ -35,7 +36,7 @@ def publish(outbox: Outbox, engine: Engine, payload: Any = "x", **fields: Any) -
 
 def send_all(store: Store) -> None:
     lease = str(uuid4())
-    found = store.claim({"orders": 10}, lease)
+    found = take(store, {"orders": 10}, lease)
     bundle = Bundle("orders", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in found))
     sent = [Verdict(Ticket(m.id, m.attempts, m.event_type), Step.SENT) for m in store.begin(bundle).values()]
     assert store.settle(lease, "orders", sent)

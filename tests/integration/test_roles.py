@@ -7,19 +7,18 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 from uuid import UUID, uuid4
 
 import pytest
 from celery import Celery
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from outbox_tasks import Inbox, Outbox, Settings
-from outbox_tasks.database.rights import GIVEN, Kind
+from outbox_tasks import Inbox, Outbox, Settings, sql
+from outbox_tasks.database.rights import Kind
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.retention import maintain
@@ -30,7 +29,7 @@ from outbox_tasks.relay.store.runs import Runs
 from outbox_tasks.running.supervisor import Supervisor
 from outbox_tasks.settings.operation import DAY
 from tests.conftest import Rows, Stream, own_stream, seconds_from_now
-from tests.golden import DIRECTORY
+from tests.integration.archived import TODAY, Archived
 from tests.integration.doctoring import found
 from tests.integration.own_database import Place, own_database, write_in_every_way
 
@@ -38,43 +37,70 @@ SCHEMA = "Outbox"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 STATEMENTS = {
-    "writer": "cancel publish_once",
-    "writer worker operator": "publish publish_one publish_one_full",
-    "writer worker relay operator reader": "identity alone",
-    "worker": "mark",
-    "worker operator": "end_run end_run_delete end_run_later fail_run",
-    "worker relay operator": """
-        begin_run bury_unroutable claim claim_keys end_waits everything handed_over lose_runs overtaken recall release
-        renew_runs replay_named requeue_run retry_run archive_days archive_lots archive_measured archive_rows
-        replay_chosen replay_kinds replay_originals doctor_strays note_timeline unknown_run""",
+    "writer": "write/cancel write/publish_once write/publish_one",
+    "writer worker": "write/publish",
+    "worker": "run/end run/fail write/first",
+    "worker operator": "run/retry",
+    "writer worker relay operator reader": "act/replay_alone claim/alone look/pages run/identity",
     "worker relay operator reader": """
-        ahead anything_due archived blocked_keys completed count_blocked_keys counts dead_of_destinations dead_of_group
-        doctor_upgraded groups handed_over_by_task heads horizon newest newest_archived next_dead next_due next_waiting
-        of_key places_of_dead present sample states_of version waiting whereabouts""",
+        claim/marks claim/next_due find/became find/dead find/dead_counted find/groups find/messages
+        find/states keep/missing look/archived look/sends run/by_task run/completed run/whereabouts test/direct""",
+    "worker relay operator": """
+        claim/bury claim/lease claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/size
+        deliver/vain find/archived find/named find/one find/originals keep/lot keep/measured keep/rows
+        run/begin run/end_waits run/handed_over run/lose run/overtaken run/renew run/requeue run/unknown
+        run/wait_on test/expire""",
     "relay": """
-        beat begin begin_mixed crowded end_alerts forget forget_acts forget_alerts forget_counts forget_publishers
-        forget_workers left make_slots posted put_off record_alerts seen sent_in_vain settle_done settle_done_delete
-        settle_done_mixed settle_failed settle_handed stopped take_posts tally turn_to_look vacated archive_move
-        archive_remove archive_share archive_drop archive_detach archive_make_day archive_renew_default on_timeline""",
+        alert/end alert/forget alert/looked alert/posted alert/put_off alert/record alert/take_posts
+        alert/turn claim/due claim/wake inbox/forget keep/drop keep/forget keep/turn report/beat
+        report/stopped report/tally report/timeline traffic/forget traffic/left traffic/seen""",
     "relay operator": """
-        act act_begun_by act_ended acts_going acts_renewed acts_taken admit audit_about audit_closed audit_entries
-        audit_entry audit_former became discard discard_delete discard_leased give_back make_meters metered recovered
-        redrive redrive_leased tripped unspent untried""",
-    "relay operator reader": "heartbeats holders known_alerts neighbours publishers states tallied",
-    "operator": "act_begun audit_opened edit pause replay resume",
+        act/begun_by act/discard act/end act/going act/one act/redrive act/renew act/take alert/failed_runs
+        audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/admit
+        claim/aside_keys claim/expire claim/look_keys claim/take claim/take_keys claim/timeline
+        claim/unroutable deliver/begin deliver/release deliver/sent deliver/settle keep/troubles run/expire
+        test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered traffic/tripped
+        traffic/unspent traffic/untried""",
+    "relay operator reader": """
+        alert/known deliver/crowded find/ahead find/at_work find/at_work_counted keep/at_work keep/days
+        keep/writers look/blocked_keys look/books look/counts look/heads look/present look/sample
+        look/strays report/course report/heartbeats report/tallied traffic/neighbours traffic/publishers
+        traffic/states""",
+    "operator": "act/begin act/edit act/replay audit/open audit/pause audit/resume",
 }
-"""The statements of the product, by the roles that may run them: see tests/golden."""
+"""The files of `sql/`, by the roles that may run them."""
 
 HARM = {
-    "DELETE FROM outbox_messages": "worker relay operator",
+    "DELETE FROM outbox_messages": "operator",
     "SELECT payload FROM outbox_messages": "worker relay operator",
     "SELECT headers FROM outbox_messages": "worker relay operator",
     "SELECT history FROM outbox_archive": "worker relay operator",
-    "SELECT payload FROM outbox_all": "operator",
-    "SELECT id, state, last_error FROM outbox_all": "operator reader",
-    "UPDATE outbox_archive SET state = 'sent'": "relay",
-    "DELETE FROM outbox_archive": "relay",
-    "SELECT outbox_archive_share()": "relay",
+    "SELECT payload FROM outbox_all": "relay operator",
+    "SELECT id, state, last_error FROM outbox_all": "relay operator reader",
+    "UPDATE outbox_messages SET payload = ''": "worker operator",
+    "UPDATE outbox_journal SET state = 'sent'": "",
+    "DELETE FROM outbox_journal": "",
+    "DELETE FROM outbox_ready": "relay operator",
+    "UPDATE outbox_leases SET token = NULL": "worker relay operator",
+    "UPDATE outbox_days SET ended_at = now()": "",
+    "SELECT outbox_day_make(0)": "relay",
+    "SELECT outbox_write('[]')": "writer worker",
+    "SELECT payload FROM outbox_messages_0": "",
+    "SELECT history FROM outbox_trouble": "worker relay operator",
+    "SELECT payload FROM outbox_at_work": "worker relay operator",
+    "EXPLAIN INSERT INTO outbox_messages (seq) VALUES (1)": "operator",
+    "EXPLAIN INSERT INTO outbox_journal (first) VALUES (1)": "worker relay operator",
+    "DELETE FROM outbox_waiting": "relay operator",
+    "DELETE FROM outbox_held": "relay operator",
+    "DELETE FROM outbox_leases": "worker relay operator",
+    "DELETE FROM outbox_runs": "worker relay operator",
+    "DELETE FROM outbox_dead": "relay operator",
+    "DELETE FROM outbox_trouble": "relay operator",
+    "DELETE FROM outbox_freed": "relay",
+    "UPDATE outbox_destinations SET paused_at = now()": "relay operator",
+    "EXPLAIN SELECT outbox_day_turn(7)": "relay",
+    "EXPLAIN SELECT outbox_day_drop(0)": "relay",
+    "EXPLAIN SELECT outbox_cancel('{}')": "writer",
     "UPDATE outbox_audit SET who = 'somebody'": "",
     "UPDATE outbox_audit SET role = 'somebody'": "",
     "INSERT INTO outbox_audit (who, action, role) VALUES ('', '', '')": "",
@@ -88,21 +114,35 @@ HARM = {
     "DELETE FROM outbox_versions": "",
     "UPDATE outbox_versions SET version = 1": "",
     "DELETE FROM outbox_heartbeats": "relay",
-    "UPDATE outbox_slots SET holder = ''": "relay",
     "INSERT INTO outbox_inbox (consumer, message_id) VALUES ('', '')": "worker",
     "DELETE FROM outbox_inbox": "relay",
     "SELECT * FROM outbox_inbox": "worker relay",
-    "SELECT nextval('outbox_messages_seq_seq')": "writer worker operator",
-    "SELECT setval('outbox_messages_seq_seq', 1)": "",
+    "SELECT nextval('outbox_seq')": "operator",
+    "SELECT setval('outbox_seq', 1)": "",
     "TRUNCATE outbox_messages": "",
-    "DROP TABLE outbox_archive": "",
+    "DROP TABLE outbox_journal": "",
     "CREATE TABLE mine (a int)": "",
     "CREATE FUNCTION length(text) RETURNS int LANGUAGE sql RETURN 1": "",
-    "ALTER TABLE outbox_messages DISABLE TRIGGER ALL": "",
-    "CREATE TRIGGER mine BEFORE INSERT ON outbox_archive EXECUTE FUNCTION outbox_keep_order()": "",
+    "ALTER TABLE outbox_audit DISABLE TRIGGER ALL": "",
+    "CREATE TRIGGER mine BEFORE INSERT ON outbox_ready EXECUTE FUNCTION outbox_audit_keep()": "",
 }
 """Statements of whoever has got hold of a role, by the roles that may run them."""
 
+RELATIONS = """
+SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class c
+WHERE relnamespace = '"{schema}"'::regnamespace AND CASE relkind
+  WHEN 'S' THEN has_sequence_privilege('{role}', c.oid, 'USAGE, SELECT, UPDATE')
+  WHEN 'i' THEN false WHEN 'I' THEN false
+  ELSE has_table_privilege('{role}', c.oid, 'DELETE, TRUNCATE, TRIGGER')
+       OR has_any_column_privilege('{role}', c.oid, 'SELECT, INSERT, UPDATE, REFERENCES') END
+"""
+"""The tables, views and sequences on which a role has any right."""
+
+TRUSTED = """
+SELECT string_agg(DISTINCT proname, ' ' ORDER BY proname) FROM pg_proc
+WHERE pronamespace = '"{schema}"'::regnamespace AND prosecdef AND has_function_privilege('{role}', oid, 'EXECUTE')
+"""
+"""The functions that a role may call, and that have the rights of their owner."""
 
 TASKS = {"orders": {"url": "celery://?task=shop.on_order"}, "tasks": {"url": "celery://", "confirm": "run"}}
 NOBODY = "redis+stream://127.0.0.1:1/0/mails"
@@ -160,15 +200,11 @@ def as_a(kind: Kind, place: Place) -> Iterator[Connection]:
 def rows(place: Place) -> Iterator[Rows]:
     made = Rows(place.engine, SCHEMA)
     yield made
-    place.run(f"TRUNCATE {quoted('outbox_messages')}, {quoted('outbox_archive')}, {quoted('outbox_destinations')}")
-
-
-def archived(id: str, at: str = "now") -> str:
-    """A statement that archives a message as sent."""
-    same = "seq, id, event_type, destination, payload, content_type, headers, created_at"
-    return f"""WITH gone AS (DELETE FROM {quoted("outbox_messages")} WHERE id = '{id}' RETURNING *)
-        INSERT INTO {quoted("outbox_archive")} ({same}, attempts, state, finished_at)
-        SELECT {same}, 1, 'sent', '{at}' FROM gone"""
+    made.clear()
+    place.run(
+        f"DELETE FROM {quoted('outbox_messages')}",
+        f"TRUNCATE {quoted('outbox_journal')}, {quoted('outbox_destinations')}",
+    )
 
 
 def quoted(table: str) -> str:
@@ -187,7 +223,12 @@ class TestEachStatement:
             connection.exec_driver_sql(f'SET search_path = "{SCHEMA}"')
             for roles, names in STATEMENTS.items():
                 for name in names.split():
-                    assert self.may(connection, explained(name)) is (kind in roles.split()), f"{kind}: {name}"
+                    assert self.may(connection, explained(f"{name}.sql")) is (kind in roles.split()), f"{kind}: {name}"
+
+    def test_of_the_product_is_listed(self) -> None:
+        folder = Path(sql.__file__).parent
+        files = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.glob("*/*.sql"))
+        assert sorted(name for names in STATEMENTS.values() for name in names.split()) == files
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_that_does_harm_is_allowed_to_those_who_can_t_do_without(self, place: Place, kind: Kind) -> None:
@@ -195,6 +236,17 @@ class TestEachStatement:
             connection.exec_driver_sql(f'SET search_path = "{SCHEMA}"')
             for statement, roles in HARM.items():
                 assert self.may(connection, statement) is (kind in roles.split()), f"{kind}: {statement}"
+
+    def test_of_a_writer_is_a_call_of_a_function(self, place: Place) -> None:
+        """It has no right on anything else."""
+        writer = {"schema": SCHEMA, "role": role(place, "writer")}
+        assert place.ask(RELATIONS.format(**writer)) is None
+        assert place.ask(TRUSTED.format(**writer)) == "outbox_cancel outbox_publish outbox_write outbox_write_one"
+
+    def test_with_the_owner_s_rights_is_the_writers_and_the_housekeeping_s(self, place: Place) -> None:
+        others = {kind: place.ask(TRUSTED.format(schema=SCHEMA, role=role(place, kind))) for kind in KINDS[1:]}
+        days = "outbox_day_drop outbox_day_make outbox_day_turn"
+        assert others == {"worker": "outbox_write", "relay": days, "operator": None, "reader": None}
 
     def may(self, connection: Connection, statement: str) -> bool:
         savepoint = connection.begin_nested()
@@ -240,7 +292,7 @@ class TestWork:
         assert caplog.text == ""
         runs = Runs.connect(settings)
         try:
-            assert UUID(runs.identity())
+            assert UUID(runs.identity()).version == 4
         finally:
             runs.close()
         with as_a("worker", place) as connection, connection.begin():
@@ -267,16 +319,10 @@ class TestWork:
             assert "permission denied" not in place.command(command, settings=settings).output, command
 
     def test_of_the_relay_s_housekeeping(self, place: Place, rows: Rows, tmp_path: Path) -> None:
-        """It makes, exports and drops partitions that it does not own, and gives new ones the archive's rights."""
-        archive, today = quoted("outbox_archive"), datetime.now(UTC).date()
-        old, past, later = (today + timedelta(days=n) for n in (-30, -3, 5))
-        place.run(
-            f"DROP TABLE {archive}_{later:%Y%m%d}",
-            f"CREATE TABLE {archive}_{old:%Y%m%d} PARTITION OF {archive} "
-            f"FOR VALUES FROM ('{old} 00:00+00') TO ('{old + timedelta(days=1)} 00:00+00')",
-        )
-        for day, id in zip((old, past), rows.insert(2), strict=True):
-            place.run(archived(id, f"{day} 12:00+00"))
+        """It makes, exports and drops partitions that it does not own."""
+        past = Archived(place.engine, f'"{SCHEMA}"')
+        past.fill(past.ago(30)), past.fill(past.ago(3))
+        place.run(f"DROP TABLE {quoted(f'outbox_messages_{TODAY + 2}')}, {quoted(f'outbox_journal_{TODAY + 2}')}")
         kept = {"archive_retention": 10 * DAY, "archive_export": tmp_path.as_uri(), "archive_format": "jsonl"}
         store = Store.connect(settings_of("relay", place, **kept))
         try:
@@ -284,20 +330,16 @@ class TestWork:
         finally:
             store.close()
         assert (done.failed, done.trimmed.kept) == ([], {})
-        assert done.trimmed.dropped == [old]
-        assert list(tmp_path.rglob(f"day={old}/*.gz"))
-        names = place.ask(f"SELECT string_agg(inhrelid::regclass::text, ' ') FROM pg_inherits WHERE inhparent = "
-                          f"'{archive}'::regclass")  # fmt: skip
-        assert {f"{day:%Y%m%d}" for day in (past, later)} <= set(re.findall(r"\d{8}", names))
+        assert done.trimmed.dropped == [past.ago(30)]
+        assert list(tmp_path.rglob(f"day={past.ago(30)}/*.gz"))
+        assert place.ask(f"SELECT to_regclass('{quoted(f'outbox_messages_{TODAY + 2}')}') IS NOT NULL")
         replayed = place.command("replay", "--all", "--yes", settings=settings_of("operator", place))
         assert replayed.exit_code == 0, replayed.output
         assert len(rows.hot()) == 1
 
-    @pytest.mark.parametrize("name", ["outbox_messages", "outbox_archive_default", "outbox_archive_gone_20261122; --"])
-    def test_of_the_relay_drops_no_other_table(self, place: Place, name: str) -> None:
-        drop = text(f"SELECT {quoted('outbox_archive_drop')}(:name)")
-        with as_a("relay", place) as connection, pytest.raises(DBAPIError, match="is no former partition"):
-            connection.execute(drop, {"name": name})
+    def test_of_the_relay_drops_no_day_that_is_not_over(self, place: Place) -> None:
+        with as_a("relay", place) as connection, pytest.raises(DBAPIError, match="is no day that has ended"):
+            connection.exec_driver_sql(f"SELECT {quoted('outbox_day_drop')}({TODAY})")
 
     def test_of_an_operator(self, place: Place, rows: Rows) -> None:
         settings = settings_of("operator", place)
@@ -306,7 +348,7 @@ class TestWork:
         [keyed] = rows.insert(1, key="k", **dead)
         why = ("--yes", "--why", "a test")
         [sent] = rows.insert(1)
-        place.run(archived(sent))
+        rows.settle(sent)
         for command in [
             ("list",), ("list", "--state", "dead"), ("show", first), ("errors",), ("keys",), ("status",), ("alerts",),
             ("redrive", first, *why), ("discard", second, *why), ("redrive", "--all", *why), ("pause", "orders"),
@@ -412,7 +454,7 @@ class TestTheAudit:
         why = ("--yes", "--why", "a test")
         settings = settings_of("operator", place)
         [sent] = rows.insert(1)
-        place.run(archived(sent))
+        rows.settle(sent)
         for command in [
             ("redrive", first, *why), ("discard", second, *why), ("pause", "orders"), ("resume", "orders"),
             ("purge", "--dead", "--older-than", "1s", *why), ("replay", sent, *why),
@@ -457,16 +499,9 @@ def test_the_statements_can_be_printed(place: Place) -> None:
     assert "not in schema 'empty'" in none.output
 
 
-def test_a_table_of_a_later_release_is_the_relay_s_and_the_operator_s() -> None:
-    assert {kind for kind in KINDS if "others" in GIVEN[kind]} == {"relay", "operator"}
-
-
-def explained(name: str) -> str:
-    """A statement of tests/golden, to be explained for any parameters."""
-    written = (DIRECTORY / f"{name}.sql").read_text(encoding="utf-8").replace("some_schema.", quoted(""))
-    written = re.sub(r"\boutbox_archive_20\d{6}\b", "outbox_archive_default", written)
-    sql = re.sub(r"^--.*$", "", written, flags=re.MULTILINE).replace("%%", "%").strip()
-    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
-    sql = re.sub(r"%\((\w+)\)s", lambda found: f"${names.index(found[1]) + 1}", sql)
-    values = f"({', '.join('NULL' for _ in names)})" if names else ""
-    return f'SET plan_cache_mode = force_generic_plan; PREPARE "{name}" AS {sql} EXPLAIN EXECUTE "{name}"{values}'
+def explained(verb: str) -> str:
+    """A verb, to be explained for any parameters."""
+    found = sql.statement(verb, SCHEMA)
+    values = f"({', '.join('NULL' for _ in found.names)})" if found.names else ""
+    text = found.text.decode()
+    return f'SET plan_cache_mode = force_generic_plan; PREPARE "{verb}" AS {text}; EXPLAIN EXECUTE "{verb}"{values}'

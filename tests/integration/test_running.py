@@ -18,6 +18,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.running.run import current
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.celery_message import ENVELOPE, RUN, TaskMessage
+from tests.claims import take
 from tests.conftest import Rows, seconds_from_now
 from tests.integration.running import Call, Worker, app, call, outbox, worker
 
@@ -158,7 +159,7 @@ class TestBegins:
         id = call(1)
         copy = worker.copy(id)
         rows.change([id], locked_until=seconds_from_now(-1))
-        [claimed] = store.claim({"tasks": 10}, "00000000-0000-0000-0000-000000000001")
+        [claimed] = take(store, {"tasks": 10}, "00000000-0000-0000-0000-000000000001")
         assert claimed.cause == "not_started"
         worker.trace(copy)
         assert app.seen == []
@@ -171,7 +172,7 @@ class TestBegins:
 
         def be_overtaken(task: Any, n: int) -> None:
             rows.change([id], locked_until=seconds_from_now(-1))
-            [claimed] = store.claim({"tasks": 10}, "00000000-0000-0000-0000-000000000001")
+            [claimed] = take(store, {"tasks": 10}, "00000000-0000-0000-0000-000000000001")
             assert claimed.cause == "worker_lost"
 
         acts(app, be_overtaken)
@@ -349,8 +350,7 @@ class TestRetries:
             assert row.event_type == "next"
             rows.change(status="dead")
             acts(app, lambda task, *args: None)
-            with rows.engine.begin() as connection:
-                connection.execute(rows.tables.messages.delete())
+            rows.clear()
 
 
 class TestFollowers:

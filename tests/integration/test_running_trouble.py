@@ -133,7 +133,7 @@ def test_a_worker_says_at_its_start_what_it_lacks(
         poor = supervisor.Supervisor(Celery(set_as_current=False), outbox.settings.replace(database_url=url))
         poor.check()
         assert "puts them off: " in caplog.text
-        assert "permission denied for table outbox_messages" in caplog.text
+        assert "permission denied for table outbox_runs" in caplog.text
     finally:
         execute(engine, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
@@ -144,9 +144,10 @@ def test_tables_of_an_older_release_are_named_at_the_start_and_run_nothing(
     id = call(1)
     copy = worker.copy(id)
     execute(engine, f"DELETE FROM {schema}.outbox_versions WHERE version = {VERSION}")
-    execute(engine, f"ALTER TABLE {schema}.outbox_messages DROP COLUMN handed_at CASCADE")
+    execute(engine, f"INSERT INTO {schema}.outbox_versions (version) VALUES ({VERSION - 1})")
+    execute(engine, f"ALTER TABLE {schema}.outbox_runs DROP COLUMN handed_at CASCADE")
     worker.supervisor.check()
-    assert f"The outbox tables have version {VERSION - 1}" in caplog.text
+    assert f"have version {VERSION - 1}: they are of another kind" in caplog.text
     worker.trace(copy)
     assert app.seen == []
     assert len(queue()) == 1

@@ -1,28 +1,19 @@
-"""What people find: the right messages, all of them or else it is said, and by index."""
+"""What people find: the right messages, and all of them or else it is said."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, Engine, func, insert, literal, select, text
 
 from outbox_tasks.model import Step, Verdict, sibling, uuid7
-from outbox_tasks.operating.messages import act_statements, find_statements, paging_statements
 from outbox_tasks.operating.messages.acts import Operator
-from outbox_tasks.operating.messages.find import STATES, Filter, Lookup, bounds
+from outbox_tasks.operating.messages.find import STATES, Filter, Lookup
 from outbox_tasks.relay.store import Store
-from outbox_tasks.settings import Settings
-from tests.conftest import Rows, make_tables, own_schema, seconds_from_now
+from tests.conftest import Rows, seconds_from_now
 from tests.integration.conftest import Lease, after
-from tests.integration.test_plans import explained, pages, scans
 from tests.integration.test_redrive import bury
-
-BACKLOG = 10_000
 
 
 @pytest.fixture
@@ -110,7 +101,7 @@ class TestList:
         }
         assert sorted(ids[id] for id in found(lookup, **wanted)) == sorted(expected)
 
-    def test_messages_that_a_backlog_hides_are_found_by_their_index(
+    def test_messages_at_work_that_a_backlog_hides_are_found(
         self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """In the middle of the backlog: neither among the newest nor among the oldest."""
@@ -203,101 +194,3 @@ class TestGroups:
         monkeypatch.setattr("outbox_tasks.operating.messages.find.MOST_GROUPS", 6)
         groups, complete = lookup.groups()
         assert (len(groups), complete) == (6, False)
-
-
-@pytest.fixture(scope="module")
-def searched(engine: Engine, postgres_url: str) -> Iterator[Store]:
-    """A store over pending, archived and dead rows, of which the last are in five groups; for those who only read."""
-    with own_schema(engine) as schema:
-        make_tables(engine, schema)
-        rows = Rows(engine, schema)
-        rows.insert(BACKLOG)
-        m, a = rows.tables.messages, rows.tables.archive
-        names = ["destination", "event_type", "payload", "status", "dead_at", "last_error_code", "last_error"]
-        n = func.generate_series(1, BACKLOG).table_valued("n", name="numbers").render_derived()
-        many = select(literal("orders"), func.concat("e", n.c.n % 5), literal(b"{}"), literal("dead"))
-        dead = many.add_columns(seconds_from_now(-60), literal("http_400"), func.concat("no order ", n.c.n))
-        shown = ("seq", "id", "event_type", "destination", "payload", "content_type", "headers", "attempts")
-        with engine.begin() as writing:
-            writing.execute(insert(m).from_select(names, dead))
-            copied = select(*(m.c[name] for name in shown), m.c.created_at, literal("sent"))
-            writing.execute(insert(a).from_select([*shown, "created_at", "state"], copied))
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text(f"VACUUM ANALYZE {m}"))
-        destinations = {"orders": {"url": "a://b"}}
-        made = Store.connect(Settings(database_url=postgres_url, database_schema=schema, destinations=destinations))
-        yield made
-        made.close()
-
-
-class TestPlans:
-    """Bounds are on the pages that PostgreSQL touches, not on time."""
-
-    NULLS = dict.fromkeys(("states", "destination", "pattern", "key", "code", "older", "newer", "group"))
-
-    def parameters(self, **given: Any) -> dict[str, Any]:
-        return {**self.NULLS, **bounds(None), "look": 100, "size": 20, **given}
-
-    @pytest.mark.parametrize(
-        ("make", "given"),
-        [
-            (find_statements.newest, {}),
-            (find_statements.newest_archived, {}),
-            (find_statements.waiting, {"destination": "orders"}),
-            (find_statements.of_key, {"key": "k"}),
-            (find_statements.dead_of_destinations, {}),
-            (find_statements.dead_of_group, {"group": "0123456789ab"}),
-        ],
-    )
-    def test_a_search_reads_no_more_rows_than_its_limit(
-        self, searched: Store, make: Any, given: dict[str, Any]
-    ) -> None:
-        plan = explained(searched, make(searched.tables), self.parameters(**given))
-        assert "Seq Scan" not in scans(plan)
-        assert pages(plan) < 500
-
-    def test_a_page_reads_no_more_rows_than_its_limit(self, searched: Store) -> None:
-        """Wherever it begins: also in the middle."""
-        t = searched.tables
-        middle = searched.rows(select(t.messages.c.id).order_by(t.messages.c.id).offset(BACKLOG // 2).limit(1), {})[
-            0
-        ].id
-        died = {"time": datetime.now(UTC).isoformat(), "last": middle}
-        both = {"waiting": True, "archived": True}
-        for make, given in (
-            (partial(paging_statements.by_id, **both), {"low": UUID(int=0), "high": middle}),
-            (partial(paging_statements.by_id, **both), {"low": middle, "high": bounds(None)["top"]}),
-            (paging_statements.of_key, {"key": "k", "seq": 10, "last": middle}),
-            (paging_statements.dead_of_destinations, died),
-            (paging_statements.dead_of_group, {**died, "group": "0123456789ab"}),
-        ):
-            for newer in (True, False):
-                plan = explained(searched, make(t, newer=newer), self.parameters(**given))
-                assert "Seq Scan" not in scans(plan)
-                assert pages(plan) < 600
-
-    def test_the_groups_are_found_with_a_probe_each(self, searched: Store) -> None:
-        """And only the groups of the destination are counted."""
-        parameters = {"past": "", "most": 500}
-        plan = explained(searched, find_statements.groups(searched.tables), {**parameters, "destination": "nowhere"})
-        assert scans(plan).keys() == {"outbox_messages_groups"}
-        assert pages(plan) < 100
-        plan = explained(searched, find_statements.groups(searched.tables), {**parameters, "destination": None})
-        assert scans(plan).keys() == {"outbox_messages_groups"}
-        assert pages(plan) < 2 * BACKLOG
-
-    def test_acts_look_each_message_up_by_its_id(self, store: Store, rows: Rows, connection: Connection) -> None:
-        """Also with statistics of a time when nothing was dead: an index of dead letters is no short cut."""
-        rows.insert(8_000)
-        connection.execute(text(f"ANALYZE {rows.tables.messages}"))
-        connection.commit()
-        ids = [UUID(id) for id in bury(rows, 2_000)][:1_000]
-        parameters = {"ids": ids, "entry": 1, "person": "ann", "reason": None, "states": ["dead", "waiting"]}
-        for statement in (
-            act_statements.redrive(store.tables),
-            act_statements.discard(store.tables, archive=True),
-            act_statements.discard(store.tables, archive=False),
-        ):
-            plan = explained(store, statement, {**parameters, "until": datetime.now(UTC) + timedelta(days=1)})
-            assert scans(plan).keys() == {"outbox_messages_pkey"}
-            assert pages(plan) < 1_000 * 40

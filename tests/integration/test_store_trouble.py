@@ -36,11 +36,11 @@ from outbox_tasks.local.ports import free_port
 from outbox_tasks.local.servers import EmbeddedPostgres
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
-from outbox_tasks.operating.archive import partitions
-from outbox_tasks.relay.claim import claim
+from outbox_tasks.operating.archive import days
 from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import settle
 from outbox_tasks.relay.store import Store
+from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration import pgbouncer
 from tests.integration.conftest import Lease, after
@@ -48,20 +48,16 @@ from tests.integration.conftest import Lease, after
 LEASE = str(UUID(int=1))
 TICKET = Ticket(str(UUID(int=2)), 0, "order.created")
 
-SLOW_UPDATE = """CREATE FUNCTION {schema}.slow() RETURNS trigger LANGUAGE plpgsql AS
-$$ BEGIN IF NEW.key IS {late} THEN PERFORM pg_sleep(60); END IF; RETURN NEW; END $$;
-CREATE TRIGGER slow BEFORE UPDATE ON {schema}.outbox_messages FOR EACH ROW EXECUTE FUNCTION {schema}.slow()"""
-
 CALLS: dict[str, Callable[[Store], Any]] = {
     "check_version": lambda store: store.check_version(),
-    "claim": lambda store: store.claim({"orders": 10}, LEASE),
+    "claim": lambda store: take(store, {"orders": 10}, LEASE),
     "bury_unroutable": lambda store: store.bury_unroutable(),
     "begin": lambda store: store.begin(Bundle("orders", LEASE, (TICKET,))),
     "settle sent": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.SENT)]),
     "settle failed": lambda store: store.settle(LEASE, "orders", [Verdict(TICKET, Step.DEAD)]),
     "sent_in_vain": lambda store: store.sent_in_vain([TICKET], sure=True),
     "release": lambda store: store.release(LEASE, [TICKET]),
-    "prepare_archive": lambda store: partitions.prepare_days(store, 8),
+    "turn": days.turn,
 }
 every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
@@ -100,7 +96,7 @@ class TestReadOnly:
         return new_store()
 
     @pytest.mark.parametrize(
-        "call", [call for name, call in CALLS.items() if name not in ("check_version", "begin", "settle sent")]
+        "call", [call for name, call in CALLS.items() if name not in ("check_version", "begin", "settle sent", "turn")]
     )
     def test_nothing_is_written(self, read_only: Store, rows: Rows, call: Callable[[Store], Any]) -> None:
         before = rows.hot()
@@ -120,14 +116,16 @@ class TestTablesGone:
         "damage",
         [
             "DROP SCHEMA {} CASCADE",
-            "DROP TABLE {0}.outbox_messages, {0}.outbox_archive, {0}.outbox_versions CASCADE",
-            "ALTER TABLE {0}.outbox_messages RENAME COLUMN destination TO elsewhere",
+            "DROP TABLE {0}.outbox_messages, {0}.outbox_leases, {0}.outbox_days, {0}.outbox_versions CASCADE",
+            "ALTER TABLE {0}.outbox_leases RENAME COLUMN destination TO elsewhere; "
+            "ALTER TABLE {0}.outbox_trouble RENAME code TO c; "
+            "ALTER TABLE {0}.outbox_versions RENAME version TO v; ALTER TABLE {0}.outbox_days RENAME date TO d",
         ],
     )
     def test_says_so_and_names_the_remedy(self, store: Store, admin: psycopg.Connection[Any], damage: str) -> None:
         admin.execute(damage.format(store.settings.database_schema).encode())
         with pytest.raises(SchemaMissing, match="Run `outbox-tasks init`"):
-            store.claim({"orders": 1}, LEASE)
+            take(store, {"orders": 1}, LEASE)
 
     @every_call
     def test_every_call_says_so(
@@ -163,8 +161,8 @@ class TestServerGone:
         self, server: EmbeddedPostgres, new_store: MakeStore, rows: Rows, lease: Lease
     ) -> None:
         pooled, fresh = new_store(), new_store()
-        bundle = lease(3, by=pooled)
-        tickets = after(pooled.begin(Bundle("orders", bundle.lease, bundle.tickets[:1])))
+        begun, bundle = lease(1, by=pooled), lease(2, by=pooled)
+        tickets = after(pooled.begin(begun))
         rows.insert(destination="elsewhere")  # a begin alone may be forgotten in a crash; this makes it durable
         before = rows.hot()
         server.kill()
@@ -179,7 +177,7 @@ class TestServerGone:
         for store in (pooled, fresh):
             store.check_version()
         assert rows.hot() == before
-        assert pooled.settle(bundle.lease, "orders", [Verdict(tickets[0], Step.SENT)]) == {tickets[0].id}
+        assert pooled.settle(begun.lease, "orders", [Verdict(tickets[0], Step.SENT)]) == {tickets[0].id}
         assert len(fresh.begin(Bundle("orders", bundle.lease, bundle.tickets))) == 2
 
     def test_a_send_whose_begin_is_forgotten_is_settled_all_the_same(
@@ -196,7 +194,7 @@ class TestServerGone:
         assert store.settle(bundle.lease, "orders", told) == {sent.id, failed.id, put_off.id}
         assert [row.attempts for row in rows.archived()] == [1]
         assert [(row.attempts, row.lease is None) for row in rows.hot()] == [(1, False), (0, True)]
-        retry = Bundle("orders", bundle.lease, (failed,))
+        retry = Bundle("orders", told[1].lease, (failed,))
         assert [ticket.attempt for ticket in after(store.begin(retry))] == [2]
         assert rows.one(failed.id).last_error_code == "away"
 
@@ -206,12 +204,15 @@ class TestServerGone:
         bundle = lease()
         [ticket] = after(store.begin(bundle))
         rows.insert(destination="elsewhere")  # makes the begin durable
-        store.settle(bundle.lease, "orders", [Verdict(ticket, Step.RETRY, 1.0, "timeout", "no answer")])
+        retry = Verdict(ticket, Step.RETRY, 1.0, "timeout", "no answer")
+        store.settle(bundle.lease, "orders", [retry])
         forget(server, store)
-        assert store.begin(Bundle("orders", bundle.lease, (ticket,)))
+        if not store.begin(Bundle("orders", retry.lease, (ticket,))):
+            rows.change([ticket.id], locked_until=seconds_from_now(-1))
+            take(store, {"orders": 1}, str(uuid4()))
         row = rows.one(ticket.id)
         # Where the server has written the settle by itself, its code is there.
-        assert (row.last_error_code, row.history[-1]["what"]) in (("unsettled", "begun again"), ("timeout", "failed"))
+        assert (row.last_error_code, row.history[-1]["what"]) in (("unsettled", "claimed again"), ("timeout", "failed"))
 
     def test_a_task_that_comes_twice_when_its_begin_is_forgotten_is_on_the_row(
         self, server: EmbeddedPostgres, store: Store, rows: Rows, lease: Lease, monkeypatch: pytest.MonkeyPatch
@@ -242,7 +243,7 @@ class TestServerGone:
         forgotten = {str(row.id) for row in rows.hot() if not row.begun}
         lease(2)
         assert store.recall(crashed=True) == len(forgotten)
-        again = store.claim({"orders": 10}, str(UUID(int=9)))
+        again = take(store, {"orders": 10}, str(UUID(int=9)))
         assert {(row.id, row.cause) for row in again} == {(id, "lease_expired") for id in forgotten}
 
     def test_a_connection_that_the_server_closed_is_replaced(
@@ -256,7 +257,7 @@ class TestServerGone:
 
         def works() -> bool:
             try:
-                return bool(store.claim({"orders": 1}, LEASE))
+                return bool(take(store, {"orders": 1}, LEASE))
             except DatabaseUnavailable:
                 return False
 
@@ -307,40 +308,9 @@ class TestSilence:
         before = time.monotonic()
         proxy.forget()
         with pytest.raises(DatabaseTooSlow, match=r"no answer within 2\.2 s"):
-            beyond.claim({"orders": 1}, LEASE)
+            take(beyond, {"orders": 1}, LEASE)
         assert time.monotonic() - before < 10
-        assert len(beyond.claim({"orders": 10}, LEASE)) == 2
-
-    @pytest.mark.parametrize("late", ["NOT NULL", "NULL"])
-    def test_the_halves_of_a_claim_do_not_share_their_fate(
-        self, new_store: MakeStore, rows: Rows, engine: Engine, schema: str, late: str
-    ) -> None:
-        """What one half has leased is sent, though the other one ends at its time limit; and it is claimed again."""
-        store = new_store(statement_timeout=1)
-        with_key, without = rows.insert(2, key="a"), rows.insert(2)
-        with engine.begin() as connection:
-            connection.execute(text(SLOW_UPDATE.format(schema=schema, late=late)))
-        bundles: list[Bundle] = []
-        for _ in range(2):  # each half is the first one once
-            tally = claim(store, bundles.extend, lambda: 0)
-            assert tally.late
-        sent = sorted(ticket.id for bundle in bundles for ticket in bundle.tickets)
-        assert sent == sorted(without if late == "NOT NULL" else with_key)
-        rows.insert(1)
-        rows.insert(1, key="b")
-        claim(store, bundles.extend, lambda: 0)
-        assert sum(len(bundle.tickets) for bundle in bundles) == 3
-
-    def test_a_claim_whose_halves_both_time_out_says_so(
-        self, new_store: MakeStore, rows: Rows, engine: Engine, schema: str
-    ) -> None:
-        store = new_store(statement_timeout=1)
-        rows.insert(1)
-        rows.insert(1, key="a")
-        with engine.begin() as connection:
-            connection.execute(text(SLOW_UPDATE.format(schema=schema, late="DISTINCT FROM ''")))
-        with pytest.raises(DatabaseTooSlow):
-            claim(store, lambda _: None, lambda: 0)
+        assert len(take(beyond, {"orders": 10}, LEASE)) == 2
 
     def test_every_call_gives_up_and_works_again_once_the_server_goes_on(
         self, new_store: MakeStore, rows: Rows, server: EmbeddedPostgres
@@ -391,12 +361,12 @@ class TestSilence:
                 signal.setitimer(signal.ITIMER_REAL, 0.1)
                 before = time.monotonic()
                 with pytest.raises(SoftTimeLimitExceeded):
-                    beyond.claim({"orders": 1}, LEASE)
+                    take(beyond, {"orders": 1}, LEASE)
                 assert time.monotonic() - before < 1.5
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, former)
-        assert len(beyond.claim({"orders": 1}, LEASE)) == 1
+        assert len(take(beyond, {"orders": 1}, LEASE)) == 1
 
     def test_an_answer_that_is_there_is_read_even_if_we_come_late(self, beyond: Store, rows: Rows) -> None:
         rows.insert()
@@ -417,8 +387,8 @@ class TestSilence:
         with store.connection() as connection:
             connection.execute(text("SET default_transaction_read_only = on"))
         with pytest.raises(DatabaseUnavailable, match="read-only"):
-            store.claim({"orders": 1}, LEASE)
-        assert len(store.claim({"orders": 1}, LEASE)) == 1
+            take(store, {"orders": 1}, LEASE)
+        assert len(take(store, {"orders": 1}, LEASE)) == 1
 
 
 def works(call: Callable[[], Any]) -> bool:
@@ -435,14 +405,14 @@ def test_a_pooler_that_is_killed_costs_one_try(postgres_url: str, new_store: Mak
     with pgbouncer.pooled(postgres_url, pool_mode="session") as first, Proxy(make_url(first).port or 0) as proxy:
         url = make_url(first).set(port=proxy.port).render_as_string(hide_password=False)
         store = new_store(database_url=url, statement_timeout=0)
-        assert len(store.claim({"orders": 1}, LEASE)) == 1
+        assert len(take(store, {"orders": 1}, LEASE)) == 1
         [pooler] = [one for one in psutil.Process().children(recursive=True) if one.name() == "pgbouncer"]
         pooler.kill()
         with pytest.raises(DatabaseUnavailable):
-            store.claim({"orders": 1}, LEASE)
+            take(store, {"orders": 1}, LEASE)
         with pgbouncer.pooled(postgres_url, pool_mode="session") as second:
             proxy.target = make_url(second).port or 0
-            assert len(store.claim({"orders": 10}, LEASE)) == 2
+            assert len(take(store, {"orders": 10}, LEASE)) == 2
             store.close()
 
 
@@ -473,7 +443,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path, settings: MakeSettings, sch
         def work() -> int:
             """Claim, begin and settle as much as can be."""
             lease = str(uuid4())
-            found = store.claim({"orders": 10}, lease)
+            found = take(store, {"orders": 10}, lease)
             tickets = tuple(Ticket(one.id, one.attempts, one.event_type) for one in found)
             begun = after(store.begin(Bundle("orders", lease, tickets)))
             return len(store.settle(lease, "orders", [Verdict(ticket, Step.SENT) for ticket in begun]))
@@ -506,8 +476,8 @@ class TestLimits:
         with engine.connect() as other:
             other.execute(text(f"LOCK TABLE {rows.tables.messages} IN ACCESS EXCLUSIVE MODE"))
             with pytest.raises(DatabaseUnavailable, match="statement timeout"):
-                store.claim({"orders": 1}, LEASE)
-        assert len(store.claim({"orders": 1}, LEASE)) == 1
+                take(store, {"orders": 1}, LEASE)
+        assert len(take(store, {"orders": 1}, LEASE)) == 1
 
     def test_without_a_limit_no_option_is_asked_for(self, new_store: MakeStore) -> None:
         """PgBouncer refuses connections that ask for options."""
@@ -524,14 +494,14 @@ class TestLimits:
         url = make_url(postgres_url).set(username="stranger", password="secret")
         store = new_store(database_url=url.render_as_string(hide_password=False))
         with pytest.raises(OutboxError):
-            store.claim({"orders": 1}, LEASE)
+            take(store, {"orders": 1}, LEASE)
 
     def test_the_error_says_that_the_pool_has_too_few_connections(self, store: Store) -> None:
         store.engine.pool._timeout = 0.1  # type: ignore[attr-defined]
         held = [store.engine.connect() for _ in range(10)]
         try:
             with pytest.raises(DatabaseUnavailable):
-                store.claim({"orders": 1}, LEASE)
+                take(store, {"orders": 1}, LEASE)
         finally:
             for connection in held:
                 connection.close()
@@ -606,6 +576,6 @@ class TestDurability:
 def test_many_threads_share_a_store(store: Store, rows: Rows) -> None:
     rows.insert(200)
     with ThreadPoolExecutor(16) as pool:
-        taken = list(pool.map(lambda _: store.claim({"orders": 10}, str(uuid4())), range(40)))
+        taken = list(pool.map(lambda _: take(store, {"orders": 10}, str(uuid4())), range(40)))
     ids = [claimed.id for batch in taken for claimed in batch]
     assert len(ids) == len(set(ids))

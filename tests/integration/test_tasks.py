@@ -27,6 +27,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.signals import key_blocked
 from outbox_tasks.worker.bundles import PublishRequest, trace_each
+from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 
 
@@ -55,7 +56,7 @@ def leased(store: Store, rows: Rows, count: int = 1) -> Bundle:
     """Fresh messages, claimed and begun."""
     rows.insert(count)
     lease = "11111111-1111-4111-8111-111111111111"
-    claimed = store.claim({"orders": count}, lease)
+    claimed = take(store, {"orders": count}, lease)
     bundle = Bundle("orders", lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in claimed))
     store.begin(bundle)
     return bundle
@@ -113,7 +114,7 @@ def test_every_sent_message_of_a_bundle_is_traced_for_those_who_listen(
 def test_a_bundle_begins_sends_and_settles(app: Celery, store: Store, rows: Rows, stream: Any) -> None:
     rows.insert(5)
     lease = "11111111-1111-4111-8111-111111111111"
-    tickets = [Ticket(row.id, row.attempts, row.event_type) for row in store.claim({"orders": 5}, lease)]
+    tickets = [Ticket(row.id, row.attempts, row.event_type) for row in take(store, {"orders": 5}, lease)]
     result = app.tasks["outbox_tasks.bundle"].apply(args=("orders", lease, tickets)).get()
     assert result == '{"sent": 5}'
     assert stream.ids() == [ticket.id for ticket in tickets]
@@ -122,11 +123,12 @@ def test_a_bundle_begins_sends_and_settles(app: Celery, store: Store, rows: Rows
 
 def slowly(rows: Rows, schema: str, seconds: float) -> None:
     """Have the begin of each message take so long."""
-    body = f"'BEGIN PERFORM pg_sleep({seconds}); RETURN new; END'"
+    body = f"'BEGIN PERFORM pg_sleep({seconds} * cardinality(new.seqs)); RETURN new; END'"
     sleep = f"CREATE FUNCTION {schema}.slowly() RETURNS trigger LANGUAGE plpgsql AS {body}"
     when = (
-        f"CREATE TRIGGER slowly BEFORE UPDATE ON {schema}.outbox_messages "
-        f"FOR EACH ROW WHEN (new.begun) EXECUTE FUNCTION {schema}.slowly()"
+        f"CREATE TRIGGER slowly BEFORE UPDATE ON {schema}.outbox_leases "
+        f"FOR EACH ROW WHEN (new.begun_at <> old.begun_at OR old.begun_at IS NULL AND new.begun_at IS NOT NULL) "
+        f"EXECUTE FUNCTION {schema}.slowly()"
     )
     with rows.engine.begin() as connection:
         connection.execute(text(sleep))
@@ -140,7 +142,7 @@ def test_a_bundle_whose_begin_takes_too_long_is_halved_until_it_does_not(
     rows.insert(32)
     slowly(rows, schema, 0.08)
     lease = "11111111-1111-4111-8111-111111111111"
-    tickets = [Ticket(row.id, row.attempts, row.event_type) for row in new_store().claim({"orders": 32}, lease)]
+    tickets = [Ticket(row.id, row.attempts, row.event_type) for row in take(new_store(), {"orders": 32}, lease)]
     result = app.tasks["outbox_tasks.bundle"].apply(args=("orders", lease, tickets)).get()
     sent = len(stream)
     assert result == json.dumps({"sent": sent})
@@ -149,7 +151,7 @@ def test_a_bundle_whose_begin_takes_too_long_is_halved_until_it_does_not(
     # The others wait for the next claim, and nothing was counted.
     rest = rows.hot()
     assert [(row.lease, row.begun, row.attempts) for row in rest] == [(None, False, 0)] * (32 - sent)
-    assert len(new_store().claim({"orders": 100}, str(UUID(int=7)))) == 32 - sent
+    assert len(take(new_store(), {"orders": 100}, str(UUID(int=7)))) == 32 - sent
     app.outbox_relay.close()
 
 
@@ -167,7 +169,7 @@ def test_a_single_message_whose_begin_takes_too_long_is_given_more_time(
     [id] = rows.insert()
     slowly(rows, schema, 0.8)
     lease = "11111111-1111-4111-8111-111111111111"
-    [row] = new_store().claim({"orders": 1}, lease)
+    [row] = take(new_store(), {"orders": 1}, lease)
     single = ("order.created", "orders", 0, lease)
     arguments = single if task == "outbox_tasks.publish" else ("orders", lease, [(row.id, 0, row.event_type)])
     app.tasks[task].apply(args=arguments, task_id=id)
@@ -184,7 +186,7 @@ def test_a_bundle_sends_only_messages_of_its_destination(
     rows.insert(1, destination="elsewhere")
     lease = "11111111-1111-4111-8111-111111111111"
     elsewhere = Store.connect(settings(destinations={"elsewhere": {"url": "a://b"}}))
-    [row] = elsewhere.claim({"elsewhere": 1}, lease)
+    [row] = take(elsewhere, {"elsewhere": 1}, lease)
     ticket = Ticket(row.id, 0, row.event_type)
     result = app.tasks["outbox_tasks.bundle"].apply(args=("orders", lease, [ticket])).get()
     assert result == '{"sent": 0, "others": [[0, "stale", ""]]}'

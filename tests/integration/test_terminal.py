@@ -11,10 +11,9 @@ from base64 import b64encode
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 
 from outbox_tasks.cli import SECTIONS
 from outbox_tasks.relay.store import Store
@@ -58,14 +57,22 @@ def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     trouble = {"last_error_code": EVIL, "last_error": EVIL, "history": [entry]}
     [id] = rows.insert(1, **hostile, **trouble, status="dead", attempts=1, dead_at=seconds_from_now(-60))
     rows.insert(1, **hostile, locked_until=seconds_from_now(-60))
+    [sent] = rows.insert(1, **hostile, locked_until=seconds_from_now(60))
     t, now = store.tables, datetime.now(UTC)
     states = {"failures": 7, "error_code": EVIL, "error": EVIL, "opened_at": now, "pause_until": now + timedelta(1)}
     paused = {"paused_at": now, "paused_by": EVIL, "paused_why": EVIL}
     queues = {"queues": ["outbox.claim", EVIL], "pool": EVIL, "concurrency": 1}
     with rows.engine.begin() as connection:
+        journal = f"{t.messages.schema}.outbox_journal"
         connection.execute(
-            insert(t.archive).values(id=uuid4(), seq=1, attempts=1, created_at=now, state="sent", **hostile)
+            text(
+                f"INSERT INTO {journal} SELECT seq, now(), 'sent', 1, :name, :name, "
+                "int8multirange(int8range(seq, seq + 1))"
+                f" FROM {t.messages} WHERE id = :id"
+            ),
+            {"name": EVIL, "id": sent},
         )
+        connection.execute(text(f"DELETE FROM {t.messages.schema}.outbox_waiting"))
         connection.execute(insert(t.destinations).values(name=EVIL, **states))
         connection.execute(insert(t.destinations).values(name="orders", **paused))
         connection.execute(

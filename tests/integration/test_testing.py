@@ -596,7 +596,7 @@ class TestRetries:
     ) -> None:
         publish()
         with engine.begin() as connection:
-            connection.execute(rows.tables.messages.select().with_for_update())
+            connection.execute(text(f"SELECT FROM {rows.tables.messages.schema}.outbox_ready FOR UPDATE"))
             assert outbox.drain(skip_waits=True).left == 1
         assert outbox.drain().sent == 1
 

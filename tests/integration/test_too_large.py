@@ -17,6 +17,7 @@ from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.relay.drain import Drained, drain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings.destination import Destination
+from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
 LEASE = "11111111-1111-4111-8111-111111111111"
@@ -39,14 +40,19 @@ def drained(new_store: MakeStore, **values: Any) -> Drained:
 @pytest.fixture
 def endless(rows: Rows, schema: str) -> None:
     """The begin of a message of more than 5 MB does not end in time, however much time it has."""
-    never_begun(rows, schema, "new.begun AND octet_length(new.payload) > 5000000")
+    never_begun(rows, schema, larger_than=5_000_000)
 
 
-def never_begun(rows: Rows, schema: str, which: str) -> None:
-    slowly = f"CREATE FUNCTION {schema}.slowly() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(60); END'"
+def never_begun(rows: Rows, schema: str, larger_than: int = 0) -> None:
+    slowly = f"""
+        CREATE FUNCTION {schema}.slowly() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          PERFORM pg_sleep(60) FROM {schema}.outbox_messages
+          WHERE seq = ANY (new.seqs) AND octet_length(payload) > {larger_than} LIMIT 1;
+          RETURN new;
+        END $$"""
     when = (
-        f"CREATE TRIGGER slowly BEFORE UPDATE ON {schema}.outbox_messages FOR EACH ROW "
-        f"WHEN ({which}) EXECUTE FUNCTION {schema}.slowly()"
+        f"CREATE TRIGGER slowly BEFORE UPDATE ON {schema}.outbox_leases FOR EACH ROW "
+        f"WHEN (new.begun_at IS NOT NULL) EXECUTE FUNCTION {schema}.slowly()"
     )
     with rows.engine.begin() as connection:
         connection.execute(text(slowly))
@@ -115,7 +121,7 @@ def test_a_worker_counts_what_it_can_not_begin_alone(
     [large] = rows.insert(payload=of_size(6_000_000))
     for n in range(2):
         rows.change([large], locked_until=func.now())
-        [row] = new_store(destinations=hasty_app.outbox_relay.settings.destinations).claim({"orders": 1}, LEASE)
+        [row] = take(new_store(destinations=hasty_app.outbox_relay.settings.destinations), {"orders": 1}, LEASE)
         arguments = ("order.created", "orders", n, LEASE)
         assert not hasty_app.tasks["outbox_tasks.publish"].apply(args=arguments, task_id=large).successful()
         assert rows.one(large).attempts == row.attempts + 1
@@ -126,7 +132,7 @@ def test_a_worker_counts_what_it_can_not_begin_alone(
 def test_a_database_that_is_slow_kills_no_small_message(new_store: MakeStore, rows: Rows, schema: str) -> None:
     store = new_store(**HASTY)
     [id] = rows.insert()
-    never_begun(rows, schema, "new.begun")
+    never_begun(rows, schema)
     with closing(Publishers(store.settings)) as publishers, pytest.raises(DatabaseTooSlow):
         drain(store, publishers)
     row = rows.one(id)

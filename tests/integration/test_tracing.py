@@ -25,6 +25,7 @@ from outbox_tasks.model import Bundle, Outcome, Ticket
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.store import Store
+from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream
 
 OWN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -98,7 +99,7 @@ def header(span: trace.Span) -> str:
 
 def send(store: Store, destination: str) -> list[Outcome]:
     lease = str(uuid4())
-    found = store.claim({destination: 10}, lease)
+    found = take(store, {destination: 10}, lease)
     bundle = Bundle(destination, lease, tuple(Ticket(row.id, row.attempts, row.event_type) for row in found))
     publishers = Publishers(store.settings)
     try:

@@ -11,9 +11,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
 
-from outbox_tasks.database import slots
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket
 from outbox_tasks.relay.claim import BATCH, GATHERED, claim
 from outbox_tasks.relay.deliver import deliver
@@ -21,8 +20,9 @@ from outbox_tasks.relay.send import begin_and_send
 from outbox_tasks.relay.settle import NATIVE_RETRIES, settle
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.processes import holder
-from outbox_tasks.relay.store.traffic import Share
+from outbox_tasks.relay.store.traffic import SEEN, Share
 from outbox_tasks.settings import SLOW
+from tests.claims import take
 from tests.conftest import MakeStore, Rows, seconds_from_now
 
 TWO = {name: {"url": "a://b"} for name in ("orders", "mails")}
@@ -75,16 +75,21 @@ def processes(rows: Rows, count: int) -> None:
 
 def backdate(rows: Rows, seconds: float) -> None:
     """The sends under way have taken so much longer."""
-    s = rows.tables.slots
+    change(rows, f"begun_at = begun_at - {seconds} * interval '1 second'")
+
+
+def change(rows: Rows, how: str) -> None:
     with rows.engine.begin() as connection:
-        connection.execute(update(s).values(taken_at=s.c.taken_at - func.make_interval(0, 0, 0, 0, 0, 0, seconds)))
+        connection.execute(
+            text(f"UPDATE {rows.tables.messages.schema}.outbox_leases SET {how} WHERE begun_at IS NOT NULL")
+        )
 
 
 def held(rows: Rows) -> list[str]:
-    """The destinations whose slots are held, a name for each."""
-    s = rows.tables.slots
+    """The destinations of the sends that run, a name for each."""
+    leases = f"{rows.tables.messages.schema}.outbox_leases"
     with rows.engine.connect() as connection:
-        return list(connection.scalars(select(s.c.destination).where(s.c.held_until > func.clock_timestamp())))
+        return [*connection.scalars(text(f"SELECT destination FROM {leases} WHERE begun_at IS NOT NULL"))]
 
 
 class TestSlots:
@@ -120,23 +125,6 @@ class TestSlots:
         assert store.traffic.rooms(publishing=True)["orders"] == 1  # as when it was alone
         deliver(store, {"orders": Destination()}, second)
         assert store.traffic.rooms(publishing=True)["orders"] == 2
-
-    @pytest.mark.parametrize(
-        ("values", "limited"),
-        [
-            ({"destinations": {"orders": {"url": "a://b"}}}, False),
-            ({"destinations": TWO}, True),
-            ({"destinations": {"orders": {"url": "a://b", "concurrency": 1}}}, True),
-        ],
-    )
-    def test_a_send_takes_a_slot_only_if_its_destination_is_limited(
-        self, new_store: MakeStore, rows: Rows, values: dict[str, object], limited: bool
-    ) -> None:
-        store = new_store(**values)
-        rows.insert(1)
-        [bundle] = claimed(store)
-        assert store.begin(bundle)
-        assert held(rows) == (["orders"] if limited else [])
 
     @pytest.mark.parametrize("outcome", [Outcome.sent(), Outcome.dead("no", "no"), Outcome.outage("away", "gone")])
     def test_each_end_of_a_send_frees_its_slot(self, new_store: MakeStore, rows: Rows, outcome: Outcome) -> None:
@@ -182,7 +170,8 @@ class TestSlots:
         bundles = claimed(store)
         assert store.begin(next(bundle for bundle in bundles if bundle.destination == "orders"))
         backdate(rows, SLOW)
-        rows.change(locked_until=seconds_from_now(-1), lease=None)
+        rows.insert(5)
+        rows.insert(1, destination="mails")
         assert {bundle.destination for bundle in claimed(store)} == {"mails"}
 
     def test_the_slots_of_a_dead_process_of_this_host_are_free_at_once(self, new_store: MakeStore, rows: Rows) -> None:
@@ -192,8 +181,7 @@ class TestSlots:
         assert store.begin(first)
         backdate(rows, SLOW)
         gone = f"{holder().rpartition(':')[0]}:{2**22 + 1}"  # no process has such an id
-        with rows.engine.begin() as connection:
-            connection.execute(update(rows.tables.slots).values(holder=gone))
+        change(rows, f"holder = '{gone}'")
         assert run(store, Destination(), second) == [Step.SENT]
 
     @pytest.mark.parametrize("space", ["/000000", ""])
@@ -207,8 +195,7 @@ class TestSlots:
         assert store.begin(first)
         backdate(rows, SLOW)
         elsewhere = f"{holder().partition('/')[0]}{space}:{2**22 + 1}"
-        with rows.engine.begin() as connection:
-            connection.execute(update(rows.tables.slots).values(holder=elsewhere))
+        change(rows, f"holder = '{elsewhere}'")
         assert run(store, Destination(), second) == [Step.STALE]
 
     def test_the_slots_of_a_process_elsewhere_are_free_when_their_time_is_over(
@@ -218,18 +205,16 @@ class TestSlots:
         rows.insert(2)
         first, second = claimed(store)
         assert store.begin(first)
-        with rows.engine.begin() as connection:
-            connection.execute(update(rows.tables.slots).values(holder="elsewhere:1", held_until=seconds_from_now(-1)))
+        change(rows, "holder = 'elsewhere:1', locked_until = now() - interval '1 second'")
         assert run(store, Destination(), second) == [Step.SENT]
 
     def test_a_process_that_ends_is_not_counted(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations=TWO)
         rows.insert(1)
         run(store, Destination(), *claimed(store))
-        counted = slots.publishers(store.tables)
-        assert store.rows(counted, {})[0][0] == 1
+        assert store.ask("traffic/publishers.sql", recent=SEEN)[0].count == 1
         store.close()
-        assert store.rows(counted, {})[0][0] == 0
+        assert store.ask("traffic/publishers.sql", recent=SEEN)[0].count == 0
 
     def test_old_processes_are_removed(self, store: Store, rows: Rows) -> None:
         processes(rows, 3)
@@ -237,7 +222,7 @@ class TestSlots:
         with rows.engine.begin() as connection:
             connection.execute(update(p).where(p.c.holder != "other:0").values(seen_at=seconds_from_now(-90_000)))
         assert store.traffic.forget_publishers() == 2
-        assert store.rows(slots.publishers(store.tables), {})[0][0] == 1
+        assert store.ask("traffic/publishers.sql", recent=SEEN)[0].count == 1
 
 
 class TestRate:
@@ -398,7 +383,7 @@ class TestTheQueue:
         for count, step in ((NATIVE_RETRIES, Step.RETRY), (NATIVE_RETRIES + 1, Step.RELEASE)):
             ids = rows.insert(count)
             lease = str(uuid4())
-            store.claim({"orders": count}, lease)
+            take(store, {"orders": count}, lease)
             bundle = Bundle("orders", lease, tuple(Ticket(id, 0, "e") for id in ids))
             assert set(run(store, busy, bundle)) == {step}
 

@@ -1,4 +1,4 @@
-"""An upgrade stops no writer, whoever holds a lock meanwhile: by init, in Alembic and in Django."""
+"""An upgrade stops no writer, whoever holds a lock meanwhile: by init, and in Alembic."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ from outbox_tasks.migrations import upgrade
 from tests.conftest import eventually
 from tests.integration.own_database import Place, own_database
 from tests.integration.test_alembic import Application
-from tests.integration.test_django import MIGRATE, Project
 
-OLD = 8
+NEXT = VERSION + 1
+
+CHANGE = "ALTER TABLE :schema.outbox_messages ADD COLUMN more text;"
 """The next version changes the table of messages."""
 
-INSERT = text("INSERT INTO outbox_messages (event_type, destination, payload) VALUES ('t', 'orders', '')")
+INSERT = text("SELECT outbox_publish('t', '{}'::text, destination => 'orders')")
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 Upgrade = Callable[[], Any]
 
 
 @pytest.fixture
-def place(engine: Engine) -> Iterator[Place]:
+def place(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A database with the tables of this version, for a release with one more."""
     with own_database(engine) as made:
         with made.engine.begin() as connection:
-            upgrade(connection, to=OLD)
+            upgrade(connection)
+        (tmp_path / f"{NEXT}_pre_more.sql").write_text(CHANGE)
+        monkeypatch.setattr(migrations, "FOLDER", tmp_path)
+        monkeypatch.setattr(migrations, "VERSION", NEXT)
         yield made
 
 
-@pytest.fixture(params=["init", "alembic", "django"])
+@pytest.fixture(params=["init", "alembic"])
 def upgraded(request: pytest.FixtureRequest, place: Place, tmp_path: Path) -> Upgrade:
-    """Upgrades the tables, in one of the three ways."""
+    """Upgrades the tables, in one of the two ways."""
 
     def init() -> None:
         with migrating(place.settings()) as connection:
             upgrade(connection)
 
-    def django() -> None:
-        project.manage(MIGRATE)
-
-    for each in ("alembic", "django"):
-        (tmp_path / each).mkdir()
+    (tmp_path / "alembic").mkdir()
     application = Application(place, tmp_path / "alembic", include_schemas=False)
-    project = Project(tmp_path / "django", place.engine, str(place.engine.url.database))
 
     def alembic() -> None:
         command.upgrade(application.config, "head")
 
-    return {"init": init, "alembic": alembic, "django": django}[request.param]
+    return {"init": init, "alembic": alembic}[request.param]
 
 
 @contextmanager
@@ -84,11 +84,10 @@ def test_messages_are_written_while_an_upgrade_waits_for_an_open_transaction(pla
                 writer.execute(INSERT)  # it would wait for the upgrade, and that one for the reader
             assert not done.done()
         done.result(120)
-    assert place.ask("SELECT max(version) FROM outbox_versions") == VERSION
+    assert place.ask("SELECT max(version) FROM outbox_versions") == NEXT
     assert place.ask("SELECT count(*) FROM outbox_messages") == 1
 
 
-@pytest.mark.parametrize("upgraded", ["init", "alembic"], indirect=True)
 def test_it_gives_up_in_the_end_and_says_who_holds_the_lock(
     place: Place, upgraded: Upgrade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,9 +98,9 @@ def test_it_gives_up_in_the_end_and_says_who_holds_the_lock(
         with pytest.raises(SchemaLocked) as refused:
             upgraded()
     assert f"process {pid} of {place.engine.url.username}, idle in transaction" in str(refused.value)
-    assert place.ask("SELECT max(version) FROM outbox_versions") == OLD
-    upgraded()
     assert place.ask("SELECT max(version) FROM outbox_versions") == VERSION
+    upgraded()
+    assert place.ask("SELECT max(version) FROM outbox_versions") == NEXT
 
 
 def test_a_script_of_alembics_ends_instead_of_waiting(place: Place, tmp_path: Path) -> None:
@@ -111,4 +110,4 @@ def test_a_script_of_alembics_ends_instead_of_waiting(place: Place, tmp_path: Pa
     with reading(place), pytest.raises(Exception, match="lock timeout"):
         place.run(script)
     place.run(script)
-    assert place.ask("SELECT max(version) FROM outbox_versions") == VERSION
+    assert place.ask("SELECT max(version) FROM outbox_versions") == NEXT

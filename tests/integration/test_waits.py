@@ -65,9 +65,7 @@ def test_its_destination_takes_no_more_now(new_store: MakeStore, rows: Rows) -> 
     limited = new_store(destinations={"orders": {"url": "a://b", "rate_limit": 5}})
     assert waits(limited, id).startswith("orders gets at most 5 a second; it is due since ")
     narrow = new_store(destinations={"orders": {"url": "a://b", "concurrency": 1}})
-    with rows.engine.begin() as connection:
-        taken = {"destination": "orders", "slot": 1, "token": uuid4(), "held_until": seconds_from_now(600)}
-        connection.execute(rows.tables.slots.insert().values(**taken, taken_at=seconds_from_now(0)))
+    rows.insert(1, lease=uuid4(), begun=True, attempts=1, locked_until=seconds_from_now(600))
     assert waits(narrow, id).startswith("all 1 slot of orders are taken; it is due since ")
 
 

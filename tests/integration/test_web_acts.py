@@ -24,6 +24,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages import act
+from tests.claims import take
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
 from tests.integration.conftest import after, bundle_of
 from tests.integration.test_redrive import acts, bury
@@ -107,7 +108,7 @@ def became(browser: Browser, entry: int) -> tuple[str, str]:
 
 def settle_all(store: Store, rows: Rows) -> None:
     """What waits is sent."""
-    bundle = bundle_of(store.claim({"orders": 100}, token := str(uuid4())), token)
+    bundle = bundle_of(take(store, {"orders": 100}, token := str(uuid4())), token)
     tickets = after(store.begin(bundle))
     store.settle(token, "orders", [Verdict(ticket, Step.SENT) for ticket in tickets])
 
@@ -364,8 +365,14 @@ class TestBegin:
         first, second, third = bury(rows, 3)
         fields = preview(browser)
         Operator(store, "bob").act("redrive", [UUID(first)])
+        schema = rows.tables.messages.schema
         with rows.engine.connect() as other, other.begin():
-            other.execute(text(f"SELECT FROM {rows.tables.messages} WHERE id = '{second}' FOR UPDATE"))
+            other.execute(
+                text(
+                    f"SELECT FROM {schema}.outbox_dead d JOIN {schema}.outbox_messages m USING (seq) "
+                    f"WHERE m.id = '{second}' FOR UPDATE OF d"
+                )
+            )
             shown = ended(browser, entry_of(browser.post("/acts", **fields, why="so")))
         assert "1 message redriven" in shown
         assert "1 message was not redriven: somebody else had changed it, or it was on the way." in shown

@@ -208,6 +208,7 @@ def serving(page: Page) -> Iterator[int]:
         waiting.asyncore.close_all(waiting._map)  # its loop ends when it has nothing left
         thread.join()
         listener.close()
+        page.close()
 
 
 class TestHalfOpenConnections:

@@ -12,7 +12,6 @@ from sqlalchemy.exc import ProgrammingError
 
 from outbox_tasks import Message, Outbox
 from outbox_tasks.errors import WriterRights
-from outbox_tasks.migrations import upgrade
 from tests.conftest import Rows
 from tests.integration.own_database import Place, own_database, write_in_every_way
 
@@ -68,15 +67,14 @@ def test_a_writer_can_write_in_every_way(place: Place, outbox: Outbox, rows: Row
 @pytest.mark.parametrize(
     "statement",
     [
-        'SELECT payload FROM "Outbox".outbox_messages',
         'SELECT id FROM "Outbox".outbox_messages',
         'SELECT payload FROM "Outbox".outbox_archive',
         'SELECT * FROM "Outbox".outbox_all',
+        'INSERT INTO "Outbox".outbox_ready DEFAULT VALUES',
         'DELETE FROM "Outbox".outbox_messages',
         'UPDATE "Outbox".outbox_messages SET key = NULL',
-        "SELECT setval('\"Outbox\".outbox_messages_seq_seq', 1)",
-        'INSERT INTO "Outbox".outbox_archive SELECT * FROM "Outbox".outbox_archive',
-        'SELECT "Outbox".outbox_archive_prepare(30)',
+        "SELECT setval('\"Outbox\".outbox_seq', 1)",
+        'SELECT "Outbox".outbox_day_drop(0)',
         'SELECT * FROM "Outbox".outbox_audit',
     ],
 )
@@ -96,7 +94,7 @@ def test_a_writer_can_t_slip_in_functions_of_its_own(place: Place) -> None:
 
 
 def test_whoever_may_not_write_is_told_how_to_get_the_right(place: Place, outbox: Outbox) -> None:
-    place.run(f'REVOKE INSERT ON "Outbox".outbox_messages FROM "{place.role}"')
+    place.run(f'REVOKE EXECUTE ON FUNCTION "Outbox".outbox_write_one FROM "{place.role}"')
     place.run(f'REVOKE EXECUTE ON FUNCTION "Outbox".outbox_cancel FROM "{place.role}"')
     try:
         with as_role(place) as writer:
@@ -114,27 +112,12 @@ def test_a_role_that_does_not_exist_gets_no_rights(place: Place, outbox: Outbox)
     assert "The role 'nobody_of_this_name' was given no rights" in done.output
 
 
-def test_the_functions_are_not_everybody_s_but_of_those_who_could_insert_before(place: Place, rows: Rows) -> None:
-    """An upgrade takes nothing from whoever wrote before, and gives nothing to the others."""
-    ask = f"""SELECT has_function_privilege('{place.role}', p.oid, 'EXECUTE') FROM pg_proc p
-              WHERE proname = 'outbox_cancel' AND pronamespace = 'older'::regnamespace"""
-    for granted in (False, True):
-        with place.engine.begin() as connection:
-            upgrade(connection, "older", to=6)
-            if granted:
-                connection.execute(text(f'GRANT INSERT ON older.outbox_messages TO "{place.role}"'))
-            upgrade(connection, "older")
-        assert place.ask(ask) is granted
-        place.run("DROP SCHEMA older CASCADE")
-
-
-def test_an_upgrade_gives_the_functions_what_they_need_of_an_archive_with_another_owner(place: Place) -> None:
-    place.run(f'CREATE SCHEMA shared AUTHORIZATION "{place.role}"')
-    with as_role(place) as owner, owner.begin():
-        upgrade(owner, "shared", to=6)
-    place.run(f'ALTER TABLE shared.outbox_archive OWNER TO "{place.engine.url.username}"')
-    with place.engine.begin() as connection:
-        upgrade(connection, "shared")
-    publish = "SELECT shared.outbox_publish('a', '{}'::text, destination => 'orders', id => gen_random_uuid())"
-    with as_role(place) as owner, owner.begin():
-        assert owner.scalar(text(publish))
+def test_the_functions_are_not_everybody_s(place: Place, outbox: Outbox) -> None:
+    place.run(f'REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA "Outbox" FROM "{place.role}"')
+    try:
+        with as_role(place) as writer:
+            for function in ("outbox_publish('a', '{}'::text, destination => 'orders')", "outbox_write('[]')"):
+                with pytest.raises(ProgrammingError, match="permission denied"), writer.begin():
+                    writer.execute(text(f'SELECT "Outbox".{function}'))
+    finally:
+        place.command("init", "--writer", place.role, settings=outbox.settings)

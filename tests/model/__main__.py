@@ -1,6 +1,6 @@
 """`python -m tests.model`: search all that the tests search, and show what the planted bugs come to.
 
---big searches more; --page writes docs/model.md and the transitions of docs/architecture.md anew.
+--big searches more; --page writes docs/model.md and the moves of docs/architecture.md anew.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
         page.write("steps", page.step_lines(steps))
         page.write("runs", page.step_lines(runs))
         page.write("bugs", bugs)
-        page.write("transitions", page.transition_lines(), page.MAP)
+        page.write("moves", page.move_lines(), page.MAP)
     return int(failed)
 
 

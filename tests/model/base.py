@@ -77,11 +77,11 @@ class Base:
         return row.attempts >= self.variant.max_attempts
 
     def holds(self, row: Row, ticket: Ticket | Held) -> bool:
-        """The fence, `pieces.held`: the same lease, the same attempt."""
+        """The fence: the token. Here it is the lease and the attempt, because the tables give each delivery a token."""
         return row.place == "pending" and row.leased and ticket.current and row.attempts == ticket.attempt
 
     def may_release(self, row: Row, ticket: Ticket | Held) -> bool:
-        """`begin.release` and `begin.give_back`."""
+        """`deliver/release.sql`."""
         return self.holds(row, ticket) and not row.begun
 
     def _archived(self, row: Row, place: Literal["sent", "discarded"]) -> Row:

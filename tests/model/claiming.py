@@ -12,7 +12,7 @@ class Claiming(Base):
     """`relay/claim.py`, and the statements that it runs."""
 
     def look(self, rows: Rows, horizon: Horizon | None) -> Iterator[Step]:
-        """A claim reads what it has to know before it may lease messages with keys: `claim_keys.horizon`."""
+        """A claim reads what it has to know before it may lease messages with keys: `claim/marks.sql`."""
         if self.variant.keyed and horizon is None and self._are_writing(rows):
             written = sum(row.place != "unwritten" for row in rows)
             yield Step("a claim reads the last number", (), rows, horizon=Horizon(written))
@@ -33,7 +33,7 @@ class Claiming(Base):
         return any(row.place in ("unwritten", "open") for row in rows)
 
     def claim(self, rows: Rows, horizon: Horizon | None) -> Iterator[Step]:
-        """`claim.claim` and `claim_keys.claim_keys`: lease what is due, and hand it on as a task."""
+        """`claim/take.sql` or `claim/take_keys.sql`, and `claim/lease.sql`: lease what is due, and hand it on."""
         if self.variant.keyed and horizon is None and self._are_writing(rows):
             return
         if horizon is not None:
@@ -72,7 +72,7 @@ class Claiming(Base):
             yield tuple(waiting)
 
     def is_due(self, row: Row) -> bool:
-        """`claim.is_due`."""
+        """It is ready, or what holds it has run out: `claim/expire.sql`, in the same claim, makes that ready."""
         return row.place == "pending" and row.due
 
     def _holds_up(self, row: Row) -> bool:
@@ -82,7 +82,7 @@ class Claiming(Base):
         return row.begun or row.code == "unsettled"
 
     def leased(self, row: Row) -> Row:
-        """`claim.leased`: what a claim makes of a row."""
+        """What a claim makes of a row: `claim/expire.sql`, then `claim/lease.sql` or `claim/bury.sql`."""
         code: Code = "unsettled" if row.begun else row.code or ("lease_expired" if row.leased else "")
         if self._is_spent(row):
             return self._dead(row, code or "failed")

@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/model.md, and the table of transitions in docs/architecture.md."""
+"""Writes the generated parts of docs/model.md, and the table of moves in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from lab.transitions import TRANSITIONS, Transition
+from lab.moves import TABLE
 from tests.model import runs
 from tests.model.base import Kind, Step
 from tests.model.found import Found
@@ -98,44 +98,25 @@ def step_lines(found: Edges) -> list[str]:
     return sorted(lines)
 
 
-def transition_lines() -> list[str]:
-    """All that a row may do."""
+def move_lines() -> list[str]:
+    """All that a message may do."""
     return [
-        f"| {each.name} | {_move(each)} | {_effect(each)} | {each.condition} | {each.statement} |"
-        for each in TRANSITIONS
+        f"| {each.name} | {_places(each.before)} → {'; '.join(each.after)} | {each.condition} | {each.verbs} |"
+        for each in TABLE
     ]
 
 
-def _places(states: tuple[str, ...]) -> str:
-    """States, and whether it matters that their leases have run out."""
-    found = {}
-    for state in states:
-        name = state.removesuffix(", run out")
-        whole = name == state and f"{name}, run out" not in states
+def _places(places: tuple[str, ...]) -> str:
+    """Places, and whether it matters that their leases have run out."""
+    found: dict[str, None] = {}
+    for place in places:
+        name = place.removesuffix(", run out")
+        whole = name == place and f"{name}, run out" not in places
         if whole and name in ("leased", "begun", "handed over", "running"):
             found[f"{name}, in time"] = None
         else:
-            found[name if name in states else state] = None
+            found[name if name in places else place] = None
     return "; ".join(found)
-
-
-def _move(each: Transition) -> str:
-    return f"{_places(each.before)} → {'the same' if each.still else '; '.join(each.after)}"
-
-
-def _effect(each: Transition) -> str:
-    """What it makes of the row."""
-    counts = " or ".join(f"{'+' if n > 0 else '−'} {abs(n)}" if n else "the same" for n in each.counted)
-    codes = {"some": "an error code", "earlier": "the code it has"}
-    told = ", or ".join(codes.get(code, f"`{code}`") for code in each.codes)
-    said = [
-        {"new": "a new `lease`", "gone": "no `lease`"}.get(each.lease),
-        "`attempts` 0" if each.fresh else f"`attempts` {counts}" if each.counted != (0,) else None,
-        "`locked_until` = now" if each.ends == ("now",) else None,
-        None if "kept" in each.codes else told,
-        None if each.rewrites is False else "another payload",
-    ]
-    return "; ".join(filter(None, said))
 
 
 def write(part: str, lines: Iterable[str], page: Path = PAGE) -> None:

@@ -53,7 +53,7 @@ class NoBegin(KeepsTasks):
 
 @planted(properties.ONE_HOLDER)
 class BeginWithoutAttempt(KeepsTasks):
-    """Begin compares the lease, and not the attempt."""
+    """Begin does not ask whether the send of this token has begun, and a retry keeps the token."""
 
     def may_begin(self, row: Row, ticket: Ticket) -> bool:
         return row.place == "pending" and row.leased and ticket.current and not row.due
@@ -61,7 +61,7 @@ class BeginWithoutAttempt(KeepsTasks):
 
 @planted(properties.FENCED)
 class BeginWithoutLease(KeepsTasks):
-    """Begin compares the attempt, and not the lease."""
+    """Begin does not compare the token."""
 
     def may_begin(self, row: Row, ticket: Ticket) -> bool:
         return row.place == "pending" and row.attempts == ticket.attempt and not row.due
@@ -69,7 +69,7 @@ class BeginWithoutLease(KeepsTasks):
 
 @planted(properties.ONE_HOLDER)
 class AttemptCountedAtTheSettle(KeepsTasks):
-    """The attempt is counted as it is settled, and not at begin."""
+    """Begin does not note that the send has begun."""
 
     def begun(self, row: Row) -> Row:
         return row._replace(begun=True)
@@ -154,7 +154,7 @@ class NoCauseAtTheClaim(Protocol):
 
 @planted(properties.ENDS, ONE)
 class LeaseThatNeverEnds(Protocol):
-    """The claim takes only rows without a lease."""
+    """The claim takes nothing back of which the lease has run out."""
 
     def is_due(self, row: Row) -> bool:
         return super().is_due(row) and not row.leased

@@ -94,7 +94,7 @@ class HandOverUnfenced(Runs):
 
 @planted(run_search.WAITED)
 class ClaimLeavesHandedAt(Runs):
-    """The claim leaves `handed_at`: while the relay sends the task again, it looks as if it ran."""
+    """The claim leaves the task in `runs`: while the relay sends it again, it looks as if it ran."""
 
     def claimed(self, row: Row) -> Row:
         after = super().claimed(row)

@@ -142,7 +142,7 @@ class Runs:
             yield from self._mend(state, n, row)
 
     def is_claimable(self, state: State, n: int, row: Row) -> bool:
-        """`claim.is_due`; and with a key, only the first that has not ended."""
+        """As `Claiming.is_due`; and with a key, only the first that has not ended."""
         return row.place == "pending" and row.due and all(each.place in OVER for each in state.rows[:n])
 
     def _claim(self, state: State, n: int, row: Row) -> Move:
@@ -153,7 +153,7 @@ class Runs:
         return Move("the claim leases {}", n, add_relay(state, Relay(n, after.attempts)))
 
     def claimed(self, row: Row) -> Row:
-        """`claim.leased`."""
+        """`run/expire.sql` and `claim/expire.sql`, then `claim/lease.sql` or `claim/bury.sql`."""
         not_started, lost = row.handed and not row.begun, row.handed and row.begun
         code = row.code or ("not_started" if not_started else "lease_expired" if row.lease else "")
         code = "worker_lost" if lost else "unsettled" if row.begun else code
@@ -215,16 +215,16 @@ class Runs:
 
     @staticmethod
     def holds(row: Row, relay: Relay) -> bool:
-        """`pieces.held`."""
+        """As `Base.holds`."""
         ours = row.lease == "relay" and relay.current
         return row.place == "pending" and ours and row.attempts == relay.attempt
 
     def may_settle(self, row: Row, relay: Relay) -> bool:
-        """`pieces.begun_once`."""
+        """`deliver/settle.sql`."""
         return self.holds(row, relay)
 
     def handed(self, row: Row) -> Row:
-        """`settle.settle_handed`."""
+        """`deliver/settle.sql`: it goes to `runs`."""
         return row._replace(begun=False, handed=True, due=False)
 
     # --- the tasks' broker, and the workers ---
@@ -244,7 +244,7 @@ class Runs:
             yield Move(f"a worker begins the run of {{}}{what}", n, running)
 
     def may_begin(self, row: Row, copy: Copy) -> bool:
-        """`runs.begin_run`."""
+        """`run/begin.sql`."""
         waits = row.begun != row.handed
         return row.place == "pending" and waits and row.content == copy.content
 
@@ -293,11 +293,11 @@ class Runs:
             yield Move(f"the body of {{}} {what}", n, ended, actor=run)
 
     def may_end(self, row: Row, run: Run) -> bool:
-        """The fence of `runs.end_run` and the others."""
+        """The fence of `run/end.sql` and the others."""
         return row.place == "pending" and run.current and row.lease == "run" and row.begun
 
     def may_renew(self, row: Row, run: Run) -> bool:
-        """`runs.renew_runs`."""
+        """`run/renew.sql`."""
         return self.may_end(row, run)
 
     def end(self, rest: State, n: int, row: Row, run: Run) -> Move:

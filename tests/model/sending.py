@@ -58,15 +58,15 @@ class Sending(Base):
         return tuple(hand), rows
 
     def heeds_gaps(self) -> bool:
-        """`send._overtaking_nobody`: what follows a message that could not be begun is not sent, if it has a key."""
+        """`send._safe_to_send`: what follows a message that could not be begun is not sent, if it has a key."""
         return self.variant.keyed
 
     def may_begin(self, row: Row, ticket: Ticket) -> bool:
-        """`begin.begin`."""
+        """`deliver/begin.sql`."""
         return self.holds(row, ticket) and not row.due
 
     def begun(self, row: Row) -> Row:
-        """`begin.begin`: what it makes of a row."""
+        """`deliver/begin.sql`: what it makes of a row. The tables count the attempt as it is settled, or runs out."""
         code: Code = "unsettled" if row.begun else row.code
         return row._replace(attempts=row.attempts + 1, begun=True, code=code)
 
@@ -145,11 +145,11 @@ class Sending(Base):
             yield from self.settle(rows, hand, place, rest)
 
     def may_settle(self, row: Row, held: Held) -> bool:
-        """`settle.settle_done` and `settle.settle_failed`: `pieces.begun_once`."""
+        """`deliver/sent.sql` and `deliver/settle.sql`."""
         return self.holds(row, held)
 
     def settle(self, rows: Rows, hand: Hand, place: int, rest: Hand) -> Iterator[Step]:
-        """Record an outcome: `settle.settle_done`, `settle.settle_failed` and `retry.judge`."""
+        """Record an outcome: `retry.judge`, and `deliver/settle.sql`."""
         held = hand[place]
         about, row = (held.message,), rows[held.message]
 

@@ -76,13 +76,13 @@ def test_the_page_has_every_transition() -> None:
 
 def test_the_code_may_do_what_the_model_does_and_nothing_else() -> None:
     _need_all_searches()
-    assert not bound.unknown, "steps of the model that no transition of the code is"
-    assert not [*missing(bound)], "transitions of the code that no step of the model is"
-    assert not {*OUTSIDE} & {*bound.moves}
+    assert not bound.unknown, "steps of the model that no move of the code is"
+    assert not [*missing(bound)], "moves of the code that no step of the model is"
+    assert not {*OUTSIDE} & bound.moves
 
 
-def test_the_map_shows_the_transitions() -> None:
-    assert page.part("transitions", page.MAP) == page.transition_lines(), REMEDY
+def test_the_map_shows_the_moves() -> None:
+    assert page.part("moves", page.MAP) == page.move_lines(), REMEDY
 
 
 def _need_all_searches() -> None:

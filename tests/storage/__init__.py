@@ -1,1 +1,1 @@
-"""Tests of the next storage: see docs/storage.md."""
+"""Tests : see docs/storage.md."""

@@ -1,4 +1,4 @@
-"""A schema with the tables of the next storage, and what writes and reads them."""
+"""A schema with the tables , and what writes and reads them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from outbox_tasks import sql
+from outbox_tasks.database.connection import Database
 from outbox_tasks.settings import Settings
-from outbox_tasks.storage.tables import Tables
 from tests.conftest import MakeSettings
 
 AT_WORK = ("ready", "waiting", "held", "leases", "runs", "dead")
@@ -80,7 +80,7 @@ def next_settings(box: Box, settings: MakeSettings) -> Settings:
 
 
 @pytest.fixture
-def tables(next_settings: Settings) -> Iterator[Tables]:
-    made = Tables.connect(next_settings)
+def tables(next_settings: Settings) -> Iterator[Database]:
+    made = Database.connect(next_settings)
     yield made
     made.close()

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+
+from outbox_tasks import sql
+from outbox_tasks.database.connection import PLANNING
 from tests.storage.conftest import Box
 
+MANY = 500
+"""So many rows of a table nobody reads from its beginning."""
 
-def fill(box: Box, sent: int, work: int) -> None:
+
+def fill(box: Box, sent: int, work: int, *, analyzed: bool = True) -> None:
     """`sent` messages in the journal, and behind them `work` messages at work: most are ready, a tenth is held, and
-    some are in each other place. Each hundredth of the sent ones was in trouble.
+    some are in each other place. Each hundredth of the sent ones was in trouble. `analyzed`: the server knows so.
     """
     last = sent + work
     for statement in (
@@ -60,7 +70,68 @@ def fill(box: Box, sent: int, work: int) -> None:
         """,
         f"SELECT setval('outbox_seq', {last})",
         "SELECT brin_summarize_new_values('outbox_ready_seq'), brin_summarize_new_values('outbox_held_seq')",
-        "ANALYZE outbox_messages, outbox_journal, outbox_ready, outbox_held, outbox_waiting, outbox_leases",
-        "ANALYZE outbox_runs, outbox_dead, outbox_trouble",
     ):
         box.connection.execute(statement.encode())
+    if analyzed:
+        names = ("messages", "journal", "ready", "held", "waiting", "leases", "runs", "dead", "trouble")
+        box.connection.execute(f"ANALYZE {', '.join(f'outbox_{name}' for name in names)}".encode())
+
+
+def fill_days(box: Box, days: int, each: int) -> None:
+    """`each` messages for each of the past `days`: half were sent, the others are dead."""
+    for day in range(days):
+        box.connection.execute(f"SELECT outbox_day_make({day})".encode())
+    mine = f"FROM generate_series(0, {days} - 1) AS day, generate_series(1, {each}) AS n"
+    seq = "((day::bigint << 32) + n)"
+    for statement in (
+        f"""INSERT INTO outbox_messages (seq, event_type, destination, key, payload)
+        SELECT {seq}, 'made', 'd' || n % 4, CASE WHEN n % 10 = 0 THEN 'k' || n END, '{{}}' {mine}""",
+        f"""INSERT INTO outbox_journal (first, state, count, destination, seqs)
+        SELECT min({seq}), 'sent', count(*), 'd' || n % 4, range_agg(int8range({seq}, {seq}, '[]'))
+        {mine} WHERE n <= {each} / 2 GROUP BY day, n / 400, n % 4""",
+        f"""INSERT INTO outbox_dead (seq, kin, destination, key)
+        SELECT {seq}, 'kin' || n % 7, 'd' || n % 4, CASE WHEN n % 10 = 0 THEN 'k' || n END {mine}
+        WHERE n > {each} / 2""",
+        f"INSERT INTO outbox_trouble (seq, attempts, code) SELECT {seq}, 1, 'gone' {mine} WHERE n > {each} / 2",
+        "ANALYZE outbox_messages, outbox_journal, outbox_dead, outbox_trouble",
+    ):
+        box.connection.execute(statement.encode())
+
+
+def as_the_relay(box: Box) -> None:
+    """Plan as the connections of the relay and of people do."""
+    for name, value in PLANNING.items():
+        box.connection.execute("SELECT set_config(%s, %s, false)", [name, value])
+
+
+def prepared(box: Box, verb: str) -> None:
+    """Plan a verb for all parameters, as the tables are now."""
+    statement = sql.statement(verb, box.schema)
+    box.connection.execute("SET plan_cache_mode = force_generic_plan")
+    box.connection.execute(f'PREPARE "{verb}" AS '.encode() + statement.text)
+    nothing = f"({', '.join(['NULL'] * len(statement.names))})" if statement.names else ""
+    box.connection.execute(f'EXPLAIN EXECUTE "{verb}" {nothing}'.encode())
+
+
+def planned(box: Box, verb: str, **parameters: Any) -> tuple[set[str], int]:
+    """The tables of which a plan reads many rows from the beginning, and how many pages it has read."""
+    names = sql.statement(verb, box.schema).names
+    if not box.rows("SELECT FROM pg_prepared_statements WHERE name = %s", verb):
+        prepared(box, verb)
+    called = "({})" if names else ""
+    values = psycopg.sql.SQL(", ").join(psycopg.sql.Literal(parameters[name]) for name in names)
+    explain = psycopg.sql.SQL(f'EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE "{verb}" {called}').format(values)
+    [[[plan]]] = box.connection.execute(explain).fetchall()
+    box.connection.execute(f'DEALLOCATE "{verb}"'.encode())
+    return {*_read_whole(plan["Plan"])}, plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+
+
+def _read_whole(node: dict[str, Any]) -> Iterator[str]:
+    """Also by an index of which it uses no condition."""
+    scans = "Seq Scan", "Index Scan", "Index Only Scan"
+    if node["Node Type"] in scans and "Index Cond" not in node and node["Actual Loops"]:
+        read = node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+        if read >= MANY:
+            yield node["Relation Name"]
+    for below in node.get("Plans", ()):
+        yield from _read_whole(below)

@@ -1,4 +1,4 @@
-"""Writers and relays at the same time, over the next storage."""
+"""Writers and relays at the same time, over the storage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from outbox_tasks.relay.drain import drain
-from outbox_tasks.storage.store import Storage
+from outbox_tasks.relay.store import Store
 from tests.conftest import eventually
 from tests.storage.conftest import Box
 
@@ -31,7 +31,7 @@ class Died(BaseException):
 
 def race(
     box: Box,
-    storages: Sequence[Storage],
+    storages: Sequence[Store],
     destination: object,
     plans: Sequence[Sequence[Transaction]],
     others: Sequence[Callable[[], None]] = (),
@@ -55,7 +55,7 @@ def race(
                     committed += len(each.messages)
         return committed
 
-    def relay(storage: Storage) -> None:
+    def relay(storage: Store) -> None:
         while not over.is_set():
             try:
                 drain(storage, {"orders": destination})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What people do to messages of the next storage: each message once, nothing lost, and all of it noted."""
+"""What people do to messages : each message once, nothing lost, and all of it noted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outbox_tasks.model import Outcome
+from outbox_tasks.operating.messages.acting import Acting, Lease, Person
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.storage.acts import Acting, Lease, Person
-from outbox_tasks.storage.store import Storage
 from tests.storage.conftest import Box
 from tests.storage.test_drain import Receiver, drained
 from tests.storage.test_drain import storage as storage
@@ -48,7 +48,7 @@ def counted(box: Box, number: int) -> int:
     return int(box.value("SELECT count FROM outbox_audit WHERE seq = %s", number))
 
 
-def bury(box: Box, storage: Storage, count: int = 1, code: str = "http_400", **fields: Any) -> list[UUID]:
+def bury(box: Box, storage: Store, count: int = 1, code: str = "http_400", **fields: Any) -> list[UUID]:
     """Messages that are dead letters, because their destination has refused them."""
     before = box.value("SELECT coalesce(max(seq), 0) FROM outbox_messages")
     box.write(count, **fields)
@@ -63,7 +63,7 @@ def history(box: Box, seq: int) -> Any:
 
 
 class TestRedrive:
-    def test_makes_a_dead_letter_due_with_all_its_attempts(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_makes_a_dead_letter_due_with_all_its_attempts(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage)
         number = entry(box)
         assert acting.act_on("redrive", dead, ANN, number) == set(dead)
@@ -79,7 +79,7 @@ class TestRedrive:
         assert receiver.got[0].attempts == 1
         box.check_books()
 
-    def test_the_audit_keeps_the_first_thousand_ids(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_the_audit_keeps_the_first_thousand_ids(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage, 1100)
         number = entry(box)
         for some in (dead[:600], dead[600:]):
@@ -88,7 +88,7 @@ class TestRedrive:
         assert (count, len(kept), len(set(kept))) == (1100, 1000, 1000)
 
     def test_its_age_counts_from_the_redrive_also_after_it_has_failed(
-        self, box: Box, storage: Storage, acting: Acting
+        self, box: Box, storage: Store, acting: Acting
     ) -> None:
         dead = bury(box, storage)
         box.connection.execute("UPDATE outbox_messages SET created_at = now() - interval '9 days'")
@@ -99,12 +99,12 @@ class TestRedrive:
         assert box.value("SELECT since > now() - interval '1 minute' FROM outbox_waiting")
 
     def test_a_message_that_may_have_killed_its_worker_still_travels_alone(
-        self, box: Box, storage: Storage, acting: Acting
+        self, box: Box, storage: Store, acting: Acting
     ) -> None:
         acting.act_on("redrive", bury(box, storage, code="unsettled"), ANN, entry(box))
         assert box.value("SELECT alone FROM outbox_ready")
 
-    def test_changes_only_dead_letters_that_were_dead_by_then(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_changes_only_dead_letters_that_were_dead_by_then(self, box: Box, storage: Store, acting: Acting) -> None:
         early = bury(box, storage, 2)
         until = box.value("SELECT now()")
         late = bury(box, storage)
@@ -117,7 +117,7 @@ class TestRedrive:
         assert counted(box, number) == 3
         box.check_books()
 
-    def test_two_at_once_take_each_message_once(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_two_at_once_take_each_message_once(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage, 400)
         numbers = entry(box), entry(box)
         barrier = threading.Barrier(2)
@@ -134,14 +134,14 @@ class TestRedrive:
         assert box.value("SELECT count(*) FROM outbox_ready") == 400
         box.check_books()
 
-    def test_skips_what_somebody_else_changes(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_skips_what_somebody_else_changes(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage, 2)
         with psycopg.connect(box.url) as other:
             other.execute(f"SELECT FROM {box.schema}.outbox_dead WHERE seq = 1 FOR UPDATE".encode())
             assert acting.act_on("redrive", dead, ANN, entry(box)) == {dead[1]}
         assert acting.act_on("redrive", dead, ANN, entry(box)) == {dead[0]}
 
-    def test_waits_for_a_claim_that_looks_at_its_key(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_waits_for_a_claim_that_looks_at_its_key(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage, key="a")
         with psycopg.connect(box.url) as claim, ThreadPoolExecutor(1) as pool:
             claim.execute(f"SELECT FROM {box.schema}.outbox_dead FOR KEY SHARE".encode())
@@ -151,7 +151,7 @@ class TestRedrive:
             claim.commit()
             assert redriven.result(10) == set(dead)
 
-    def test_beside_claims_delivers_each_message_once(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_beside_claims_delivers_each_message_once(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = [*bury(box, storage, 200), *(id for n in range(50) for id in bury(box, storage, key=f"k{n}"))]
         over, number, receiver = threading.Event(), entry(box), Receiver()
 
@@ -177,7 +177,7 @@ class TestRedrive:
         shuffled=st.permutations(range(6)),
     )
     def test_the_order_of_keys_is_kept(
-        self, box: Box, storage: Storage, acting: Acting, dead: list[bool], keys: list[str], shuffled: Sequence[int]
+        self, box: Box, storage: Store, acting: Acting, dead: list[bool], keys: list[str], shuffled: Sequence[int]
     ) -> None:
         """Whichever are dead, and in whatever order they are redriven, each by itself."""
         box.connection.execute(
@@ -213,7 +213,7 @@ class TestInTheBackground:
         return number
 
     @pytest.mark.parametrize("action", ["redrive", "discard"])
-    def test_a_batch_prolongs_its_lease(self, box: Box, storage: Storage, acting: Acting, action: Any) -> None:
+    def test_a_batch_prolongs_its_lease(self, box: Box, storage: Store, acting: Acting, action: Any) -> None:
         dead, lease = bury(box, storage), Lease(uuid4(), 15.0)
         number = self.begun(box, lease)
         assert acting.act_on(action, dead, ANN, number, lease=lease) == set(dead)
@@ -222,7 +222,7 @@ class TestInTheBackground:
 
     @pytest.mark.parametrize("action", ["redrive", "discard"])
     def test_a_batch_without_the_lease_does_nothing(
-        self, box: Box, storage: Storage, acting: Acting, action: Any
+        self, box: Box, storage: Store, acting: Acting, action: Any
     ) -> None:
         dead, lease = bury(box, storage), Lease(uuid4(), 15.0)
         number = self.begun(box, lease)
@@ -233,7 +233,7 @@ class TestInTheBackground:
 
 
 class TestEdit:
-    def test_replaces_the_payload_of_a_dead_letter(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_replaces_the_payload_of_a_dead_letter(self, box: Box, storage: Store, acting: Acting) -> None:
         [dead] = bury(box, storage, text='{"a": 1}')
         digest = hashlib.sha256(b'{"a": 1}').digest()
         number = acting.edit(dead, digest, b'{"a": 2}', "text/x", ANN)
@@ -255,7 +255,7 @@ class TestEdit:
         assert acting.edit(ids(box)[0], hashlib.sha256(b"{}").digest(), b"[]", "text/x", ANN) is None
         assert box.value("SELECT payload FROM outbox_messages") == b"{}"
 
-    def test_a_redrive_that_comes_first_wins(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_a_redrive_that_comes_first_wins(self, box: Box, storage: Store, acting: Acting) -> None:
         [dead] = bury(box, storage)
         with psycopg.connect(box.url) as other, ThreadPoolExecutor(1) as pool:
             other.execute(f"DELETE FROM {box.schema}.outbox_dead".encode())

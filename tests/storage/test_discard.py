@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from outbox_tasks.model import Outcome
-from outbox_tasks.storage.acts import Acting
-from outbox_tasks.storage.store import Storage
+from outbox_tasks.operating.messages.acting import Acting
+from outbox_tasks.relay.store import Store
 from tests.storage.conftest import Box
 from tests.storage.test_acts import ANN, bury, counted, entry, history, ids
 from tests.storage.test_acts import acting as acting
@@ -23,7 +23,7 @@ from tests.storage.test_keys import numbers
 class TestDiscard:
     BOTH = ("dead", "waiting")
 
-    def test_moves_messages_to_the_journal(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_moves_messages_to_the_journal(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage)
         box.write(1)
         box.write(1, deliver_at=str(datetime.now(UTC) + timedelta(hours=1)))
@@ -41,21 +41,21 @@ class TestDiscard:
 
     @pytest.mark.parametrize(("states", "gone"), [(("dead",), {1}), (("waiting",), {2}), ((), set())])
     def test_takes_only_the_wanted_states(
-        self, box: Box, storage: Storage, acting: Acting, states: tuple[str, ...], gone: set[int]
+        self, box: Box, storage: Store, acting: Acting, states: tuple[str, ...], gone: set[int]
     ) -> None:
         bury(box, storage)
         box.write(1)
         acting.act_on("discard", ids(box), ANN, entry(box, "discard"), states=states)
         assert {seq for seq in (1, 2) if box.where(seq) == ["discarded"]} == gone
 
-    def test_leaves_what_died_later(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_leaves_what_died_later(self, box: Box, storage: Store, acting: Acting) -> None:
         early, until = bury(box, storage), box.value("SELECT now()")
         late = bury(box, storage)
         number = entry(box, "discard")
         assert acting.act_on("discard", early + late, ANN, number, until=until) == set(early)
         box.check_books()
 
-    def test_a_message_on_its_way_is_left(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_a_message_on_its_way_is_left(self, box: Box, storage: Store, acting: Acting) -> None:
         box.write(2)
         [bundle] = _claim(storage)
         number = entry(box, "discard")
@@ -74,7 +74,7 @@ class TestDiscard:
             ("holder = NULL, begun_at = now()", False),
         ],
     )
-    def test_a_lease_that_is_not_begun_may_be_taken(self, box: Box, storage: Storage, row: str, taken: bool) -> None:
+    def test_a_lease_that_is_not_begun_may_be_taken(self, box: Box, storage: Store, row: str, taken: bool) -> None:
         box.write(3)
         [bundle] = _claim(storage)
         box.connection.execute(f"UPDATE outbox_leases SET {row}".encode())
@@ -100,7 +100,7 @@ class TestDiscard:
         assert [box.where(seq) for seq in (1, 2)] == [["discarded"], ["runs"]]
 
     @pytest.mark.parametrize("first", ["dead", "waiting"])
-    def test_frees_its_key(self, box: Box, storage: Storage, acting: Acting, first: str) -> None:
+    def test_frees_its_key(self, box: Box, storage: Store, acting: Acting, first: str) -> None:
         outcome = Outcome.dead("bad", "never") if first == "dead" else Outcome.retry("busy", "later")
         box.write(3, key="a")
         drained(storage, Receiver(lambda message: outcome))
@@ -113,7 +113,7 @@ class TestDiscard:
         assert numbers(box, receiver) == [2, 3]
         box.check_books()
 
-    def test_and_claims_share_the_messages(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_and_claims_share_the_messages(self, box: Box, storage: Store, acting: Acting) -> None:
         box.write(300)
         for n in range(100):
             box.write(1, key=f"k{n % 7}")
@@ -131,7 +131,7 @@ class TestDiscard:
         assert counted(box, number) == len(done)
         box.check_books()
 
-    def test_a_discard_and_a_begin_share_the_leases(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_a_discard_and_a_begin_share_the_leases(self, box: Box, storage: Store, acting: Acting) -> None:
         """A worker takes over what a writer has leased, while a person discards it."""
         for _ in range(60):
             box.write(1, lease=str(uuid4()), delay=60)
@@ -158,7 +158,7 @@ class TestDiscard:
             assert len(begun.result()) + len(gone.result()) == 60
         box.check_books()
 
-    def test_a_purge_leaves_nothing(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_a_purge_leaves_nothing(self, box: Box, storage: Store, acting: Acting) -> None:
         dead = bury(box, storage, 2)
         number = entry(box, "purge")
         assert acting.act_on("purge", dead[:1], ANN, number) == set(dead[:1])
@@ -168,7 +168,7 @@ class TestDiscard:
 
 
 class TestCancel:
-    def test_takes_back_what_is_not_on_its_way(self, box: Box, storage: Storage) -> None:
+    def test_takes_back_what_is_not_on_its_way(self, box: Box, storage: Store) -> None:
         dead = bury(box, storage)
         box.write(2)
         box.write(1, key="a", headers={"x": "y"})
@@ -180,7 +180,7 @@ class TestCancel:
         assert (box.where(1), len(dead)) == (["dead"], 1)
         box.check_books()
 
-    def test_says_so_of_a_message_that_had_failed(self, box: Box, storage: Storage) -> None:
+    def test_says_so_of_a_message_that_had_failed(self, box: Box, storage: Store) -> None:
         box.write(1)
         drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
         box.rows("SELECT outbox_cancel(%s)", ids(box))

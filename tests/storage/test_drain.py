@@ -1,4 +1,4 @@
-"""The relay over the next storage, in one process: what is written arrives, and the books balance."""
+"""The relay over the storage, in one process: what is written arrives, and the books balance."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay.claim import bundled
 from outbox_tasks.relay.drain import Drained, drain
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.storage.store import Storage
 from tests.conftest import MakeSettings
 from tests.storage.conftest import Box
 
@@ -36,17 +36,17 @@ class Receiver:
 
 
 @pytest.fixture
-def storage(next_settings: Settings) -> Iterator[Storage]:
-    made = Storage.connect(next_settings)
+def storage(next_settings: Settings) -> Iterator[Store]:
+    made = Store.connect(next_settings)
     yield made
     made.close()
 
 
-def drained(storage: Storage, receiver: Receiver) -> Drained:
+def drained(storage: Store, receiver: Receiver) -> Drained:
     return drain(storage, receiver)  # type: ignore[arg-type]
 
 
-def test_all_that_was_written_arrives_once(box: Box, storage: Storage) -> None:
+def test_all_that_was_written_arrives_once(box: Box, storage: Store) -> None:
     box.write(1234)
     receiver = Receiver()
     assert drained(storage, receiver).sent == 1234
@@ -56,7 +56,7 @@ def test_all_that_was_written_arrives_once(box: Box, storage: Storage) -> None:
     box.check_books()
 
 
-def test_a_message_arrives_as_it_was_written(box: Box, storage: Storage) -> None:
+def test_a_message_arrives_as_it_was_written(box: Box, storage: Store) -> None:
     fields: dict[str, Any] = {"event_type": "a.b", "text": '{"ä": 1}', "content_type": "text/x", "headers": {"h": "v"}}
     box.write(1, **fields, aggregate_type="order", aggregate_id="7")
     receiver = Receiver()
@@ -67,7 +67,7 @@ def test_a_message_arrives_as_it_was_written(box: Box, storage: Storage) -> None
     assert (message.attempts, message.destination, message.key) == (1, "orders", None)
 
 
-def test_what_an_open_transaction_wrote_is_found_when_it_commits(box: Box, storage: Storage) -> None:
+def test_what_an_open_transaction_wrote_is_found_when_it_commits(box: Box, storage: Store) -> None:
     with psycopg.connect(box.url) as early, psycopg.connect(box.url) as later:
         box.write(1, on=early)
         box.write(5, on=later)
@@ -80,7 +80,7 @@ def test_what_an_open_transaction_wrote_is_found_when_it_commits(box: Box, stora
     assert not storage.anything_due()
 
 
-def test_a_bundle_that_failed_in_part_is_settled_in_part(box: Box, storage: Storage) -> None:
+def test_a_bundle_that_failed_in_part_is_settled_in_part(box: Box, storage: Store) -> None:
     box.write(6)
     fates = itertools.cycle(
         [
@@ -100,7 +100,7 @@ def test_a_bundle_that_failed_in_part_is_settled_in_part(box: Box, storage: Stor
     box.check_books()
 
 
-def test_a_failed_message_is_sent_again_when_its_wait_is_over(box: Box, storage: Storage) -> None:
+def test_a_failed_message_is_sent_again_when_its_wait_is_over(box: Box, storage: Store) -> None:
     box.write(1)
     drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
     assert drained(storage, Receiver()).sent == 0
@@ -111,7 +111,7 @@ def test_a_failed_message_is_sent_again_when_its_wait_is_over(box: Box, storage:
     box.check_books()
 
 
-def test_a_message_without_attempts_left_is_a_dead_letter(box: Box, storage: Storage, next_settings: Settings) -> None:
+def test_a_message_without_attempts_left_is_a_dead_letter(box: Box, storage: Store, next_settings: Settings) -> None:
     box.write(1)
     for _ in range(next_settings.destinations["orders"].max_attempts):
         drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
@@ -121,14 +121,14 @@ def test_a_message_without_attempts_left_is_a_dead_letter(box: Box, storage: Sto
     assert [entry["what"] for entry in history][-1] == "dead"
 
 
-def test_an_outage_spends_no_attempt(box: Box, storage: Storage) -> None:
+def test_an_outage_spends_no_attempt(box: Box, storage: Store) -> None:
     box.write(1)
     drained(storage, Receiver(lambda message: Outcome.outage("down", "no answer")))
     assert box.rows("SELECT attempts, outages FROM outbox_trouble") == [(0, 1)]
     assert box.where(1) == ["waiting"]
 
 
-def test_a_lease_that_ran_out_is_claimed_again_with_its_cause(box: Box, storage: Storage) -> None:
+def test_a_lease_that_ran_out_is_claimed_again_with_its_cause(box: Box, storage: Store) -> None:
     box.write(3)
     [bundle] = _claim(storage)
     storage.begin(bundle)
@@ -141,14 +141,12 @@ def test_a_lease_that_ran_out_is_claimed_again_with_its_cause(box: Box, storage:
     box.check_books()
 
 
-def _claim(storage: Storage) -> list[Bundle]:
+def _claim(storage: Store) -> list[Bundle]:
     lease = "00000000-0000-4000-8000-000000000002"
-    return storage.claim_in_bundles(
-        {"orders": 10}, lease, lambda rows: list(bundled(storage.settings, rows, lease, spread=1))
-    )[1]
+    return storage.claim({"orders": 10}, lease, lambda rows: list(bundled(storage.settings, rows, lease, spread=1)))[1]
 
 
-def test_a_late_worker_changes_nothing(box: Box, storage: Storage, next_settings: Settings) -> None:
+def test_a_late_worker_changes_nothing(box: Box, storage: Store, next_settings: Settings) -> None:
     box.write(2)
     [bundle] = _claim(storage)
     begun = storage.begin(bundle)
@@ -162,7 +160,7 @@ def test_a_late_worker_changes_nothing(box: Box, storage: Storage, next_settings
 
 
 @pytest.mark.parametrize("column", ["paused_at", "opened_at"])
-def test_nothing_begins_for_a_destination_that_gets_nothing(box: Box, storage: Storage, column: str) -> None:
+def test_nothing_begins_for_a_destination_that_gets_nothing(box: Box, storage: Store, column: str) -> None:
     box.write(2)
     [bundle] = _claim(storage)
     box.rows(f"INSERT INTO outbox_destinations (name, {column}) VALUES ('orders', now()) RETURNING 1")
@@ -173,7 +171,7 @@ def test_nothing_begins_for_a_destination_that_gets_nothing(box: Box, storage: S
 
 def test_so_many_sends_run_at_once_as_there_is_room(box: Box, settings: MakeSettings) -> None:
     destinations = {"orders": {"url": "redis+stream://localhost/x", "concurrency": 2, "bundle_size": 1}}
-    storage = Storage.connect(settings(database_schema=box.schema, destinations=destinations))
+    storage = Store.connect(settings(database_schema=box.schema, destinations=destinations))
     box.write(3)
     bundles = _claim(storage)
     assert [len(storage.begin(bundle)) for bundle in bundles] == [1, 1, 0]
@@ -181,7 +179,7 @@ def test_so_many_sends_run_at_once_as_there_is_room(box: Box, settings: MakeSett
     storage.close()
 
 
-def test_a_scheduled_message_waits(box: Box, storage: Storage) -> None:
+def test_a_scheduled_message_waits(box: Box, storage: Store) -> None:
     box.write(1, delay=3600)
     assert box.where(1) == ["waiting"]
     assert drained(storage, Receiver()).sent == 0
@@ -190,7 +188,7 @@ def test_a_scheduled_message_waits(box: Box, storage: Storage) -> None:
     assert drained(storage, Receiver()).sent == 1
 
 
-def test_a_message_that_its_writer_leased_is_no_claims(box: Box, storage: Storage) -> None:
+def test_a_message_that_its_writer_leased_is_no_claims(box: Box, storage: Store) -> None:
     token = "00000000-0000-4000-8000-000000000003"
     box.write(1, lease=token, delay=10)
     assert box.where(1) == ["leases"]
@@ -200,15 +198,15 @@ def test_a_message_that_its_writer_leased_is_no_claims(box: Box, storage: Storag
     assert box.value("SELECT history -> 0 ->> 'code' FROM outbox_trouble") == "direct_expired"
 
 
-def test_priorities_share_what_is_taken(box: Box, storage: Storage) -> None:
+def test_priorities_share_what_is_taken(box: Box, storage: Store) -> None:
     for priority in ("low", "normal", "high"):
         box.write(100, priority=priority)
-    rows, _ = storage.claim_in_bundles({"orders": 100}, "00000000-0000-4000-8000-000000000004", lambda rows: [])
+    rows, _ = storage.claim({"orders": 100}, "00000000-0000-4000-8000-000000000004", lambda rows: [])
     counts = [sum(row.priority == rank for row in rows) for rank in (1, 0, -1)]
     assert counts == [60, 30, 10]
 
 
-def test_messages_to_an_unknown_destination_die_after_a_while(box: Box, storage: Storage) -> None:
+def test_messages_to_an_unknown_destination_die_after_a_while(box: Box, storage: Store) -> None:
     box.write(1, destination="nowhere")
     assert storage.bury_unroutable() == []
     box.rows("UPDATE outbox_ready SET since = now() - interval '2 hours' RETURNING 1")

@@ -1,4 +1,4 @@
-"""How people find messages of the next storage: each list in an order that stays, and no look reads a whole table."""
+"""How people find messages : each list in an order that stays, and no look reads a whole table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from uuid import uuid4
 import pytest
 
 from outbox_tasks.model import Outcome
+from outbox_tasks.operating.messages.acting import Acting
+from outbox_tasks.operating.messages.finding import Finding, Looked, Wanted
+from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
-from outbox_tasks.storage.acts import Acting
-from outbox_tasks.storage.finding import Finding, Looked, Wanted
-from outbox_tasks.storage.store import Storage
 from tests.storage.conftest import Box
 from tests.storage.test_acts import ANN, bury, entry, ids
 from tests.storage.test_acts import acting as acting
@@ -37,7 +37,7 @@ def later(seconds: float) -> str:
 
 
 @pytest.fixture
-def everywhere(box: Box, storage: Storage) -> dict[int, str]:
+def everywhere(box: Box, storage: Store) -> dict[int, str]:
     """The states of messages, two or more in each place, with attempts and without."""
     box.write(2)  # 1, 2: sent
     drained(storage, Receiver())
@@ -115,7 +115,7 @@ class TestStates:
             [one] = finding.one(id)
             assert one.state == found[id]
 
-    def test_of_a_page_that_ends_within_a_bundle(self, box: Box, storage: Storage, finding: Finding) -> None:
+    def test_of_a_page_that_ends_within_a_bundle(self, box: Box, storage: Store, finding: Finding) -> None:
         box.write(40)
         drained(storage, Receiver())
         for [first] in box.rows("SELECT first FROM outbox_journal WHERE count > 1"):
@@ -132,7 +132,7 @@ class TestStates:
 
 
 @pytest.fixture
-def several(box: Box, storage: Storage) -> None:
+def several(box: Box, storage: Store) -> None:
     """1 to 5 are dead letters, 6 to 9 are ready."""
     bury(box, storage, destination="orders", event_type="order.created")
     bury(box, storage, event_type="order.paid", key="k")
@@ -192,7 +192,7 @@ class TestFilters:
 
 
 class TestOne:
-    def test_shows_only_a_part_of_its_contents(self, box: Box, storage: Storage, finding: Finding) -> None:
+    def test_shows_only_a_part_of_its_contents(self, box: Box, storage: Store, finding: Finding) -> None:
         box.write(1, text='{"a": 1}', headers={"eventid": "x", "secret": "y"})
         drained(storage, Receiver(lambda message: Outcome.dead("bad", "never")))
         [id] = ids(box)
@@ -205,7 +205,7 @@ class TestOne:
         assert (nothing.payload, nothing.headers, nothing.history, nothing.size) == (None, {"eventid": "x"}, None, 8)
 
     def test_is_there_once_for_each_time_that_it_was_written(
-        self, box: Box, storage: Storage, finding: Finding, acting: Acting
+        self, box: Box, storage: Store, finding: Finding, acting: Acting
     ) -> None:
         box.write(1)
         drained(storage, Receiver())
@@ -216,7 +216,7 @@ class TestOne:
         assert sorted(row.state for row in finding.one(id)) == ["pending", "sent"]
         assert [row.state for row in finding.states([id])] == ["pending", "sent"]
 
-    def test_waits_for_the_first_of_its_key(self, box: Box, storage: Storage, finding: Finding) -> None:
+    def test_waits_for_the_first_of_its_key(self, box: Box, storage: Store, finding: Finding) -> None:
         box.write(3, key="a")
         box.write(1, key="b")
         drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
@@ -242,7 +242,7 @@ class TestOne:
         assert finding.ahead("orders", "a", 2, blocks=True).id == ids(box, 1)[0]
 
 
-def test_what_became_of_a_redrive(box: Box, storage: Storage, finding: Finding, acting: Acting) -> None:
+def test_what_became_of_a_redrive(box: Box, storage: Store, finding: Finding, acting: Acting) -> None:
     dead = bury(box, storage, 4)
     since = box.value("SELECT clock_timestamp()")
     acting.act_on("redrive", dead, ANN, entry(box))

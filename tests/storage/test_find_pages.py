@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,11 +10,12 @@ import psycopg
 import psycopg.sql
 import pytest
 
-from outbox_tasks import sql
-from outbox_tasks.storage.finding import LAST, Finding, Looked, Wanted
-from outbox_tasks.storage.store import Storage
+from outbox_tasks.operating.messages.finding import LAST, Finding, Looked, Wanted
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.runs import Run
 from tests.storage.conftest import Box
-from tests.storage.filled import fill
+from tests.storage.filled import as_the_relay, fill, planned
+from tests.storage.running import begin_of
 from tests.storage.test_drain import Receiver, drained
 from tests.storage.test_drain import storage as storage
 from tests.storage.test_find import finding as finding
@@ -81,7 +82,7 @@ class TestPages:
         for size in (2, 10):
             assert walked(look, newer, size) == (own if newer else own[::-1])
 
-    def test_of_all_messages_while_they_are_sent(self, box: Box, storage: Storage, finding: Finding) -> None:
+    def test_of_all_messages_while_they_are_sent(self, box: Box, storage: Store, finding: Finding) -> None:
         box.write(60)
 
         def look(newer: bool, beyond: Any, size: int) -> Looked:
@@ -107,23 +108,13 @@ class TestPlans:
 
     SENT, WORK = 160_000, 40_000
 
-    def planned(self, box: Box, verb: str, **parameters: Any) -> tuple[set[str], int]:
-        """The large tables that a plan reads from their beginning, and how many pages it has read."""
-        statement = sql.statement(verb, box.schema)
-        box.connection.execute("SET plan_cache_mode = force_generic_plan")
-        box.connection.execute(b"PREPARE this AS " + statement.text)
-        values = psycopg.sql.SQL(", ").join(psycopg.sql.Literal(parameters[name]) for name in statement.names)
-        explain = psycopg.sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE this ({})").format(values)
-        [[[plan]]] = box.connection.execute(explain).fetchall()
-        box.connection.execute("DEALLOCATE this")
-        return {*_read_whole(plan["Plan"])}, plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
-
     def test_read_no_table_from_its_beginning(self, box: Box) -> None:
         fill(box, self.SENT, self.WORK)
+        as_the_relay(box)
         some = [id for [id] in box.rows("SELECT id FROM outbox_messages ORDER BY seq % 997 LIMIT 50")]
         last = box.rows("SELECT id FROM outbox_messages WHERE seq > %s", self.SENT + self.WORK - 200)
         died = [id for [id] in box.rows("SELECT id FROM outbox_messages JOIN outbox_dead USING (seq)")]
-        act = {"ids": [id for [id] in last], "until": None, "entry": 0, "person": "ann", "reason": None}
+        act: dict[str, Any] = {"ids": [id for [id] in last], "until": None, "entry": 0, "person": "ann", "reason": None}
         act |= {"token": None, "duration": 0.0}
         page = {**Wanted().said, "look": 500, "size": 51, "newer": False, "last": LAST}
         middle = {**page, "last": self.SENT // 2}
@@ -149,15 +140,22 @@ class TestPlans:
             ("find/ahead.sql", 500, {"destination": "d0", "key": "k100", "seq": LAST, "blocks": True}),
         )
         for verb, most, parameters in asked:
-            whole, pages = self.planned(box, verb, **parameters)
+            whole, pages = planned(box, verb, **parameters)
             assert (verb, whole, pages < most) == (verb, set(), True), pages
 
-
-LARGE = {f"outbox_{name}" for name in ("messages_0", "journal_0", "ready", "held", "trouble")}
-
-
-def _read_whole(node: dict[str, Any]) -> Iterator[str]:
-    if node["Node Type"] == "Seq Scan" and node["Relation Name"] in LARGE and node["Actual Loops"]:
-        yield node["Relation Name"]
-    for below in node.get("Plans", ()):
-        yield from _read_whole(below)
+    def test_of_a_run_read_no_table_from_its_beginning_when_there_are_many_days(self, box: Box) -> None:
+        for day in range(3, 31):
+            for name in ("messages", "journal"):
+                days = f"FOR VALUES FROM ({day << 32}) TO ({(day + 1) << 32})"
+                table = f"CREATE TABLE outbox_{name}_{day} PARTITION OF outbox_{name} {days}"
+                box.connection.execute(table.encode())
+        fill(box, self.SENT, self.WORK)
+        id = str(box.value("SELECT id FROM outbox_messages WHERE seq = %s", self.SENT + self.WORK - 1))
+        asked: Sequence[tuple[str, dict[str, Any]]] = (
+            ("run/whereabouts.sql", {"ids": [id]}),
+            ("run/completed.sql", {"id": id, "committed": True}),
+            ("run/begin.sql", begin_of(Run(id, id))),
+        )
+        for verb, parameters in asked:
+            whole, pages = planned(box, verb, **parameters)
+            assert (verb, whole, pages < 100) == (verb, set(), True), pages

@@ -14,9 +14,8 @@ import pytest
 
 from outbox_tasks.model import LeasedMessage, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay import claim
+from outbox_tasks.relay.store import Store, keyed, lanes
 from outbox_tasks.settings import Settings
-from outbox_tasks.storage import keyed, lanes
-from outbox_tasks.storage.store import Storage
 from tests.conftest import MakeSettings, eventually
 from tests.storage.conftest import Box
 from tests.storage.race import Transaction, race
@@ -30,7 +29,7 @@ def numbers(box: Box, receiver: Receiver) -> list[int]:
     return [of[message.id] for message in receiver.got]
 
 
-def test_the_messages_of_a_key_arrive_in_order(box: Box, storage: Storage) -> None:
+def test_the_messages_of_a_key_arrive_in_order(box: Box, storage: Store) -> None:
     for n in range(300):
         box.write(1, key=f"k{n % 3}")
     receiver = Receiver()
@@ -43,7 +42,7 @@ def test_the_messages_of_a_key_arrive_in_order(box: Box, storage: Storage) -> No
     box.check_books()
 
 
-def test_a_key_in_flight_holds_what_is_behind_it(box: Box, storage: Storage) -> None:
+def test_a_key_in_flight_holds_what_is_behind_it(box: Box, storage: Store) -> None:
     box.write(2, key="a")
     [bundle] = _claim(storage)
     box.write(2, key="a")
@@ -63,7 +62,7 @@ def test_a_key_in_flight_holds_what_is_behind_it(box: Box, storage: Storage) -> 
     box.check_books()
 
 
-def test_what_was_held_goes_when_the_run_before_it_was_sent(box: Box, storage: Storage) -> None:
+def test_what_was_held_goes_when_the_run_before_it_was_sent(box: Box, storage: Store) -> None:
     box.write(1, key="a")
     [bundle] = _claim(storage)
     box.write(3, key="a")
@@ -75,7 +74,7 @@ def test_what_was_held_goes_when_the_run_before_it_was_sent(box: Box, storage: S
 
 
 @pytest.mark.parametrize("first_commits_first", [True, False])
-def test_a_later_writer_waits_for_an_earlier_one(box: Box, storage: Storage, first_commits_first: bool) -> None:
+def test_a_later_writer_waits_for_an_earlier_one(box: Box, storage: Store, first_commits_first: bool) -> None:
     with psycopg.connect(box.url) as first, psycopg.connect(box.url) as second:
         box.write(1, on=first, key="a")
         box.write(1, on=second, key="a")
@@ -91,10 +90,7 @@ def test_a_later_writer_waits_for_an_earlier_one(box: Box, storage: Storage, fir
     box.check_books()
 
 
-def test_a_writer_that_is_open_over_the_turn_of_the_day_is_waited_for(box: Box, storage: Storage) -> None:
-    for table in ("messages", "journal"):
-        next_day = f"outbox_{table}_1 PARTITION OF outbox_{table} FOR VALUES FROM (4294967296) TO (8589934592)"
-        box.connection.execute(f"CREATE TABLE {next_day}".encode())
+def test_a_writer_that_is_open_over_the_turn_of_the_day_is_waited_for(box: Box, storage: Store) -> None:
     with psycopg.connect(box.url) as early:
         box.write(1, on=early, key="a")
         box.connection.execute("SELECT setval('outbox_seq', 4294967296)")
@@ -106,7 +102,7 @@ def test_a_writer_that_is_open_over_the_turn_of_the_day_is_waited_for(box: Box, 
     assert numbers(box, receiver) == [1, 4294967297]
 
 
-def test_a_failed_head_holds_its_key_until_it_was_sent(box: Box, storage: Storage) -> None:
+def test_a_failed_head_holds_its_key_until_it_was_sent(box: Box, storage: Store) -> None:
     box.write(3, key="a")
     drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
     assert [box.where(seq) for seq in (1, 2, 3)] == [["waiting"], ["held"], ["held"]]
@@ -122,7 +118,7 @@ def test_a_failed_head_holds_its_key_until_it_was_sent(box: Box, storage: Storag
 @pytest.mark.parametrize(("on_dead", "sent"), [("block", 0), ("skip", 3)])
 def test_a_dead_head_blocks_its_key_or_not(box: Box, settings: MakeSettings, on_dead: str, sent: int) -> None:
     destinations = {"orders": {"url": "redis+stream://localhost/x", "on_dead": on_dead}}
-    storage = Storage.connect(settings(database_schema=box.schema, destinations=destinations))
+    storage = Store.connect(settings(database_schema=box.schema, destinations=destinations))
     box.write(1, key="a")
     drained(storage, Receiver(lambda message: Outcome.dead("bad", "never")))
     box.write(3, key="a")
@@ -134,7 +130,7 @@ def test_a_dead_head_blocks_its_key_or_not(box: Box, settings: MakeSettings, on_
     box.check_books()
 
 
-def test_a_scheduled_message_holds_only_what_is_behind_it(box: Box, storage: Storage) -> None:
+def test_a_scheduled_message_holds_only_what_is_behind_it(box: Box, storage: Store) -> None:
     box.write(2, key="a")
     box.write(1, key="a", delay=3600)
     box.write(2, key="a")
@@ -152,7 +148,7 @@ def test_a_message_without_attempts_left_dies_and_does_not_lose_those_behind_it(
     box: Box, settings: MakeSettings
 ) -> None:
     destinations = {"orders": {"url": "redis+stream://localhost/x", "on_dead": "skip", "max_bytes": 100}}
-    storage = Storage.connect(settings(database_schema=box.schema, destinations=destinations))
+    storage = Store.connect(settings(database_schema=box.schema, destinations=destinations))
     box.write(1, key="a", text="x" * 5_000_000)
     box.write(2, key="a")
     assert drained(storage, Receiver()).sent == 2
@@ -160,7 +156,7 @@ def test_a_message_without_attempts_left_dies_and_does_not_lose_those_behind_it(
     storage.close()
 
 
-def test_a_newer_message_replaces_one_that_failed(box: Box, storage: Storage) -> None:
+def test_a_newer_message_replaces_one_that_failed(box: Box, storage: Store) -> None:
     box.write(1, key="a", latest=True)
     drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
     box.write(1, key="a", latest=True)
@@ -172,7 +168,7 @@ def test_a_newer_message_replaces_one_that_failed(box: Box, storage: Storage) ->
     assert numbers(box, receiver) == [2]
 
 
-def test_nothing_is_due_while_a_writer_may_still_write_before_it(box: Box, storage: Storage) -> None:
+def test_nothing_is_due_while_a_writer_may_still_write_before_it(box: Box, storage: Store) -> None:
     with psycopg.connect(box.url) as early:
         box.write(1, on=early, key="a")
         box.write(2, key="a")
@@ -186,7 +182,7 @@ def test_nothing_is_due_while_a_writer_may_still_write_before_it(box: Box, stora
     assert not storage.anything_due()
 
 
-def test_a_row_that_somebody_has_locked_is_not_overtaken(box: Box, storage: Storage) -> None:
+def test_a_row_that_somebody_has_locked_is_not_overtaken(box: Box, storage: Store) -> None:
     box.write(3, key="a")
     box.write(1, key="b")
     with psycopg.connect(box.url) as other:
@@ -197,19 +193,38 @@ def test_a_row_that_somebody_has_locked_is_not_overtaken(box: Box, storage: Stor
     assert numbers(box, receiver) == [1, 2, 3]
 
 
-def test_a_flood_of_one_kind_does_not_starve_the_other(box: Box, storage: Storage) -> None:
+def test_a_flood_of_one_kind_does_not_starve_the_other(box: Box, storage: Store) -> None:
     box.write(100)
     for n in range(100):
         box.write(1, key=f"k{n}")
     token = "00000000-0000-4000-8000-000000000005"
-    kinds = [
-        {row.key is None for row in storage.claim_in_bundles({"orders": 20}, token, lambda _: [])[0]} for _ in range(2)
-    ]
+    kinds = [{row.key is None for row in storage.claim({"orders": 20}, token, lambda _: [])[0]} for _ in range(2)]
     assert kinds == [{False}, {True}]
 
 
+@pytest.mark.parametrize("how", ["is taken back", "is ended early"])
+def test_a_key_is_busy_while_another_has_not_committed_what_it_does_to_its_lease(
+    box: Box, storage: Store, how: str
+) -> None:
+    box.write(1, key="a")
+    assert len(_claim(storage)) == 1
+    box.write(1, key="a")
+    past = "UPDATE outbox_leases SET locked_until = clock_timestamp() - interval '1 second'"
+    with psycopg.connect(box.url, options=f"-c search_path={box.schema}") as other:
+        if how == "is taken back":
+            box.connection.execute(past)
+            box.run("claim/expire.sql", other, most=10, since="-infinity")
+        else:
+            other.execute(past.encode())
+        assert _claim(storage) == []
+        other.commit()
+        if how == "is ended early":
+            storage._look_after = dict  # type: ignore[method-assign]
+            assert _claim(storage) == []
+
+
 @pytest.mark.parametrize("step", [Step.SENT, Step.DISCARDED])
-def test_a_settle_marks_what_was_held_while_it_waited(box: Box, storage: Storage, step: Step) -> None:
+def test_a_settle_marks_what_was_held_while_it_waited(box: Box, storage: Store, step: Step) -> None:
     box.write(2, key="a")
     [bundle] = _claim(storage)
     verdicts = [Verdict(Ticket(id, 1, ""), step, code="done") for id in storage.begin(bundle)]
@@ -218,7 +233,7 @@ def test_a_settle_marks_what_was_held_while_it_waited(box: Box, storage: Storage
         claim.execute("SELECT FROM outbox_leases FOR KEY SHARE")
         settled = pool.submit(storage.settle, bundle.lease, "orders", verdicts)
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %s"
-        eventually(lambda: box.value(waits, f"%{box.schema}.outbox_leases%") == 1)
+        eventually(lambda: box.value(waits, f'%"{box.schema}".outbox_leases%') == 1)
         claim.execute(
             "INSERT INTO outbox_held (destination, key, seq, since, size) VALUES ('orders', 'a', 3, now(), 2)"
         )
@@ -252,8 +267,8 @@ class Ordered:
 
 
 @pytest.fixture
-def storages(next_settings: Settings) -> Iterator[list[Storage]]:
-    made = [Storage.connect(next_settings.model_copy(update={"breaker_failures": 10**6})) for _ in range(3)]
+def storages(next_settings: Settings) -> Iterator[list[Store]]:
+    made = [Store.connect(next_settings.model_copy(update={"breaker_failures": 10**6})) for _ in range(3)]
     yield made
     for one in made:
         one.close()
@@ -268,7 +283,7 @@ def _transaction(chance: random.Random) -> Transaction:
 @pytest.mark.parametrize("window", [1000, 8])
 @pytest.mark.parametrize("seed", range(4))
 def test_order_holds_in_a_race(
-    box: Box, storages: list[Storage], seed: int, window: int, monkeypatch: pytest.MonkeyPatch
+    box: Box, storages: list[Store], seed: int, window: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (lanes, keyed):
         monkeypatch.setattr(module, "FRONT", 1e9)  # no look from the front comes to help

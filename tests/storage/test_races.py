@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from outbox_tasks.model import LeasedMessage, Outcome
+from outbox_tasks.relay.store import Store, lanes
 from outbox_tasks.settings import Settings
-from outbox_tasks.storage import lanes
-from outbox_tasks.storage.store import Storage
 from tests.storage.conftest import Box
 from tests.storage.race import Died, Transaction, race
 
@@ -38,9 +37,9 @@ class Shared:
 
 
 @pytest.fixture
-def storages(next_settings: Settings) -> Iterator[list[Storage]]:
+def storages(next_settings: Settings) -> Iterator[list[Store]]:
     quick = next_settings.model_copy(update={"breaker_failures": 10**6})
-    made = [Storage.connect(quick) for _ in range(DRAINS)]
+    made = [Store.connect(quick) for _ in range(DRAINS)]
     yield made
     for storage in made:
         storage.close()
@@ -48,7 +47,7 @@ def storages(next_settings: Settings) -> Iterator[list[Storage]]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_everything_that_is_committed_arrives(
-    box: Box, storages: list[Storage], seed: int, monkeypatch: pytest.MonkeyPatch
+    box: Box, storages: list[Store], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lanes, "FRONT", 1e9)  # no look from the front comes to help
     destination, chance = Shared(seed), random.Random(seed)

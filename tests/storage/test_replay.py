@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from outbox_tasks.storage.acts import Acting
-from outbox_tasks.storage.finding import Finding, Wanted
-from outbox_tasks.storage.store import Storage
+from outbox_tasks.operating.messages.acting import Acting
+from outbox_tasks.operating.messages.finding import Finding, Wanted
+from outbox_tasks.relay.store import Store
 from tests.storage.conftest import Box
 from tests.storage.test_acts import ANN, bury, counted, entry, history, ids
 from tests.storage.test_acts import acting as acting
@@ -34,7 +34,7 @@ def copy_of(box: Box, seq: int, **changed: Any) -> dict[str, Any]:
 
 
 class TestReplay:
-    def test_writes_copies_that_are_sent_like_any_message(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_writes_copies_that_are_sent_like_any_message(self, box: Box, storage: Store, acting: Acting) -> None:
         box.write(1, key="a", text='{"a": 1}', aggregate_id="7")
         box.write(1)
         drained(storage, Receiver())
@@ -56,7 +56,7 @@ class TestReplay:
         assert box.rows("SELECT priority FROM outbox_messages WHERE seq > 2") == [(-1,), (-1,)]
         box.check_books()
 
-    def test_keeps_the_order_of_the_rows(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_keeps_the_order_of_the_rows(self, box: Box, storage: Store, acting: Acting) -> None:
         box.write(20, key="a")
         drained(storage, Receiver())
         copies = [copy_of(box, seq) for seq in range(20, 0, -1)]
@@ -64,7 +64,7 @@ class TestReplay:
         again = [str(id) for [id] in box.rows("SELECT id FROM outbox_messages WHERE seq > 20 ORDER BY seq")]
         assert again == [copy["id"] for copy in copies]
 
-    def test_writes_no_copy_of_what_is_at_work(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_writes_no_copy_of_what_is_at_work(self, box: Box, storage: Store, acting: Acting) -> None:
         box.write(1)
         drained(storage, Receiver())
         box.write(1)
@@ -75,7 +75,7 @@ class TestReplay:
         assert counted(box, number) == 1
         box.check_books()
 
-    def test_two_at_once_write_each_copy_once(self, box: Box, storage: Storage, acting: Acting) -> None:
+    def test_two_at_once_write_each_copy_once(self, box: Box, storage: Store, acting: Acting) -> None:
         box.write(50)
         drained(storage, Receiver())
         copies, number = [copy_of(box, seq) for seq in range(1, 51)], entry(box, "replay")
@@ -90,7 +90,7 @@ class TestReplay:
         box.check_books()
 
 
-def test_what_a_replay_copies(box: Box, storage: Storage, finding: Finding) -> None:
+def test_what_a_replay_copies(box: Box, storage: Store, finding: Finding) -> None:
     box.write(3, headers={"celery-message": "x"}, text='{"a": 1}')
     box.rows("SELECT outbox_cancel(%s)", ids(box, 2))
     drained(storage, Receiver())

@@ -1,4 +1,4 @@
-"""The SQL files of the next storage, as a server and as a reader see them."""
+"""The SQL files , as a server and as a reader see them."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_message_goes_from_the_write_to_the_journal(box: Box) -> None:
     begin = {**fence, "holder": "a worker", "hold": 40, "room": None, "keep": 20}
     assert [row[0] for row in box.run("deliver/begin.sql", **begin)] == [1, 2]
     assert box.run("deliver/begin.sql", **begin) == []
-    assert box.run("deliver/sent.sql", **fence) == [(2,)]
-    assert box.run("deliver/sent.sql", **fence) == []
+    assert box.run("deliver/sent.sql", **fence, count=2) == [(2,)]
+    assert box.run("deliver/sent.sql", **fence, count=2) == []
     assert box.where(1) == box.where(2) == ["sent"]
     box.check_books()
 
@@ -66,7 +66,11 @@ def test_a_message_goes_from_the_write_to_the_journal(box: Box) -> None:
 def test_it_runs_in_psql(box: Box) -> None:
     """What psql would put in the place of a name is what the loader puts there."""
     text = sql.source("deliver/sent.sql").replace(":schema", box.schema)
-    for name, value in {"token": "'00000000-0000-4000-8000-000000000001'", "destination": "'orders'"}.items():
+    for name, value in {
+        "token": "'00000000-0000-4000-8000-000000000001'",
+        "destination": "'orders'",
+        "count": "1",
+    }.items():
         text = text.replace(f":{name}", value)
     assert box.connection.execute(text.encode()).fetchall() == []
     with pytest.raises(psycopg.errors.SyntaxError):

@@ -31,22 +31,11 @@ TAKES_SQL = {"literal_column", "text", "DDL", "exec_driver_sql", "execute", "exe
 """Functions whose first argument is SQL, or may be."""
 
 BUILT = {
-    "outbox_tasks/database/activity.py": {"f\"'{SERVER}'\"", "f\"'{outcome}'\""},
-    "outbox_tasks/database/claim.py": {"f'{m.name}.ctid'"},
-    "outbox_tasks/database/lost_tasks.py": {"f\"'{{{path}}}'\"", "f\"'{TASK_HEADER}'\""},
-    "outbox_tasks/database/pieces.py": {"f'{number}::smallint'"},
-    "outbox_tasks/database/runs.py": {"f\"'{TASK_HEADER}'\""},
-    "outbox_tasks/database/states.py": {"f\"'{name}'\"", "f\"'{PENDING}'\""},
-    "outbox_tasks/database/write.py": {"f\"'{name}'\""},
     "outbox_tasks/operating/archive/replay_files.py": {
         "f'CREATE TABLE kept (part, {NAMES}, task, size, PRIMARY KEY (part, seq, id)) WITHOUT ROWID'",
         "f\"INSERT OR IGNORE INTO kept VALUES ({', '.join('?' * (len(COLUMNS) + 3))})\"",
         "f'SELECT part, seq, id, {NAMES}, size FROM kept WHERE (part, seq, id) > (?, ?, ?) ORDER BY part, seq, id'",
     },
-    "outbox_tasks/operating/archive/replay_statements.py": {"f\"'{TASK_HEADER}'\""},
-    "outbox_tasks/operating/archive/statements.py": {"f\"'{text}'\""},
-    "outbox_tasks/operating/audit.py": {"f\"'{CHANGED}'\"", "f\"'{ID}'\"", "f\"'{action}'\""},
-    "outbox_tasks/operating/messages/find_statements.py": {"f\"'{EVENT_ID}'\"", "f\"'{name}'\""},
 }
 """SQL that is put together. Each part is a constant of ours: a column, a number, or the name of a state, outcome, lane
 or action. What others say is always a bound parameter."""

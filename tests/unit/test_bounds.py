@@ -103,6 +103,13 @@ def test_the_largest_number_is_not_too_large_for_dates_and_waits(
         assert 2 * most <= INT32
 
 
+def test_attempts_can_be_counted_in_a_smallint() -> None:
+    """And a few more: a send that was lost counts too."""
+    _, most = bounds(Destination.model_fields["max_attempts"])
+    assert most is not None
+    assert most + 100 <= INT32 >> 16
+
+
 @pytest.mark.parametrize("name", ["statement_timeout", "archive_retention"])
 def test_0_is_taken_and_almost_0_is_refused(name: str) -> None:
     assert getattr(Settings(**{name: 0}), name) == 0

@@ -1,4 +1,4 @@
-"""Where a claimer of the next storage goes on reading. tests/model/storage/lanes.py has the rest."""
+"""Where a claimer goes on reading. tests/model/storage/lanes.py has the rest."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from outbox_tasks.storage import lanes
-from outbox_tasks.storage.lanes import Lanes, Snapshot
+from outbox_tasks.relay.store import lanes
+from outbox_tasks.relay.store.lanes import Lanes, Snapshot
 
 SHARES = {"orders": 10}
 FRONT = {("0", 0)}

@@ -42,7 +42,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_only_the_database_the_migrations_and_the_sessions_execute_sql() -> None:
-    """The first is the relay's only executor, and storage/ will be; the others work inside transactions of others."""
+    """The first is the relay's only executor; the others work inside transactions of others."""
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
@@ -54,7 +54,7 @@ def test_only_the_database_the_migrations_and_the_sessions_execute_sql() -> None
     assert {name for name in found if not name.startswith(elsewhere)} == {
         "database/connection.py",
         "migrations/__init__.py",
-        "storage/tables.py",
+        "migrations/connections.py",
         "writing/execution.py",
     }
 

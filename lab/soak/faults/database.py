@@ -91,7 +91,7 @@ def _held(stage: Stage, *statements: sql.SQL | sql.Composed) -> End:
 
 
 def _messages(stage: Stage) -> sql.Identifier:
-    return sql.Identifier(str(stage.settings.database_schema), "outbox_messages")
+    return sql.Identifier(str(stage.settings.database_schema), "outbox_ready")
 
 
 def table_locked(stage: Stage, chance: random.Random) -> End:
@@ -186,7 +186,7 @@ KINDS = [
         SERVER,
     ),
     Kind("session_ended", "`pg_terminate_backend` of a session of the relay", session_ended),
-    Kind("table_locked", "a transaction holds a lock on `outbox_messages` that lets nobody write", table_locked),
+    Kind("table_locked", "a transaction holds a lock on `outbox_ready` that lets nobody write", table_locked),
     Kind("rows_locked", "a transaction holds locks on up to 200 messages", rows_locked),
     Kind("snapshot_held", "a transaction holds a snapshot, so vacuum can't remove dead rows", snapshot_held),
     Kind(

@@ -1,4 +1,4 @@
-"""One Django migration for each of `outbox_tasks/migrations/`."""
+"""The first makes `sql/schema.sql`; one more follows for each file of `outbox_tasks/migrations/`."""
 
 from __future__ import annotations
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from typing import Any, NamedTuple
-
-from sqlalchemy import Table
+from datetime import UTC, date, datetime
+from typing import Any
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ArchiveNotVerified
-from outbox_tasks.operating.archive import files, statements
+from outbox_tasks.operating.archive import files
+from outbox_tasks.operating.archive.days import Day
 from outbox_tasks.operating.archive.files import SUFFIXES, Measure, Row
 from outbox_tasks.operating.archive.storage import DayStorage, opened
 
-PAGES = 1024
-"""Pages of a table that one statement looks at: some ten thousand rows."""
+LOOK, LOT = 10_000, 16 * 1024 * 1024
+"""Messages, and bytes of payload, that are read at a time; a larger message is read alone."""
 
 Progress = Callable[[int, int], None]
 """Is called with how many rows were written or read back since the last call, and with the total of both."""
@@ -30,24 +29,6 @@ Progress = Callable[[int, int], None]
 
 def no_progress(done: int, total: int) -> None:
     pass
-
-
-class Day(NamedTuple):
-    """The rows of a day (UTC) that are in one table."""
-
-    day: date
-    table: Table
-    pages: int
-    """Of the table."""
-    whole: bool = True
-    """Whether the table is the day's own partition; else it is the default one, and may get more rows of the day."""
-
-    def spans(self, pages: int = PAGES) -> Iterator[dict[str, Any]]:
-        """Parameters for the statements of `archive`: the day's rows, in ranges of so many pages."""
-        since = datetime.combine(self.day, time(), UTC)
-        times = {"since": since, "until": since + timedelta(days=1)}
-        for page in range(0, self.pages, pages):
-            yield {"first": f"({page},0)", "last": f"({page + pages},0)", **times}
 
 
 @dataclass(frozen=True)
@@ -73,29 +54,37 @@ def export(database: Database, day: Day, url: str, format: str, progress: Progre
     expected = measured(database, day)
     if not expected.rows:
         return None
-    with opened(url, day.day) as storage:
+    with opened(url, day.date) as storage:
         parts = storage.parts()
         same = [part for part in parts if (part["rows"], part["checksum"]) == expected]
         part = next((part for part in same if storage.size(part["file"]) == part["bytes"]), None)
         written = part is None
         if part is None:
-            # Any other part may be the only copy of rows that the database no longer has, unless it is of this table.
-            others = [part for part in parts if part not in same and not (day.whole and part["whole"])]
-            part = _write(
-                database, storage, day, expected, f"{_free_name(others)}.{SUFFIXES[format]}", format, progress
-            )
-            storage.write_parts(day.day, [*others, part])
+            # A day of that date may have another number: its part may be the only copy of its rows.
+            others = [part for part in parts if part not in same and part.get("number") != day.number]
+            name = f"{_free_name(others)}.{SUFFIXES[format]}"
+            part = _write(database, storage, day, expected, name, format, progress)
+            storage.write_parts(day.date, [*others, part])
         url = f"{storage.place}/{part['file']}"
-        return Part(day.day, url, part["rows"], part["bytes"], part["checksum"], written)
+        return Part(day.date, url, part["rows"], part["bytes"], part["checksum"], written)
 
 
 def measured(database: Database, day: Day) -> Measure:
     """The number of rows that the database has of a day, and their checksum, made there."""
-    statement, rows, total = statements.measured(day.table), 0, 0
-    for span in day.spans():
-        [(count, digests)] = database.rows(statement, span)
+    rows = total = 0
+    for span in _spans(database, day):
+        [(count, digests)] = database.ask("keep/measured.sql", **span)
         rows, total = rows + count, total + int(digests)
     return Measure.of(rows, total)
+
+
+def _spans(database: Database, day: Day) -> Iterator[dict[str, int]]:
+    """The day's numbers, in lots that fit into memory."""
+    after, until = day.number << 32, (day.number + 1) << 32
+    after -= 1
+    while (last := database.ask("keep/lot.sql", after=after, until=until, most=LOOK, bytes=LOT)[0].last) is not None:
+        yield {"after": after, "last": last}
+        after = last
 
 
 def _free_name(parts: Sequence[dict[str, Any]]) -> str:
@@ -117,13 +106,13 @@ def _write(
     found = verified(storage, file, format, done)
     if found != expected:
         storage.remove(file)
-        raise ArchiveNotVerified(day=day.day, place=storage.place, found=found, expected=expected)
+        raise ArchiveNotVerified(day=day.date, place=storage.place, found=found, expected=expected)
     return {
         "file": file,
         "rows": found.rows,
         "checksum": found.checksum,
         "bytes": storage.size(file),
-        "whole": day.whole,
+        "number": day.number,
         "verified_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -136,12 +125,10 @@ def verified(storage: DayStorage, file: str, format: str, done: Callable[[int], 
 
 def _lots(database: Database, day: Day, done: Callable[[int], None]) -> Iterator[Sequence[Row]]:
     """The rows of a day, in lots that fit into memory."""
-    lots, rows = statements.lots(day.table), statements.rows(day.table)
-    for span in day.spans():
-        for lot in database.rows(lots, span):
-            found = database.rows(rows, {**span, "first": lot.first, "last": lot.last})
-            yield found
-            done(len(found))
+    for span in _spans(database, day):
+        found = database.ask("keep/rows.sql", **span)
+        yield found
+        done(len(found))
 
 
 def _counted(rows: Iterator[Row], done: Callable[[int], None]) -> Iterator[Row]:

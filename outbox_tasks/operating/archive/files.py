@@ -1,7 +1,7 @@
 """A day of the archive as a file: its columns, its two formats, and its checksum.
 
 The checksum is a sum over the rows, so their order does not matter. The database computes the same checksum in SQL
-(`archive.statements.measured`). If a row was lost, doubled or altered on the way, the two differ.
+(keep/measured.sql). If a row was lost, doubled or altered on the way, the two differ.
 """
 
 from __future__ import annotations

@@ -18,8 +18,7 @@ from uuid import UUID
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ReplayRefused
-from outbox_tasks.operating import audit
-from outbox_tasks.operating.archive import replay_files, replay_statements
+from outbox_tasks.operating.archive import replay_files
 from outbox_tasks.operating.archive.replay_copy import Copier
 from outbox_tasks.operating.archive.replay_sources import Days, Named, Place, Source, Span
 from outbox_tasks.operating.messages.acts import BATCH, STEPS, Done, Kind, Operator, Plan
@@ -76,7 +75,7 @@ class Replayer(Operator):
         """`entry`: go on with this replay of the audit, in place of `wanted`."""
         super().__init__(database, who, why)
         self._entry, self._after, self._passed = entry, Place(), 0
-        self._began = now = self._now()[0]
+        self._began = now = self._now()
         if entry is not None:
             wanted = self._resumed(entry, now)
         # Without a bound it could meet its own copies in the archive.
@@ -85,7 +84,7 @@ class Replayer(Operator):
         self._source = self._opened(Span(wanted.since or EVER, wanted.until or now))
 
     def _resumed(self, entry: int, now: datetime) -> Replay:
-        found = self._database.rows(audit.entry(self._tables), {"entry": entry})
+        found = self._database.ask("audit/entry.sql", entry=entry)
         if not found or found[0].action != "replay" or "named" in found[0].facts:
             raise ReplayRefused(reason=f"no. {entry} of `outbox-tasks audit` is no replay that can go on")
         facts, self._began = found[0].facts, found[0].at
@@ -166,7 +165,9 @@ class Replayer(Operator):
 
     def _write(self, copies: list[dict[str, Any]], place: Place, asked: int, done: Done) -> None:
         reached = {"place": {**place._asdict(), "passed": self._passed + asked}}
-        parameters = {"row": json.dumps(copies), "place": reached, "entry": done.entry, **self._person}
-        written = {row.id for row in self._database.rows(replay_statements.replay(self._tables), parameters)}
+        parameters = {"row": json.dumps(copies), "place": json.dumps(reached), "entry": done.entry, **self._person}
+        with self._database.transaction() as run:
+            run("act/replay_alone.sql")
+            written = {str(row.id) for row in run("act/replay.sql", **parameters)}
         done.count += len(written)
         done.missed += [UUID(copy["of"]) for copy in copies if copy["id"] not in written]

@@ -29,7 +29,7 @@ class Copier:
         self._began = began.isoformat(timespec="seconds")
 
     def copy(self, original: Row) -> dict[str, Any]:
-        """A row of `replay_statements.ROW`. The same original always has the same copy."""
+        """A row of act/replay.sql. The same original always has the same copy."""
         old = dict(zip(COLUMNS, original, strict=True))
         id, destination = UUID(old["id"]), self._to or old["destination"]
         copied = {name: old[name] for name in SAME}

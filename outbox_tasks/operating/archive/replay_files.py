@@ -123,7 +123,7 @@ class Kept(Source):
 
 
 def is_wanted(row: dict[str, Any], wanted: Filter, span: Span) -> bool:
-    """Whether a row of a file is wanted: the same rules as `find_statements.wanted`."""
+    """Whether a row of a file is wanted: the same rules as sql/find/parts/wanted.sql."""
     now = (datetime.now(UTC) - EPOCH) // MICROSECOND
     exact = {"destination": wanted.destination, "key": wanted.key, "last_error_code": wanted.code}
     since, until = ((time - EPOCH) // MICROSECOND for time in span)

@@ -35,8 +35,6 @@ OF_THE_DATABASE = (
     Check(DATABASE, database.timeline, {"timeline_changed"}, needs=("tables",)),
     Check(TABLES, tables.rights, {"rights_missing"}, needs=("server",)),
     Check(TABLES, tables.indexes, {"index_missing", "index_invalid"}, needs=("tables",), gives=("indexes",)),
-    Check(TABLES, tables.triggers, {"trigger_missing"}, needs=("tables",)),
-    Check(TABLES, tables.partitions, {"partition_missing", "partition_wrong", "default_partition"}, needs=("tables",)),
     Check(TABLES, tables.vacuuming, {"autovacuum_off", "dead_rows", "table_options"}, needs=("tables",)),
     Check(
         TRANSACTIONS, transactions.open_for_long,

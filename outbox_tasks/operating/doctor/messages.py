@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from outbox_tasks.database.held_keys import COUNTED
-from outbox_tasks.database.schema import quoted
 from outbox_tasks.operating import health, overview
 from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
 from outbox_tasks.operating.doctor.site import Results, Site
-from outbox_tasks.operating.overview import MINUTES, Destinations, DestinationStatus, rates
+from outbox_tasks.operating.doctor.transactions import oldest_snapshot
+from outbox_tasks.operating.overview import COUNTED, MINUTES, Destinations, DestinationStatus, rates
 from outbox_tasks.operating.status import dead_letters_wait, waits, why_not_in_order
 from outbox_tasks.text import many, span
 
@@ -68,20 +67,12 @@ def periodic_tasks(site: Site) -> Results:
 
 
 def _claims_late(site: Site) -> Finding:
-    [me] = site.rows(statements.server())
-    holder, remedy = "No session holds a snapshot now.", "Look at the server's disk and load."
-    for row in site.rows(statements.oldest_snapshot()):
-        who = f"{row.application or 'a client'}, role {row.role}"
-        holder = f"The oldest snapshot is held by the session {row.pid} ({who}"
-        holder += ", since when is hidden)." if row.age is None else f", for {span(row.age)})."
-        remedy = f"SELECT pg_terminate_backend({row.pid});"
-        if row.age is None:
-            remedy += f"\nGRANT pg_read_all_stats TO {quoted(me.role)};  -- to see more of it"
+    holder, remedy = oldest_snapshot(site)
     return error(
         "claims_late",
         f"The database does not answer claims in time. {holder}",
-        "While a snapshot is open, dead rows can't be removed, and claims step over more and more of them.",
-        remedy,
+        "While a snapshot is open, dead rows can't be removed, and statements step over more and more of them.",
+        remedy or "Look at the server's disk and load.",
     )
 
 

@@ -38,9 +38,8 @@ from sqlalchemy.sql import ColumnElement, FromClause, Select
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from outbox_tasks.database.activity import SERVER
-from outbox_tasks.database.claim_keys import all_keys
 from outbox_tasks.database.pieces import json_rows, seconds, timeline
-from outbox_tasks.database.schema import Tables
+from outbox_tasks.database.schema import Tables, function
 
 MOST = 10_000
 """Rows are counted up to this."""
@@ -58,9 +57,7 @@ NAMESPACE = _catalog("pg_namespace", oid=OID, nspname=Text)
 INDEX = _catalog(
     "pg_index", indexrelid=OID, indrelid=OID, indisvalid=Boolean, indisready=Boolean, indnkeyatts=SmallInteger
 )
-TRIGGER = _catalog("pg_trigger", tgrelid=OID, tgname=Text, tgenabled=Text)
 FUNCTION = _catalog("pg_proc", oid=OID, proname=Text, pronamespace=OID)
-INHERITS = _catalog("pg_inherits", inhrelid=OID, inhparent=OID)
 STATISTICS = _catalog(
     "pg_stat_all_tables",
     relid=OID,
@@ -173,32 +170,20 @@ def indexes(t: Tables) -> Select[Any]:
     )
 
 
-def triggers(t: Tables) -> Select[Any]:
-    """The triggers of outbox_messages that fire."""
-    g = TRIGGER
-    fires = g.c.tgenabled != literal_column("'D'")
-    return select(g.c.tgname.label("name")).where(g.c.tgrelid == _oid(t, t.messages.name), fires)
-
-
-def strays(t: Tables) -> Select[Any]:
-    """How many rows are in the archive's default partition; counted up to `MOST`."""
-    default = table(f"{t.archive.name}_default", schema=t.archive.schema)
-    some = select(literal_column("1")).select_from(default).limit(MOST).subquery("some")
-    return select(func.count().label("rows")).select_from(some)
-
-
 def vacuuming(t: Tables) -> Select[Any]:
-    """The live and dead rows of outbox_messages, by the statistics; when it was vacuumed; its options; and whether the
-    server runs autovacuum at all."""
+    """The live and dead rows of tables, by the statistics; when each was vacuumed; its options; and whether the server
+    runs autovacuum at all. Parameter: tables (array)."""
     s, c = STATISTICS, CLASS
     vacuumed = func.greatest(s.c.last_vacuum, s.c.last_autovacuum)
     return (
-        select(s.c.n_live_tup.label("live"), s.c.n_dead_tup.label("dead"), _age(vacuumed).label("vacuumed"))
+        select(c.c.relname.label("name"), s.c.n_live_tup.label("live"), s.c.n_dead_tup.label("dead"))
+        .add_columns(_age(vacuumed).label("vacuumed"))
         .add_columns(c.c.reloptions.label("options"))
         .add_columns(func.current_setting("autovacuum").label("autovacuum"))
         .add_columns(func.current_setting("track_counts").label("track_counts"))
         .select_from(c.join(s, s.c.relid == c.c.oid))
-        .where(c.c.oid == _oid(t, t.messages.name))
+        .where(c.c.relname == func.any_(bindparam("tables", type_=ARRAY(Text))), _in_our_schema(t))
+        .order_by(c.c.relname)
     )
 
 
@@ -268,19 +253,20 @@ def hidden() -> Select[Any]:
 
 
 def _marks(t: Tables, whose: TableClause, theirs: Callable[[FromClause], ColumnElement[bool]]) -> LateralFromClause:
-    """The advisory locks of a transaction that has written to this very table (see `outbox_keep_order`): for how many
+    """The advisory locks of a transaction that has written to this very table (see `outbox_ordered`): for how many
     keys, and whether for all of them."""
     written, mark = LOCKS.alias("written"), LOCKS.alias("mark")
-    every = cast(mark.c.classid, BigInteger) == all_keys(t)
+    classed = cast(mark.c.classid, BigInteger).op(">>")(literal_column("8"))
+    every = classed == function(t.messages.schema, "outbox_all_keys")()
     wrote = exists(
         select(written.c.mode)
-        .where(theirs(written), written.c.relation == _oid(t, t.messages.name), written.c.mode == "RowExclusiveLock")
+        .where(theirs(written), written.c.relation == _oid(t, "outbox_ready"), written.c.mode == "RowExclusiveLock")
         .correlate(whose)
     )
     return (
-        select(func.count(mark.c.classid.distinct()).label("keys"))
+        select(func.count(classed.distinct()).label("keys"))
         .add_columns(func.coalesce(func.bool_or(every), false()).label("all_keys"))
-        .where(theirs(mark), mark.c.locktype == "advisory", mark.c.objsubid == 2, mark.c.mode == "ShareLock", wrote)
+        .where(theirs(mark), mark.c.locktype == "advisory", mark.c.objsubid == 1, mark.c.mode == "ShareLock", wrote)
         .correlate(whose)
         .lateral("marks")
     )

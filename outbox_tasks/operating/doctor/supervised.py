@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from outbox_tasks.database import lost_tasks
 from outbox_tasks.operating.doctor.finding import Fine, error, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.text import span
@@ -34,7 +33,7 @@ def waiting(site: Site) -> Results:
     if not celery:
         return
     asked = json.dumps([{"destination": name, "queue": each.queue} for name, each in celery.items()])
-    rows = site.rows(lost_tasks.handed_over(site.store.tables), asked=asked, soon=0.0)
+    rows = site.store.ask("run/handed_over.sql", asked=asked, soon=0.0)
     alive = [worker for worker in site.heartbeats.supervising if worker.alive]
     served = {queue for worker in alive for queue in worker.queues}
     for row in rows:

@@ -112,6 +112,17 @@ def slots(site: Site) -> Results:
         )
 
 
+def oldest_snapshot(site: Site) -> tuple[str, str]:
+    """Which session holds the oldest snapshot, since when, and how to end it; no remedy if there is none."""
+    [me] = site.rows(statements.server())
+    for row in site.rows(statements.oldest_snapshot()):
+        since = "since when is hidden" if row.age is None else f"for {span(row.age)}"
+        holder = f"session {row.pid} ({row.application or 'a client'}, role {row.role}, {since})"
+        more = f"\nGRANT pg_read_all_stats TO {quoted(me.role)};  -- to see more of it" if row.age is None else ""
+        return f"The oldest snapshot is held by the {holder}.", f"SELECT pg_terminate_backend({row.pid});{more}"
+    return "No session holds a snapshot now.", ""
+
+
 def _named(rows: list[Any]) -> str:
     row = rows[0]
     who = f"{row.application or 'a client'}, role {row.role}"

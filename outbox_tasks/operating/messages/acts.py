@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import chain, islice
+from datetime import datetime
+from itertools import islice
 from math import ceil, inf
 from threading import Event
 from typing import Any, Literal
 from uuid import UUID
 
+from sqlalchemy import func, select
+
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge, UnknownMessage
-from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages import act_statements
-from outbox_tasks.operating.messages.find import COUNTED, DEAD, Filter, Lookup
+from outbox_tasks.operating.messages.find import COUNTED, DEAD, Filter, Lookup, start
 from outbox_tasks.text import storable
 
 Action = Literal["redrive", "discard", "purge"]
@@ -33,9 +32,6 @@ STEPS = 10
 
 LOOK = 5_000
 """Rows of an index that one statement looks at."""
-
-FIRST_PAGE = {"time": datetime.min.replace(tzinfo=UTC), "last": UUID(int=0)}
-"""Where the first page begins."""
 
 
 @dataclass(slots=True)
@@ -82,26 +78,16 @@ class Operator:
     def __init__(self, database: Database, who: str, why: str | None = None) -> None:
         self._database = database
         self._settings = database.settings
-        self._tables = t = database.tables
         self._person = {"person": storable(who), "reason": storable(why)}
-        keep = self._settings.archive == "move"
-        self._acts = {
-            "redrive": act_statements.redrive(t),
-            "discard": act_statements.discard(t, archive=keep),
-            "purge": act_statements.discard(t, archive=False),
-        }
-        self._leased_acts = {
-            "redrive": act_statements.redrive(t, leased=True),
-            "discard": act_statements.discard(t, archive=keep, leased=True),
-        }
 
     def plan(self, wanted: Filter, until: Callable[[datetime], datetime] | None = None, seconds: float = inf) -> Plan:
         """Counts the messages that an act would change now, or at an earlier time `until(now)`; for so many seconds."""
-        ends, now = time.monotonic() + seconds, self._now()[0]
+        ends = time.monotonic() + seconds
+        now = self._now()
         plan = Plan(until(now) if until else now)
         kinds: dict[tuple[str, str, str, str | None], Kind] = {}
-        for row in chain.from_iterable(self._walks(wanted, plan.until, counted=True, ends=ends)):
-            if row is not None and row.id is not None:
+        for row in self._walk(wanted, plan.until, counted=True, ends=ends):
+            if row is not None:
                 kind = Kind(row.destination, row.event_type, row.state, row.last_error_code, row.id)
                 kinds.setdefault((kind.destination, kind.event_type, kind.state, kind.code), kind).count += row.count
                 plan.count += row.count
@@ -114,22 +100,25 @@ class Operator:
     def chosen(self, wanted: Filter, until: datetime) -> Iterator[UUID]:
         """The ids of the wanted messages that were there, or dead, at that time: by the time of their death, or the
         oldest first if not all of them are dead."""
-        walks = self._walks(wanted, until, counted=False)
-        some = ((row for row in walk if row.id is not None) for walk in walks)
-        for row in heapq.merge(*some, key=lambda row: (row.dead_at, row.id)) if len(walks) > 1 else next(some):
+        for row in self._walk(wanted, until, counted=False):
             yield row.id
 
-    def _walks(self, wanted: Filter, until: datetime, *, counted: bool, ends: float = inf) -> list[Iterator[Any]]:
-        t, parameters = self._tables, {**wanted.parameters, "until": until, "look": LOOK}
-        if wanted.group is not None:
-            by_group = act_statements.next_dead(t, "group", counted=counted)
-            return [self._pages(by_group, {**parameters, "place": wanted.group}, ends)]
-        if set(wanted.states) == {DEAD}:
-            places = self._now()[1] if wanted.destination is None else [wanted.destination]
-            by_destination = act_statements.next_dead(t, "destination", counted=counted)
-            pages = (self._pages(by_destination, {**parameters, "place": place}, ends) for place in places)
-            return [*pages] or [iter(())]
-        return [self._pages(act_statements.next_waiting(t, counted=counted), parameters, ends)]
+    def _walk(self, wanted: Filter, until: datetime, *, counted: bool, ends: float = inf) -> Iterator[Any]:
+        """The wanted messages, or with `counted` their kinds; None: there are more, but the time is over."""
+        verb, place = start(wanted, newer=True)
+        verb = verb.replace(".sql", "_counted.sql") if counted else verb
+        parameters = {**wanted.parameters, "until": until, "look": LOOK, "size": None}
+        while True:
+            *rows, end = self._database.ask(verb, **{**parameters, **place})
+            yield from rows
+            if end.end_seq is None:
+                return
+            if time.monotonic() > ends:
+                yield None
+                return
+            place["last"] = end.end_seq
+            if "time" in place:
+                place["time"] = str(end.end_time)
 
     def act(
         self,
@@ -155,8 +144,7 @@ class Operator:
             if stop.wait(wait) if wait > 0 else stop.is_set():
                 done.stopped = True
                 break
-            parameters = {"ids": batch, "until": until, "states": _kinds(states), "entry": done.entry, **self._person}
-            changed = {UUID(row.id) for row in self._database.rows(self._acts[action], parameters)}
+            changed = self._changed(action, batch, states, until, done.entry) or set()
             done.count += len(changed)
             done.missed += [id for id in batch if id not in changed]
             progress(len(changed))
@@ -168,9 +156,29 @@ class Operator:
     ) -> int | None:
         """Change these messages, as a batch of an act in the background that has this `lease`. Returns how many were
         changed; None: the act has ended, or another process has its lease."""
-        parameters = {"ids": ids, "until": until, "states": _kinds(states), "entry": entry, **lease, **self._person}
-        rows = self._database.rows(self._leased_acts[action], parameters)
-        return sum(row.id is not None for row in rows) if rows else None
+        changed = self._changed(action, ids, states, until, entry, **lease)
+        return None if changed is None else len(changed)
+
+    def _changed(
+        self,
+        action: Action,
+        ids: list[UUID],
+        states: Iterable[str],
+        until: datetime | None,
+        entry: int,
+        token: UUID | None = None,
+        duration: float = 0.0,
+    ) -> set[UUID] | None:
+        lease = {"token": token, "duration": duration}
+        parameters = {"ids": ids, "until": until, "entry": entry, **self._person, **lease}
+        if action == "redrive":
+            rows = self._database.ask("act/redrive.sql", **parameters)
+        elif action not in ("discard", "purge"):  # whoever may write into the audit has written it
+            raise KeyError(action)
+        else:
+            kept = action == "discard" and self._settings.archive == "move"
+            rows = self._database.ask("act/discard.sql", **parameters, states=_kinds(states), kept=kept)
+        return {UUID(str(row.id)) for row in rows if row.id is not None} if rows else None
 
     @contextmanager
     def audited(self, action: str, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -180,11 +188,11 @@ class Operator:
         self._close_entry(entry, facts)
 
     def _open_entry(self, action: str, target: str | None, facts: dict[str, Any]) -> int:
-        parameters = {**self._person, "action": action, "target": target, "facts": facts}
-        return int(self._database.rows(audit.opened(self._tables), parameters)[0].seq)
+        parameters = {**self._person, "action": action, "target": target, "facts": json.dumps(facts)}
+        return int(self._database.ask("audit/open.sql", **parameters)[0].seq)
 
     def _close_entry(self, entry: int, found: dict[str, Any] | None = None) -> None:
-        self._database.rows(audit.closed(self._tables), {"entry": entry, "found": found or {}})
+        self._database.ask("audit/close.sql", entry=entry, found=json.dumps(found or {}))
 
     def edit(self, id: UUID, former: bytes, payload: bytes, content_type: str) -> int:
         """Replace the `former` payload of a dead letter. Returns the entry of the audit.
@@ -200,7 +208,7 @@ class Operator:
             "digest": hashlib.sha256(former).digest(),
             **self._person,
         }
-        rows = self._database.rows(act_statements.edit(self._tables), parameters)
+        rows = self._database.ask("act/edit.sql", **parameters)
         if not rows:
             self._dead_letter(id)
             raise EditRefused(id=id, reason="somebody else has changed its payload meanwhile; look at it again")
@@ -226,23 +234,10 @@ class Operator:
             except (ValueError, RecursionError) as error:
                 raise EditRefused(id=message["id"], reason=f"it is not {content_type}: {error}") from None
 
-    def _now(self) -> tuple[datetime, list[str]]:
-        """The database's time, and the destinations that have dead letters."""
-        rows = self._database.rows(act_statements.places_of_dead(self._tables), {})
-        return rows[0].now, [row.name for row in rows if row.name is not None]
-
-    def _pages(self, statement: Any, parameters: dict[str, Any], ends: float) -> Iterator[Any]:
-        """The rows of each page; None: there are more, but the time is over."""
-        place: dict[str, Any] = dict(FIRST_PAGE)
-        while True:
-            rows = self._database.rows(statement, {**parameters, **place})
-            yield from rows
-            if rows[0].last is None:
-                return
-            if time.monotonic() > ends:
-                yield None
-                return
-            place |= {name: getattr(rows[0], name) for name in FIRST_PAGE if name in rows[0]._fields}
+    def _now(self) -> datetime:
+        """By the database's clock."""
+        now: datetime = self._database.rows(select(func.now()), {})[0][0]
+        return now
 
 
 def is_json(content_type: str) -> bool:

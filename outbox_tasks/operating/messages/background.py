@@ -25,7 +25,6 @@ from uuid import UUID, uuid4
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ActBegun, DatabaseTooSlow, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages import background_statements as statements
 from outbox_tasks.operating.messages.acts import Action, Operator, paced
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.relay.store.processes import holder
@@ -65,7 +64,6 @@ class Runner:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._tables = database.tables
         self._token = uuid4()
         self._running: dict[int, _Running] = {}
         self._slow: dict[int, int] = {}
@@ -102,17 +100,17 @@ class Runner:
             "reason": storable(why),
             "action": action,
             "target": str(ids[0]) if len(ids) == 1 else None,
-            "facts": {**facts, **({"limit": limit} if limit else {}), audit.FORM: form},
+            "facts": json.dumps({**facts, **({"limit": limit} if limit else {}), audit.FORM: form}),
             "token": token,
-            "chosen": {"filter": wanted.facts, "ids": [str(id) for id in ids]},
+            "chosen": json.dumps({"filter": wanted.facts, "ids": [str(id) for id in ids]}),
             "moment": until,
             "pace": rate,
             "limit": limit,
             "expected": total,
         }
-        entries = self._database.rows(statements.begun(self._tables), values)
+        entries = self._database.ask("act/begin.sql", **values)
         if not entries:
-            entries = self._database.rows(statements.begun_by(self._tables), {"token": token})
+            entries = self._database.ask("act/begun_by.sql", token=token)
             if entries[0].form not in (form, None):
                 raise ActBegun(entry=entries[0].entry)
         self.wake()
@@ -120,18 +118,17 @@ class Runner:
 
     def stop(self, entry: int, who: str) -> bool:
         """End an act after its current batch; when this returns, no more is done. Returns whether it was going on."""
-        values = {"entry": entry, "found": {"stopped": storable(who)}}
-        return bool(self._database.rows(statements.ended(self._tables, leased=False), values))
+        return bool(self._ended(entry, None, stopped=storable(who)))
 
     def act(self, entry: int) -> dict[str, Any] | None:
         """An act as the audit has it, and what is left to do: `wanted` is null if nothing is, or if it does not go on
         in the background."""
-        rows = self._database.rows(statements.one(self._tables), {"entry": entry})
-        return dict(rows[0]._mapping) if rows else None
+        rows = self._database.ask("act/one.sql", entry=entry)
+        return rows[0]._asdict() if rows else None
 
     def going(self, size: int = 100) -> list[dict[str, Any]]:
         """The acts that go on, the oldest first."""
-        return [dict(row._mapping) for row in self._database.rows(statements.going(self._tables), {"size": size})]
+        return [row._asdict() for row in self._database.ask("act/going.sql", size=size)]
 
     def start(self) -> None:
         """Start the thread, if it does not run yet. It looks for acts that nobody runs."""
@@ -200,8 +197,7 @@ class Runner:
         self._running = {entry: act for entry, act in self._running.items() if entry in kept}
 
     def _renewed(self, duration: float) -> set[int]:
-        values = {"token": self._token, "duration": duration}
-        return {row.entry for row in self._database.rows(statements.renewed(self._tables), values)}
+        return {row.entry for row in self._database.ask("act/renew.sql", token=self._token, duration=duration)}
 
     def _take(self) -> None:
         values = {
@@ -211,7 +207,7 @@ class Runner:
             "running": list(self._running),
             "size": max(0, ROOM - len(self._running)),
         }
-        for row in self._database.rows(statements.taken(self._tables), values):
+        for row in self._database.ask("act/take.sql", **values):
             # Read only now: the former process may have done a batch while we took the lease.
             act = self.act(row.entry)
             if act is not None and act["wanted"] is not None:
@@ -270,5 +266,7 @@ class Runner:
         self._end(act["seq"], **({"missed": missed} if missed else {}))
 
     def _end(self, entry: int, **found: Any) -> None:
-        values = {"entry": entry, "token": self._token, "found": found}
-        self._database.rows(statements.ended(self._tables, leased=True), values)
+        self._ended(entry, self._token, **found)
+
+    def _ended(self, entry: int, token: UUID | None, **found: Any) -> Sequence[Any]:
+        return self._database.ask("act/end.sql", entry=entry, token=token, found=json.dumps(found))

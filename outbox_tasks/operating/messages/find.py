@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from base64 import b64decode
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
@@ -13,9 +11,16 @@ from uuid import UUID
 from outbox_tasks.database.connection import Database
 from outbox_tasks.model import EVENT_ID, sibling
 from outbox_tasks.operating import audit
-from outbox_tasks.operating.messages import find_statements, waits
+from outbox_tasks.operating.messages import waits
 
-COUNTED = find_statements.COUNTED
+COUNTED = 100_000
+"""Messages are counted up to this."""
+
+FIRST, LAST = 0, (1 << 63) - 1
+"""Numbers before and after all messages."""
+
+MESSAGES, AT_WORK = "find/messages.sql", "find/at_work.sql"
+"""Verbs for a list of all messages, and of those at work."""
 
 WAITING = ("pending", "scheduled", "leased", "handed over", "running", "retrying")
 DEAD = "dead"
@@ -25,16 +30,6 @@ STATES = (*WAITING, DEAD, *ARCHIVED)
 
 LOOK = 10_000
 """Rows of an index that are looked at for the wanted messages."""
-
-LANES = 5
-"""If each lane of each destination is searched, the search looks at `LOOK` rows divided by this in each."""
-
-UNSORTED = 2_000
-"""Rows that are looked at if any message is wanted and applications chose the ids: these are not in the order of
-time."""
-
-SKEW = 5.0
-"""Seconds by which the clocks behind the ids may be ahead."""
 
 GROUPS, MOST_GROUPS = 500, 5_000
 """Error groups that are read at a time, and in all."""
@@ -58,7 +53,7 @@ class Filter:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters of `find_statements`."""
+        """The parameters of the verbs in sql/find. `until`: only what was written, or dead, by then."""
         pattern = self.event_type
         if pattern is not None:
             for sign, meaning in (("\\", "\\\\"), ("%", "\\%"), ("_", "\\_"), ("*", "%"), ("?", "_")):
@@ -66,11 +61,12 @@ class Filter:
         return {
             "states": list(self.states) or None,
             "destination": self.destination,
-            "pattern": pattern,
+            "event_type": pattern,
             "key": self.key,
             "code": self.code,
             "older": self.older_than,
-            "newer": self.newer_than,
+            "newer_than": self.newer_than,
+            "until": None,
         }
 
     @property
@@ -130,56 +126,23 @@ class Lookup:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._tables = database.tables
 
     def find(self, wanted: Filter, size: int, limit: float | None = None) -> Found:
         """The newest `size` of the wanted messages; if only dead letters are wanted, the last to die. `limit`: seconds
         that a statement may run."""
-        found = Found()
-        parameters = {**wanted.parameters, "size": size, "group": wanted.group, **bounds(wanted.older_than)}
-        # An index has these together and in order: the first rows are the wanted ones.
-        ready = self._only_dead(wanted) and wanted.facts.keys() <= {"states", "destination", "group"}
-        look = size if ready else LOOK if wanted.facts else UNSORTED
-        rows: dict[UUID, dict[str, Any]] = {}
-        for statement, decides in self._searches(wanted):
-            asked = {**parameters, "look": max(size, look if decides else look // LANES)}
-            part = self._database.rows(statement, asked, limit)
-            found.looked += part[0].looked
-            if decides and part[0].cut:
-                found.complete = False
-                found.back_to = max(filter(None, (found.back_to, part[0].back_to)), default=None)
-            own = ("looked", "cut", "back_to")
-            for row in part:
-                if row.id is not None:
-                    rows.setdefault(row.id, {k: v for k, v in row._mapping.items() if k not in own})
-        by = "dead_at" if self._only_dead(wanted) else "created_at"
-        found.messages = sorted(rows.values(), key=lambda row: (row[by], row["seq"]), reverse=True)[:size]
-        found.complete = found.complete and len(found.messages) < size
-        return found
-
-    def _only_dead(self, wanted: Filter) -> bool:
-        return wanted.group is not None or set(wanted.states) == {DEAD}
-
-    def _searches(self, wanted: Filter) -> Iterator[tuple[Any, bool]]:
-        """The statements that may find wanted messages; and for each, whether the search is complete only with it."""
-        t, states = self._tables, set(wanted.states) or set(STATES)
-        if wanted.group is not None:
-            yield find_statements.dead_of_group(t), True
-        elif not states.isdisjoint((*WAITING, DEAD)):
-            if wanted.key is not None:
-                yield find_statements.of_key(t), True
-            elif states == {DEAD}:
-                yield find_statements.dead_of_destinations(t), True
-            else:
-                yield find_statements.newest(t), True
-                # These indexes find what a backlog would hide.
-                narrow = wanted.destination is not None or bool(wanted.states)
-                if narrow and not states.isdisjoint(WAITING):
-                    yield find_statements.waiting(t), False
-                if narrow and DEAD in states:
-                    yield find_statements.dead_of_destinations(t), False
-        if wanted.group is None and not states.isdisjoint(ARCHIVED):
-            yield find_statements.newest_archived(t), True
+        verb, place = start(wanted, newer=False)
+        # Where an index has these together and in order, the first rows are the wanted ones.
+        ready = "kin" in place and wanted.facts.keys() <= {"states", "destination", "group"}
+        asked = {**wanted.parameters, **place, "size": size, "look": size if ready else max(size, LOOK)}
+        *rows, end = self._database.ask(verb, limit, **asked)
+        cut = end.end_seq is not None
+        if cut and verb == MESSAGES:  # what is at work is found, however much was sent since
+            *working, _ = self._database.ask(AT_WORK, limit, **asked)
+            both = {row.seq: row for row in (*working, *rows)}
+            rows = sorted(both.values(), key=lambda row: row.seq, reverse=True)[:size]
+        return Found(
+            [shown(row) for row in rows], not cut and len(rows) < size, end.looked, end.created_at if cut else None
+        )
 
     def one(self, id: UUID, part: int | None = None, start: int = 0) -> dict[str, Any] | None:
         """Everything about a message; also `ahead`: the first of its key, `waits`: why it is not going out,
@@ -187,23 +150,22 @@ class Lookup:
 
         `part`: so many bytes of the payload, from `start`. With 0, nothing that the application wrote is read, or that
         quotes it: headers and history are empty too."""
-        wanted = {"id": id, "part": part, "start": start}
-        rows = self._database.rows(find_statements.everything(self._tables), wanted)
+        rows = self._database.ask("find/one.sql", id=id, part=part, start=start)
         if not rows:
             return None
-        message = latest([dict(row._mapping) for row in rows])
+        message = latest([row._asdict() for row in rows])
         message["ahead"] = None
         if message["key"] is not None and message["state"] in WAITING:
             place = {name: message[name] for name in ("destination", "key", "seq")}
             place["blocks"] = self._database.settings.dead_blocks(message["destination"])
-            before = self._database.rows(find_statements.ahead(self._tables), place)
-            message["ahead"] = dict(before[0]._mapping) if before else None
+            before = self._database.ask("find/ahead.sql", **place)
+            message["ahead"] = before[0]._asdict() if before else None
         message["waits"] = waits.why(self._database, message)
         message["history"] = _entries(message["history"])
         named = [entry.get("entry") for entry in message["history"]]
         named = [seq for seq in named if type(seq) is int and 0 <= seq < 1 << 63]
-        acts = self._database.rows(audit.about(self._tables), {"target": str(id), "named": named})
-        message["audit"] = [dict(row._mapping) for row in acts]
+        acts = self._database.ask("audit/about.sql", target=str(id), named=named)
+        message["audit"] = [row._asdict() for row in acts]
         message["elsewhere"] = self._elsewhere(message)
         return message
 
@@ -214,24 +176,23 @@ class Lookup:
         except (KeyError, TypeError, ValueError, AttributeError):
             return []
         ids = {event, *(sibling(event, name) for name in self._database.settings.destinations)} - {message["id"]}
-        rows = self._database.rows(find_statements.states(self._tables), {"ids": list(ids)})
-        return sorted((dict(row._mapping) for row in rows), key=lambda row: str(row["destination"]))
+        rows = self._database.ask("find/states.sql", ids=list(ids))
+        found = [{**row._asdict(), "id": str(row.id)} for row in rows]
+        return sorted(found, key=lambda row: str(row["destination"]))
 
     def states(self, ids: list[UUID]) -> dict[str, str]:
         """The states of these messages, by id."""
-        found = self._database.rows(find_statements.states(self._tables), {"ids": ids})
+        found = self._database.ask("find/states.sql", ids=ids)
         # If a message was replayed, its copy that waits comes first, and counts.
-        return {row.id: row.state for row in reversed(found)}
+        return {str(row.id): row.state for row in reversed(found)}
 
     def groups(self, destination: str | None = None) -> tuple[list[dict[str, Any]], bool]:
         """The error groups of the dead letters, the largest first; and whether these are all."""
         found: list[dict[str, Any]] = []
         past, read = "", 0
         while read < MOST_GROUPS:
-            page = self._database.rows(
-                find_statements.groups(self._tables), {"past": past, "most": GROUPS, "destination": destination}
-            )
-            found += [dict(row._mapping) for row in page if row.count is not None]
+            page = self._database.ask("find/groups.sql", past=past, most=GROUPS, destination=destination)
+            found += [row._asdict() for row in page if row.count is not None]
             read += len(page)
             if len(page) < GROUPS:
                 break
@@ -242,24 +203,24 @@ class Lookup:
     def group(self, name: str) -> dict[str, Any] | None:
         """An error group, as `groups` has it; None: it has no dead letters."""
         before = f"{int(name, 16) - 1:012x}" if int(name, 16) else ""
-        rows = self._database.rows(
-            find_statements.groups(self._tables), {"past": before, "most": 1, "destination": None}
-        )
-        return dict(rows[0]._mapping) if rows and rows[0].group == name else None
+        rows = self._database.ask("find/groups.sql", past=before, most=1, destination=None)
+        return rows[0]._asdict() if rows and rows[0].group == name else None
 
     def acts(self, size: int, before: int | None = None) -> list[dict[str, Any]]:
         """The latest acts of people, the last one first; those before the act with this seq."""
-        rows = self._database.rows(audit.entries(self._tables), {"size": size, "before": before})
-        return [dict(row._mapping) for row in rows]
+        return [row._asdict() for row in self._database.ask("audit/latest.sql", size=size, before=before)]
 
     def became(self, entry: int) -> Became | None:
         """What became of the messages of a redrive; None: it is none, or it has changed nothing."""
-        *rows, all_of_them = self._database.rows(find_statements.became(self._tables), {"entry": entry})
-        return Became(all_of_them.count, rows) if all_of_them.count else None
+        changed = self._database.ask("audit/changed.sql", entry=entry)
+        ids = [row.id for row in changed if row.id is not None]
+        return (
+            Became(len(ids), list(self._database.ask("find/became.sql", ids=ids, since=changed[0].at))) if ids else None
+        )
 
     def former_payload(self, entry: int) -> bytes | None:
         """The payload before the edit of this audit entry; None: it is no edit."""
-        rows = self._database.rows(audit.former(self._tables), {"entry": entry})
+        rows = self._database.ask("audit/former.sql", entry=entry)
         try:
             return b64decode(rows[0].payload, validate=True) if rows else None
         except ValueError:  # whoever may write into the audit has written it
@@ -276,13 +237,17 @@ def latest(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return max(rows, key=lambda row: (row["finished_at"] is None, row["finished_at"]))
 
 
-def bounds(older_than: float | None) -> dict[str, UUID]:
-    """Two bounds for ids with a time in them: the last id that is old enough, and the last id that any host may have
-    made by now."""
-    now = time.time() + SKEW
-    return {"high": _last_of(now - (older_than or -86_400.0)), "top": _last_of(now + 86_400.0)}
+def start(wanted: Filter, *, newer: bool) -> tuple[str, dict[str, Any]]:
+    """The verb that walks through the wanted messages, and where it begins. If only dead letters are wanted, it goes by
+    their death."""
+    place: dict[str, Any] = {"newer": newer, "last": FIRST if newer else LAST}
+    if wanted.group is not None or set(wanted.states) == {DEAD}:
+        return "find/dead.sql", {**place, "time": "-infinity" if newer else "infinity", "kin": wanted.group}
+    archived = not wanted.states or not set(wanted.states).isdisjoint(ARCHIVED)
+    return MESSAGES if archived else AT_WORK, place
 
 
-def _last_of(seconds: float) -> UUID:
-    """The last id with this time."""
-    return UUID(int=(max(0, int(seconds * 1000)) << 80) + (1 << 80) - 1)
+def shown(row: Any) -> dict[str, Any]:
+    """A message of a list."""
+    own = ("looked", "end_time", "end_seq", "place")
+    return {name: value for name, value in row._asdict().items() if name not in own}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from outbox_tasks.database import breaker, slots
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.store.claims import GRACE
@@ -41,7 +40,7 @@ def of_destinations(database: Database) -> dict[str, Wait]:
 
 
 def _shut(database: Database) -> Iterator[tuple[str, Wait]]:
-    for row in database.rows(breaker.states(database.tables), {}):
+    for row in database.ask("traffic/states.sql"):
         resume = shell_line("resume", row.name)
         if row.state == "paused":
             reason = f": {one_line(row.paused_why)}" if row.paused_why else ""
@@ -73,7 +72,7 @@ def _own(database: Database, one: Mapping[str, Any]) -> Wait | None:
 
 
 def behind(head: Mapping[str, Any]) -> Wait:
-    """Why a message waits behind others of its key. `head`: see `find_statements.ahead`."""
+    """Why a message waits behind others of its key. `head`: see find/ahead.sql."""
     count, id = head["count"], head["id"]
     before = f"{many(count, 'message')} of its key {'is' if count == 1 else 'are'} before it, and the first ({id}) is "
     if head["state"] == "dead":
@@ -96,11 +95,10 @@ def _limited(database: Database, one: Mapping[str, Any]) -> Wait | None:
     """Whether the destination's slots are taken, or its rate is used up."""
     name, since = one["destination"], moment(_due(one))
     own = database.settings.destinations[name]
-    if own.concurrency is not None:
-        asked = {"target": name, "size": own.concurrency}
-        if len(database.rows(slots.held(database.tables, of_one=True), asked)) >= own.concurrency:
-            because = f"all {many(own.concurrency, 'slot')} of {name} are taken; it is due since {since}"
-            return Wait(because, f"if {name} can take more, raise its concurrency")
+    most = own.concurrency
+    if most is not None and len(database.ask("look/sends.sql", destination=name, most=most)) >= most:
+        because = f"all {many(most, 'slot')} of {name} are taken; it is due since {since}"
+        return Wait(because, f"if {name} can take more, raise its concurrency")
     if own.rate_limit is not None:
         because = f"{name} gets at most {own.rate_limit:g} a second; it is due since {since}"
         return Wait(because, f"if {name} can take more, raise its rate_limit")

@@ -3,221 +3,230 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from math import inf
-from operator import itemgetter
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
+from uuid import uuid4
 
-from psycopg.errors import QueryCanceled
 from sqlalchemy import Engine
 
-from outbox_tasks.database import activity, claim, claim_keys, due
-from outbox_tasks.database.compiled import Compiled
-from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import DatabaseUnavailable
-from outbox_tasks.model import Bundle
+from outbox_tasks.database.connection import Database, Run
+from outbox_tasks.database.schema import DEAD, PENDING
+from outbox_tasks.model import TOO_LARGE, Bundle
 from outbox_tasks.relay.store import processes
+from outbox_tasks.relay.store.claimed import Claimed
+from outbox_tasks.relay.store.keyed import Keys
+from outbox_tasks.relay.store.lanes import Lanes, Snapshot
 from outbox_tasks.settings import Settings
 
-log = logging.getLogger("outbox_tasks.claim")
+BUNDLES, MESSAGES = 1000, 10_000
+"""Leases that have run out, and waits that are over, that one claim looks after."""
 
 MOST_NOTED = 10_000
 """Messages that are marked after a failover: more have hardly been sent in the moment that it undid."""
+
+STRANGE_EVERY = 30.0
+"""Seconds between two looks for messages to destinations that are not configured."""
+
+LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
+
 
 GRACE = 3600.0
 """Seconds for which due messages wait for an unknown destination: writers may know of it before the relay does."""
 
 
-class Claimed(NamedTuple):
-    """A row that a claim has just leased, or has made a dead letter."""
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A message that a claim makes a dead letter."""
 
-    seq: int
-    id: str
-    destination: str
-    event_type: str
-    attempts: int
-    status: str
-    alone: bool
-    key: str | None = None
-    priority: int = 0
-    code: str | None = None
-    """Of its last error, or why it is dead."""
-    error: str | None = None
-    superseded: bool = False
-    """It has failed, and a newer message of its key replaces it."""
-    cause: str | None = None
-    """Why its last lease ended: `unsettled`, it may arrive twice; `lease_expired`, before it was begun (of its writer's
-    lease `direct_expired`); of a supervised task `not_started` or `worker_lost`."""
-    size: int = 0
-    """Bytes of its payload."""
-    age: float = 0.0
-    """Seconds since it was due for the first time, if the claim has asked for that."""
+    row: Claimed
+    code: str | None
+    error: str | None
 
 
-class Mark(NamedTuple):
-    """What a transaction that is still writing has left: see `claim_keys.horizon`."""
-
-    high: int
-    key_class: int | None
-    floor: int | None
+OPEN = 60.0
+"""Seconds for which another transaction that takes a lease back, or ends it early, may be open: this look has skipped
+its lease, or saw it as it was before, and the lease still makes its keys busy."""
 
 
 class Claims(Database):
-    """The statements of a claim."""
-
-    since = 0
-    """A claim leaves rows up to this number alone."""
+    """The verbs of a claim."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
+        self._lanes, self._keys = Lanes(), Keys(settings)
         self._keys_first = False
-        self.late: set[str] = set()
-        """The halves of this round's claims that did not end in time: messages without a key, and those with one."""
-        self._past: dict[str, str] = {}
-        """By destination: the last key that a claim looked at, if it did not get to the end."""
-        self._begun_midway: set[str] = set()
-        """The destinations of which this round has not yet looked at the first keys."""
-        self._from_the_first: set[str] = set()
-        """Those of them that the next claim begins with at the first key."""
-        self._anything_due = Compiled(partial(due.anything_due, self.tables), itemgetter(0))
-        self._next_due: Compiled[float | None] = Compiled(partial(due.next_due, self.tables), itemgetter(0))
-        self._claim = Compiled(partial(claim.claim, self.tables), _claimed)
-        self._horizon = Compiled(partial(claim_keys.horizon, self.tables), Mark._make)
-        self._claim_keys = Compiled(partial(claim_keys.claim_keys, self.tables), _claimed)
-        self._no_unroutable = -inf
-        """When the last look for messages to unknown destinations found none."""
+        self._no_lease_before = LONG_AGO
+        """All leases that ended before have been taken back."""
+        self._strange_at = -inf
+        """When messages to destinations that are not configured were last looked for."""
 
-    def anything_due(self) -> bool:
-        """Whether a claim may find something to do: a message that is due, or leased."""
-        longest_lease = max(self.settings.queue_lease, self.settings.run_lease)
-        return bool(self.run(self._anything_due, {"ahead": longest_lease})[0])
-
-    def until_next_due(self, ahead: float) -> float | None:
-        """In how many seconds the next message is due, if that is within `ahead` seconds."""
-        return self.run(self._next_due, {"ahead": ahead})[0]
-
-    def claim(self, shares: Mapping[str, int], lease: str, of_keys: Mapping[str, int] | None = None) -> list[Claimed]:
-        """Lease up to `shares[destination]` due messages of each destination, in the order of insertion; up to
-        `of_keys[destination]` with keys, if that is more.
-
-        Messages with a key and messages without one take turns at being first: neither starves the other. If the
-        database can't lease the one half, the other is leased all the same, and the first is not tried again in this
-        round.
-        """
-        found: list[Claimed] = []
-        self._keys_first = not self._keys_first
-        keyed = {name: max(size, (of_keys or {}).get(name, 0)) for name, size in shares.items()}
-        turns = [("without keys", self._claim_unkeyed, shares), ("with keys", self._claim_keyed, keyed)]
-        for half, take, sizes in reversed(turns) if self._keys_first else turns:
-            taken = Counter(row.destination for row in found)
-            left = {name: size - taken[name] for name, size in sizes.items() if size > taken[name]}
-            if not left or half in self.late:
-                continue
-            try:
-                found += take(left, lease)
-            except DatabaseUnavailable as error:
-                self.late.add(half)
-                timed_out = isinstance(error.__cause__, QueryCanceled)  # then the server answers, and is asked for more
-                if not found and (len(self.late) == len(turns) or not timed_out):
-                    self.late.clear()
-                    raise
-                log.warning("no messages %s are leased for now: %s", half, error)
-        return sorted(found, key=lambda row: row.seq)
-
-    def claim_in_bundles(
+    def claim(
         self,
         shares: Mapping[str, int],
         lease: str,
         pack: Callable[[Sequence[Claimed]], list[Bundle]],
         of_keys: Mapping[str, int] | None = None,
     ) -> tuple[list[Claimed], list[Bundle]]:
-        """Claim, and `pack` what was claimed into bundles. See `claim`."""
-        rows = self.claim(shares, lease, of_keys)
-        return rows, pack(rows)
+        """Take up to `shares[destination]` due messages of each destination, and lease the bundles that `pack` makes of
+        them. Each bundle has a lease of its own; the first probe has the claim's.
 
-    def _claim_unkeyed(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
-        return self.run(self._claim, self._wanted(shares, lease))
+        What can't be sent any more becomes a dead letter: it is returned, and in no bundle.
+        """
+        causes = self._look_after()
+        most = {name: max(size, (of_keys or {}).get(name, 0)) for name, size in shares.items()}
+        self._keys_first = not self._keys_first  # in turns, so that neither kind starves the other
+        try:
+            with self.transaction() as run:
+                if self._keys_first:
+                    keyed = self._keys.take(run, most, self._no_lease_before)
+                    left = _left(shares, keyed)
+                    found, looked = self._take(run, left)
+                else:
+                    left = dict(shares)
+                    found, looked = self._take(run, left)
+                    keyed = self._keys.take(run, _left(most, found), self._no_lease_before)
+                rows = [self._claimed(row) for row in found] + keyed
+                rows = [row._replace(cause=causes.get(row.seq)) for row in rows] if causes else rows
+                rows = self._parted(run, sorted(rows, key=lambda row: row.seq))
+                bundles = self._leased(run, pack(rows), rows, lease)
+        except BaseException:
+            self._lanes.clear()
+            self._keys.clear()
+            raise
+        read = [(row.destination, row.priority, int(row.at), row.seq) for row in found]
+        self._lanes.read(left, read, Snapshot.read(looked.at), life=looked.id)
+        self._keys.committed()
+        return rows, bundles
 
-    def _claim_keyed(self, shares: Mapping[str, int], lease: str) -> list[Claimed]:
-        marks = self.run(self._horizon, {"asked": json.dumps([{"destination": name} for name in shares])})
-        if not marks:
-            self._past.clear()
-            self._begin_round()
-            return []
-        heed = self.settings.await_writers
-        floors = [{"class": mark.key_class, "floor": mark.floor} for mark in marks if heed and mark.floor is not None]
-        parameters = {**self._wanted(shares, lease), "high": marks[0].high, "marks": json.dumps(floors)}
-        rows = self.run(self._claim_keys, parameters)
-        past = {row.destination: str(row.key) for row in rows if not row.id}
-        self._past = {name: key for name, key in self._past.items() if name not in shares} | past
-        self._from_the_first = (self._begun_midway & shares.keys()) - past.keys()
-        self._begun_midway -= self._from_the_first
-        return [row for row in rows if row.id]
+    def _take(self, run: Run, shares: Mapping[str, int]) -> tuple[list[Any], Any]:
+        """Take messages without a key; returns them, and what the look says of itself."""
+        *found, looked = run("claim/take.sql", span=json.dumps(self._lanes.spans(shares)))
+        return found, looked
 
-    def new_round(self) -> None:
-        """From now on, each key is looked at once before a destination is no longer `unfinished`."""
-        self.late.clear()
-        self._begin_round()
+    def _look_after(self) -> dict[int, str]:
+        """Take back what has run out, and wake what waits no longer. Returns why, by message."""
+        *ended, looked = self.ask("claim/expire.sql", most=BUNDLES, since=LONG_AGO)
+        if looked.bundles < BUNDLES:
+            self._no_lease_before = looked.at - timedelta(seconds=OPEN + self.settings.statement_timeout)
+        ended += self.ask("run/expire.sql", most=MESSAGES)
+        self.ask("claim/wake.sql", most=MESSAGES)
+        return {row.seq: row.cause for row in ended}
 
-    def _begin_round(self) -> None:
-        self._begun_midway, self._from_the_first = set(self._past), set()
+    def _claimed(self, row: Any) -> Claimed:
+        return Claimed(
+            row.seq, row.id, row.destination, row.event_type, row.attempts, PENDING, row.alone, None, row.priority,
+            size=row.size, age=row.age,
+        )  # fmt: skip
 
-    @property
-    def unfinished(self) -> Set[str]:
-        """The destinations of which the claims of this round have not looked at all keys."""
-        return self._past.keys() | self._from_the_first
-
-    def _wanted(self, shares: Mapping[str, int], lease: str) -> dict[str, Any]:
-        """The parameters of a claim: see `claim.SHARE`."""
-        configured = self.settings.destinations
-        share = [
-            {
-                "destination": name,
-                "size": size,
-                "ceiling": configured[name].max_attempts,
-                "oldest": configured[name].max_age,
-                "largest": configured[name].largest,
-                "longest": self.settings.longest_run_of(name),
-                "blocks": self.settings.dead_blocks(name),
-                "past": self._past.get(name),
-                "beyond": self.since,
-            }
-            for name, size in shares.items()
+    def _parted(self, run: Run, rows: list[Claimed]) -> list[Claimed]:
+        """The rows. Those that have no attempts left, or are too old or too large, are dead now; those that a newer
+        message of their key replaces are discarded."""
+        dead = {one.row.seq: one for one in map(self._judged, rows) if one is not None}
+        replaced = [row for row in rows if row.superseded and row.seq not in dead]
+        if replaced:
+            run("claim/supersede.sql", message=json.dumps([_named(row) for row in replaced]))
+        if not dead:
+            return rows
+        why = {died.seq: died for died in self._bury(run, dead.values())}
+        return [
+            row._replace(status=DEAD, code=why[row.seq].code, error=why[row.seq].error) if row.seq in why else row
+            for row in rows
         ]
+
+    def _judged(self, row: Claimed) -> Dead | None:
+        limits = self.settings.destinations[row.destination]
+        if limits.max_age is not None and row.age > limits.max_age:
+            return Dead(row, "too_old", f"not delivered within {limits.max_age:g} seconds")
+        if row.size > limits.largest:
+            error = f"its payload has {row.size} bytes, and the destination takes {limits.largest}: see max_bytes"
+            return Dead(row, TOO_LARGE, error)
+        return Dead(row, None, None) if row.attempts >= limits.max_attempts else None
+
+    def _bury(self, run: Run, dead: Iterable[Dead]) -> Sequence[Any]:
+        said = [{**_named(one.row), "code": one.code, "error": one.error} for one in dead]
+        return run("claim/bury.sql", message=json.dumps(said))
+
+    def _leased(self, run: Run, packed: list[Bundle], rows: Sequence[Claimed], lease: str) -> list[Bundle]:
+        if not packed:
+            return []
+        numbers: dict[tuple[str, str], list[Claimed]] = defaultdict(list)  # a writer may have given two messages one id
+        for row in rows:
+            if row.status != DEAD and not row.superseded:
+                numbers[row.destination, row.id].append(row)
+        bundles, said = [], []
+        probes: dict[str, str] = {}
+        for bundle in packed:
+            token = str(uuid4())
+            if bundle.probe:  # the breaker knows the claim's own lease; a second probe tells it another one
+                token = probes[bundle.destination] = token if probes else lease
+            bundles.append(replace(bundle, lease=token))
+            of_it = [numbers[bundle.destination, ticket.id].pop(0) for ticket in bundle.tickets]
+            keys = sorted({row.key for row in of_it if row.key is not None})
+            seqs = [row.seq for row in of_it]
+            said.append({"token": token, "destination": bundle.destination, "seqs": seqs, "keys": keys or None})
         hold = self.settings.queue_lease
-        return {"share": json.dumps(share), "token": UUID(lease), "holder": processes.holder(), "hold": hold}
+        run("claim/lease.sql", bundle=json.dumps(said), holder=processes.holder(), hold=hold)
+        if len(probes) > 1:
+            probe = [{"destination": name, "token": token} for name, token in sorted(probes.items())]
+            run("traffic/probes.sql", probe=json.dumps(probe), granted=lease)
+        return bundles
 
     def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
         """Make dead letters of messages that have been due for `GRACE` seconds for destinations that are not
-        configured: some of them at each call. If there was none, it does not look again for `pause` seconds."""
-        now = time.monotonic()
-        if now - self._no_unroutable < pause:
-            return []
-        parameters = {"known": list(self.settings.destinations), "grace": GRACE}
-        rows = [Claimed(*row) for row in self.rows(claim.bury_unroutable(self.tables), parameters)]
-        if not rows:
-            self._no_unroutable = now
+        configured: some of them at each call."""
+        with self.transaction() as run:
+            found = run("claim/unroutable.sql", known=list(self.settings.destinations), grace=GRACE, most=1000)
+            rows = [_unroutable(row) for row in found]
+            if rows:
+                self._bury(run, [Dead(row, row.code, row.error) for row in rows])
         return rows
+
+    def anything_due(self) -> bool:
+        """Whether a claim may find something to do."""
+        configured = self.settings.destinations
+        front, now, known = json.dumps(self._lanes.fronts(configured)), time.monotonic(), None
+        if now - self._strange_at > STRANGE_EVERY:
+            self._strange_at, known = now, [*configured]
+        keyed = json.dumps(self._keys.fronts(configured))
+        [[found]] = self.ask("claim/due.sql", front=front, keyed=keyed, since=self._no_lease_before, known=known)
+        return found or self._keys.must_go_back(self.ask)
+
+    def until_next_due(self, ahead: float) -> float | None:
+        """In how many seconds the next message is due, if that is within `ahead` seconds."""
+        seconds: float | None = self.ask("claim/next_due.sql", ahead=ahead)[0][0]
+        return seconds
 
     def note_timeline(self) -> int | None:
         """If the database is on another timeline than before, note on messages that are due that they may have been
         delivered; returns on how many. None: it is not."""
-        changed = self.rows(activity.on_timeline(self.tables), {})
+        changed = self.ask("report/timeline.sql")
         if not changed or changed[0].before is None:
             return None
-        return self.do(claim.note_timeline(self.tables), {"most": MOST_NOTED})
+        return int(self.ask("claim/timeline.sql", most=MOST_NOTED)[0][0])
 
     def recall(self, gone: str | None = None, *, crashed: bool = False) -> int:
-        """End leases that nobody will use; returns how many: those of the process `gone`, or else those of all messages
-        that are not begun. `crashed`: only leases from before the last crash of the database server."""
-        parameters = {"gone": gone, "crashed": crashed, "hold": self.settings.queue_lease}
-        return self.do(claim.recall(self.tables), parameters)
+        """End leases that nobody will use; returns of how many messages: those of the process `gone`, or else those of
+        all bundles that are not begun. `crashed`: only leases from before the last crash of the database server."""
+        [[count]] = self.ask("claim/recall.sql", gone=gone, crashed=crashed, hold=self.settings.queue_lease)
+        return int(count)
 
 
-def _claimed(row: Sequence[Any]) -> Claimed:
-    return Claimed(*row)
+def _left(shares: Mapping[str, int], taken: Sequence[Any]) -> dict[str, int]:
+    """What is left of the shares."""
+    found = Counter(row.destination for row in taken)
+    return {name: size - found[name] for name, size in shares.items() if size > found[name]}
+
+
+def _named(row: Claimed) -> dict[str, Any]:
+    return {"seq": row.seq, "destination": row.destination, "key": row.key}
+
+
+def _unroutable(row: Any) -> Claimed:
+    error = f"no destination '{row.destination[:100]}' is configured"
+    fields = (row.seq, row.id, row.destination, row.event_type, row.attempts, DEAD, False, row.key, row.priority)
+    return Claimed(*fields, "unknown_destination", error)

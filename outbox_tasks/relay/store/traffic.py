@@ -5,29 +5,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from operator import itemgetter
 from typing import Any, Literal, NamedTuple
-from uuid import UUID
 
 from sqlalchemy import Engine
 
-from outbox_tasks.database import breaker, slots
-from outbox_tasks.database.compiled import Compiled
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.model import Bundle
 from outbox_tasks.relay.pace import Pace
 from outbox_tasks.relay.store import processes
-from outbox_tasks.settings import Settings
+from outbox_tasks.settings import SLOW, Settings
 from outbox_tasks.text import storable
+
+SEEN = 30.0
+"""A process counts as one that sends for so many seconds after it last noted that."""
 
 COUNT_EVERY, COUNTED_FOR = 2.0, 15.0
 """Seconds after which the processes that send are counted again: when no message waits for that, and at the latest.
-A process that sends is seen at least that often; see `slots.SEEN`."""
+A process that sends is seen at least that often; see `SEEN`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class Share:
 
 
 class Admitted(NamedTuple):
-    """A destination that can't be claimed for as usual: see `breaker.admit`."""
+    """A destination that can't be claimed for as usual: see claim/admit.sql."""
 
     name: str
     shut: bool
@@ -68,9 +66,6 @@ class Traffic(Database):
         self.flooding: set[str] = set()
         """The destinations that had more due than the last claim of this process took."""
         self._rooms: dict[bool, tuple[float, dict[str, int | None]]] = {}
-        self._publishers: Compiled[int] = Compiled(partial(slots.publishers, self.tables), itemgetter(0))
-        self._seen: Compiled[int] = Compiled(partial(slots.seen, self.tables), itemgetter(0))
-        self._admit = Compiled(partial(breaker.admit, self.tables), Admitted._make)
 
     def rooms(self, *, publishing: bool = False) -> Mapping[str, int | None]:
         """How many sends to each destination may run at once; None: any number. `publishing`: this process sends too,
@@ -92,25 +87,20 @@ class Traffic(Database):
             return
         count = self._count_publishers(publishing)
         rooms = {name: self.settings.most_sends(name, count) for name in self.settings.destinations}
-        limited = [{"destination": name, "room": room} for name, room in rooms.items() if room is not None]
-        if limited and publishing:
-            self._make_slots(limited)
         self._rooms[publishing] = now, rooms
-
-    def _make_slots(self, limited: list[dict[str, Any]]) -> None:
-        self.do(slots.make_slots(self.tables), {"wanted": json.dumps(limited)})
 
     def _count_publishers(self, publishing: bool) -> int:
         if not publishing:
-            return self.run(self._publishers, {})[0]
-        return self.run(self._seen, {"holders": processes.names(self.threads)})[0] + self.threads
+            return int(self.ask("traffic/publishers.sql", recent=SEEN)[0].count)
+        others = self.ask("traffic/seen.sql", holders=processes.names(self.threads), recent=SEEN)[0].count
+        return int(others) + self.threads
 
     def admit(self, wanted: Mapping[str, int], lease: str) -> dict[str, Share]:
         """How many of the messages that are wanted of each destination may be leased now. A probe is granted to this
         lease only."""
         settings, rooms = self.settings, self.rooms()
         shares = {name: self._most(name, size) for name, size in wanted.items()}
-        asked = [{"destination": name, "room": rooms[name], "patience": settings.slow_after(name)} for name in wanted]
+        asked = [{"destination": name, "patience": settings.slow_after(name)} for name in wanted]
         for row in self._admitted(asked, lease):
             if row.shut:
                 shares[row.name] = Share(int(row.tried), probe=row.tried)
@@ -120,8 +110,14 @@ class Traffic(Database):
         return self._meter({name: share for name, share in shares.items() if share.size})
 
     def _admitted(self, asked: list[dict[str, Any]], lease: str) -> list[Admitted]:
-        parameters = {"asked": json.dumps(asked), "token": UUID(lease), "hold": self.settings.queue_lease}
-        return self.run(self._admit, parameters)
+        rows = self.ask(
+            "claim/admit.sql",
+            asked=json.dumps(asked),
+            token=lease,
+            hold=self.settings.queue_lease,
+            keep=self.settings.soft_time_limit,
+        )
+        return [Admitted(*row) for row in rows]
 
     def _most(self, name: str, wanted: int) -> Share:
         """A destination with its own `concurrency` has no more messages leased than it can send at once."""
@@ -141,80 +137,80 @@ class Traffic(Database):
         asked = [{"destination": name, "rate": rate, "size": shares[name].size} for name, rate in rates.items()]
         granted = self._granted(asked)
         if new := [one for one in asked if one["destination"] not in granted]:
-            self.do(slots.make_meters(self.tables), {"wanted": json.dumps(new)})
+            self.ask("traffic/meters.sql", names=[one["destination"] for one in new])
             granted |= self._granted(new)
         metered = {name: Share(granted.get(name, 0), metered=True) for name in rates}
         return {name: share for name, share in (shares | metered).items() if share.size}
 
     def _granted(self, asked: list[dict[str, Any]]) -> dict[str, int]:
-        rows = self.rows(slots.metered(self.tables), {"metered": json.dumps(asked)})
-        return {row.name: row.granted for row in rows}
+        return {row.name: row.granted for row in self.ask("traffic/metered.sql", metered=json.dumps(asked))}
 
     def unused(self, shares: Mapping[str, Share], found: Mapping[str, int], lease: str) -> None:
         """Give back what a claim was granted and did not need."""
         spare = []
         for name, share in shares.items():
             if share.probe and not found.get(name):
-                self.do(breaker.untried(self.tables), {"target": name, "token": UUID(lease)})
+                self.ask("traffic/untried.sql", destination=name, token=lease)
             if share.metered and found.get(name, 0) < share.size:
                 spare.append({"destination": name, "size": share.size - found.get(name, 0)})
         if spare:
-            self.do(slots.unspent(self.tables), {"spare": json.dumps(spare)})
+            self.ask("traffic/unspent.sql", spare=json.dumps(spare))
 
     def slots_for(self, bundle: Bundle) -> Literal["free", "quick", "slow"]:
-        """Whether a bundle, of which nothing was begun, had a free slot, or who holds the slots: quick sends, so that
-        one is free soon, or only slow ones."""
+        """Whether a bundle, of which nothing was begun, had room, or who has it: quick sends, so that there is room
+        soon, or only slow ones."""
         room = self.rooms(publishing=True).get(bundle.destination)
         if room is None:
             return "free"
-        parameters = {"target": bundle.destination, "sender": bundle.sender, "room": room}
-        [row] = self.rows(slots.crowded(self.tables), parameters)
-        if row.got:
+        keep, name = self.settings.soft_time_limit, bundle.destination
+        [row] = self.ask("deliver/crowded.sql", token=bundle.lease, destination=name, patience=SLOW, keep=keep)
+        if not row.ours:
             return "free"
-        only_slow = row.slow >= room and not self._free_slots_of_the_dead(bundle.destination)
+        only_slow = row.slow >= room and not self._recall_the_dead(row.holders or ())
         return "slow" if only_slow else "quick"
 
-    def _free_slots_of_the_dead(self, destination: str) -> int:
-        """Free the slots of processes of this host that are gone. Returns how many."""
-        found = self.rows(slots.holders(self.tables), {"target": destination})
-        names = [row.holder for row in found if row.holder.startswith(processes.neighbourhood())]
-        gone = [name for name in names if processes.is_gone(name)]
-        return self.do(slots.vacated(self.tables), {"target": destination, "gone": gone}) if gone else 0
+    def _recall_the_dead(self, holders: Iterable[str]) -> bool:
+        """End the leases of processes of this host that are gone. Returns whether there was one."""
+        gone = [name for name in holders if name.startswith(processes.neighbourhood()) and processes.is_gone(name)]
+        for name in gone:
+            self.ask("claim/recall.sql", gone=name, crashed=False, hold=self.settings.queue_lease)
+        return bool(gone)
 
     def dead_neighbours(self, recent: float) -> set[str]:
         """The processes of this host that sent within the last `recent` seconds, and are gone."""
-        parameters = {"place": processes.neighbourhood(), "recent": recent}
-        found = [row.holder for row in self.rows(slots.neighbours(self.tables), parameters)]
+        rows = self.ask("traffic/neighbours.sql", place=processes.neighbourhood(), recent=recent)
+        found = [row.holder for row in rows]
         return {name.partition("#")[0] for name in found if processes.is_gone(name)}
 
     def tripped(self, destination: str, lease: str, code: str | None, error: str | None) -> bool:
         """Count a send that found the destination out of reach. Returns whether the breaker is open now."""
         settings = self.settings
-        parameters = {
-            "target": destination,
-            "token": UUID(lease),
-            "reason_code": storable(code),
-            "reason": storable(error),
-            "enough": settings.breaker_failures,
-            "pause": settings.breaker_pause,
-            "longest": settings.breaker_pause_max,
-        }
-        return bool(self.rows(breaker.tripped(self.tables), parameters)[0].open)
+        rows = self.ask(
+            "traffic/tripped.sql",
+            destination=destination,
+            token=lease,
+            code=storable(code),
+            error=storable(error),
+            enough=settings.breaker_failures,
+            pause=settings.breaker_pause,
+            longest=settings.breaker_pause_max,
+        )
+        return bool(rows[0].open)
 
     def recovered(self, destination: str) -> None:
         """Close the breaker: the destination has answered."""
-        self.do(breaker.recovered(self.tables), {"target": destination})
+        self.ask("traffic/recovered.sql", destination=destination)
 
     def states(self) -> list[Any]:
-        """The destinations that were in trouble or paused: see `breaker.states`."""
-        return list(self.rows(breaker.states(self.tables), {}))
+        """The destinations that were in trouble or paused: see traffic/states.sql."""
+        return list(self.ask("traffic/states.sql"))
 
     def leave(self) -> None:
         """Note that this process no longer sends, so that nobody counts it."""
         if True in self._rooms:
             self._rooms.clear()
-            self.do(slots.left(self.tables), {"holders": processes.names(self.threads)})
+            self.ask("traffic/left.sql", holders=processes.names(self.threads))
 
     def forget_publishers(self) -> int:
         """Remove processes that sent long ago. Returns how many."""
-        return self.do(slots.forget_publishers(self.tables), {})
+        return int(self.ask("traffic/forget.sql")[0].count)

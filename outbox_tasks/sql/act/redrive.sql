@@ -21,15 +21,15 @@ WITH
          coalesce(t.attempts, 0) AS attempts,
          coalesce(t.code IN ('unsettled', 'failed_together', 'failed_alone'), false) AS alone
   FROM gone CROSS JOIN (SELECT clock_timestamp() AS now) AS clock
-  JOIN :schema.outbox_messages m ON m.seq = gone.seq
-  LEFT JOIN :schema.outbox_trouble t ON t.seq = gone.seq
+  CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = gone.seq LIMIT 1) AS m
+  LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = gone.seq LIMIT 1) AS t ON true
 ), noted AS (
   INSERT INTO :schema.outbox_trouble AS t (seq, since, history)
   SELECT seq, now, :schema.outbox_noted('[]', jsonb_build_object(
            'at', now, 'what', 'redriven', 'by', :person::text, 'why', :reason::text, 'entry', :entry::bigint,
            'attempts', attempts, 'deliver_at', deliver_at))
   FROM back ORDER BY seq
-  ON CONFLICT (seq) DO UPDATE SET attempts = 0, outages = 0, since = excluded.since,
+  ON CONFLICT (seq) DO UPDATE SET attempts = 0, outages = 0, unheard = 0, since = excluded.since,
                                   history = :schema.outbox_noted(t.history, excluded.history -> 0)
 ), ready AS (
   INSERT INTO :schema.outbox_ready (seq, since, size, priority, alone, latest, destination)

@@ -17,6 +17,7 @@ WITH asked AS MATERIALIZED (
          tried.name IS NOT NULL AS tried,
          (SELECT count(*) FROM :schema.outbox_leases l
           WHERE l.destination = asked.destination AND l.begun_at > now() - :keep::float * interval '1 second'
+            AND l.locked_until > now()
             AND l.begun_at <= now() - asked.patience * interval '1 second') AS slow
   FROM asked LEFT JOIN :schema.outbox_destinations d ON d.name = asked.destination
   LEFT JOIN tried ON tried.name = asked.destination

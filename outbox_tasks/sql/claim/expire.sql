@@ -11,14 +11,17 @@ WITH ended AS (
   RETURNING l.*
 ), ours AS MATERIALIZED (
   SELECT m.seq, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size,
-         coalesce(t.since, m.deliver_at, m.created_at) AS since, ended.begun_at IS NOT NULL AS begun, ended.holder,
+         ended.begun_at IS NOT NULL AS begun, ended.holder,
+         -- What was never sent has been due all the time: so people see that nobody sends.
+         CASE WHEN ended.begun_at IS NULL AND coalesce(t.attempts, 0) = 0 THEN coalesce(t.since, m.deliver_at, m.created_at)
+              ELSE now() END AS since,
          CASE WHEN ended.begun_at IS NOT NULL THEN 'unsettled'
               WHEN ended.holder IS NULL THEN 'direct_expired'
               ELSE 'lease_expired' END AS cause,
          coalesce(t.attempts, 0) + (ended.begun_at IS NOT NULL)::integer AS attempts, coalesce(t.code, '') AS code
   FROM ended CROSS JOIN LATERAL unnest(ended.seqs) AS s
-  JOIN :schema.outbox_messages m ON m.seq = s
-  LEFT JOIN :schema.outbox_trouble t ON t.seq = s
+  CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = s LIMIT 1) AS m
+  LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = s LIMIT 1) AS t ON true
 ), noted AS (
   INSERT INTO :schema.outbox_trouble AS t (seq, attempts, code, error, history)
   SELECT seq, attempts, cause, error,

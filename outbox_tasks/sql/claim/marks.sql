@@ -1,6 +1,7 @@
 -- Which messages with keys may be claimed: those numbered up to `high`; of a class of keys that has marks, only those up
 -- to the lowest `floor` of these. A row for each mark, or one without. The number is read before the marks: who leaves a
--- mark later gets higher numbers.
+-- mark later gets higher numbers, so a mark with a higher one is not heeded. Of a mark there are 40 bits: a transaction may
+-- be open over 127 turns of the day.
 WITH last AS MATERIALIZED (
   SELECT last_value - 1 + is_called::integer AS high FROM :schema.outbox_seq
 )
@@ -11,4 +12,4 @@ FROM last LEFT JOIN LATERAL (
   WHERE last.high IS NOT NULL AND locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock'
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND classid::bigint >> 24 = :schema.outbox_all_keys() >> 16
-) AS mark ON true
+) AS mark ON (last.high - mark.low) & 1099511627775 < 549755813888

@@ -24,9 +24,14 @@ WITH found AS MATERIALIZED (
   WHERE r.ctid = placed.at AND placed.place <= placed.share
   RETURNING r.*
 )
-SELECT taken.seq, m.id::text, m.event_type, taken.xid::text AS at, date_part('epoch', now() - taken.since) AS age, taken.size,
+SELECT taken.seq, m.id::text, m.event_type, taken.xid::text AS at,
+       -- Most are due for the first time. Of the others trouble may say since when they count as due: see act/redrive.sql.
+       date_part('epoch', now()) - date_part('epoch', CASE WHEN taken.since = coalesce(m.deliver_at, m.created_at) THEN taken.since
+         ELSE coalesce((SELECT t.since FROM :schema.outbox_trouble t WHERE t.seq = taken.seq), m.deliver_at, m.created_at)
+         END) AS age, taken.size,
        taken.attempts, taken.priority, taken.alone, taken.destination
-FROM taken JOIN :schema.outbox_messages m ON m.seq = taken.seq
+FROM taken
+CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = taken.seq LIMIT 1) AS m
 UNION ALL
 SELECT NULL, pg_stat_get_bgwriter_stat_reset_time()::text, NULL, pg_current_snapshot()::text,
        NULL, NULL, NULL, NULL, NULL, NULL

@@ -6,4 +6,5 @@ WITH taken AS (
   DELETE FROM :schema.outbox_held h WHERE h.ctid = ANY (:held::tid[]) RETURNING h.seq
 )
 SELECT m.seq, m.id::text, m.event_type
-FROM (SELECT seq FROM taken UNION ALL SELECT seq FROM freed) AS gone JOIN :schema.outbox_messages m ON m.seq = gone.seq
+FROM (SELECT seq FROM taken UNION ALL SELECT seq FROM freed) AS gone
+CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = gone.seq LIMIT 1) AS m

@@ -16,10 +16,10 @@ WITH begun AS (
     AND set_config('synchronous_commit', 'off', true) = 'off'  -- if a crash undoes this, a send is repeated, not lost
   RETURNING l.seqs
 )
-SELECT m.seq, m.id::text, m.event_type, m.destination, m.key, m.payload, m.content_type, m.headers::text AS headers,
+SELECT m.seq, m.id::text, m.event_type, m.destination, m.key, m.payload, m.content_type, m.headers,
        m.aggregate_type, m.aggregate_id, date_part('epoch', m.created_at) AS created_at, coalesce(t.attempts, 0) + 1 AS attempts,
        m.latest, date_part('epoch', clock_timestamp()) - date_part('epoch', coalesce(t.since, m.deliver_at, m.created_at)) AS age
 FROM begun CROSS JOIN LATERAL unnest(begun.seqs) WITH ORDINALITY AS ours(seq, place)
-JOIN :schema.outbox_messages m ON m.seq = ours.seq
-LEFT JOIN :schema.outbox_trouble t ON t.seq = ours.seq
+CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = ours.seq LIMIT 1) AS m
+LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = ours.seq LIMIT 1) AS t ON true
 ORDER BY ours.place

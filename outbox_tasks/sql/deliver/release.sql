@@ -11,7 +11,7 @@ WITH lease AS MATERIALIZED (
                           WHERE d.name = l.destination AND (d.paused_at IS NOT NULL OR d.opened_at IS NOT NULL)))
         FOR UPDATE) AS l
   CROSS JOIN LATERAL unnest(l.seqs) WITH ORDINALITY AS s(seq, place)
-  JOIN :schema.outbox_messages m ON m.seq = s.seq
+  CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = s.seq LIMIT 1) AS m
 ), ended AS (
   DELETE FROM :schema.outbox_leases l
   WHERE l.token = :token::uuid AND EXISTS (SELECT FROM lease) AND NOT EXISTS (SELECT FROM lease WHERE NOT gone)
@@ -26,8 +26,9 @@ WITH lease AS MATERIALIZED (
          coalesce(t.code IN ('unsettled', 'failed_together', 'failed_alone'), false) AS alone,
          CASE WHEN m.key IS NULL OR row_number() OVER (PARTITION BY m.key ORDER BY m.seq) = 1
               THEN clock_timestamp() + :wait::float * interval '1 second' END AS due
-  FROM lease JOIN :schema.outbox_messages m ON m.seq = lease.seq
-  LEFT JOIN :schema.outbox_trouble t ON t.seq = lease.seq
+  FROM lease
+  CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = lease.seq LIMIT 1) AS m
+  LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = lease.seq LIMIT 1) AS t ON true
   WHERE lease.gone
 ), later AS (
   INSERT INTO :schema.outbox_waiting (seq, due, since, size, attempts, priority, alone, latest, destination, key)

@@ -1,13 +1,15 @@
 -- Records that all messages of a bundle were sent. Returns a row if the lease was still there.
 --
--- token; destination. That the send has begun is not asked for: a crash of the server may have undone that.
+-- token; destination; count: how many messages it has. That the send has begun is not asked for: a crash of the server
+-- may have undone that.
 WITH done AS (
   DELETE FROM :schema.outbox_leases l
-  WHERE l.token = :token::uuid AND l.destination = :destination::text
+  WHERE l.token = :token::uuid AND l.destination = :destination::text AND cardinality(l.seqs) = :count::integer
     AND set_config('synchronous_commit', 'off', true) = 'off'
   RETURNING l.seqs, l.keys, l.destination, l.holder
 ), recovered AS (
   \ir parts/recovered.sql
+  AND EXISTS (SELECT FROM done)
 ), freed AS (
   SELECT :schema.outbox_free(destination, keys) FROM done
 )

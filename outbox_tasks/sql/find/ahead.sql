@@ -17,7 +17,7 @@ WITH before AS MATERIALIZED (
   UNION ALL
   SELECT m.seq
   FROM :schema.outbox_leases l CROSS JOIN LATERAL unnest(l.seqs) AS s
-  CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = s LIMIT 1) AS m
+  CROSS JOIN LATERAL (SELECT m.seq, m.key FROM :schema.outbox_messages m WHERE m.seq = s LIMIT 1) AS m
   WHERE l.destination = :destination::text AND l.keys @> ARRAY[:key::text] AND m.key = :key::text AND s < :seq::bigint
 )
 SELECT v.id, v.state, v.dead_at, CASE WHEN v.state <> 'dead' THEN v.locked_until END AS locked_until, v.last_error_code,

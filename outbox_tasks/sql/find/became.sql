@@ -7,4 +7,4 @@ WITH
   \ir parts/states.sql
   WHERE m.ended IS NULL OR m.finished_at >= :since::timestamptz
 )
-SELECT state, code, count(*) AS count, min(id::text)::uuid AS id FROM found GROUP BY state, code
+SELECT state, code, count(*) AS count, min(id::text) AS id FROM found GROUP BY state, code

@@ -17,8 +17,12 @@ FROM walk
 CROSS JOIN LATERAL (
   SELECT * FROM :schema.outbox_dead d WHERE d.kin = walk.kin ORDER BY d.dead_at DESC, d.seq DESC LIMIT 1
 ) AS l
-CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = l.seq LIMIT 1) AS m
-LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = l.seq LIMIT 1) AS t ON true
+CROSS JOIN LATERAL (
+    SELECT m.id, m.destination, m.key, m.event_type, m.created_at FROM :schema.outbox_messages m WHERE m.seq = l.seq LIMIT 1
+  ) AS m
+LEFT JOIN LATERAL (
+    SELECT t.attempts, t.since, t.code, t.error FROM :schema.outbox_trouble t WHERE t.seq = l.seq LIMIT 1
+  ) AS t ON true
 LEFT JOIN LATERAL (
   SELECT min(n.dead_at) AS first_at, count(*) AS count
   FROM (SELECT d.dead_at FROM :schema.outbox_dead d WHERE d.kin = walk.kin ORDER BY d.dead_at, d.seq LIMIT 100000) AS n

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.database.schema import tables
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.settings import Settings
-from outbox_tasks.telemetry.alerts import statements
 from outbox_tasks.text import storable
 
 log = logging.getLogger(__name__)
@@ -34,8 +32,14 @@ LAG = 5.0
 RUNS = 1_000
 """Failed runs that are read at a time."""
 
+FIRST = 100
+"""Messages of a destination and place that are looked at for the oldest."""
+
 KEPT = 30 * 86_400.0
 """Seconds for which an alert that is over stays in the table."""
+
+POSTS = 100
+"""Tries to post an alert, at most five minutes apart."""
 
 KEYS = 10
 """Keys that an alert names; it counts the others."""
@@ -63,8 +67,6 @@ class AlertTable:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._settings = database.settings
-        self._tables = t = tables(database.settings.database_schema)
-        self._record = statements.record_alerts(t)
 
     def close(self) -> None:
         """Close its connections. It may be used again."""
@@ -87,17 +89,17 @@ class AlertTable:
             "again": self._settings.alert_repeat,
             "posting": self._settings.alert_webhook is not None,
         }
-        return [row for row in self._database.rows(self._record, parameters) if row.now]
+        return [row for row in self._database.ask("alert/record.sql", **parameters) if row.now]
 
     def is_our_turn(self, interval: float) -> bool:
         """Whether this process is the one of the cluster that checks now."""
         # Slightly less than the interval: otherwise every other turn would be missed by a moment.
-        return bool(self._database.rows(statements.turn_to_look(self._tables), {"pace": interval * 0.9}))
+        return bool(self._database.ask("alert/turn.sql", pace=interval * 0.9))
 
     def stale(self) -> dict[str, float]:
         """For how many seconds the oldest message has been due, of each destination that is stale. Those that are not
         configured here count too."""
-        found = overview.destinations(self._database, bound=1, estimate=False)
+        found = overview.destinations(self._database, bound=FIRST, estimate=False)
         return {name: one.oldest or 0.0 for name, one in found.items() if one.stale(self._settings)}
 
     def claims_late(self) -> bool:
@@ -105,15 +107,15 @@ class AlertTable:
         return Heartbeats.read(self._database).claims_late
 
     def failed_runs(self) -> Iterator[Any]:
-        """The supervised tasks that have ended dead since the last look, each once: see `statements.failed_runs`."""
+        """The supervised tasks that have ended dead since the last look, each once: see alert/failed_runs.sql."""
         names = [name for name, each in self._settings.destinations.items() if each.scheme == "celery"]
         while names:
             parameters = {"names": names, "lag": LAG, "size": RUNS}
-            rows = self._database.rows(statements.failed_runs(self._tables), parameters)
+            rows = self._database.ask("alert/failed_runs.sql", **parameters)
             found = [row for row in rows if row.id is not None]
             yield from found
             until = found[-1].dead_at if len(found) == RUNS else rows[0].until
-            self._database.do(statements.looked(self._tables), {"until": until})
+            self._database.ask("alert/looked.sql", until=until)
             if len(found) < RUNS:
                 return
 
@@ -121,29 +123,29 @@ class AlertTable:
         """End the alerts that are over. Returns those whose end is sent."""
         quiet = max(self._settings.alert_repeat * QUIET, 2 * check_interval(self._settings))
         parameters = {"quiet": quiet, "posting": self._settings.alert_webhook is not None}
-        return [row for row in self._database.rows(statements.end_alerts(self._tables), parameters) if row.now]
+        return [row for row in self._database.ask("alert/end.sql", **parameters) if row.now]
 
     def lease_posts(self) -> Sequence[Any]:
         """The alerts to post. No other process posts them for `HOLD` seconds."""
-        return self._database.rows(statements.take_posts(self._tables), {"hold": HOLD})
+        return self._database.ask("alert/take_posts.sql", hold=HOLD)
 
     def posted(self, rows: Sequence[Any]) -> None:
         """Note that they were posted."""
-        self._database.rows(statements.posted(self._tables), _lease(rows))
+        self._database.ask("alert/posted.sql", **_lease(rows))
 
     def put_off(self, rows: Sequence[Any], wait: float) -> None:
         """Note that they could not be posted."""
-        for row in self._database.rows(statements.put_off(self._tables), {**_lease(rows), "wait": wait}):
+        for row in self._database.ask("alert/put_off.sql", **_lease(rows), wait=wait, most=POSTS):
             if row.post_at is None:
-                log.error("gave up posting the alert %r after %d tries", row.name, statements.POSTS)
+                log.error("gave up posting the alert %r after %d tries", row.name, POSTS)
 
     def known(self, size: int) -> list[Any]:
-        """The alerts: see `statements.known_alerts`."""
-        return list(self._database.rows(statements.known_alerts(self._tables), {"size": size}))
+        """The alerts: open ones first, then the latest."""
+        return list(self._database.ask("alert/known.sql", size=size))
 
     def forget(self) -> None:
         """Delete the alerts that have long been over."""
-        self._database.do(statements.forget_alerts(self._tables), {"keep": KEPT})
+        self._database.ask("alert/forget.sql", keep=KEPT)
 
 
 def check_interval(settings: Settings) -> float:

@@ -9,7 +9,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from outbox_tasks.database import activity, lost_tasks
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.heartbeats import LATE_CLAIM
@@ -18,6 +17,9 @@ from outbox_tasks.relay.store import Store
 
 STATES = ("closed", "refuses", "open", "trying", "paused")
 """States of a destination: see `DestinationStatus.state`."""
+
+COUNTED = 10_000
+"""Handed-over tasks are counted up to so many."""
 
 OTHERS = ""
 """Stands for all destinations that are not configured."""
@@ -74,7 +76,7 @@ def _handed_over(store: Store) -> list[Metric]:
     waiting = GaugeMetricFamily("outbox_tasks_waiting", "Handed-over tasks that have not begun.", labels=labels)
     oldest = GaugeMetricFamily("outbox_tasks_waiting_seconds", "For how long the first of them has.", labels=labels)
     found: dict[tuple[str, str], tuple[int, float]] = {}
-    for row in store.rows(lost_tasks.by_task(store.tables), {}):
+    for row in store.ask("run/by_task.sql", most=COUNTED):
         name = row.destination if row.destination in store.settings.destinations else OTHERS
         count, age = found.get((name, row.task), (0, 0.0))
         found[name, row.task] = count + row.count, max(age, row.oldest)
@@ -129,7 +131,7 @@ def _last_day(store: Store) -> Metric:
         "outbox_last_day", "What became of messages in the last day.", labels=["destination", "outcome"]
     )
     counted: Counter[tuple[str, str]] = Counter()
-    for row in store.rows(activity.tallied(store.tables), {"minutes": DAY}):
+    for row in store.ask("report/tallied.sql", minutes=DAY):
         name = row.destination if row.destination in store.settings.destinations else OTHERS
         counted[name, row.outcome] += row.counted
     for labels, count in counted.items():

@@ -14,7 +14,7 @@ from outbox_tasks import signals
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.claim import Tally
-from outbox_tasks.relay.store.claims import Claimed
+from outbox_tasks.relay.store.claimed import Claimed
 from outbox_tasks.telemetry.metrics.batch_histogram import BatchHistogram
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)

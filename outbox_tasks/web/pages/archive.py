@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date
-from typing import Any
+from datetime import date
 
-from outbox_tasks.operating.archive import statements
-from outbox_tasks.operating.archive.partitions import day_of
+from outbox_tasks.operating.archive.days import Day, days
 from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import overview
 from outbox_tasks.web.http import Response
@@ -19,11 +17,10 @@ SHOWN, KEPT = 100, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A table of the archive."""
+    """A day of the archive."""
 
     name: str
-    day: date | None
-    """None: it has rows of several days."""
+    day: date
     state: str
     bytes: int
     """With its indexes."""
@@ -49,18 +46,10 @@ def archive(visit: Visit) -> Response:
 
 
 def _read(visit: Visit) -> list[Partition]:
-    """The tables of the archive: those of no day first, then the latest day."""
-    found = [_partition(row) for row in visit.store.rows(statements.partitions(visit.store.tables), {})]
-    return sorted(found, key=lambda one: (one.day is None, one.day or date.min), reverse=True)
+    """The days, the latest first."""
+    return [_partition(day) for day in reversed(days(visit.store))]
 
 
-def _partition(row: Any) -> Partition:
-    day = day_of(row.name, row.since, row.until)
-    state = "made ahead" if day and day > row.now.astimezone(UTC).date() else "kept" if row.attached else "detached"
-    if row.name == statements.DEFAULT:
-        state = "for days without one of their own"
-    elif row.name.startswith(statements.GONE):
-        state = "about to be dropped"
-    elif row.name.startswith(statements.REST):
-        state = "its rows are moved back"
-    return Partition(row.name, day, state, row.bytes)
+def _partition(day: Day) -> Partition:
+    state = "being written" if day.ended_at is None else "kept"
+    return Partition(str(day.number), day.date, state, day.bytes)

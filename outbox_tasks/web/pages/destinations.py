@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from outbox_tasks.database import slots
 from outbox_tasks.operating import overview as counted
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import ARCHIVED, DEAD, Filter, Lookup
@@ -87,7 +86,7 @@ def destination(visit: Visit) -> Response:
 
 
 def _details(visit: Visit, name: str, one: DestinationStatus) -> Details:
-    sends = visit.store.rows(slots.held(visit.store.tables, of_one=True), {"target": name, "size": SENDS})
+    sends = visit.store.ask("look/sends.sql", destination=name, most=SENDS)
     wanted = Filter(states=(DEAD,), destination=name)
     dead = Lookup(visit.store).find(wanted, LATEST).messages if one.states[DEAD] else []
     keys = counted.blocked_keys(visit.store, LATEST, name) if one.held_up else []

@@ -78,6 +78,6 @@ def doctor(visit: Visit) -> Response:
 def _alerts(visit: Visit) -> list[dict[str, Any]] | None:
     """The alerts, with their texts; None if the database does not answer: the findings say that."""
     try:
-        return [{**row._mapping, "text": webhook.text(row, listed=True)} for row in overview.alerts(visit)]
+        return [{**row._asdict(), "text": webhook.text(row, listed=True)} for row in overview.alerts(visit)]
     except OutboxError:
         return None

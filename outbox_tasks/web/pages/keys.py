@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from outbox_tasks.database.held_keys import COUNTED
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.messages.waits import of_destinations
+from outbox_tasks.operating.overview import COUNTED
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
 

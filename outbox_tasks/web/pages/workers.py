@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from outbox_tasks.database import slots
 from outbox_tasks.operating.heartbeats import Heartbeat
 from outbox_tasks.web import overview
 from outbox_tasks.web.http import Response
@@ -18,9 +17,7 @@ def workers(visit: Visit) -> Response:
     """The workers of the relay, the application's that run supervised tasks, and what they do."""
     found = overview.look_at(visit)
     beats = found.seen.heartbeats
-    sends = visit.look(
-        "sends that run", lambda: visit.store.rows(slots.held(visit.store.tables, of_one=False), {"size": SHOWN})
-    )
+    sends = visit.look("sends that run", lambda: visit.store.ask("look/sends.sql", destination=None, most=SHOWN))
     running = [(name, one) for name, one in found.seen.destinations.items() if one.states["running"]]
     return visit.show(
         "workers.html",

@@ -56,6 +56,8 @@ class Memory(NamedTuple):
 
     place: int = 0
     marks: frozenset[Any] = frozenset()
+    gone: frozenset[int] = frozenset()
+    """Messages whose leases it does not read any more."""
 
 
 class Claim(NamedTuple):

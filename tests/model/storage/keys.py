@@ -5,6 +5,9 @@ marks of writers; then it looks at what is due, and locks it; then it takes that
 marks off rows whose key is busy. It locks what makes that key busy; if another has locked it, or it is gone, the mark
 stays. All others are `changes`: they remove their row, look by then for the first held row of its key that nobody has
 locked, and mark it; if others have locked all, they wait.
+
+A claim does not read leases that ended before its claimer last looked for such leases. That look skips what another is
+taking back, and does not see what another ends early: so these must not count as ended.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tests.model.storage.changes import changes
+from tests.model.storage.changes import changes, names
 from tests.model.storage.explore import Step
 from tests.model.storage.key_state import AT_WORK, OVERTAKEN, Change, Claim, Mark, Memory, Row, Rows, State, Writer
 from tests.model.storage.writers import writes
@@ -41,6 +44,7 @@ class Keys:
     def steps(self, state: State) -> Iterator[Step]:
         yield from writes(self, state)
         yield from self._claim(state)
+        yield from self._look_after(state)
         if len(state.changes) < self.at_once:
             for change in changes(self, state):
                 kind = "person" if change.what.startswith("a person") else "work"
@@ -84,7 +88,7 @@ class Keys:
                 locked=change.locked | found,
                 after=(*change.after, *marked),
             )
-            told = f"that marks {_names([*found])}" if found else f"that finds none of {key} to mark"
+            told = f"that marks {names([*found])}" if found else f"that finds none of {key} to mark"
             yield Step(told, left._replace(changes=tuple(sorted((*others, after)))))
         if not change.keys:
             yield Step("that is committed", left.with_rows(dict(change.after)))
@@ -109,6 +113,10 @@ class Keys:
         """Whether others have locked all held rows of a key."""
         return not found and bool(self._held(state, change, key))
 
+    def unnamed(self, row: Row) -> Row:
+        """What a settle makes of a message of its bundle that it does not name."""
+        return row
+
     def marks_next(self, what: str) -> bool:
         """Whether a change marks the first held row of its key."""
         return True
@@ -124,6 +132,25 @@ class Keys:
     def marks_what_runs_out(self) -> bool:
         """Whether rows have a mark whose lease has run out."""
         return True
+
+    # --- leases that ended ---
+
+    def _look_after(self, state: State) -> Iterator[Step]:
+        """A claimer looks for leases that have run out, and takes those for gone that it will not read any more."""
+        gone = frozenset(n for change in state.changes if self.takes_for_gone(change) for n in change.locked)
+        for who, memory in enumerate(state.memories):
+            if state.claim is None or state.claim.who != who:
+                told = f"claimer {who + 1} looks for leases that have run out"
+                yield Step(told, self._remember(state, who, memory._replace(gone=gone)))
+
+    def takes_for_gone(self, change: Change) -> bool:
+        """Whether a look counts the leases of a change that is on its way as ended. It reads all leases that ended
+        later than any transaction can have been open."""
+        return False
+
+    def _remember(self, state: State, who: int, memory: Memory) -> State:
+        memories = (*state.memories[:who], memory, *state.memories[who + 1 :])
+        return state._replace(memories=tuple(sorted(memories, key=repr)) if state.claim is None else memories)
 
     # --- the claim ---
 
@@ -177,7 +204,7 @@ class Keys:
 
     def _take(self, state: State, claim: Claim) -> Iterator[tuple[str, Claim]]:
         due = self._read(claim.looked, claim, state.memories[claim.who])
-        memory = Memory(claim.last, claim.marks)
+        memory = state.memories[claim.who]._replace(place=claim.last, marks=claim.marks)
         ways: list[tuple[str, dict[int, Row], frozenset[int]]] = [("", {}, frozenset())]
         for key in sorted(self._keys_of(claim.looked, due)):
             read = [n for n in due if claim.looked[n].key == key]
@@ -228,15 +255,19 @@ class Keys:
                 }
             else:
                 after |= {n: after[n]._replace(free=True) for n in put[: self.marked_of_put()]}
-        told = f" moves {_names(moved)}" if moved else " takes marks off" if after else ""
+        told = f" moves {names(moved)}" if moved else " takes marks off" if after else ""
         leased = {n: Row(key, "leased", lease=run[0], passed=rows[n].passed) for n in run}
-        yield f"{told} leases {_names(run)}" if run else told, {**after, **leased}, holds
+        yield f"{told} leases {names(run)}" if run else told, {**after, **leased}, holds
         if run and (dead := self.buried(state, claim, run, after)):
             yield f"{told} buries m{run[0] + 1}", {**after, **dead}, holds
 
     def judged_by(self, state: State, claim: Claim) -> Rows:
         """The rows that say what is in the way of a message."""
-        return claim.looked  # type: ignore[no-any-return]
+        gone = state.memories[claim.who].gone
+        return tuple(
+            row._replace(place="over") if row.place == "leased" and n in gone else row
+            for n, row in enumerate(claim.looked)
+        )
 
     def _unmarks(self, state: State, number: int, key: str, stop: int) -> bool:
         row = state.rows[number]
@@ -276,8 +307,7 @@ class Keys:
         return 1
 
     def _settled(self, state: State, claim: Claim) -> State:
-        memories = (*state.memories[: claim.who], claim.memory, *state.memories[claim.who + 1 :])
-        return state.with_rows(dict(claim.after))._replace(claim=None, memories=tuple(sorted(memories, key=repr)))
+        return self._remember(state.with_rows(dict(claim.after))._replace(claim=None), claim.who, claim.memory)
 
     def _undone(self, state: State, claim: Claim) -> State:
         return state._replace(claim=None)
@@ -292,7 +322,3 @@ class Keys:
             ):  # fmt: skip
                 return OVERTAKEN
         return None
-
-
-def _names(numbers: list[int]) -> str:
-    return " and ".join(f"m{n + 1}" for n in numbers)

@@ -1,6 +1,6 @@
 """Messages without a key: claimers remember where they stopped, and leave nothing behind.
 
-The memory is the relay's own, `outbox_tasks.storage.lanes.Lane`. Transactions begin, write and end in any order; a
+The memory is the relay's own, `outbox_tasks.relay.store.lanes.Lane`. Transactions begin, write and end in any order; a
 claim that has taken rows commits, is undone, or dies with its process; the server may crash, and gives numbers of
 transactions out again that it has lost. No claimer looks from the front here but a new one.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from outbox_tasks.storage.lanes import END, Lane, Snapshot
+from outbox_tasks.relay.store.lanes import END, Lane, Snapshot
 from tests.model.storage.explore import Step
 
 Row = tuple[int, int]

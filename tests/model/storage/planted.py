@@ -1,10 +1,10 @@
-"""Bugs, each planted in one place of the next storage's protocol, with the promise that the search must find broken."""
+"""Bugs, each planted in one place of the lanes, with the promise that the search must find broken."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from outbox_tasks.storage.lanes import END
+from outbox_tasks.relay.store.lanes import END
 from tests.model.storage.explore import ENDS, Model
 from tests.model.storage.lanes import Claim, Claimer, Lanes, Memory, State
 

@@ -1,4 +1,4 @@
-"""Bugs, each planted in one place of what the next storage does with keys."""
+"""Bugs, each planted in one place of what the storage does with keys."""
 
 from __future__ import annotations
 
@@ -99,6 +99,14 @@ class SettleMarksNothing(Keys):
 
 
 @planted(ENDS, **ONE)
+class SettleEndsTheWholeLease(Keys):
+    """A settle removes its lease, though it names only a part of the messages."""
+
+    def unnamed(self, row: Row) -> Row:
+        return row._replace(place="open", lease=-1)
+
+
+@planted(ENDS, **ONE)
 class DiscardMarksNothing(Keys):
     """To discard or to cancel a message marks nothing."""
 
@@ -184,3 +192,19 @@ class LeasedIsNotBusy(Keys):
 
     def is_at_work(self, row: Row) -> bool:
         return row.place != "leased" and super().is_at_work(row)
+
+
+@planted(OVERTAKEN, **ONE)
+class SkippedIsGone(Keys):
+    """A claim does not read a lease that another was taking back when its claimer looked for such leases."""
+
+    def takes_for_gone(self, change: Change) -> bool:
+        return change.what.endswith("runs out")
+
+
+@planted(OVERTAKEN, **ONE)
+class EndedEarlyIsGone(Keys):
+    """A claim does not read a lease that another was ending early when its claimer looked for leases that ran out."""
+
+    def takes_for_gone(self, change: Change) -> bool:
+        return change.what.endswith("is ended early")

@@ -1,4 +1,4 @@
-"""The next storage keeps its promises in every state, and the search notices when it does not."""
+"""The storage keeps its promises in every state, and the search notices when it does not."""
 
 from __future__ import annotations
 

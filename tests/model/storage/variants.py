@@ -1,4 +1,4 @@
-"""What is searched of the next storage."""
+"""What is searched."""
 
 from __future__ import annotations
 

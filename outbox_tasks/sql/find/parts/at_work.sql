@@ -75,8 +75,12 @@ WITH RECURSIVE place AS (
   SELECT p.place, p.seq, m.id, m.destination, m.key, m.event_type, s.attempts, t.code AS last_error_code,
          t.error AS last_error, m.created_at, p.holder AS locked_by, s.state, p.until AS locked_until, p.dead_at
   FROM (SELECT seen.*, clock.now FROM seen CROSS JOIN clock ORDER BY place) AS p
-  CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = p.seq LIMIT 1) AS m
-  LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = p.seq LIMIT 1) AS t ON true
+  CROSS JOIN LATERAL (
+    SELECT m.id, m.destination, m.key, m.event_type, m.created_at FROM :schema.outbox_messages m WHERE m.seq = p.seq LIMIT 1
+  ) AS m
+  LEFT JOIN LATERAL (
+    SELECT t.attempts, t.since, t.code, t.error FROM :schema.outbox_trouble t WHERE t.seq = p.seq LIMIT 1
+  ) AS t ON true
   CROSS JOIN LATERAL (
     SELECT coalesce(CASE WHEN p.doing = 'leased' THEN NULL ELSE p.attempts END, coalesce(t.attempts, 0) + coalesce(p.attempts, 0))
              AS attempts,

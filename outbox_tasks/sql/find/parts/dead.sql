@@ -37,8 +37,12 @@ WITH RECURSIVE place AS (
   SELECT s.place, s.seq, m.id, m.destination, m.key, m.event_type, coalesce(t.attempts, 0) AS attempts,
          t.code AS last_error_code, t.error AS last_error, m.created_at, s.state, s.dead_at
   FROM (SELECT seen.*, 'dead' AS state FROM seen ORDER BY place) AS s
-  CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = s.seq LIMIT 1) AS m
-  LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = s.seq LIMIT 1) AS t ON true
+  CROSS JOIN LATERAL (
+    SELECT m.id, m.destination, m.key, m.event_type, m.created_at FROM :schema.outbox_messages m WHERE m.seq = s.seq LIMIT 1
+  ) AS m
+  LEFT JOIN LATERAL (
+    SELECT t.attempts, t.since, t.code, t.error FROM :schema.outbox_trouble t WHERE t.seq = s.seq LIMIT 1
+  ) AS t ON true
   WHERE
     \ir wanted.sql
   ORDER BY s.place LIMIT :size::integer

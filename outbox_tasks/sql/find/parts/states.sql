@@ -1,6 +1,8 @@
 -- The state of each `known` message, with its trouble: what is in no table of work, and not in the journal, is ready.
 FROM (SELECT * FROM known ORDER BY place) AS m
-LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = m.seq LIMIT 1) AS t ON true
+LEFT JOIN LATERAL (
+    SELECT t.attempts, t.since, t.code, t.error FROM :schema.outbox_trouble t WHERE t.seq = m.seq LIMIT 1
+  ) AS t ON true
 LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_dead d WHERE m.ended IS NULL AND d.seq = m.seq LIMIT 1) AS d ON true
 LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_runs r WHERE m.ended IS NULL AND r.seq = m.seq LIMIT 1) AS r ON true
 LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_waiting w WHERE m.ended IS NULL AND w.seq = m.seq LIMIT 1) AS w ON true

@@ -1,0 +1,170 @@
+"""Takes messages with keys, and remembers where it goes on: see claim/look_keys.sql.
+
+The place in a destination is the lowest number that may still be in ready there. What a transaction writes that is open
+now has a higher number than its mark; when the mark is gone, the claimer goes back to it. As in `lanes`, this is only a
+shortcut of one process.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from outbox_tasks.database.connection import Run
+from outbox_tasks.database.schema import PENDING
+from outbox_tasks.relay.store.claimed import Claimed
+from outbox_tasks.relay.store.lanes import FRONT
+from outbox_tasks.relay.store.queues import Queue, Window
+from outbox_tasks.settings import Settings
+
+
+class Keys:
+    """What one claimer knows of the ready messages with keys."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._places: dict[str, int] = {}
+        self._next: dict[str, int] = {}
+        self._marks: set[tuple[int, int]] = set()
+        self._began = time.monotonic()
+        self._first = 0
+
+    def take(self, run: Run, shares: Mapping[str, int], since: object) -> list[Claimed]:
+        """Take up to `shares[destination]` messages, in the transaction of `run`. `since`: no lease ends before."""
+        place = self._settings.database_schema or ""
+        alone = run("claim/alone.sql", destinations=json.dumps(list(shares)), place=place)
+        if not alone:
+            return []
+        high, marks = self._go_back(run)
+        mine = {row.destination: shares[row.destination] for row in alone}
+        rows = run(
+            "claim/look_keys.sql",
+            share=json.dumps([self._share(name, size) for name, size in mine.items()]),
+            high=high,
+            first=self._first,
+            marks=json.dumps([{"class": one, "floor": floor} for one, floor in marks]),
+            since=since,
+        )
+        windows = [self._window(name, size, high, rows) for name, size in mine.items()]
+        self._put_aside(run, windows, since)
+        return self._taken(run, windows)
+
+    def fronts(self, names: Iterable[str]) -> list[dict[str, Any]]:
+        """Where these destinations go on: see claim/due.sql."""
+        self._forget()
+        return [{"destination": name, "start": self._places.get(name, self._first)} for name in names]
+
+    def must_go_back(self, run: Run) -> bool:
+        """Whether messages may have been committed behind the places since."""
+        return bool(self._marks and self._marks - _marks(run("claim/marks.sql")))
+
+    def _go_back(self, run: Run) -> tuple[int, Iterable[tuple[int, int]]]:
+        """Look again at what may have been committed since: after the marks that are gone. Returns the last number that
+        was given out, and the marks to be heeded."""
+        self._forget()
+        rows = run("claim/marks.sql")
+        seen = _marks(rows)
+        gone = [floor for _, floor in self._marks - seen]
+        if gone:
+            self._places = {name: min(place, min(gone) + 1) for name, place in self._places.items()}
+        self._marks = seen
+        return rows[0].high, sorted(seen) if self._settings.await_writers else ()
+
+    def _forget(self) -> None:
+        if time.monotonic() - self._began > FRONT:
+            self.clear()
+
+    def _share(self, name: str, size: int) -> dict[str, Any]:
+        return {
+            "destination": name,
+            "size": size,
+            "longest": self._settings.longest_run_of(name),
+            "blocks": self._settings.dead_blocks(name),
+            "start": self._places.get(name, self._first),
+        }
+
+    def _window(self, name: str, size: int, high: int, rows: Sequence[Any]) -> Window:
+        window = Window(size, self._settings.longest_run_of(name), self._settings.destinations[name], high)
+        window.read([row for row in rows if row.destination == name])
+        self._next[name] = window.place
+        return window
+
+    def _put_aside(self, run: Run, windows: Sequence[Window], since: object) -> None:
+        """Hold what is behind busy keys. Whoever ends what makes a key busy marks its next held row, if it can see it:
+        so a row has no mark if the claim could lock what makes its key busy."""
+        behind = [row for window in windows for row in window.behind]
+        early = [row for window in windows for row in window.early]
+        marked = self._sure(run, [queue for window in windows for queue in window.busy], since)
+        if not behind and not early:
+            return
+        run(
+            "claim/aside_keys.sql",
+            behind=_where(row for row in behind),
+            marked=sorted(marked),
+            ready=_where(row for row in early if not row.is_held),
+            held=_where(row for row in early if row.is_held),
+        )
+
+    def _sure(self, run: Run, busy: Sequence[Queue], since: object) -> set[int]:
+        """Take the marks off rows of busy keys. Returns the ready rows that must have one."""
+        if not busy:
+            return set()
+        leased = [queue.rows[0] for queue in busy if queue.leased]
+        found = run(
+            "claim/sure_keys.sql",
+            destinations=sorted({head.destination for head in leased}),
+            keys=[head.key for head in leased],
+            seqs=sorted({seq for queue in busy for seq in (queue.run, queue.stop) if seq is not None}),
+            since=since,
+        )
+        locked = {(row.destination, row.key) if row.seq is None else row.seq for row in found}
+        held = [queue.rows[0] for queue in busy if queue.blocker in locked and any(row.is_held for row in queue.rows)]
+        if held:
+            run(
+                "claim/unmark_keys.sql",
+                destinations=[head.destination for head in held],
+                keys=[head.key for head in held],
+                firsts=[head.seq for head in held],
+            )
+        unsure = [queue for queue in busy if queue.blocker not in locked]
+        return {next((row.seq for row in queue.rows if not row.is_held and row.mine), 0) for queue in unsure}
+
+    def _taken(self, run: Run, windows: Sequence[Window]) -> list[Claimed]:
+        taken = [row for window in windows for row in window.taken]
+        if not taken:
+            return []
+        replaced = {seq for window in windows for seq in window.replaced}
+        found = run(
+            "claim/take_keys.sql",
+            ready=_where(row for row in taken if not row.is_held),
+            held=_where(row for row in taken if row.is_held),
+        )
+        said = {row.seq: row for row in found}
+        return [_claimed(row, said[row.seq], row.seq in replaced) for row in taken]
+
+    def committed(self) -> None:
+        """What was taken is gone: go on after it."""
+        self._places |= self._next
+        self._next = {}
+
+    def clear(self, first: int = 0) -> None:
+        """Look at all from the front. What has a lower number than `first` does not count, and makes no key busy."""
+        self._places, self._next, self._began, self._first = {}, {}, time.monotonic(), first
+
+
+def _marks(rows: Iterable[Any]) -> set[tuple[int, int]]:
+    return {(row.class_, row.floor) for row in rows if row.floor is not None}
+
+
+def _where(rows: Iterable[Any]) -> str:
+    """Where these rows are, as PostgreSQL writes an array."""
+    return "{" + ",".join([f'"{row.at}"' for row in rows]) + "}"
+
+
+def _claimed(row: Any, said: Any, replaced: bool) -> Claimed:
+    return Claimed(
+        row.seq, said.id, row.destination, said.event_type, row.attempts, PENDING, row.alone, row.key, row.priority,
+        superseded=replaced, size=row.size, age=row.age,
+    )  # fmt: skip

@@ -1,0 +1,39 @@
+-- The destinations that have messages at work, configured or not: one probe of an index for each.
+WITH RECURSIVE lane AS (
+  (SELECT destination FROM :schema.outbox_ready WHERE key IS NULL ORDER BY destination LIMIT 1)
+  UNION ALL
+  SELECT (SELECT r.destination FROM :schema.outbox_ready r WHERE r.key IS NULL AND r.destination > lane.destination
+          ORDER BY r.destination LIMIT 1) FROM lane WHERE lane.destination IS NOT NULL
+), keyed AS (
+  (SELECT destination FROM :schema.outbox_ready WHERE key IS NOT NULL ORDER BY destination LIMIT 1)
+  UNION ALL
+  SELECT (SELECT r.destination FROM :schema.outbox_ready r WHERE r.key IS NOT NULL AND r.destination > keyed.destination
+          ORDER BY r.destination LIMIT 1) FROM keyed WHERE keyed.destination IS NOT NULL
+), held AS (
+  (SELECT destination FROM :schema.outbox_held ORDER BY destination LIMIT 1)
+  UNION ALL
+  SELECT (SELECT h.destination FROM :schema.outbox_held h WHERE h.destination > held.destination
+          ORDER BY h.destination LIMIT 1) FROM held WHERE held.destination IS NOT NULL
+), waiting AS (
+  (SELECT destination FROM :schema.outbox_waiting ORDER BY destination LIMIT 1)
+  UNION ALL
+  SELECT (SELECT w.destination FROM :schema.outbox_waiting w WHERE w.destination > waiting.destination
+          ORDER BY w.destination LIMIT 1) FROM waiting WHERE waiting.destination IS NOT NULL
+), dead AS (
+  (SELECT destination FROM :schema.outbox_dead ORDER BY destination LIMIT 1)
+  UNION ALL
+  SELECT (SELECT d.destination FROM :schema.outbox_dead d WHERE d.destination > dead.destination
+          ORDER BY d.destination LIMIT 1) FROM dead WHERE dead.destination IS NOT NULL
+), run AS (
+  (SELECT destination FROM :schema.outbox_runs ORDER BY destination LIMIT 1)
+  UNION ALL
+  SELECT (SELECT r.destination FROM :schema.outbox_runs r WHERE r.destination > run.destination
+          ORDER BY r.destination LIMIT 1) FROM run WHERE run.destination IS NOT NULL
+)
+SELECT destination FROM lane WHERE destination IS NOT NULL
+UNION SELECT destination FROM keyed WHERE destination IS NOT NULL
+UNION SELECT destination FROM held WHERE destination IS NOT NULL
+UNION SELECT destination FROM waiting WHERE destination IS NOT NULL
+UNION SELECT destination FROM dead WHERE destination IS NOT NULL
+UNION SELECT destination FROM :schema.outbox_leases
+UNION SELECT destination FROM run WHERE destination IS NOT NULL

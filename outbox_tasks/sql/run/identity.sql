@@ -1,0 +1,2 @@
+-- Which outbox this is.
+SELECT :schema.outbox_identity()::text AS identity

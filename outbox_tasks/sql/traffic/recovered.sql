@@ -1,0 +1,2 @@
+-- A destination has answered, if only to refuse. destination.
+\ir ../deliver/parts/recovered.sql

@@ -1,1 +1,0 @@
-SELECT some_schema.outbox_archive_await_settles() AS outbox_archive_await_settles_1;

@@ -1,8 +1,0 @@
-SELECT DISTINCT date_trunc(%(date_trunc_1)s::VARCHAR, timezone(%(timezone_1)s::VARCHAR, outbox_archive_20261120.finished_at)) AS day
-FROM outbox_archive_20261120
-WHERE ctid >= CAST(%(first)s::VARCHAR AS tid)
-  AND ctid < CAST(%(last)s::VARCHAR AS tid)
-  AND outbox_archive_20261120.finished_at >= %(since)s::TIMESTAMP WITH TIME ZONE
-  AND outbox_archive_20261120.finished_at < %(until)s::TIMESTAMP WITH TIME ZONE;
--- date_trunc_1 = 'day'
--- timezone_1 = 'UTC'

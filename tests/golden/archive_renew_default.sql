@@ -1,1 +1,0 @@
-SELECT some_schema.outbox_archive_renew_default() AS outbox_archive_renew_default_1;

@@ -1,1 +1,0 @@
-SELECT CAST(EXTRACT(epoch FROM clock_timestamp()) AS FLOAT) AS now;

@@ -1,3 +1,0 @@
-DELETE FROM outbox_publishers
-WHERE outbox_publishers.seen_at < now() - %(param_1)s * interval '1 second';
--- param_1 = 86400.0

@@ -1,1 +1,0 @@
-SET LOCAL idle_in_transaction_session_timeout = 0;

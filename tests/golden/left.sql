@@ -1,2 +1,0 @@
-DELETE FROM outbox_publishers
-WHERE outbox_publishers.holder = any(%(holders)s::TEXT[]);

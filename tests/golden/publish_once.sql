@@ -1,3 +1,0 @@
-SELECT some_schema.outbox_publish(row.event_type, coalesce(convert_to(row.text, 'UTF8'), decode(row.data, 'base64')), row.key, row.destination, coalesce(row.headers, CAST('{}' AS JSONB)), coalesce(row.deliver_at, clock_timestamp() + coalesce(row.delay, 0) * interval '1 second'), row.id, row.content_type, row.aggregate_type, row.aggregate_id, coalesce(row.priority, %(coalesce_1)s::VARCHAR), coalesce(row.latest, false)) AS outbox_publish_1
-FROM json_to_recordset(CAST(%(row)s::VARCHAR AS JSON)) AS row(id UUID, event_type TEXT, aggregate_type TEXT, aggregate_id TEXT, destination TEXT, key TEXT, text TEXT, data TEXT, content_type TEXT, headers JSONB, deliver_at TIMESTAMP WITH TIME ZONE, delay FLOAT, priority TEXT, latest BOOLEAN, lease UUID);
--- coalesce_1 = 'normal'

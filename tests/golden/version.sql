@@ -1,2 +1,0 @@
-SELECT max(outbox_versions.version) AS max_1
-FROM outbox_versions;

@@ -1,0 +1,165 @@
+"""The turn and the end of a day, while somebody else writes, reads or dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from outbox_tasks.errors import DayAtWork, DayOpen
+from outbox_tasks.operating import retention
+from outbox_tasks.operating.archive import days as days_module
+from outbox_tasks.operating.archive.days import days
+from outbox_tasks.operating.retention import drop_days
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
+from tests.storage.conftest import Box
+
+DAY = 2**32
+
+
+@pytest.fixture
+def store(next_settings: Settings) -> Iterator[Store]:
+    made = Store.connect(next_settings)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One try a run: those in the way here stay there."""
+    monkeypatch.setattr(days_module, "TRIES", 1)
+
+
+@contextmanager
+def somebody(box: Box) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody who has a transaction open."""
+    with psycopg.connect(box.url, options=f"-c search_path={box.schema} -c lock_timeout=5s") as connection:
+        yield connection
+        connection.rollback()
+
+
+def turn(box: Box) -> None:
+    """Midnight. Two days later, it was two days ago."""
+    box.connection.execute("UPDATE outbox_days SET date = date - 1")
+    box.run("keep/turn.sql", ahead=2)
+
+
+def age(box: Box) -> None:
+    box.connection.execute("UPDATE outbox_days SET ended_at = ended_at - interval '2 hours'")
+
+
+def settle(box: Box) -> None:
+    """All that is ready is sent."""
+    box.connection.execute(
+        "WITH gone AS (DELETE FROM outbox_ready RETURNING seq) "
+        "INSERT INTO outbox_journal (first, state, count, destination, seqs) "
+        "SELECT min(seq), 'sent', count(*), 'orders', range_agg(int8range(seq, seq, '[]')) FROM gone GROUP BY seq >> 32"
+    )
+
+
+def test_a_turn_before_there_is_a_next_day_stops_no_writer(box: Box) -> None:
+    """Maintenance has not run for days. Numbers move on only once all can see their partition."""
+    box.connection.execute("DROP TABLE outbox_messages_1, outbox_journal_1, outbox_messages_2, outbox_journal_2")
+    box.connection.execute("UPDATE outbox_days SET date = date - 1")
+    with somebody(box) as maintenance:
+        box.run("keep/turn.sql", maintenance, ahead=2)
+        box.write(1)
+        maintenance.rollback()
+    box.write(1)
+    for _ in range(2):
+        box.run("keep/turn.sql", ahead=2)
+    box.write(1)
+    assert box.rows("SELECT seq FROM outbox_messages ORDER BY 1") == [(1,), (2,), (DAY + 1,)]
+
+
+def test_a_message_committed_after_the_look_keeps_its_day(box: Box, store: Store) -> None:
+    box.run("keep/turn.sql", ahead=2)
+    with somebody(box) as writer:
+        box.write(1, on=writer)
+        turn(box)
+        age(box)
+        assert drop_days(store, timedelta()).dropped == []
+        writer.commit()
+    assert box.run("keep/drop.sql", day=0) == [(False,)]
+    assert list(drop_days(store, timedelta()).kept.values()) == [str(DayAtWork(day=days(store)[0].date, count=1))]
+    settle(box)
+    assert len(drop_days(store, timedelta()).dropped) == 1
+
+
+def test_a_day_with_an_open_writer_is_not_exported(box: Box, next_settings: Settings, tmp_path: Path) -> None:
+    """What it commits could be sent before the drop, and would be in no file."""
+    store = Store.connect(next_settings.model_copy(update={"archive_export": f"file://{tmp_path}"}))
+    box.run("keep/turn.sql", ahead=2)
+    box.write(1)
+    settle(box)
+    with somebody(box) as writer:
+        box.write(1, on=writer)
+        turn(box)
+        age(box)
+        done = drop_days(store, timedelta())
+        assert (list(done.kept.values()), done.exported) == ([str(DayOpen(day=days(store)[0].date))], [])
+        writer.commit()
+    settle(box)
+    assert [part.rows for part in drop_days(store, timedelta()).exported] == [2]
+    store.close()
+
+
+def test_a_day_goes_although_somebody_writes_in_another(box: Box, store: Store) -> None:
+    """Applications have transactions open all the time."""
+    box.run("keep/turn.sql", ahead=2)
+    box.write(3)
+    settle(box)
+    turn(box)
+    age(box)
+    with somebody(box) as writer:
+        box.write(1, on=writer)
+        assert len(drop_days(store, timedelta()).dropped) == 1
+        box.write(1)
+        writer.commit()
+    assert box.value("SELECT count(*) FROM outbox_messages") == 2
+    assert box.value("SELECT to_regclass('outbox_messages_0') IS NOT NULL")
+    assert [day.number for day in days(store)] == [1]
+    box.run("keep/turn.sql", ahead=2)
+    assert box.value("SELECT to_regclass('outbox_messages_0') IS NULL")
+
+
+def test_a_maintenance_that_dies_after_a_drop_leaves_no_troubles(box: Box, store: Store) -> None:
+    box.run("keep/turn.sql", ahead=2)
+    box.write(3)
+    settle(box)
+    box.connection.execute("INSERT INTO outbox_trouble (seq) SELECT seq FROM outbox_messages")
+    turn(box)
+    age(box)
+    assert box.run("keep/drop.sql", day=0) == [(True,)]
+    box.write(1)
+    box.connection.execute(f"INSERT INTO outbox_trouble (seq) VALUES ({DAY + 1})".encode())
+    assert retention.maintain(store).failed == []
+    assert box.rows("SELECT seq FROM outbox_trouble") == [(DAY + 1,)]
+
+
+def test_a_vacuum_of_ready_does_not_undo_a_turn(box: Box) -> None:
+    with somebody(box) as vacuum:
+        vacuum.execute("LOCK TABLE outbox_ready IN SHARE UPDATE EXCLUSIVE MODE")
+        box.connection.execute("SET statement_timeout = '5s'")
+        box.run("keep/turn.sql", ahead=2)
+        assert box.value("SELECT to_regclass('outbox_messages_2') IS NOT NULL")
+
+
+def test_a_dropped_message_is_never_at_work(box: Box, store: Store) -> None:
+    """Also if a person drops days by SQL."""
+    box.write(2, delay=3600)
+    box.run("keep/turn.sql", ahead=2)
+    turn(box)
+    assert box.run("keep/drop.sql", day=0) == [(False,)]
+    with somebody(box) as other:
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with pytest.raises(psycopg.errors.ActiveSqlTransaction, match="READ COMMITTED"):
+            box.run("keep/drop.sql", other, day=0)
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="1 is no day that has ended"):
+        box.run("keep/drop.sql", day=1)

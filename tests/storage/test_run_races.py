@@ -1,0 +1,251 @@
+"""Supervised tasks over the storage, when two sessions meet: one begins, one ends, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from outbox_tasks.model import LeasedMessage, Outcome, content
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.runs import Begun, Run, Runs
+from tests.conftest import MakeSettings, eventually
+from tests.storage.conftest import Box
+from tests.storage.race import Died, Transaction, race
+from tests.storage.running import SAME, begin_of, begun, ending, hand_over, handed, run_of, run_out, sending
+from tests.storage.test_drain import storage as storage
+from tests.storage.test_runs import runs as runs
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as made:
+        yield made
+
+
+@contextmanager
+def somebody(box: Box) -> Iterator[psycopg.Connection[Any]]:
+    """A transaction that is open until it says otherwise."""
+    with psycopg.connect(box.url) as connection:
+        yield connection
+
+
+def waits(box: Box) -> Callable[[], bool]:
+    """Whether a statement on this outbox waits for a lock."""
+    waiting = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND strpos(query, %s) > 0)"
+    return lambda: bool(box.value(waiting, box.schema))
+
+
+def settle_of(bundle: Any) -> dict[str, Any]:
+    """The parameters of a settle: the broker has all tasks of the bundle."""
+    tickets = ", ".join(f'{{"id": "{t.id}", "step": "handed", "wait": 100, "attempt": 1}}' for t in bundle.tickets)
+    return {"token": bundle.lease, "destination": "orders", "patience": 10, "said": f"[{tickets}]"}
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["before the settle", "handed over"])
+@pytest.mark.parametrize("first_commits", [False, True])
+def test_of_two_copies_one_begins(
+    box: Box, storage: Store, runs: Runs, pool: ThreadPoolExecutor, settled: bool, first_commits: bool
+) -> None:
+    box.write(1)
+    if settled:
+        hand_over(storage)
+    else:
+        sending(storage)
+    with somebody(box) as other:
+        assert len(box.run("run/begin.sql", other, **begin_of(run_of(box, 1)))) == 1
+        second: Future[Begun | None] = pool.submit(runs.begin, run_of(box, 1), SAME, 60)
+        eventually(waits(box))
+        if first_commits:
+            other.commit()
+        else:
+            other.rollback()
+    assert (second.result(10) is None) is first_commits
+    assert box.rows("SELECT state FROM outbox_runs") == [("running",)]
+    box.check_books()
+
+
+def test_two_tasks_of_a_bundle_begin_at_once(box: Box, storage: Store, runs: Runs, pool: ThreadPoolExecutor) -> None:
+    box.write(3)
+    bundle = sending(storage)
+    with somebody(box) as other:
+        box.run("run/begin.sql", other, **begin_of(run_of(box, 1)))
+        second = pool.submit(begun, box, runs, 2)
+        eventually(waits(box))
+        other.commit()
+    assert runs.done(second.result(10))
+    assert box.value("SELECT seqs FROM outbox_leases") == [3]
+    assert storage.settle(bundle.lease, "orders", handed(bundle)) == {bundle.tickets[2].id}
+    box.check_books()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_copy_begins_while_the_relay_settles(
+    box: Box, storage: Store, runs: Runs, pool: ThreadPoolExecutor, count: int
+) -> None:
+    box.write(count)
+    bundle = sending(storage)
+    with somebody(box) as relay:
+        assert len(box.run("deliver/settle.sql", relay, **settle_of(bundle))) == count
+        copy = pool.submit(begun, box, runs, 1)
+        eventually(waits(box))
+        relay.commit()
+    assert runs.done(copy.result(10))
+    box.check_books()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_relay_settles_while_a_copy_begins(box: Box, storage: Store, pool: ThreadPoolExecutor, count: int) -> None:
+    box.write(count)
+    bundle = sending(storage)
+    with somebody(box) as worker:
+        assert len(box.run("run/begin.sql", worker, **begin_of(run_of(box, 1)))) == 1
+        settled = pool.submit(storage.settle, bundle.lease, "orders", handed(bundle))
+        eventually(waits(box))
+        worker.commit()
+    assert settled.result(10) == {ticket.id for ticket in bundle.tickets[1:]}
+    assert box.value("SELECT state FROM outbox_runs WHERE seq = 1") == "running"
+    box.check_books()
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_run_that_is_just_ending_is_not_taken_back(box: Box, storage: Store, runs: Runs, commits: bool) -> None:
+    box.write(1)
+    hand_over(storage)
+    run = begun(box, runs, 1)
+    run_out(box)
+    with somebody(box) as application:
+        assert len(box.run("run/end.sql", application, **ending(run))) == 1
+        assert hand_over(storage) == 0
+        if not commits:
+            application.rollback()
+    assert hand_over(storage) == (0 if commits else 1)
+    assert box.where(1) == (["sent"] if commits else ["runs"])
+    box.check_books()
+
+
+def test_a_run_that_is_just_taken_back_does_not_end(
+    box: Box, storage: Store, runs: Runs, pool: ThreadPoolExecutor
+) -> None:
+    box.write(1)
+    hand_over(storage)
+    run = begun(box, runs, 1)
+    run_out(box)
+    with somebody(box) as claim:
+        assert [row[1] for row in box.run("run/expire.sql", claim, most=10)] == ["worker_lost"]
+        end = pool.submit(runs.done, run)
+        eventually(waits(box))
+        claim.commit()
+    assert not end.result(10)
+    assert box.where(1) == ["ready"]
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_what_is_held_while_the_run_before_it_ends_is_not_forgotten(
+    box: Box, storage: Store, runs: Runs, commits: bool
+) -> None:
+    box.write(1, key="a")
+    hand_over(storage)
+    run = begun(box, runs, 1)
+    with somebody(box) as application:
+        box.run("run/end.sql", application, **ending(run))
+        box.write(2, key="a")
+        assert hand_over(storage) == 0
+        if not commits:
+            application.rollback()
+    if not commits:
+        hand_over(storage)  # the mark goes
+        assert not storage.anything_due()
+        assert runs.done(run)
+    hand_over(storage)
+    assert [box.where(1), box.where(2)[:1]] == [["sent"], ["runs"]]
+
+
+class Broker:
+    """Has copies of tasks, and sometimes loses or repeats one. Sends fail; relays and workers die."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.lock = threading.Lock()
+        self.copies: deque[tuple[str, str]] = deque()
+        self.ended: Counter[str] = Counter()
+        self.begun: dict[str, list[str]] = defaultdict(list)
+
+    def fate(self) -> float:
+        with self.lock:
+            return self.chance.random()
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        outcomes = []
+        for message in messages:
+            fate = self.fate()
+            copy = (message.id, content(message.payload, message.headers))
+            if fate < 0.9:
+                self.copies += [copy] * (2 if fate < 0.1 else 1)
+            outcomes.append(Outcome.outage("down", "no answer") if fate > 0.85 else Outcome.handed(100))
+        if self.fate() < 0.03:
+            raise Died
+        return outcomes
+
+    def work(self, runs: Runs) -> None:
+        """Run a copy, in one of the ways in which that may go."""
+        try:
+            id, said = self.copies.popleft()
+        except IndexError:
+            return threading.Event().wait(0.002) and None
+        run = Run(id, str(uuid4()))
+        began = runs.begin(run, said, 60)
+        if began is None:
+            return None
+        if began.key:
+            self.begun[began.key].append(id)
+        fate = self.fate()
+        if fate < 0.1:
+            return None  # the worker is killed
+        if fate < 0.2:
+            runs.retry(run, {"text": f"[{fate}]", "headers": {}, "content_type": "x"}, 0, "OSError", "busy")
+        elif fate < 0.25 and runs.requeue(run, 100):
+            self.copies.append((id, said))
+        elif runs.discard(run, "ignored", "") if fate < 0.35 else runs.done(run):
+            with self.lock:
+                self.ended[id] += 1
+        return None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_task_ends_once_and_those_of_a_key_in_order(box: Box, settings: MakeSettings, seed: int) -> None:
+    destinations = {"orders": {"url": "celery://?task=a.b", "confirm": "run", "max_attempts": 100}}
+    made = settings(database_schema=box.schema, destinations=destinations, breaker_failures=10**6)
+    storages, workers = [Store.connect(made) for _ in range(2)], [Runs.connect(made) for _ in range(3)]
+    broker, chance = Broker(seed), random.Random(seed)
+    keys = [None, None, "a", "b", "c"]
+    plans = [
+        [Transaction([{"key": key} if (key := chance.choice(keys)) else {} for _ in range(chance.randint(1, 10))],
+                     chance.random() / 20, rolled_back=chance.random() < 0.1) for _ in range(10)]
+        for _ in range(4)
+    ]  # fmt: skip
+
+    def lose() -> None:
+        threading.Event().wait(0.5)
+        with psycopg.connect(box.url, autocommit=True) as connection:
+            connection.execute(
+                f"UPDATE {box.schema}.outbox_runs SET locked_until = now() WHERE random() < 0.5".encode()
+            )
+
+    others = [lambda runs=runs: broker.work(runs) for runs in workers]  # type: ignore[misc]
+    written = race(box, storages, broker, plans, [*others, lose])
+    for one in (*storages, *workers):
+        one.close()
+    assert len(broker.ended) == sum(broker.ended.values()) == written
+    number = {str(id): seq for id, seq in box.rows("SELECT id, seq FROM outbox_messages")}
+    for ids in broker.begun.values():
+        numbers = [number[id] for id in ids]
+        assert numbers == sorted(numbers)

@@ -1,0 +1,281 @@
+"""Supervised tasks over the storage: which copy begins, who may end a run, and what is free then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from outbox_tasks.model import Step, Ticket, Verdict, content
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.runs import Run, Runs
+from outbox_tasks.settings import Settings
+from tests.conftest import MakeSettings
+from tests.storage.conftest import AT_WORK, Box
+from tests.storage.running import SAME, begun, ending, hand_over, handed, message, run_of, run_out, sending
+from tests.storage.test_drain import _claim
+from tests.storage.test_drain import storage as storage
+
+COPY = {"text": "[1]", "headers": {"n": "2"}, "content_type": "text/x"}
+
+ENDS: dict[str, tuple[Callable[[Runs, Run], object], str]] = {
+    "done": (lambda runs, run: runs.done(run, [message()]), "sent"),
+    "discarded": (lambda runs, run: runs.discard(run, "ignored", "nobody wants it"), "discarded"),
+    "failed": (lambda runs, run: runs.dead(run, "ValueError", "no such order", None, [message()]), "dead"),
+    "retried": (lambda runs, run: runs.retry(run, COPY, 3600, "OSError", "busy"), "waiting"),
+    "requeued": (lambda runs, run: runs.requeue(run, 100), "runs"),
+    "lost": (lambda runs, run: runs.lose([run]), "runs"),
+}
+"""What may end a run, and where the message is then."""
+
+
+@pytest.fixture
+def runs(next_settings: Settings) -> Iterator[Runs]:
+    made = Runs.connect(next_settings)
+    yield made
+    made.close()
+
+
+def everything(box: Box) -> list[Any]:
+    tables = (*AT_WORK, "messages", "trouble", "journal")
+    return [sorted(box.rows(f"SELECT t::text FROM outbox_{table} t")) for table in tables]
+
+
+def test_a_task_is_at_work_until_it_has_run(box: Box, storage: Store, runs: Runs) -> None:
+    box.write(1)
+    assert hand_over(storage) == 1
+    assert box.rows("SELECT state, token, attempts FROM outbox_runs") == [("handed over", None, 1)]
+    run = begun(box, runs, 1)
+    assert box.value("SELECT state FROM outbox_runs") == "running"
+    assert runs.done(run, [message()])
+    assert [box.where(1), box.where(2)] == [["sent"], ["ready"]]
+    assert box.rows("SELECT attempts, locked_by FROM outbox_archive") == [(1, "a worker")]
+    box.check_books()
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_each_end_puts_the_message_in_one_place(box: Box, storage: Store, runs: Runs, how: str) -> None:
+    end, place = ENDS[how]
+    box.write(1)
+    hand_over(storage)
+    assert end(runs, begun(box, runs, 1))
+    assert box.where(1) == [place]
+    box.check_books()
+
+
+@pytest.mark.parametrize("how", [*ENDS, "renewed"])
+@pytest.mark.parametrize("whose", ["another run's", "of one that was given up", "of one that is over"])
+def test_a_late_token_changes_nothing(box: Box, storage: Store, runs: Runs, how: str, whose: str) -> None:
+    box.write(1)
+    hand_over(storage)
+    run = begun(box, runs, 1)
+    if whose == "another run's":
+        run = run_of(box, 1)
+    elif whose == "of one that was given up":
+        run_out(box)
+        hand_over(storage)
+        begun(box, runs, 1)
+    else:
+        assert runs.done(run)
+    before = everything(box)
+    late = (lambda runs, run: runs.renew({run: 60})) if how == "renewed" else ENDS[how][0]
+    assert not late(runs, run)
+    assert everything(box) == before
+
+
+@pytest.fixture
+def skipping(box: Box, settings: MakeSettings) -> Iterator[Store]:
+    """A storage whose tasks don't wait for a dead one of their key."""
+    destinations = {"orders": {"url": "celery://?task=a.b", "confirm": "run", "on_dead": "skip"}}
+    made = Store.connect(settings(database_schema=box.schema, destinations=destinations))
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("how", ["done", "discarded", "failed"])
+def test_a_key_is_free_once_the_run_before_it_is_over(box: Box, skipping: Store, runs: Runs, how: str) -> None:
+    box.write(2, key="a")
+    assert hand_over(skipping) == 1, "one task of a key at a time"
+    run = begun(box, runs, 1)
+    assert hand_over(skipping) == 0
+    assert (box.where(2), skipping.anything_due()) == (["held"], False)
+    assert ENDS[how][0](runs, run)
+    assert skipping.anything_due()
+    hand_over(skipping)
+    assert box.where(2) == ["runs"]
+    box.check_books()
+
+
+@pytest.mark.parametrize("how", ["retried", "requeued", "lost"])
+def test_a_run_that_comes_again_goes_before_the_others_of_its_key(
+    box: Box, skipping: Store, runs: Runs, how: str
+) -> None:
+    box.write(2, key="a")
+    hand_over(skipping)
+    assert ENDS[how][0](runs, begun(box, runs, 1))
+    for _ in range(2):
+        hand_over(skipping)
+        assert box.where(2) == ["held"]
+        box.connection.execute("UPDATE outbox_waiting SET due = now()")
+    copy = content(b"[1]", {"n": "2"}) if how == "retried" else SAME
+    run = run_of(box, 1)
+    assert runs.begin(run, copy, 60) is not None
+    assert runs.done(run)
+    assert hand_over(skipping) == 1
+    assert [box.where(seq) for seq in (1, 2)] == [["sent"], ["runs"]]
+
+
+def test_its_own_retry_says_what_the_new_copy_says(box: Box, storage: Store, runs: Runs) -> None:
+    box.write(1)
+    hand_over(storage)
+    assert runs.retry(begun(box, runs, 1), COPY, 3600, "OSError", "busy")
+    row = "SELECT payload, headers, content_type, deliver_at = due, w.size, w.attempts FROM outbox_messages m "
+    assert box.rows(f"{row} JOIN outbox_waiting w USING (seq)") == [(b"[1]", {"n": "2"}, "text/x", True, 3, 0)]
+    box.connection.execute("UPDATE outbox_waiting SET due = now()")
+    assert hand_over(storage) == 1
+    assert runs.begin(run_of(box, 1), SAME, 60) is None, "a copy from before the retry"
+    assert box.value("SELECT state FROM outbox_runs") == "handed over"
+    assert runs.begin(run_of(box, 1), content(b"[1]", COPY["headers"]), 60) is not None  # type: ignore[arg-type]
+
+
+class TestBeginBeforeTheRelayHasSettled:
+    def test_it_leaves_the_others_of_its_bundle(self, box: Box, storage: Store, runs: Runs) -> None:
+        box.write(3)
+        bundle = sending(storage)
+        run = begun(box, runs, 2)
+        assert box.value("SELECT seqs FROM outbox_leases") == [1, 3]
+        assert storage.settle(bundle.lease, "orders", handed(bundle)) == {bundle.tickets[n].id for n in (0, 2)}
+        assert box.rows("SELECT seq, state FROM outbox_runs ORDER BY seq") == [
+            (1, "handed over"), (2, "running"), (3, "handed over"),
+        ]  # fmt: skip
+        assert runs.done(run)
+        box.check_books()
+
+    def test_the_last_one_ends_the_lease(self, box: Box, storage: Store, runs: Runs) -> None:
+        box.write(2)
+        bundle = sending(storage)
+        assert [runs.done(begun(box, runs, seq)) for seq in (1, 2)] == [True, True]
+        assert box.value("SELECT count(*) FROM outbox_leases") == 0
+        assert storage.settle(bundle.lease, "orders", handed(bundle)) == set()
+        box.check_books()
+
+    def test_the_broker_is_within_reach_and_the_task_was_heard_of(self, box: Box, storage: Store, runs: Runs) -> None:
+        box.write(1)
+        bundle = sending(storage)
+        outage = Verdict(Ticket(bundle.tickets[0].id, 1, ""), Step.OUTAGE, 0.0, "down", "no answer")
+        storage.settle(bundle.lease, "orders", [outage])
+        box.connection.execute("UPDATE outbox_trouble SET unheard = 1")
+        box.connection.execute("UPDATE outbox_waiting SET due = now()")
+        sending(storage)
+        begun(box, runs, 1)
+        assert box.rows("SELECT outages, unheard FROM outbox_trouble") == [(0, 0)]
+
+    def test_nothing_begins_from_a_lease_whose_send_has_not(self, box: Box, storage: Store, runs: Runs) -> None:
+        box.write(1)
+        hand_over(storage)
+        run_out(box)
+        [bundle] = _claim(storage)
+        assert runs.begin(run_of(box, 1), SAME, 60) is None
+        assert storage.begin(bundle)
+        assert runs.begin(run_of(box, 1), SAME, 60) is not None
+
+
+class TestRunsOut:
+    def test_nobody_began_it(self, box: Box, storage: Store) -> None:
+        """No attempt counts, and each time it waits twice as long, until a copy begins."""
+        box.write(1)
+        waits = []
+        for _ in range(4):
+            hand_over(storage)
+            waits.append(round(box.value("SELECT date_part('epoch', locked_until - handed_at) FROM outbox_runs") / 100))
+            assert box.rows("SELECT attempts FROM outbox_runs") == [(1,)]
+            run_out(box)
+        assert waits == [1, 2, 4, 8]
+        storage.claim({}, "", lambda rows: [])
+        assert box.rows("SELECT attempts, unheard, code FROM outbox_trouble") == [(0, 4, "not_started")]
+        assert box.where(1) == ["ready"]
+
+    def test_its_worker_was_lost(self, box: Box, storage: Store, runs: Runs) -> None:
+        box.write(1)
+        hand_over(storage)
+        begun(box, runs, 1)
+        run_out(box)
+        hand_over(storage)
+        assert box.rows("SELECT state, attempts FROM outbox_runs") == [("handed over", 2)]
+        assert box.rows("SELECT attempts, unheard, code FROM outbox_trouble") == [(1, 0, "worker_lost")]
+
+    def test_it_comes_before_the_others_of_its_key(self, box: Box, storage: Store, runs: Runs) -> None:
+        box.write(1, key="a")
+        hand_over(storage)
+        begun(box, runs, 1)
+        box.write(2, key="a")
+        hand_over(storage)
+        run_out(box)
+        assert len(_claim(storage)) == 1
+        assert box.where(1) == ["leases"]
+        box.check_books()
+
+    def test_redriven_it_waits_as_at_first(self, box: Box, storage: Store) -> None:
+        box.write(1)
+        hand_over(storage)
+        run_out(box)
+        bundle = sending(storage)
+        dead = Verdict(Ticket(bundle.tickets[0].id, 1, ""), Step.DEAD, 0.0, "bad", "never")
+        storage.settle(bundle.lease, "orders", [dead])
+        nobody = {"until": None, "entry": None, "person": "", "reason": "", "token": None, "duration": None}
+        box.run("act/redrive.sql", ids=[bundle.tickets[0].id], **nobody)
+        hand_over(storage)
+        assert box.value("SELECT date_part('epoch', locked_until - handed_at) < 101 FROM outbox_runs")
+
+
+class TestInTheTransactionOfTheApplication:
+    def test_a_rollback_undoes_the_end(self, box: Box, storage: Store, runs: Runs) -> None:
+        box.write(1)
+        hand_over(storage)
+        run = begun(box, runs, 1)
+        before = everything(box)
+        with psycopg.connect(box.url) as application:
+            assert len(box.run("run/end.sql", application, **ending(run, message()))) == 1
+            assert box.run("run/completed.sql", application, id=run.id, committed=False) == [(True,)]
+            application.rollback()
+            assert box.run("run/completed.sql", application, id=run.id, committed=False) == []
+        assert everything(box) == before
+        assert runs.done(run)
+
+    def test_a_savepoint_undoes_the_end(self, box: Box, storage: Store, runs: Runs) -> None:
+        box.write(1, key="a")
+        hand_over(storage)
+        run = begun(box, runs, 1)
+        box.write(1, key="a")
+        hand_over(storage)
+        with psycopg.connect(box.url) as application:
+            application.execute("SAVEPOINT here")
+            assert len(box.run("run/end.sql", application, **ending(run, message()))) == 1
+            application.execute("ROLLBACK TO here")
+            assert box.run("run/completed.sql", application, id=run.id, committed=False) == []
+            assert len(box.run("run/end.sql", application, **ending(run))) == 1
+            assert box.run("run/end.sql", application, **ending(run)) == []
+        assert [box.where(seq) for seq in (1, 2)] == [["sent"], ["held"]]
+        assert hand_over(storage) == 1
+        box.check_books()
+
+    @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+    def test_what_was_held_after_its_snapshot_is_free_too(
+        self, box: Box, storage: Store, runs: Runs, level: str
+    ) -> None:
+        box.write(1, key="a")
+        hand_over(storage)
+        run = begun(box, runs, 1)
+        with psycopg.connect(box.url) as application:
+            application.execute(f"SET TRANSACTION ISOLATION LEVEL {level}".encode())
+            application.execute("SELECT 1")
+            box.write(1, key="a")
+            assert hand_over(storage) == 0
+            assert box.where(2) == ["held"]
+            assert len(box.run("run/end.sql", application, **ending(run))) == 1
+        assert storage.anything_due()
+        assert hand_over(storage) == 1
+        assert box.where(2) == ["runs"]
+        assert not storage.anything_due()
