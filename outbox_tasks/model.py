@@ -125,6 +125,8 @@ class Bundle:
     """More was due than could be claimed: the worker that delivers this bundle wakes the claim."""
     gather: bool = False
     """It has one message because its destination takes no bundles. A worker may run several of these together."""
+    leases: tuple[str, ...] = ()
+    """A worker has gathered it: as it begins, these leases become one, `lease`."""
     lane: int = 0
     """Its place in the queue, from 0 (first) to 3: a destination with little due goes before one with much, and then a
     higher priority before a lower one."""

@@ -211,7 +211,7 @@ def _marked(bundles: list[Bundle], shares: Mapping[str, Share], found: Mapping[s
     last = {bundle.destination: n for n, bundle in enumerate(bundles)}
     for name, n in last.items():
         share = shares[name]
-        bundles[n] = replace(bundles[n], probe=share.probe)
+        bundles[n] = replace(bundles[n], probe=share.probe, gather=bundles[n].gather and not share.probe)
         if found[name] >= share.size and not (share.probe or share.metered):
             bundles[n] = replace(bundles[n], more=True)
     return bundles

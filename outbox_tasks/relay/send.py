@@ -48,11 +48,12 @@ def begin_and_send(
 
 def _safe_to_send(bundle: Bundle, begun: Mapping[str, LeasedMessage]) -> list[LeasedMessage]:
     """The begun messages that can't overtake another one. A message that could not be begun is no longer ours, and its
-    key is unknown: so each later message with a key might overtake it, and is left out."""
+    key is unknown: so each later message with a key might overtake it, and is left out. A broker that repeats a task
+    may have put a message into the bundle twice."""
     free: list[LeasedMessage] = []
     gap = False
-    for ticket in bundle.tickets:
-        message = begun.get(ticket.id)
+    for id in dict.fromkeys(ticket.id for ticket in bundle.tickets):
+        message = begun.get(id)
         if message is None:
             gap = True
         elif not (gap and message.key is not None):

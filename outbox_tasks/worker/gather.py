@@ -1,8 +1,8 @@
 """Runs publish tasks that wait in the queue together: one begin, one send and one settle for all of them.
 
 With `bundle_size = 1` each message is a Celery message of its own, and costs a worker three round trips. So a worker
-that finds several of them waiting makes a bundle of them. Celery still sees a task for each: see `bundles`. A retry, or
-a message that travels alone for another reason, runs alone and at once.
+that finds several of them waiting makes a bundle of them, and of their leases one. Celery still sees a task for each:
+see `bundles`. A retry, or a message that travels alone for another reason, runs alone and at once.
 
 Celery calls the strategy of a task with each message that arrives for it.
 https://docs.celeryq.dev/en/stable/userguide/extending.html
@@ -52,7 +52,7 @@ class Gathering:
             BundleRequest, self._task, consumer.pool, consumer.hostname, consumer.event_dispatcher, app=app
         )
         self._arrivals: list[Arrival] = []
-        self._shared: tuple[str, str] | None = None
+        self._destination: str | None = None
         self._seen = 0
 
     def __call__(self, message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **_: Any) -> None:
@@ -61,10 +61,10 @@ class Gathering:
         if message.headers.get("eta") or not keywords.get("gather"):
             self._alone(message, body, ack, reject, callbacks)
             return
-        _event_type, destination, _attempt, lease = arguments
-        if self._shared != (destination, lease):
+        _event_type, destination, _attempt, _lease = arguments
+        if self._destination != destination:
             self._run()
-            self._shared = (destination, lease)
+            self._destination = destination
         self._arrivals.append((message, body, ack, reject, callbacks))
         if len(self._arrivals) >= LIMIT:
             self._run()
@@ -82,7 +82,7 @@ class Gathering:
             self._run()
 
     def _run(self) -> None:
-        arrivals, self._arrivals, self._shared = self._arrivals, [], None
+        arrivals, self._arrivals, self._destination = self._arrivals, [], None
         if len(arrivals) == 1:
             self._alone(*arrivals[0])
         elif arrivals:
@@ -90,18 +90,20 @@ class Gathering:
 
     def _run_together(self, arrivals: list[Arrival]) -> None:
         """Do what Celery's own strategy does for one message, with a bundle of several."""
-        rows, more = [], False
+        rows, leases, more = [], [], False
         for message, *_ in arrivals:
             (event_type, destination, attempt, lease), keywords, _embed = message.payload
             rows.append((message.headers["id"], attempt, event_type))
+            leases.append(lease)
             more = more or bool(keywords.get("more"))
         first = arrivals[0][0]
         bundle_id = str(uuid4())
+        together = str(uuid4())
         headers = {**first.headers, "id": bundle_id, "root_id": bundle_id, "task": BUNDLE_TASK, "retries": 0}
         headers["argsrepr"], headers["kwargsrepr"] = f"{destination}: {len(rows)}", "{}"
         request = self._request(
             first,
-            body=((destination, lease, rows), {"more": more}, {}),
+            body=((destination, together, rows), {"more": more, "leases": leases}, {}),
             headers=headers,
             decoded=True,
             task=self._task,

@@ -117,7 +117,8 @@ def _check(name: str, message: Any) -> None:
         _need_bundle(destination, lease, [(headers["id"], attempt, event_type)])
     elif name == BUNDLE_TASK:
         destination, lease, rows = arguments
-        _need(keywords.keys() <= {"more"}, "its keywords")
+        _need(keywords.keys() <= {"more", "leases"}, "its keywords")
+        _need(all(map(IS_ID, keywords.get("leases", ()))), "its leases")
         _need(isinstance(rows, list) and 0 < len(rows) <= LARGEST_BUNDLE, "its rows")
         _need_bundle(destination, lease, rows)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -173,8 +174,16 @@ def _add_bundle(resources: Resources, publishing: dict[str, Any], publish: Task)
         resultrepr_maxsize=1_000_000,  # Celery cuts longer reports; the longest has fewer characters
         **publishing,
     )
-    def outbox_bundle(self: Task, destination: str, lease: str, rows: list[list[Any]], *, more: bool = False) -> str:
-        bundle = Bundle(destination, lease, tuple(Ticket(*row) for row in rows), more)
+    def outbox_bundle(
+        self: Task,
+        destination: str,
+        lease: str,
+        rows: list[list[Any]],
+        *,
+        more: bool = False,
+        leases: Sequence[str] = (),
+    ) -> str:
+        bundle = Bundle(destination, lease, tuple(Ticket(*row) for row in rows), more, leases=tuple(leases))
         verdicts = deliver_in(self, resources, bundle)
         trace_each(publish, bundle, verdicts)
         wake_claim(resources, bundle)

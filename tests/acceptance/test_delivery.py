@@ -15,7 +15,7 @@ from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from outbox_tasks import Outbox
+from outbox_tasks import Message, Outbox
 from outbox_tasks.local.binaries import PostgresInstall
 from tests.acceptance.conftest import cluster, settled
 from tests.acceptance.nodes import Relay
@@ -135,6 +135,20 @@ def test_all_rows_of_pgbench_at_full_speed_are_delivered_once_and_no_others(
     entries = [entry for entry in stream.entries() if entry["ce_type"] == ours.encode()]
     assert sorted(entry["ce_id"].decode() for entry in entries) == committed
     assert {json.loads(entry["data"])["end"] for entry in entries} == {"COMMIT"}
+
+
+def test_single_messages_that_wait_in_the_queue_run_together(
+    celery_setup: CeleryTestSetup, kind: Any, engine: Engine, schema: str, outbox: Outbox, rows: Rows
+) -> None:
+    if kind[1] > 1:
+        pytest.skip("these are bundles anyway")
+    with Session(engine) as session, session.begin():
+        messages = [Message("order.created", {"id": n}, to="orders", key=f"order:{n % 150}") for n in range(300)]
+        outbox.publish_many(session, messages)
+    settled(rows)
+    with engine.connect() as connection:
+        together = f"SELECT max(count) FROM {schema}.outbox_journal WHERE at > now() - interval '1 minute'"
+        assert connection.scalar(text(together)) > 1
 
 
 def postgres(program: str, schema: str, *arguments: str) -> str:

@@ -46,6 +46,7 @@ RUBBISH: dict[str, tuple[str, dict[str, Any]]] = {
     "a destination that no database takes": (body(["order.created", "or\x00ders", 0, ID]), CALL),
     "rows that are none": (body(["orders", ID, {"a": 1}]), BUNDLE),
     "rows of another length": (body(["orders", ID, [[ID, 0]]]), BUNDLE),
+    "leases that are none": (body(["orders", ID, [[ID, 0, "a"]]], {"leases": [5]}), BUNDLE),
     "an ETA that is none": (body(), {**CALL, "eta": "tomorrow"}),
     "a wait that is none": (body(), {**CALL, "outbox_wait": "long"}),
     "time limits of its own": (body(), {**CALL, "timelimit": [1, None]}),

@@ -126,11 +126,24 @@ class Relay(RuleBasedStateMachine):
         if not chance.one_in(5):
             self.broker.queue.remove(bundle)
         self.count += 1
-        worker = Worker(self.count, self.store, self.publishers, bundle)
+        worker = Worker(self.count, self.store, self.publishers, bundle if self.count % 2 else self._gathered(bundle))
         self.store.begin_is_lost = chance.one_in(10) and not self._frail()
         self._resume(worker, chance)
         self.store.begin_is_lost = False
         return worker
+
+    def _gathered(self, bundle: Bundle) -> Bundle:
+        """It, and others like it, if each is a single message."""
+        alike = [
+            each for each in self.broker.queue if each.destination == bundle.destination and len(each.tickets) == 1
+        ]
+        if len(bundle.tickets) > 1 or not alike:
+            return bundle
+        for each in alike:
+            self.broker.queue.remove(each)
+        parts = [bundle, *alike]
+        tickets = tuple(ticket for part in parts for ticket in part.tickets)
+        return Bundle(bundle.destination, str(uuid4()), tickets, leases=tuple(part.lease for part in parts))
 
     def go_on(self, chance: Chance) -> None:
         if self.workers:

@@ -178,7 +178,9 @@ class Forgetful(Store):
 
     def begin(self, bundle: Bundle, **keywords: Any) -> dict[str, LeasedMessage]:
         leases, token = f"{self.settings.database_schema}.outbox_leases", {"token": bundle.lease}
-        before = self.rows(text(f"SELECT locked_until, holder FROM {leases} WHERE token = :token"), token)
+        tokens = {"tokens": [bundle.lease, *bundle.leases]}
+        asked = text(f"SELECT locked_until, holder FROM {leases} WHERE token = ANY (CAST(:tokens AS uuid[]))")
+        before = self.rows(asked, tokens)
         begun = super().begin(bundle, **keywords)
         check_order(self, bundle.lease)
         if begun and self.begin_is_lost:

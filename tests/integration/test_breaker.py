@@ -167,6 +167,15 @@ class TestTrying:
         assert state(store) == "closed"
         assert sum(len(bundle.tickets) for bundle in claimed(store)) == 24
 
+    def test_a_probe_is_not_gathered_with_others(self, new_store: MakeStore, rows: Rows) -> None:
+        store = new_store(breaker_failures=3, bundle_size=1)
+        rows.insert(25)
+        open_it(store, rows)
+        elapse(rows)
+        [bundle] = claimed(store)
+        assert bundle.probe
+        assert not bundle.gather
+
     def test_many_claims_at_once_send_one_probe(self, store: Store, rows: Rows) -> None:
         rows.insert(25)
         open_it(store, rows)

@@ -46,10 +46,10 @@ STATEMENTS = {
         claim/marks claim/next_due find/became find/dead find/dead_counted find/groups find/messages
         find/states keep/missing look/archived look/sends run/by_task run/completed run/whereabouts test/direct""",
     "worker relay operator": """
-        claim/bury claim/lease claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/size
-        deliver/vain find/archived find/named find/one find/originals keep/lot keep/measured keep/rows
-        run/begin run/end_waits run/handed_over run/lose run/overtaken run/renew run/requeue run/unknown
-        run/wait_on test/expire""",
+        claim/bury claim/lease claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/gather
+        deliver/size deliver/vain find/archived find/named find/one find/originals keep/lot keep/measured
+        keep/rows run/begin run/end_waits run/handed_over run/lose run/overtaken run/renew run/requeue
+        run/unknown run/wait_on test/expire""",
     "relay": """
         alert/end alert/forget alert/looked alert/posted alert/put_off alert/record alert/take_posts
         alert/turn claim/due claim/wake inbox/forget keep/drop keep/forget keep/turn report/beat
@@ -58,9 +58,9 @@ STATEMENTS = {
         act/begun_by act/discard act/end act/going act/one act/redrive act/renew act/take alert/failed_runs
         audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/admit
         claim/aside_keys claim/expire claim/look_keys claim/take claim/take_keys claim/timeline
-        claim/unroutable deliver/begin deliver/release deliver/sent deliver/settle keep/troubles run/expire
-        test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered traffic/tripped
-        traffic/unspent traffic/untried""",
+        claim/unroutable deliver/begin deliver/release deliver/sent deliver/settle keep/troubles
+        run/expire test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered
+        traffic/tripped traffic/unspent traffic/untried""",
     "relay operator reader": """
         alert/known deliver/crowded find/ahead find/at_work find/at_work_counted keep/at_work keep/days
         keep/writers look/blocked_keys look/books look/counts look/heads look/present look/sample

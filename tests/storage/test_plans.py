@@ -30,8 +30,8 @@ TOKEN = "00000000-0000-4000-8000-000000000001"
 
 HOPS = """
 claim/take.sql claim/lease.sql claim/look_keys.sql claim/wake.sql claim/expire.sql claim/due.sql claim/next_due.sql
-claim/unroutable.sql claim/marks.sql deliver/begin.sql deliver/sent.sql deliver/settle.sql deliver/release.sql
-run/expire.sql run/handed_over.sql"""
+claim/unroutable.sql claim/marks.sql deliver/gather.sql deliver/begin.sql deliver/sent.sql deliver/settle.sql
+deliver/release.sql run/expire.sql run/handed_over.sql"""
 
 
 def hops(box: Box) -> list[tuple[str, int, dict[str, Any]]]:
@@ -64,6 +64,7 @@ def hops(box: Box) -> list[tuple[str, int, dict[str, Any]]]:
         ("claim/next_due.sql", 50, {"ahead": 60.0}),
         ("claim/unroutable.sql", 300, {"grace": 3600.0, "most": 100, "known": ["d0", "d1", "d2", "d3"]}),
         ("claim/marks.sql", 50, {}),
+        ("deliver/gather.sql", 400, {**fence, "token": str(uuid4()), "tokens": [str(uuid4()) for _ in range(25)]}),
         ("deliver/begin.sql", 2000, {**fence, "holder": "me", "hold": 40.0, "room": 9, "keep": 18.0}),
         ("deliver/sent.sql", 300, {**fence, "count": len(seqs)}),
         ("deliver/settle.sql", 6000, {**fence, "patience": 5, "said": json.dumps(failed)}),
