@@ -48,6 +48,10 @@ class Dead:
     error: str | None
 
 
+LOOKS_BACK_EVERY = 5.0
+"""Seconds between two looks for leases that ended before the last look, and that it skipped. While a snapshot is open,
+each look back reads all leases of a minute, those that are gone included."""
+
 OPEN = 60.0
 """Seconds for which another transaction that takes a lease back, or ends it early, may be open: this look has skipped
 its lease, or saw it as it was before, and the lease still makes its keys busy."""
@@ -62,6 +66,8 @@ class Claims(Database):
         self._keys_first = False
         self._no_lease_before = LONG_AGO
         """All leases that ended before have been taken back."""
+        self._looked, self._looks_back_at = LONG_AGO, -inf
+        """When it last looked for leases that have run out, by the server's clock; when it looks back, by ours."""
         self._strange_at = -inf
         """When messages to destinations that are not configured were last looked for."""
 
@@ -110,9 +116,14 @@ class Claims(Database):
 
     def _look_after(self) -> dict[int, str]:
         """Take back what has run out, and wake what waits no longer. Returns why, by message."""
-        *ended, looked = self.ask("claim/expire.sql", most=BUNDLES, since=LONG_AGO)
+        back = time.monotonic() >= self._looks_back_at
+        since = self._no_lease_before if back else self._looked
+        *ended, looked = self.ask("claim/expire.sql", most=BUNDLES, since=since)
         if looked.bundles < BUNDLES:
-            self._no_lease_before = looked.at - timedelta(seconds=OPEN + self.settings.statement_timeout)
+            self._looked = looked.at
+            if back:
+                self._no_lease_before = looked.at - timedelta(seconds=OPEN + self.settings.statement_timeout)
+                self._looks_back_at = time.monotonic() + LOOKS_BACK_EVERY
         ended += self.ask("run/expire.sql", most=MESSAGES)
         self.ask("claim/wake.sql", most=MESSAGES)
         return {row.seq: row.cause for row in ended}

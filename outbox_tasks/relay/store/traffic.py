@@ -100,7 +100,9 @@ class Traffic(Database):
         lease only."""
         settings, rooms = self.settings, self.rooms()
         shares = {name: self._most(name, size) for name, size in wanted.items()}
-        asked = [{"destination": name, "patience": settings.slow_after(name)} for name in wanted]
+        bounded = {name for name in wanted if rooms[name] is not None}
+        patience = {name: settings.slow_after(name) if name in bounded else None for name in wanted}
+        asked = [{"destination": name, "patience": seconds} for name, seconds in patience.items()]
         for row in self._admitted(asked, lease):
             if row.shut:
                 shares[row.name] = Share(int(row.tried), probe=row.tried)
