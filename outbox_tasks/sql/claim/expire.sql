@@ -5,9 +5,9 @@
 -- cause and seq; and one row without a number, that says when this looked, and of how many bundles.
 WITH ended AS (
   DELETE FROM :schema.outbox_leases l
-  WHERE l.token IN (SELECT token FROM :schema.outbox_leases
-                    WHERE locked_until <= now() AND locked_until >= :since::timestamptz
-                    ORDER BY locked_until LIMIT :most::integer FOR UPDATE SKIP LOCKED)
+  WHERE l.ctid = ANY (ARRAY(SELECT ctid FROM :schema.outbox_leases
+                            WHERE locked_until <= now() AND locked_until >= :since::timestamptz
+                            ORDER BY locked_until LIMIT :most::integer FOR UPDATE SKIP LOCKED))
   RETURNING l.*
 ), ours AS MATERIALIZED (
   SELECT m.seq, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size,

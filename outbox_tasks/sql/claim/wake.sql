@@ -9,8 +9,8 @@ WITH noted AS (
   SELECT :schema.outbox_free(destination, array_agg(key)) FROM noted GROUP BY destination
 ), due AS (
   DELETE FROM :schema.outbox_waiting w
-  WHERE w.seq IN (SELECT seq FROM :schema.outbox_waiting WHERE due <= now() ORDER BY due LIMIT :most::integer
-                  FOR UPDATE SKIP LOCKED)
+  WHERE w.ctid = ANY (ARRAY(SELECT ctid FROM :schema.outbox_waiting WHERE due <= now() ORDER BY due LIMIT :most::integer
+                            FOR UPDATE SKIP LOCKED))
   RETURNING w.*
 ), first AS (
   INSERT INTO :schema.outbox_held (seq, since, size, attempts, priority, alone, latest, destination, key, free)

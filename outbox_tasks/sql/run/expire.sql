@@ -3,8 +3,8 @@
 -- most: tasks. Returns of each destination, cause and seq.
 WITH ended AS (
   DELETE FROM :schema.outbox_runs r
-  WHERE r.seq IN (SELECT seq FROM :schema.outbox_runs WHERE locked_until <= now() ORDER BY locked_until LIMIT :most::integer
-                  FOR UPDATE SKIP LOCKED)
+  WHERE r.ctid = ANY (ARRAY(SELECT ctid FROM :schema.outbox_runs WHERE locked_until <= now() ORDER BY locked_until
+                            LIMIT :most::integer FOR UPDATE SKIP LOCKED))
   RETURNING r.*
 ), ours AS MATERIALIZED (
   SELECT m.seq, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size, ended.holder, ended.unheard,
