@@ -658,6 +658,15 @@ class TestCrashes:
         assert outbox.drain().sent == 1
         assert [message.attempts for message in outbox.delivered] == [1, 2]
 
+    def test_an_hour_ends_it_too(self, outbox: OutboxProbe, publish: Publish) -> None:
+        publish()
+        outbox.drain()
+        publish()
+        with outbox.crash_at("after_send"):
+            outbox.drain()
+        outbox.forward(3600)
+        assert outbox.drain().sent == 1
+
     def test_skipping_the_waits_outlives_a_crash(self, outbox: OutboxProbe, publish: Publish) -> None:
         publish()
         with outbox.crash_at("before_settle"):

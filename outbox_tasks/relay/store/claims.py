@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
 from uuid import uuid4
@@ -19,6 +18,7 @@ from outbox_tasks.database.schema import DEAD, PENDING
 from outbox_tasks.model import TOO_LARGE, Bundle
 from outbox_tasks.relay.store import processes
 from outbox_tasks.relay.store.claimed import Claimed
+from outbox_tasks.relay.store.ends import Ends
 from outbox_tasks.relay.store.keyed import Keys
 from outbox_tasks.relay.store.lanes import Lanes, Snapshot
 from outbox_tasks.settings import Settings
@@ -31,9 +31,6 @@ MOST_NOTED = 10_000
 
 STRANGE_EVERY = 30.0
 """Seconds between two looks for messages to destinations that are not configured."""
-
-LONG_AGO = datetime(1, 1, 2, tzinfo=UTC)
-
 
 GRACE = 3600.0
 """Seconds for which due messages wait for an unknown destination: writers may know of it before the relay does."""
@@ -48,15 +45,6 @@ class Dead:
     error: str | None
 
 
-LOOKS_BACK_EVERY = 5.0
-"""Seconds between two looks for leases that ended before the last look, and that it skipped. While a snapshot is open,
-each look back reads all leases of a minute, those that are gone included."""
-
-OPEN = 60.0
-"""Seconds for which another transaction that takes a lease back, or ends it early, may be open: this look has skipped
-its lease, or saw it as it was before, and the lease still makes its keys busy."""
-
-
 class Claims(Database):
     """The verbs of a claim."""
 
@@ -64,10 +52,7 @@ class Claims(Database):
         super().__init__(engine, settings)
         self._lanes, self._keys = Lanes(), Keys(settings)
         self._keys_first = False
-        self._no_lease_before = LONG_AGO
-        """All leases that ended before have been taken back."""
-        self._looked, self._looks_back_at = LONG_AGO, -inf
-        """When it last looked for leases that have run out, by the server's clock; when it looks back, by ours."""
+        self._ends = Ends(settings.statement_timeout)
         self._strange_at = -inf
         """When messages to destinations that are not configured were last looked for."""
 
@@ -89,13 +74,13 @@ class Claims(Database):
         try:
             with self.transaction() as run:
                 if self._keys_first:
-                    keyed = self._keys.take(run, most, self._no_lease_before)
+                    keyed = self._keys.take(run, most, self._ends.none_before)
                     left = _left(shares, keyed)
                     found, looked = self._take(run, left)
                 else:
                     left = dict(shares)
                     found, looked = self._take(run, left)
-                    keyed = self._keys.take(run, _left(most, found), self._no_lease_before)
+                    keyed = self._keys.take(run, _left(most, found), self._ends.none_before)
                 rows = [self._claimed(row) for row in found] + keyed
                 rows = [row._replace(cause=causes.get(row.seq)) for row in rows] if causes else rows
                 rows = self._parted(run, sorted(rows, key=lambda row: row.seq))
@@ -116,14 +101,8 @@ class Claims(Database):
 
     def _look_after(self) -> dict[int, str]:
         """Take back what has run out, and wake what waits no longer. Returns why, by message."""
-        back = time.monotonic() >= self._looks_back_at
-        since = self._no_lease_before if back else self._looked
-        *ended, looked = self.ask("claim/expire.sql", most=BUNDLES, since=since)
-        if looked.bundles < BUNDLES:
-            self._looked = looked.at
-            if back:
-                self._no_lease_before = looked.at - timedelta(seconds=OPEN + self.settings.statement_timeout)
-                self._looks_back_at = time.monotonic() + LOOKS_BACK_EVERY
+        *ended, looked = self.ask("claim/expire.sql", most=BUNDLES, since=self._ends.since())
+        self._ends.looked(looked.at, found_all=looked.bundles < BUNDLES)
         ended += self.ask("run/expire.sql", most=MESSAGES)
         self.ask("claim/wake.sql", most=MESSAGES)
         return {row.seq: row.cause for row in ended}
@@ -204,7 +183,7 @@ class Claims(Database):
         if now - self._strange_at > STRANGE_EVERY:
             self._strange_at, known = now, [*configured]
         keyed = json.dumps(self._keys.fronts(configured))
-        [[found]] = self.ask("claim/due.sql", front=front, keyed=keyed, since=self._no_lease_before, known=known)
+        [[found]] = self.ask("claim/due.sql", front=front, keyed=keyed, since=self._ends.none_before, known=known)
         return found or self._keys.must_go_back(self.ask)
 
     def until_next_due(self, ahead: float) -> float | None:
