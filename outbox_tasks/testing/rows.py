@@ -117,6 +117,7 @@ class ProbeStore(Store):
         # From the front: a test undoes claims, locks rows, and lets time pass. But not from the rows of others.
         self._lanes.clear()
         self._keys.clear(self.since + 1)
+        self._ends.clear()
         with self._others_locked():
             return super().claim(shares, lease, pack, of_keys)
 

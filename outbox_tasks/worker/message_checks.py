@@ -118,7 +118,8 @@ def _check(name: str, message: Any) -> None:
     elif name == BUNDLE_TASK:
         destination, lease, rows = arguments
         _need(keywords.keys() <= {"more", "leases"}, "its keywords")
-        _need(all(map(IS_ID, keywords.get("leases", ()))), "its leases")
+        leases = keywords.get("leases", [])
+        _need(isinstance(leases, list) and len(leases) <= LARGEST_BUNDLE and all(map(IS_ID, leases)), "its leases")
         _need(isinstance(rows, list) and 0 < len(rows) <= LARGEST_BUNDLE, "its rows")
         _need_bundle(destination, lease, rows)
     else:

@@ -27,25 +27,26 @@ class Ends:
     """What one process that claims knows of the ends of leases."""
 
     def __init__(self, statement_timeout: float) -> None:
+        self._open = timedelta(seconds=OPEN + statement_timeout)
+        self.clear()
+
+    def clear(self) -> None:
+        """The next look begins with the first lease."""
         self.none_before = LONG_AGO
         """There is no lease that ended before."""
-        self._open = timedelta(seconds=OPEN + statement_timeout)
         self._last = LONG_AGO
         self._looks_back_at = -inf
-        self._back = True
 
     def since(self) -> datetime:
         """From where on the next look must find what has ended."""
-        self._back = time.monotonic() >= self._looks_back_at
-        return self.none_before if self._back else self._last - LATELY
+        return self.none_before if time.monotonic() >= self._looks_back_at else self._last - LATELY
 
-    def looked(self, at: datetime, *, found_all: bool) -> None:
+    def looked(self, since: datetime, at: datetime, *, found_all: bool) -> None:
         """A look was made at that time. Whether it found all there was; else the next one begins where it did."""
         if at < self._last:  # the server's clock was set back: what is leased now may end before `none_before`
-            self.none_before = self._last = LONG_AGO
-            self._looks_back_at = -inf
+            self.clear()
         elif found_all:
             self._last = at
-            if self._back:
+            if since <= self.none_before:
                 self.none_before = at - self._open
                 self._looks_back_at = time.monotonic() + LOOKS_BACK_EVERY

@@ -100,9 +100,10 @@ class Traffic(Database):
         lease only."""
         settings, rooms = self.settings, self.rooms()
         shares = {name: self._most(name, size) for name, size in wanted.items()}
-        bounded = {name for name in wanted if rooms[name] is not None}
-        patience = {name: settings.slow_after(name) if name in bounded else None for name in wanted}
-        asked = [{"destination": name, "patience": seconds} for name, seconds in patience.items()]
+        asked = [
+            {"destination": name, "patience": None if rooms[name] is None else settings.slow_after(name)}
+            for name in wanted
+        ]
         for row in self._admitted(asked, lease):
             if row.shut:
                 shares[row.name] = Share(int(row.tried), probe=row.tried)

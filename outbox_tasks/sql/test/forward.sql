@@ -15,7 +15,5 @@ WITH ours AS MATERIALIZED (
   UPDATE :schema.outbox_runs r SET locked_until = r.locked_until - :seconds * interval '1 second'
   FROM ours WHERE r.seq = ours.seq
 )
--- A lease ends now at the earliest, as leases do: see relay/store/ends.py.
-UPDATE :schema.outbox_leases l
-SET locked_until = greatest(l.locked_until - :seconds * interval '1 second', least(l.locked_until, clock_timestamp()))
+UPDATE :schema.outbox_leases l SET locked_until = l.locked_until - :seconds * interval '1 second'
 WHERE l.seqs && ARRAY(SELECT seq FROM ours)
