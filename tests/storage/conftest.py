@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -54,6 +55,13 @@ class Box:
         return found + [
             state for [state] in self.rows("SELECT state FROM outbox_journal WHERE seqs @> %s::bigint", seq)
         ]
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """Somebody who has something open. It is rolled back, unless it was committed."""
+        with psycopg.connect(self.url, options=f"-c search_path={self.schema} -c lock_timeout=5s") as connection:
+            yield connection
+            connection.rollback()
 
     def check_books(self) -> None:
         """Each message is in exactly one place."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import psycopg
 import pytest
 
 from outbox_tasks.model import LeasedMessage, Outcome
@@ -24,14 +21,6 @@ def turn(box: Box) -> None:
     box.run("keep/turn.sql", ahead=2)
     box.connection.execute("UPDATE outbox_days SET date = date - 1 WHERE ended_at IS NULL")
     box.run("keep/turn.sql", ahead=2)
-
-
-@contextmanager
-def transaction(box: Box) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody who has something open."""
-    with psycopg.connect(box.url, options=f"-c search_path={box.schema}") as connection:
-        yield connection
-        connection.rollback()
 
 
 def fates(message: LeasedMessage) -> Outcome:
@@ -63,7 +52,7 @@ def old(box: Box, storage: Store) -> Box:
 class TestKeysOverATurn:
     def test_a_writer_of_yesterday_is_not_overtaken(self, box: Box, storage: Store) -> None:
         box.run("keep/turn.sql", ahead=2)
-        with transaction(box) as early:
+        with box.transaction() as early:
             box.write(1, on=early, key="a")
             turn(box)
             box.write(2, key="a")
@@ -81,7 +70,7 @@ class TestKeysOverATurn:
     def test_the_first_writer_of_a_day_holds_back_nothing_of_the_day_before(self, box: Box, storage: Store) -> None:
         box.write(1, key="a")
         turn(box)
-        with transaction(box) as writer:
+        with box.transaction() as writer:
             box.write(1, on=writer, key="a")
             receiver = Receiver()
             drained(storage, receiver)
@@ -94,7 +83,7 @@ class TestKeysOverATurn:
         if turned:
             turn(box)
         last = box.value("SELECT last_value FROM outbox_seq")
-        with transaction(box) as writer:
+        with box.transaction() as writer:
             mark = "SELECT pg_advisory_xact_lock_shared(outbox_key_class('orders', 'a') << 40 | (%s & 1099511627775))"
             writer.execute(mark, [last + 1])
             assert box.run("claim/marks.sql") == [(last, None, None)]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -36,14 +34,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(days_module, "TRIES", 1)
 
 
-@contextmanager
-def somebody(box: Box) -> Iterator[psycopg.Connection[Any]]:
-    """Somebody who has a transaction open."""
-    with psycopg.connect(box.url, options=f"-c search_path={box.schema} -c lock_timeout=5s") as connection:
-        yield connection
-        connection.rollback()
-
-
 def turn(box: Box) -> None:
     """Midnight. Two days later, it was two days ago."""
     box.connection.execute("UPDATE outbox_days SET date = date - 1")
@@ -67,7 +57,7 @@ def test_a_turn_before_there_is_a_next_day_stops_no_writer(box: Box) -> None:
     """Maintenance has not run for days. Numbers move on only once all can see their partition."""
     box.connection.execute("DROP TABLE outbox_messages_1, outbox_journal_1, outbox_messages_2, outbox_journal_2")
     box.connection.execute("UPDATE outbox_days SET date = date - 1")
-    with somebody(box) as maintenance:
+    with box.transaction() as maintenance:
         box.run("keep/turn.sql", maintenance, ahead=2)
         box.write(1)
         maintenance.rollback()
@@ -80,7 +70,7 @@ def test_a_turn_before_there_is_a_next_day_stops_no_writer(box: Box) -> None:
 
 def test_a_message_committed_after_the_look_keeps_its_day(box: Box, store: Store) -> None:
     box.run("keep/turn.sql", ahead=2)
-    with somebody(box) as writer:
+    with box.transaction() as writer:
         box.write(1, on=writer)
         turn(box)
         age(box)
@@ -98,7 +88,7 @@ def test_a_day_with_an_open_writer_is_not_exported(box: Box, next_settings: Sett
     box.run("keep/turn.sql", ahead=2)
     box.write(1)
     settle(box)
-    with somebody(box) as writer:
+    with box.transaction() as writer:
         box.write(1, on=writer)
         turn(box)
         age(box)
@@ -117,7 +107,7 @@ def test_a_day_goes_although_somebody_writes_in_another(box: Box, store: Store) 
     settle(box)
     turn(box)
     age(box)
-    with somebody(box) as writer:
+    with box.transaction() as writer:
         box.write(1, on=writer)
         assert len(drop_days(store, timedelta()).dropped) == 1
         box.write(1)
@@ -144,7 +134,7 @@ def test_a_maintenance_that_dies_after_a_drop_leaves_no_troubles(box: Box, store
 
 
 def test_a_vacuum_of_ready_does_not_undo_a_turn(box: Box) -> None:
-    with somebody(box) as vacuum:
+    with box.transaction() as vacuum:
         vacuum.execute("LOCK TABLE outbox_ready IN SHARE UPDATE EXCLUSIVE MODE")
         box.connection.execute("SET statement_timeout = '5s'")
         box.run("keep/turn.sql", ahead=2)
@@ -157,7 +147,7 @@ def test_a_dropped_message_is_never_at_work(box: Box, store: Store) -> None:
     box.run("keep/turn.sql", ahead=2)
     turn(box)
     assert box.run("keep/drop.sql", day=0) == [(False,)]
-    with somebody(box) as other:
+    with box.transaction() as other:
         other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         with pytest.raises(psycopg.errors.ActiveSqlTransaction, match="READ COMMITTED"):
             box.run("keep/drop.sql", other, day=0)
