@@ -142,8 +142,8 @@ class TasksBackend(BaseTaskBackend):
         if all(destination.scheme != "celery" for destination in settings.destinations.values()):
             hint = 'Add [destinations.tasks] with url = "celery://" to outbox.toml, or name the file in OUTBOX_CONFIG.'
             yield checks.Error("The outbox has no destination for tasks.", hint=hint, id="outbox_tasks.E002")
-        if settings.archive != "move":
-            text = "Results are gone as soon as their tasks have run, because of archive = 'delete'."
+        if settings.archive == "delete":
+            text = "Results are gone about a day after their tasks were enqueued, because of archive = 'delete'."
             yield checks.Warning(text, id="outbox_tasks.W001")
 
 

@@ -98,7 +98,7 @@ def maintain(store: Store) -> Maintained:
             done.more = done.more or more
         settings = store.settings
         if settings.archive_retention or settings.archive == "delete":
-            age = settings.archive_retention if settings.archive == "move" else 0.0
+            age = settings.archive_retention if settings.archive == "keep" else 0.0
             with _logged("could not drop old days of the archive", done):
                 _trim(store, timedelta(seconds=age), done.trimmed, patient=False)
             done.more = done.more or done.trimmed.more

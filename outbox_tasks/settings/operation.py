@@ -16,7 +16,7 @@ class OperationSettings(BaseModel):
 
     inbox_retention: Span = 7 * DAY
     """How long an inbox remembers a message. It must be longer than a delivery can be repeated, also by a redrive."""
-    archive: Literal["move", "delete"] = "move"
+    archive: Literal["keep", "delete"] = "keep"
     """What was sent or discarded is kept for `archive_retention`, or goes as soon as the day in which it was written is
     over. The causes of its repetitions go with it."""
     archive_retention: SpanOrZero = 7 * DAY

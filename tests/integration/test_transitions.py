@@ -139,7 +139,7 @@ def test_without_a_bug_none_is_found(trace: Trace, new_store: MakeStore, rows: R
     assert not found.wrong, str(found)
 
 
-@pytest.mark.parametrize("archive", ["move", "delete"])
+@pytest.mark.parametrize("archive", ["keep", "delete"])
 def test_what_the_relay_people_and_writers_do_is_transitions(
     archive: str, new_store: MakeStore, rows: Rows, connection: Connection, schema: str, trace: Trace
 ) -> None:

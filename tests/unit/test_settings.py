@@ -121,7 +121,7 @@ class TestContradictions:
         ({"queue_lease": float("nan")}, "queue_lease"),
         ({"bundle_size": 1001}, "bundle_size"),
         ({"statement_timeout": -1}, "statement_timeout"),
-        ({"archive": "keep"}, "archive"),
+        ({"archive": "move"}, "archive"),
         ({"source": ""}, "source"),
         ({"database_url": "localhost"}, "database_url"),
         ({"database_schema": 'a"b'}, "database_schema"),

@@ -176,7 +176,7 @@ class Operator:
         elif action not in ("discard", "purge"):  # whoever may write into the audit has written it
             raise KeyError(action)
         else:
-            kept = action == "discard" and self._settings.archive == "move"
+            kept = action == "discard" and self._settings.archive == "keep"
             rows = self._database.ask("act/discard.sql", **parameters, states=_kinds(states), kept=kept)
         return {UUID(str(row.id)) for row in rows if row.id is not None} if rows else None
 
