@@ -2,25 +2,28 @@
 
 Each transaction inserts an order, and does one thing more. What that adds is a whole statement: its round trip, its
 rows and our checks. `a bare call of outbox_write_one` writes the same message, by SQLAlchemy alone: what `publish`
-takes beyond that is our own code. CPU is that of this process. The ways take turns, transaction by transaction: so
-the machine's other load slows all of them alike. The servers are embedded ones, unless
-OUTBOX_DATABASE_URL names another database; there the bench keeps to a schema of its own. Brokers in trouble: `dead`
-refuses connections, `silent` accepts them and never answers, `slow` answers after half a second. If `txoutbox` is
-installed, its `insert` takes its turns too, on asyncpg, for which it is made; what it adds is counted from the same
-transaction without it.
+takes beyond that is our own code. CPU is that of this thread and, if the server runs here, that of its backend. The
+ways take turns in any order, transaction by transaction: so the machine's other load slows all of them alike. The
+servers are embedded ones, unless OUTBOX_DATABASE_URL names another database; there the bench keeps to a schema of its
+own. Brokers in trouble: `dead` refuses connections, `silent` accepts them and never answers, `slow` answers after half
+a second. If `txoutbox` is installed, its `insert` takes its turns too: on asyncpg, for which it is made, where what it
+adds is counted from the same transaction without it, and its statement by SQLAlchemy, as we send ours.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -45,7 +48,7 @@ CALL = """SELECT {schema}.outbox_write_one(:id, 'order.created', 'orders', :payl
 MANY = 10_000
 WARM = 200
 OWN = "nothing else"
-PEER, PEER_OWN = "txoutbox's insert", "nothing else, on asyncpg"
+PEER, PEER_OWN = "txoutbox's insert, on asyncpg", "nothing else, on asyncpg"
 
 
 def task(number: int) -> None:
@@ -55,6 +58,9 @@ def task(number: int) -> None:
 def values() -> dict[str, Any]:
     """A message as `publish` stores it."""
     return {"id": uuid7(), "payload": BODY}
+
+
+Way = Callable[[Session], object]
 
 
 class Writer:
@@ -76,7 +82,7 @@ class Writer:
         app = Celery("bench", broker="redis://127.0.0.1:1", set_as_current=False)
         self.task = app.task(name="bench.task", shared=False)(task)
 
-    def ways(self) -> dict[str, Callable[[Session], object]]:
+    def ways(self) -> dict[str, Way]:
         """What a transaction may do after its own INSERT."""
         publish = partial(self.outbox.publish, event_type="order.created", payload=PAYLOAD)
         return {
@@ -89,37 +95,37 @@ class Writer:
             "delay of a task": lambda session: self.outbox.delay(session, self.task, 42),
         }
 
-    def transactions(self, session: Session) -> dict[str, Callable[[], object]]:
+    def transactions(self, session: Session, ways: Mapping[str, Way]) -> dict[str, Callable[[], object]]:
         """Each way in a transaction of its own."""
 
-        def run(way: Callable[[Session], object]) -> None:
+        def run(way: Way) -> None:
             with session.begin():
                 session.execute(self.order, {"customer": "Zoë"})
                 way(session)
 
-        return {name: partial(run, way) for name, way in self.ways().items()}
+        return {name: partial(run, way) for name, way in ways.items()}
 
     def single(self, rounds: int) -> dict[str, dict[str, float]]:
-        """Microseconds of a transaction in each way, and of this thread's CPU."""
+        """Microseconds of a transaction in each way, of this thread's CPU, and of the backend's."""
         with Session(self.engine) as session, peer(self.settings) as others:
-            ways = {**self.transactions(session), **others}
-            taken: dict[str, list[float]] = {name: [] for name in ways}
-            cpu: dict[str, list[float]] = {name: [] for name in ways}
+            ways = {**self.transactions(session, self.ways() | others.statement), **others.ways}
+            backends = [session.scalar(text("SELECT pg_backend_pid()")), *others.backends]
+            session.rollback()
+            taken: dict[str, list[list[float]]] = {name: [] for name in ways}
             for turn in range(rounds + WARM):
-                for name, way in ways.items():
-                    started, began = time.perf_counter(), time.thread_time()
+                for name, way in random.sample([*ways.items()], len(ways)):
+                    before = time.perf_counter(), time.thread_time(), sum(map(backend_cpu, backends))
                     way()
+                    after = time.perf_counter(), time.thread_time(), sum(map(backend_cpu, backends))
                     if turn >= WARM:
-                        taken[name].append((time.perf_counter() - started) * 1e6)
-                        cpu[name].append((time.thread_time() - began) * 1e6)
+                        taken[name].append([(b - a) * 1e6 for a, b in zip(before, after, strict=True)])
+        middle = {name: [median(column) for column in zip(*rows, strict=True)] for name, rows in taken.items()}
+        titles = "more µs", "more µs of CPU", "more µs of the backend's"
         return {
-            name: {
-                "µs": round(median(times)),
-                "more µs": round(median(times) - median(taken[own])),
-                "more µs of CPU": round(median(cpu[name]) - median(cpu[own])),
-            }
-            for name, times in taken.items()
-            for own in [PEER_OWN if name in others else OWN]
+            name: {"µs": round(found[0])}
+            | {title: round(a - b) for title, a, b in zip(titles, found, middle[own], strict=True)}
+            for name, found in middle.items()
+            for own in [PEER_OWN if name in (PEER, PEER_OWN) else OWN]
         }
 
     def many(self) -> dict[str, float]:
@@ -172,11 +178,28 @@ class Writer:
         }
 
 
+def backend_cpu(pid: int) -> float:
+    """Seconds of CPU that a process has had; 0: it does not run here. From `schedstat(5)` of Linux, in nanoseconds."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except OSError:
+        return 0.0
+
+
+@dataclass
+class Peer:
+    """The transactions of txoutbox, its statement for a session of SQLAlchemy, and the backends that it has."""
+
+    statement: dict[str, Way] = field(default_factory=dict)
+    ways: dict[str, Callable[[], object]] = field(default_factory=dict)
+    backends: list[int] = field(default_factory=list)
+
+
 @contextmanager
-def peer(settings: Settings) -> Iterator[dict[str, Callable[[], object]]]:
+def peer(settings: Settings) -> Iterator[Peer]:
     """The transactions of txoutbox, if it is installed."""
     if find_spec("txoutbox") is None:
-        yield {}
+        yield Peer()
         return
     import asyncpg
     from txoutbox.adapters.postgres import PostgresStorage
@@ -185,6 +208,11 @@ def peer(settings: Settings) -> Iterator[dict[str, Callable[[], object]]]:
     connection = loop.run_until_complete(asyncpg.connect(str(settings.database_url)))
     storage = PostgresStorage(connection, schema=settings.database_schema, table="txoutbox")
     loop.run_until_complete(storage.create_schema())
+    theirs = text(
+        f"INSERT INTO {settings.database_schema}.txoutbox (topic, key, payload, headers)"
+        " VALUES (:topic, :key, :payload, :headers) RETURNING id"
+    )
+    values = {"topic": "order.created", "key": None, "payload": BODY, "headers": "{}"}
     order = f"INSERT INTO {settings.database_schema}.orders (customer) VALUES ($1)"
 
     async def run(publish: bool) -> None:
@@ -194,10 +222,14 @@ def peer(settings: Settings) -> Iterator[dict[str, Callable[[], object]]]:
                 await storage.insert(connection, "order.created", PAYLOAD)
 
     try:
-        yield {
-            PEER_OWN: lambda: loop.run_until_complete(run(False)),
-            PEER: lambda: loop.run_until_complete(run(True)),
-        }
+        yield Peer(
+            {"txoutbox's INSERT": lambda session: session.execute(theirs, values)},
+            {
+                PEER_OWN: lambda: loop.run_until_complete(run(False)),
+                PEER: lambda: loop.run_until_complete(run(True)),
+            },
+            [connection.get_server_pid()],
+        )
     finally:
         loop.run_until_complete(connection.close())
         loop.close()
