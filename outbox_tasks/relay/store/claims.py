@@ -54,7 +54,9 @@ class Claims(Database):
         self._keys_first = False
         self._ends = Ends(settings.statement_timeout)
         self._strange_at = -inf
-        """When messages to destinations that are not configured were last looked for."""
+        """When messages to destinations that are not configured were last looked for: by `anything_due`,"""
+        self._buried_at = -inf
+        """and by `bury_unroutable`."""
 
     def claim(
         self,
@@ -85,6 +87,7 @@ class Claims(Database):
                 rows = [row._replace(cause=causes.get(row.seq)) for row in rows] if causes else rows
                 rows = self._parted(run, sorted(rows, key=lambda row: row.seq))
                 bundles = self._leased(run, pack(rows), rows, lease)
+                self._keys.put_aside(run, self._ends.none_before)
         except BaseException:
             self._lanes.clear()
             self._keys.clear()
@@ -119,6 +122,8 @@ class Claims(Database):
         message of their key replaces are discarded."""
         dead = {one.row.seq: one for one in map(self._judged, rows) if one is not None}
         replaced = [row for row in rows if row.superseded and row.seq not in dead]
+        if dead or replaced:
+            self._keys.put_aside(run, self._ends.none_before)  # these may free their keys, for what is behind them
         if replaced:
             run("claim/supersede.sql", message=json.dumps([_named(row) for row in replaced]))
         if not dead:
@@ -169,7 +174,11 @@ class Claims(Database):
 
     def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
         """Make dead letters of messages that have been due for `GRACE` seconds for destinations that are not
-        configured: some of them at each call."""
+        configured: some of them at each call, but none within `pause` seconds after the last one."""
+        now = time.monotonic()
+        if now < self._buried_at + pause:
+            return []
+        self._buried_at = now
         with self.transaction() as run:
             found = run("claim/unroutable.sql", known=list(self.settings.destinations), grace=GRACE, most=1000)
             rows = [_unroutable(row) for row in found]

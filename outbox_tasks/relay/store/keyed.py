@@ -27,12 +27,15 @@ class Keys:
         self._settings = settings
         self._places: dict[str, int] = {}
         self._next: dict[str, int] = {}
+        self._windows: Sequence[Window] = ()
         self._marks: set[tuple[int, int]] = set()
         self._began = time.monotonic()
         self._first = 0
 
     def take(self, run: Run, shares: Mapping[str, int], since: object) -> list[Claimed]:
-        """Take up to `shares[destination]` messages, in the transaction of `run`. `since`: no lease ends before."""
+        """Take up to `shares[destination]` messages, in the transaction of `run`. `since`: no lease ends before.
+        `put_aside` is to follow."""
+        self._windows = []
         place = self._settings.database_schema or ""
         alone = run("claim/alone.sql", destinations=json.dumps(list(shares)), place=place)
         if not alone:
@@ -47,9 +50,8 @@ class Keys:
             marks=json.dumps([{"class": one, "floor": floor} for one, floor in marks]),
             since=since,
         )
-        windows = [self._window(name, size, high, rows) for name, size in mine.items()]
-        self._put_aside(run, windows, since)
-        return self._taken(run, windows)
+        self._windows = [self._window(name, size, high, rows) for name, size in mine.items()]
+        return self._taken(run, self._windows)
 
     def fronts(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """Where these destinations go on: see claim/due.sql."""
@@ -91,9 +93,11 @@ class Keys:
         self._next[name] = window.place
         return window
 
-    def _put_aside(self, run: Run, windows: Sequence[Window], since: object) -> None:
-        """Hold what is behind busy keys. Whoever ends what makes a key busy marks its next held row, if it can see it:
-        so a row has no mark if the claim could lock what makes its key busy."""
+    def put_aside(self, run: Run, since: object) -> None:
+        """Hold what is behind busy keys, of what `take` has looked at. Whoever ends what makes a key busy marks its next
+        held row, if it can see it: so a row has no mark if the claim could lock what makes its key busy. Settles
+        wait for these locks, so this is the last step of a claim, but for what needs it. Once is enough."""
+        windows, self._windows = self._windows, []
         behind = [row for window in windows for row in window.behind]
         early = [row for window in windows for row in window.early]
         marked = self._sure(run, [queue for window in windows for queue in window.busy], since)
@@ -119,15 +123,11 @@ class Keys:
             seqs=sorted({seq for queue in busy for seq in (queue.run, queue.stop) if seq is not None}),
             since=since,
         )
-        locked = {(row.destination, row.key) if row.seq is None else row.seq for row in found}
-        held = [queue.rows[0] for queue in busy if queue.blocker in locked and any(row.is_held for row in queue.rows)]
-        if held:
-            run(
-                "claim/unmark_keys.sql",
-                destinations=[head.destination for head in held],
-                keys=[head.key for head in held],
-                firsts=[head.seq for head in held],
-            )
+        locked: set[object] = {row.seq for row in found if row.seq is not None}
+        locked.update((row.destination, key) for row in found if row.seq is None for key in row.keys)
+        marked = [row for queue in busy if queue.blocker in locked for row in queue.rows if row.is_held and row.free]
+        if marked:
+            run("claim/unmark_keys.sql", held=_where(marked))
         unsure = [queue for queue in busy if queue.blocker not in locked]
         return {next((row.seq for row in queue.rows if not row.is_held and row.mine), 0) for queue in unsure}
 

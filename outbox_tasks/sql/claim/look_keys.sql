@@ -1,5 +1,6 @@
 -- Looks for due messages with keys: a window of the ready rows of each destination, in the order of their numbers, and the
--- first held rows of their keys, and of keys that may be free. It locks these rows; what another has locked is not `mine`.
+-- first held rows of their keys, and of keys that may be free. It locks these rows, but not what is held behind a lease: who
+-- settles that would wait for the claim. What another has locked is not `mine`.
 --
 -- share: JSON rows of destination, size (of the window), longest (run), blocks (a dead letter), and start. high; first: what has
 -- a lower number is not looked at; since: no lease ends before; marks: JSON rows of class and floor. After the rows: what makes keys busy. leased; run: the number of
@@ -28,12 +29,13 @@ WITH share AS MATERIALIZED (
       AND h.seq >= :first ORDER BY h.seq LIMIT most.rows) AS h
 ), my_ready AS MATERIALIZED (
   SELECT r.ctid AS at FROM :schema.outbox_ready r WHERE r.ctid = ANY (ARRAY(SELECT at FROM ready)) FOR UPDATE SKIP LOCKED
-), my_held AS MATERIALIZED (
-  SELECT h.ctid AS at FROM :schema.outbox_held h WHERE h.ctid = ANY (ARRAY(SELECT at FROM held)) FOR UPDATE SKIP LOCKED
 ), leased AS MATERIALIZED (
   SELECT l.destination, unnest(l.keys) AS key
   FROM share JOIN :schema.outbox_leases l ON l.destination = share.destination
   WHERE l.keys IS NOT NULL AND l.locked_until >= :since::timestamptz AND l.seqs[1] >= :first
+), my_held AS MATERIALIZED (
+  SELECT h.ctid AS at FROM :schema.outbox_held h WHERE h.ctid = ANY (ARRAY(
+    SELECT at FROM held WHERE (destination, key) NOT IN (SELECT destination, key FROM leased))) FOR UPDATE SKIP LOCKED
 ), mark AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:marks::json) AS m(class bigint, floor bigint)
 ), fact AS MATERIALIZED (  -- in most outboxes few of these tables have rows with keys
@@ -49,12 +51,12 @@ WITH share AS MATERIALIZED (
            WHERE class = :schema.outbox_all_keys() OR class = :schema.outbox_key_class(k.destination, k.key)) END AS floor
   FROM key k JOIN share ON share.destination = k.destination
 )
-SELECT destination, key, seq, at::text, false AS is_held, false AS cut, at IN (SELECT at FROM my_ready) AS mine,
+SELECT destination, key, seq, at::text, false AS is_held, false AS free, false AS cut, at IN (SELECT at FROM my_ready) AS mine,
        date_part('epoch', now()) - date_part('epoch', since) AS age, size, attempts, priority, alone, latest,
        NULL::boolean AS leased, NULL::bigint AS run, NULL::bigint AS stop, NULL::bigint AS floor FROM ready
 UNION ALL
-SELECT destination, key, seq, at::text, true, cut, at IN (SELECT at FROM my_held), date_part('epoch', now()) - date_part('epoch', since), size,
+SELECT destination, key, seq, at::text, true, free, cut, at IN (SELECT at FROM my_held), date_part('epoch', now()) - date_part('epoch', since), size,
        attempts, priority, alone, latest, NULL, NULL, NULL, NULL FROM held
 UNION ALL
-SELECT destination, key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, leased, run, stop, floor FROM fact
+SELECT destination, key, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, leased, run, stop, floor FROM fact
 WHERE leased OR coalesce(run, stop, floor) IS NOT NULL

@@ -2,7 +2,7 @@
 -- has locked nobody knows: it may be about to end.
 --
 -- destinations, keys: of those that are leased; seqs: of messages that run, wait or are dead letters; since: no lease ends
--- before. Returns what is locked now: keys, or numbers of messages.
+-- before. Returns what is locked now: the keys of a lease, or the number of a message.
 WITH lease AS (
   SELECT l.destination, l.keys FROM :schema.outbox_leases l
   WHERE l.destination = ANY (:destinations::text[]) AND l.keys IS NOT NULL AND l.locked_until >= :since::timestamptz
@@ -14,5 +14,5 @@ WITH lease AS (
 ), dead AS (
   SELECT d.seq FROM :schema.outbox_dead d WHERE d.seq = ANY (:seqs::bigint[]) FOR KEY SHARE SKIP LOCKED
 )
-SELECT destination, unnest(keys) AS key, NULL::bigint AS seq FROM lease
+SELECT destination, keys, NULL::bigint AS seq FROM lease
 UNION ALL SELECT NULL, NULL, seq FROM run UNION ALL SELECT NULL, NULL, seq FROM wait UNION ALL SELECT NULL, NULL, seq FROM dead

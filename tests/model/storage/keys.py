@@ -1,9 +1,9 @@
 """Messages that share a key: none overtakes another, and none is left behind, statement by statement.
 
 A statement sees what was committed when it began. A claim runs alone at its destination: it reads the last number; the
-marks of writers; then it looks at what is due, and locks it; then it takes that, holds it or puts it off, and takes the
-marks off rows whose key is busy. It locks what makes that key busy; if another has locked it, or it is gone, the mark
-stays. All others are `changes`: they remove their row, look by then for the first held row of its key that nobody has
+marks of writers; then it looks at what is due, and locks it, but not what is held behind a lease; then it takes that,
+holds it or puts it off, and takes the marks off rows whose key is busy. It locks what makes that key busy; if another
+has locked it, or it is gone, the mark stays. All others are `changes`: they remove their row, look by then for the first held row of its key that nobody has
 locked, and mark it; if others have locked all, they wait.
 
 A claim does not read leases that ended before its claimer last looked for such leases. That look skips what another is
@@ -189,7 +189,9 @@ class Keys:
         theirs = self._locked(state)
         read = self._read(state.rows, claim, state.memories[claim.who])
         keys = self._keys_of(state.rows, read)
-        held = {n for n, row in enumerate(state.rows) if row.place == "held" and row.key in keys}
+        gone = state.memories[claim.who].gone
+        leased = {row.key for n, row in enumerate(state.rows) if row.place == "leased" and n not in gone}
+        held = {n for n, row in enumerate(state.rows) if row.place == "held" and row.key in keys - leased}
         return claim._replace(looked=state.rows, theirs=theirs, locked=frozenset({*read} | held) - theirs)
 
     def _read(self, rows: Rows, claim: Claim, memory: Memory) -> list[int]:
