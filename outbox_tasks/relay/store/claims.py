@@ -21,6 +21,7 @@ from outbox_tasks.relay.store.claimed import Claimed
 from outbox_tasks.relay.store.ends import Ends
 from outbox_tasks.relay.store.keyed import Keys
 from outbox_tasks.relay.store.lanes import Lanes, Snapshot
+from outbox_tasks.relay.store.queues import Window
 from outbox_tasks.settings import Settings
 
 BUNDLES, MESSAGES = 1000, 10_000
@@ -76,18 +77,18 @@ class Claims(Database):
         try:
             with self.transaction() as run:
                 if self._keys_first:
-                    keyed = self._keys.take(run, most, self._ends.none_before)
+                    keyed, windows = self._keys.take(run, most, self._ends.none_before)
                     left = _left(shares, keyed)
                     found, looked = self._take(run, left)
                 else:
                     left = dict(shares)
                     found, looked = self._take(run, left)
-                    keyed = self._keys.take(run, _left(most, found), self._ends.none_before)
+                    keyed, windows = self._keys.take(run, _left(most, found), self._ends.none_before)
                 rows = [self._claimed(row) for row in found] + keyed
                 rows = [row._replace(cause=causes.get(row.seq)) for row in rows] if causes else rows
-                rows = self._parted(run, sorted(rows, key=lambda row: row.seq))
+                rows = self._parted(run, sorted(rows, key=lambda row: row.seq), windows)
                 bundles = self._leased(run, pack(rows), rows, lease)
-                self._keys.put_aside(run, self._ends.none_before)
+                self._keys.put_aside(run, windows, self._ends.none_before)
         except BaseException:
             self._lanes.clear()
             self._keys.clear()
@@ -117,13 +118,13 @@ class Claims(Database):
             size=row.size, age=row.age,
         )  # fmt: skip
 
-    def _parted(self, run: Run, rows: list[Claimed]) -> list[Claimed]:
+    def _parted(self, run: Run, rows: list[Claimed], windows: list[Window]) -> list[Claimed]:
         """The rows. Those that have no attempts left, or are too old or too large, are dead now; those that a newer
         message of their key replaces are discarded."""
         dead = {one.row.seq: one for one in map(self._judged, rows) if one is not None}
         replaced = [row for row in rows if row.superseded and row.seq not in dead]
-        if dead or replaced:
-            self._keys.put_aside(run, self._ends.none_before)  # these may free their keys, for what is behind them
+        if dead or replaced:  # these may free their keys, for what is behind them
+            self._keys.put_aside(run, windows, self._ends.none_before)
         if replaced:
             run("claim/supersede.sql", message=json.dumps([_named(row) for row in replaced]))
         if not dead:

@@ -27,19 +27,17 @@ class Keys:
         self._settings = settings
         self._places: dict[str, int] = {}
         self._next: dict[str, int] = {}
-        self._windows: Sequence[Window] = ()
         self._marks: set[tuple[int, int]] = set()
         self._began = time.monotonic()
         self._first = 0
 
-    def take(self, run: Run, shares: Mapping[str, int], since: object) -> list[Claimed]:
+    def take(self, run: Run, shares: Mapping[str, int], since: object) -> tuple[list[Claimed], list[Window]]:
         """Take up to `shares[destination]` messages, in the transaction of `run`. `since`: no lease ends before.
-        `put_aside` is to follow."""
-        self._windows = []
+        Returns them, and what `put_aside` needs afterwards."""
         place = self._settings.database_schema or ""
         alone = run("claim/alone.sql", destinations=json.dumps(list(shares)), place=place)
         if not alone:
-            return []
+            return [], []
         high, marks = self._go_back(run)
         mine = {row.destination: shares[row.destination] for row in alone}
         rows = run(
@@ -50,8 +48,8 @@ class Keys:
             marks=json.dumps([{"class": one, "floor": floor} for one, floor in marks]),
             since=since,
         )
-        self._windows = [self._window(name, size, high, rows) for name, size in mine.items()]
-        return self._taken(run, self._windows)
+        windows = [self._window(name, size, high, rows) for name, size in mine.items()]
+        return self._taken(run, windows), windows
 
     def fronts(self, names: Iterable[str]) -> list[dict[str, Any]]:
         """Where these destinations go on: see claim/due.sql."""
@@ -93,14 +91,14 @@ class Keys:
         self._next[name] = window.place
         return window
 
-    def put_aside(self, run: Run, since: object) -> None:
-        """Hold what is behind busy keys, of what `take` has looked at. Whoever ends what makes a key busy marks its next
-        held row, if it can see it: so a row has no mark if the claim could lock what makes its key busy. Settles
-        wait for these locks, so this is the last step of a claim, but for what needs it. Once is enough."""
-        windows, self._windows = self._windows, []
+    def put_aside(self, run: Run, windows: list[Window], since: object) -> None:
+        """Hold what is behind busy keys, of what `take` has looked at. Whoever ends what makes a key busy marks its
+        next held row, if it can see it: so a row has no mark if the claim could lock what makes its key busy. Settles
+        wait for these locks, so this is the last step of a claim, but for what needs it. It empties `windows`."""
         behind = [row for window in windows for row in window.behind]
         early = [row for window in windows for row in window.early]
         marked = self._sure(run, [queue for window in windows for queue in window.busy], since)
+        windows.clear()
         if not behind and not early:
             return
         run(

@@ -3,8 +3,8 @@
 A statement sees what was committed when it began. A claim runs alone at its destination: it reads the last number; the
 marks of writers; then it looks at what is due, and locks it, but not what is held behind a lease; then it takes that,
 holds it or puts it off, and takes the marks off rows whose key is busy. It locks what makes that key busy; if another
-has locked it, or it is gone, the mark stays. All others are `changes`: they remove their row, look by then for the first held row of its key that nobody has
-locked, and mark it; if others have locked all, they wait.
+has locked it, or it is gone, the mark stays. All others are `changes`: they remove their row, look for the first
+held row of its key by then that nobody has locked, and mark it; if others have locked all, they wait.
 
 A claim does not read leases that ended before its claimer last looked for such leases. That look skips what another is
 taking back, and does not see what another ends early: so these must not count as ended.
