@@ -19,11 +19,11 @@ from celery.app.defaults import SETTING_KEYS
 from kombu import Queue
 from kombu.utils.imports import symbol_by_name
 
-from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES
+from outbox_tasks.broker.names import ALL_QUEUES, BUNDLE_TASK, CLAIM_TASK, FEED_TASK, MAINTAIN_TASK, PUBLISH_TASK
 from outbox_tasks.broker.pinned import PinnedCelery, is_redis
 from outbox_tasks.errors import ConfigurationError, OutboxError
 from outbox_tasks.running import supervise
-from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
+from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.telemetry import logs
 from outbox_tasks.telemetry.connect import connect
 from outbox_tasks.worker.gather import LIMIT
@@ -46,13 +46,14 @@ def configuration(settings: Settings) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         # It also outlives refusals of its broker, which may be out of memory or disk, or have become a replica.
         "broker_channel_error_retry": True,
-        "task_queues": [Queue(name, routing_key=name) for name in QUEUES],
+        "task_queues": [Queue(name, routing_key=name) for name in ALL_QUEUES],
         # Claims must not wait behind sends. So each has its own queue, and may have its own workers.
         "task_routes": {
             CLAIM_TASK: {"queue": CLAIM_QUEUE},
             PUBLISH_TASK: {"queue": PUBLISH_QUEUE},
             BUNDLE_TASK: {"queue": PUBLISH_QUEUE},
             MAINTAIN_TASK: {"queue": MAINTAIN_QUEUE},
+            FEED_TASK: {"queue": FEED_QUEUE},
         },
         "task_default_queue": MAINTAIN_QUEUE,
         "task_create_missing_queues": False,
@@ -159,7 +160,7 @@ def _extend(queues: Queues) -> Queues:
     They are made as Celery makes undefined queues that `-Q` names: of the app's queue type, and each on an exchange of
     its own name. The app's default exchange could carry other messages into them.
     """
-    for name in QUEUES:
+    for name in ALL_QUEUES:
         if name not in queues:
             queues.select_add(queues.new_missing(name))
     return queues

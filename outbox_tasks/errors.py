@@ -56,8 +56,9 @@ class NoDestinations(OutboxError):
 
 class UnsupportedDialect(OutboxError):
     says = """
-    The database dialect {dialect!r} is not supported: claims need FOR UPDATE SKIP LOCKED, and SQLAlchemy silently
-    leaves it out for other dialects. Use one of: {supported}."""
+    The database dialect {dialect!r} is not supported here. Use one of: {supported}. The relay's own tables need
+    PostgreSQL; an application whose data is in MySQL, MariaDB or SQLite publishes with Outbox(feed=…), see
+    docs/feeds.md."""
 
 
 class UnsupportedSession(OutboxError):
@@ -105,6 +106,12 @@ class InvalidMessageId(OutboxError):
 
 class InboxMisused(OutboxError):
     says = "The inbox of {consumer!r} can't work: {reason}."
+
+
+class InboxCollision(OutboxError):
+    says = """
+    The inbox of {consumer!r} did not mark message {message!r}: other transactions mark it at the same moment, and the
+    database has ended this one ({reason}). Run the transaction again."""
 
 
 class MessageRefused(OutboxError):
@@ -180,6 +187,36 @@ class BrokerUnreachable(OutboxError):
 
 class SchemaMissing(OutboxError):
     says = "The outbox tables are not in {where} of this database. Run `outbox-tasks init` once."
+
+
+class FeedMissing(SchemaMissing):
+    says = """
+    The table {table} is not in {where} of this session's database. Create it once with `outbox-tasks feed init URL`,
+    or in a migration with outbox_tasks.migrations.upgrade_feed(connection)."""
+
+
+class FeedRights(OutboxError):
+    says = """
+    The database user of this session may not write to {table}: {reason}. Its owner can allow it:
+    GRANT INSERT ON {table} TO …"""
+
+
+class SourceTrouble(OutboxError):
+    says = "Feed {name} can't be copied from {url}: {reason}."
+
+
+class SourceUnavailable(SourceTrouble):
+    says = "Feed {name} can't be copied from {url} now: {reason}. Its rows wait there, and the next run tries again."
+
+
+class SourceMisused(SourceTrouble):
+    says = "Feed {name} can't be copied from {url}: {reason}."
+
+
+class FeedCantCancel(OutboxError):
+    says = """
+    Message {id} was not taken back: it was published through feed {feed!r}, whose rows may be copied to the relay at
+    any moment. Cancel it in the relay's database, with a session of that and an Outbox without a feed."""
 
 
 class SchemaTooOld(OutboxError):

@@ -18,7 +18,15 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox_tasks.database.schema import LOST_TABLE, tables, where
-from outbox_tasks.errors import InboxMisused, InvalidMessageId, NotInTransaction, NoTransaction, SchemaMissing
+from outbox_tasks.errors import (
+    FeedMissing,
+    InboxCollision,
+    InboxMisused,
+    InvalidMessageId,
+    NotInTransaction,
+    NoTransaction,
+    SchemaMissing,
+)
 from outbox_tasks.text import is_text, short
 from outbox_tasks.writing.execution import DjangoConnection, Verb
 from outbox_tasks.writing.transactions import (
@@ -29,6 +37,7 @@ from outbox_tasks.writing.transactions import (
     is_kind,
     sqlstate,
     transaction,
+    trouble,
     unwrapped,
 )
 
@@ -50,6 +59,9 @@ AsyncBegin: TypeAlias = (
 LONGEST = 255
 """Characters of a consumer's name, and of a message id. Both are parts of a key."""
 
+TRIES = 10
+"""How often `once` tries to mark a message that others mark at the same moment."""
+
 ASYNC = "sqlalchemy.ext.asyncio"
 
 SESSION = "session"
@@ -70,7 +82,7 @@ class Inbox:
             raise InboxMisused(consumer=short(consumer), reason=reason)
         self.consumer = consumer
         self._schema = schema
-        self._first = Verb("write/first.sql", schema)
+        self._first = Verb("write/first.sql", schema, "first.sql")
 
     @overload
     def first(self, session: AnyAsync, message_id: MessageId) -> Awaitable[bool]: ...
@@ -81,8 +93,9 @@ class Inbox:
 
         If another open transaction has marked the same message, this waits for its end: the answer is False after its
         commit, True after its rollback. (With REPEATABLE READ and SERIALIZABLE, PostgreSQL raises a serialization
-        failure after its commit; run the transaction again.) Await this with an `AsyncSession` or `AsyncConnection`.
-        Raises `InvalidMessageId`, `NoTransaction` or `SchemaMissing`.
+        failure after its commit; run the transaction again. MySQL and MariaDB may raise `InboxCollision`; `once` runs
+        the transaction again by itself.) Await this with an `AsyncSession` or `AsyncConnection`. Raises
+        `InvalidMessageId`, `NoTransaction`, `SchemaMissing` or `FeedMissing`.
         """
         message = self._checked(message_id)
         session = unwrapped(session)
@@ -124,21 +137,35 @@ class Inbox:
             @wraps(function)
             def once(*args: Any, **kwargs: Any) -> Any:
                 message = self._checked(identify(*args, **kwargs))
-                with opens() as session:
-                    return call(session, args, kwargs) if self.first(session, message) else self._skipped(message)
+                for more in reversed(range(TRIES)):
+                    with self._may_collide(message, more), opens() as session:
+                        return call(session, args, kwargs) if self.first(session, message) else self._skipped(message)
+                raise AssertionError  # the last try returns or raises
 
             @wraps(function)
             async def once_async(*args: Any, **kwargs: Any) -> Any:
                 message = self._checked(identify(*args, **kwargs))
-                async with opens() as session:
-                    new = await self.first(session, message)
-                    return await call(session, args, kwargs) if new else self._skipped(message)
+                for more in reversed(range(TRIES)):
+                    with self._may_collide(message, more):
+                        async with opens() as session:
+                            new = await self.first(session, message)
+                            return await call(session, args, kwargs) if new else self._skipped(message)
+                raise AssertionError
 
             wrapper = once_async if asynchronous else once
             _hide_session(wrapper, function)
             return wrapper
 
         return decorate
+
+    @contextmanager
+    def _may_collide(self, message: str, more: int) -> Iterator[None]:
+        """Let a transaction that could not mark this message be tried again, if so many tries are left."""
+        try:
+            yield
+        except InboxCollision as error:
+            if not more or (error.consumer, error.message) != (self.consumer, message):
+                raise
 
     def _skipped(self, message: str) -> None:
         log.info("%s has taken message %s before; it is a duplicate and was skipped", self.consumer, message)
@@ -161,6 +188,11 @@ class Inbox:
         except Exception as error:  # each driver and framework has errors of its own
             if sqlstate(error) in LOST_TABLE:
                 raise SchemaMissing(where=where(self._schema)) from error
+            kind, reason = trouble(error)
+            if kind == "missing":
+                raise FeedMissing(table="outbox_inbox", where=where(self._schema)) from error
+            if kind == "collision":
+                raise InboxCollision(consumer=self.consumer, message=message, reason=reason) from error
             raise
 
     def _id_of_task(self, *_: Any, **__: Any) -> MessageId:

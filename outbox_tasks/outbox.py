@@ -17,7 +17,8 @@ from celery.result import AsyncResult
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.capture import capture_app, capturing, direct, refuse_chords, refuse_unaccepted
-from outbox_tasks.writing.nudge import broker_nudge
+from outbox_tasks.writing.feed import Feed, FeedWriter
+from outbox_tasks.writing.nudge import broker_nudge, feed_nudge
 from outbox_tasks.writing.transactions import (
     AnyAsync,
     AnySession,
@@ -57,16 +58,28 @@ class Outbox:
     has one: its broker carries the nudge, and it sends the tasks that are called by name. Make one `Outbox` and keep
     it: it is thread-safe.
 
+    `feed`: the name of a feed. Then the messages are written into the table `outbox_feed` of the session's own
+    database, which may be MySQL, MariaDB, SQLite or another PostgreSQL, and the relay copies them: see docs/feeds.md. A
+    function is asked for the name at each write.
+
     In all methods, `session` is a SQLAlchemy `Session`, `scoped_session`, `AsyncSession` or `Connection`, an SQLModel
     session, or Django's `connection`, inside a transaction. An `AsyncSession` is not awaited: its messages are
     inserted before its next savepoint or its commit, which raises the database's errors. Only with an
     `AsyncConnection`, await `publish` and `publish_many`.
     """
 
-    def __init__(self, settings: Settings | None = None, *, celery: Celery | None = None) -> None:
+    def __init__(
+        self, settings: Settings | None = None, *, celery: Celery | None = None, feed: Feed | None = None
+    ) -> None:
         self.settings = settings or Settings()
         self.celery = celery
-        self._writer = Writer(self.settings, broker_nudge(self.settings, celery))
+        self.feed = feed
+        self._writer = self._new_writer(celery)
+
+    def _new_writer(self, app: Celery | None) -> Writer | FeedWriter:
+        if self.feed is None:
+            return Writer(self.settings, broker_nudge(self.settings, app))
+        return FeedWriter(self.settings, self.feed, feed_nudge(self.settings, app))
 
     @overload
     def publish(
@@ -117,7 +130,7 @@ class Outbox:
 
         False: it is sent already, or being sent, or unknown. If it has several destinations, it is taken back from
         those to which it was not sent yet. Await this with an `AsyncSession` or `AsyncConnection`. Raises
-        `NotInTransaction`."""
+        `NotInTransaction`; with a feed always `FeedCantCancel`."""
         session = unwrapped(session)
         if is_awaited(session):
             return session.run_sync(self._writer.cancel, id)  # type: ignore[union-attr]
@@ -183,7 +196,7 @@ class Outbox:
         app.outbox_of_app = self
         if self.celery is None:
             self.celery = app
-            self._writer.nudge = broker_nudge(self.settings, app)
+            self._writer = self._new_writer(app)
         if capture is not None:
             capture_app(app, lambda: self._store_of(capture))
 

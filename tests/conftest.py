@@ -284,6 +284,24 @@ def redis_url() -> Iterator[str]:
             yield server.url
 
 
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[str]:
+    """The URL of a MariaDB server, whose superuser needs no password."""
+    from tests.mysql_servers import MariaDB
+
+    with MariaDB() as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[str]:
+    """The same of a MySQL server."""
+    from tests.mysql_servers import MySQL
+
+    with MySQL() as server:
+        yield server.url
+
+
 @pytest.fixture(scope="module")
 def broker_url(redis_url: str) -> Iterator[str]:
     """A database of the Redis server that was empty, and is emptied again: Celery's queues are named alike."""

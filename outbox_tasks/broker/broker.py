@@ -119,7 +119,7 @@ class Broker:
                 self._claim_waits = queue_length(producer, CLAIM_QUEUE) > 0
                 if self._claim_waits:
                     return False
-            self._enqueue(producer, CLAIM_QUEUE, CLAIM_TASK, str(uuid4()))
+            self.enqueue(producer, CLAIM_QUEUE, CLAIM_TASK, str(uuid4()))
             self._claim_waits = queue_length(producer, CLAIM_QUEUE) > 0
         return True
 
@@ -182,7 +182,7 @@ class Broker:
         else:
             name, task_id, retries = BUNDLE_TASK, str(uuid4()), 0
             arguments = (bundle.destination, bundle.lease, [ticket[:3] for ticket in bundle.tickets])
-        self._enqueue(
+        self.enqueue(
             producer,
             PUBLISH_QUEUE,
             name,
@@ -195,7 +195,7 @@ class Broker:
             kwargsrepr="{}",
         )
 
-    def _enqueue(
+    def enqueue(
         self,
         producer: Producer,
         queue: str,

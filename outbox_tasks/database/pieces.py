@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import (
@@ -34,10 +35,10 @@ PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 SECOND = literal_column("interval '1 second'", Interval)
 
 
-def check_dialect(name: str) -> None:
+def check_dialect(name: str, dialects: Iterable[str] = DIALECTS) -> None:
     """Raises `UnsupportedDialect` if the statements don't fit the dialect."""
-    if name not in DIALECTS:
-        raise UnsupportedDialect(dialect=name, supported=", ".join(DIALECTS))
+    if name not in dialects:
+        raise UnsupportedDialect(dialect=name, supported=", ".join(dialects))
 
 
 def json_rows(name: str, /, **columns: Any) -> TableValuedAlias:

@@ -24,7 +24,8 @@ VIEWS = ("at_work", "archive", "all")
 PEOPLE = ("destinations", "publishers", "tallies", "heartbeats", "alerts")
 
 RELATIONS = (
-    "messages", *WORK, "freed", "journal", "days", *PEOPLE, "inbox", "audit", "acts", "versions", *VIEWS, "seq",
+    "messages", *WORK, "freed", "journal", "days", *PEOPLE, "inbox", "audit", "acts", "feeds", "copied",
+    "versions", *VIEWS, "seq",
 )  # fmt: skip
 """All tables, views and the sequence, without `outbox_` before their names."""
 
@@ -41,7 +42,7 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("versions", "seq", "at_work", "archive"), READ),
     },
     "relay": {
-        **dict.fromkeys((*WORK, "freed", *PEOPLE), CHANGED),
+        **dict.fromkeys((*WORK, "freed", "feeds", "copied", *PEOPLE), CHANGED),
         "messages": READ,
         "journal": ("SELECT", "INSERT"),
         "inbox": ("SELECT", "UPDATE", "DELETE"),
@@ -55,10 +56,10 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         "journal": ("SELECT", "INSERT"),
         "audit": ("SELECT", "INSERT (who, why, action, target, count, facts, once, closed_at)", COMPLETED),
         "acts": ("SELECT", "INSERT", "DELETE", TAKEN),
-        **dict.fromkeys(("publishers", "tallies", "heartbeats", "alerts", "days", "versions", *VIEWS), READ),
+        **dict.fromkeys(("publishers", "tallies", "heartbeats", "alerts", "days", "feeds", "versions", *VIEWS), READ),
         "seq": ("USAGE", "SELECT"),
     },
-    "reader": dict.fromkeys(("messages", *WORK, "journal", "days", *PEOPLE, "versions", *VIEWS, "seq"), READ),
+    "reader": dict.fromkeys(("messages", *WORK, "journal", "days", "feeds", *PEOPLE, "versions", *VIEWS, "seq"), READ),
 }
 """The privileges of each role."""
 
@@ -89,5 +90,5 @@ def functions(kind: Kind) -> tuple[str, ...]:
     """The names of the functions that a role may call."""
     if kind == "writer":
         return WRITTEN
-    own = {"relay": HOUSEKEEPING, "worker": ("outbox_write",)}.get(kind, ())
+    own = {"relay": (*HOUSEKEEPING, "outbox_write"), "worker": ("outbox_write",)}.get(kind, ())
     return COMPUTED + own

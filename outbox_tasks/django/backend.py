@@ -142,6 +142,9 @@ class TasksBackend(BaseTaskBackend):
         if all(destination.scheme != "celery" for destination in settings.destinations.values()):
             hint = 'Add [destinations.tasks] with url = "celery://" to outbox.toml, or name the file in OUTBOX_CONFIG.'
             yield checks.Error("The outbox has no destination for tasks.", hint=hint, id="outbox_tasks.E002")
+        if self.outbox.feed is not None:
+            hint = "Name an outbox without a feed in OPTIONS, and the `database` that has the relay's tables."
+            yield checks.Error("Results can't be read through a feed.", hint=hint, id="outbox_tasks.E003")
         if settings.archive == "delete":
             text = "Results are gone about a day after their tasks were enqueued, because of archive = 'delete'."
             yield checks.Warning(text, id="outbox_tasks.W001")

@@ -6,7 +6,7 @@ import json
 import sys
 
 from outbox_tasks.local.ports import LOOPBACK
-from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 
 WORKER_READY, BEAT_READY, FLOWER_READY, WEB_READY = " ready.", "beat: Starting...", "Visit me at", "The page is at"
 """What each says when it has started, for `Child.wait_for`."""
@@ -30,7 +30,7 @@ attempt."""
 
 def claim_worker_argv(name: str = "claim", *, loglevel: str = "INFO") -> list[str]:
     """The worker that claims and maintains. One process is enough, without a pool."""
-    queues = f"{CLAIM_QUEUE},{MAINTAIN_QUEUE}"
+    queues = f"{CLAIM_QUEUE},{MAINTAIN_QUEUE},{FEED_QUEUE}"
     return [*CELERY, "worker", "-Q", queues, "-n", f"{name}@%h", "-P", "solo", *ON_ITS_OWN, "-E", "-l", loglevel]
 
 

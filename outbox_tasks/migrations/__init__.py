@@ -40,6 +40,7 @@ from outbox_tasks.errors import (
     UnknownRole,
 )
 from outbox_tasks.migrations.connections import DjangoConnection, Runner, runner
+from outbox_tasks.migrations.feeds import upgrade_feed as upgrade_feed
 from outbox_tasks.settings import Settings
 
 FOLDER: Traversable = resources.files(__name__)
@@ -65,7 +66,7 @@ SELECT string_agg(holder, '; ') FROM (
     AND coalesce(a.xact_start < clock_timestamp() - make_interval(secs => 1), true)
 ) AS holders"""
 
-OURS = re.compile(rf"outbox_({'|'.join(RELATIONS)}|(messages|journal)_\d+)")
+OURS = re.compile(rf"outbox_(feed|{'|'.join(RELATIONS)}|(messages|journal)_\d+)")
 """The names of our tables and their partitions."""
 
 

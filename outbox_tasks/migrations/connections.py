@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, text
 from sqlalchemy.util import await_only
 
-from outbox_tasks.database.pieces import check_dialect
+from outbox_tasks.database.pieces import DIALECTS, check_dialect
 
 
 class DjangoConnection(Protocol):
@@ -25,11 +26,11 @@ class Runner(Protocol):
     def script(self, sql: str) -> None: ...
 
 
-def runner(connection: Connection | DjangoConnection) -> Runner:
+def runner(connection: Connection | DjangoConnection, dialects: Iterable[str] = DIALECTS) -> Runner:
     if isinstance(connection, Connection):
-        check_dialect(connection.dialect.name)
+        check_dialect(connection.dialect.name, dialects)
         return _Alchemy(connection)
-    check_dialect(connection.vendor)
+    check_dialect(connection.vendor, dialects)
     return _Django(connection)
 
 

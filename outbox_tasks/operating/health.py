@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from outbox_tasks.broker.names import QUEUES
+from outbox_tasks.broker.names import ALL_QUEUES, QUEUES
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.database.connection import SLOW_TRIP
 from outbox_tasks.errors import DatabaseUnavailable, OutboxError
@@ -14,6 +14,7 @@ from outbox_tasks.operating.heartbeats import Heartbeat, Heartbeats
 from outbox_tasks.operating.overview import Destinations, Overview
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import GRACE
+from outbox_tasks.relay.store.feeds import Feeds, FeedState
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import span
 
@@ -32,9 +33,9 @@ class Problem:
     """Something that a person, or a supervisor, must see to."""
 
     code: str
-    """For programs: database, slow, tables, stale, silent, unknown, claim, late, beat, queue, name or worker."""
+    """For programs: database, slow, tables, stale, silent, unknown, claim, late, beat, queue, feed, name or worker."""
     about: str
-    """Which destination, queue or worker; may be empty."""
+    """Which destination, queue, feed or worker; may be empty."""
     text: str
     """For people."""
 
@@ -47,12 +48,15 @@ def examine(settings: Settings, worker: str | None = None) -> list[Problem]:
         if problem := slow(store):
             return [problem]
         seen = overview.read(store, BOUND, estimate=False)
+        states = Feeds(store).states() if settings.feeds else []
     except OutboxError as error:
         code = "database" if isinstance(error, DatabaseUnavailable) else "tables"
         return [Problem(code, "", str(error))]
     finally:
         store.close()
-    return list(judge(settings, seen) if worker is None else judge_worker(seen.heartbeats, worker))
+    if worker is not None:
+        return list(judge_worker(seen.heartbeats, worker))
+    return [*judge(settings, seen), *feeds_in_trouble(settings, states)]
 
 
 def slow(store: Store) -> Problem | None:
@@ -67,7 +71,7 @@ def judge(settings: Settings, seen: Overview) -> Iterator[Problem]:
     """All problems. A destination that is paused, refuses everything, or has its circuit open is not a problem here:
     alerts tell somebody."""
     yield from _shared_names(seen.heartbeats)
-    yield from _queues(seen.heartbeats)
+    yield from _queues(settings, seen.heartbeats)
     yield from _beat(settings, seen.heartbeats)
     yield from _claims_and_sends(settings, seen)
     yield from stale(settings, seen.destinations)
@@ -89,10 +93,10 @@ def _shared_names(heartbeats: Heartbeats) -> Iterator[Problem]:
         yield Problem("name", name, f"several workers are called {name}: start each with a name of its own (-n)")
 
 
-def _queues(heartbeats: Heartbeats) -> Iterator[Problem]:
+def _queues(settings: Settings, heartbeats: Heartbeats) -> Iterator[Problem]:
     if heartbeats.shared_names:
         return  # one of these workers may consume the queue
-    for queue in QUEUES:
+    for queue in ALL_QUEUES if settings.feeds else QUEUES:
         if not heartbeats.consumers(queue):
             last = heartbeats.last_consumer(queue)
             seen = f": {last.name} was last seen {span(last.age)} ago" if last else ""
@@ -120,6 +124,16 @@ def stale(settings: Settings, destinations: Destinations) -> Iterator[Problem]:
     for name, one in destinations.items():
         if one.configured and one.stale(settings):
             yield Problem("stale", name, f"{name}: the oldest message has been due for {span(one.oldest or 0.0)}")
+
+
+def feeds_in_trouble(settings: Settings, states: Iterable[FeedState]) -> Iterator[Problem]:
+    """Feeds whose source fails, or whose oldest row has waited, for longer than `stale_after`."""
+    for state in states:
+        if (state.failing or 0.0) > settings.stale_after:
+            fails = f"fails for {span(state.failing or 0.0)}: {state.error}"
+            yield Problem("feed", state.name, f"the feed {state.name} {fails}")
+        elif state.waiting and state.age > settings.stale_after:
+            yield Problem("feed", state.name, f"the feed {state.name} has a row that waits for {span(state.age)}")
 
 
 def unknown(destinations: Destinations) -> Iterator[Problem]:

@@ -35,6 +35,7 @@ from outbox_tasks.operating.archive.days import (
 )
 from outbox_tasks.operating.archive.export import Part, Progress, export, no_progress
 from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings.operation import DAY
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,8 @@ def maintain(store: Store) -> Maintained:
         with _logged("could not delete old marks of the inbox", done):
             done.forgotten, more = forget_marks(store)
             done.more = done.more or more
+        with _logged("could not forget what was copied from feeds", done):
+            Feeds(store).forget(store.settings.inbox_retention, MARKS)
         settings = store.settings
         if settings.archive_retention or settings.archive == "delete":
             age = settings.archive_retention if settings.archive == "keep" else 0.0

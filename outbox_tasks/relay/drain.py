@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
 from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay import claim
+from outbox_tasks.relay.bridge import bridge_all
 from outbox_tasks.relay.deliver import Listener, deliver, halved
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
@@ -59,12 +60,14 @@ def drain(
     stop: Callable[[], bool] = lambda: False,
     settled: Callable[[Bundle, Sequence[Verdict], float], None] = lambda bundle, verdicts, seconds: None,
 ) -> Drained:
-    """Claim, send and settle until nothing is due, or until `stop()` is true. It is asked before each bundle.
+    """Copy what the feeds have; then claim, send and settle until nothing is due, or until `stop()` is true. It is
+    asked before each bundle.
 
     `settled` gets each bundle, its verdicts, and the seconds from begin to settle. A message that fails is due again
     after its backoff, and the drain does not wait for it. Raises `DatabaseUnavailable`. Then the claimed messages are
     claimed again when their leases have run out.
     """
+    bridge_all(store, stop)
     drained, tries, given_back = Drained(), 0, False
     while not stop():
         found = _Round(store, publishers, stop, settled, drained)

@@ -32,11 +32,13 @@ from outbox_tasks.settings.destination import (
     SecondsOrZero,
     Url,
 )
+from outbox_tasks.settings.feed import LIST, FeedPlace
 from outbox_tasks.settings.operation import OperationSettings
 from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
 from outbox_tasks.settings.web import WebSettings
 
 CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE = "outbox.claim", "outbox.publish", "outbox.maintain"
+FEED_QUEUE = "outbox.feed"
 """The queues' names are a contract: routing, dashboards and other people's workers rely on them."""
 
 RUN = 5
@@ -72,6 +74,10 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     """Where messages can go, by name."""
     routes: dict[str, Route] = Field(default_factory=dict)
     """Event type patterns (`order.*`) → destinations; the first pattern that matches counts."""
+
+    feeds: dict[str, FeedPlace | str] = Field(default_factory=dict, repr=False)
+    """Databases from which the relay copies messages, by name. `list` is a query of the relay's database for more: it
+    returns a name, a URL and a schema, which may be null."""
 
     serializer: ImportString[Callable[[Any], tuple[bytes, str]]] | None = None
     """`module.function`, for payloads that are neither str nor bytes: payload → (bytes, content type). None: JSON."""
@@ -301,6 +307,10 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
             _check_backoff(f"destinations.{name}.", self.limits_of(name))
             destination.check_claim_check()
             destination.check_confirm()
+        for name, feed in self.feeds.items():
+            if isinstance(feed, str) is not (name == LIST):
+                rule = "it must be a query" if name == LIST else "it must be a table with a url"
+                raise ConfigurationError(setting=f"feeds.{name}", value=HIDDEN, rule=rule)
         for pattern, route in self.routes.items():
             for name in route.to:
                 if name not in self.destinations:

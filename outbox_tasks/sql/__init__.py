@@ -28,6 +28,12 @@ _INCLUDED = re.compile(r"^[ ]*\\ir (\S+)\n", re.MULTILINE)
 NUMBERED = "numeric_dollar"
 """PostgreSQL's own style of parameters: `$1`, `$2` … Drivers have others. SQLAlchemy calls them by these names."""
 
+MARKED = "qmark"
+"""SQLite's style, and that of some drivers for MariaDB: `?`."""
+
+FEEDS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
+"""For each dialect that can have feeds, the folder of its own verbs in `feed/`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -55,10 +61,10 @@ def source(name: str) -> str:
 
 
 @cache
-def statement(name: str, schema: str | None, style: str = NUMBERED) -> Statement:
+def statement(name: str, schema: str | None, style: str = NUMBERED, quote: str = '"') -> Statement:
     """The statement of a file, for the tables of a schema; None: those that the connection finds. `style`: of the
-    parameters, as in `sqlalchemy.Dialect.paramstyle`."""
-    text, names = rendered(source(name), schema, style)
+    parameters, as in `sqlalchemy.Dialect.paramstyle`. `quote`: what stands around names."""
+    text, names = rendered(source(name), schema, style, quote)
     return Statement(name, text.encode(), names)
 
 
@@ -67,11 +73,11 @@ def script(name: str, schema: str) -> str:
     return rendered(source(name), schema)[0]
 
 
-def rendered(text: str, schema: str | None, style: str = NUMBERED) -> tuple[str, tuple[str, ...]]:
+def rendered(text: str, schema: str | None, style: str = NUMBERED, quote: str = '"') -> tuple[str, tuple[str, ...]]:
     """A text with its parameters in this style and without its comments, and the parameters' names. `pyformat` gets
     `%s`, as `format` does: drivers take both."""
     names: list[str] = []
-    if style != NUMBERED:
+    if style not in (NUMBERED, MARKED):
         text = text.replace("%", "%%")
 
     def replaced(match: re.Match[str]) -> str:
@@ -80,18 +86,23 @@ def rendered(text: str, schema: str | None, style: str = NUMBERED) -> tuple[str,
         if match["note"]:
             return ""
         if match["schema"]:
-            return "" if schema is None else quoted(schema) + (match["dot"] or "")
+            return "" if schema is None else quoted(schema, quote) + (match["dot"] or "")
         if style != NUMBERED or match["name"] not in names:
             names.append(match["name"])
         if style != NUMBERED:
-            return "%s"
+            return "?" if style == MARKED else "%s"
         return f"${names.index(match['name']) + 1}"
 
     return _PARTS.sub(replaced, text).strip().rstrip(";"), tuple(names)
 
 
-def quoted(schema: str) -> str:
+def quote_of(dialect: str) -> str:
+    """What stands around names in a dialect."""
+    return "`" if FEEDS.get(dialect) == "mysql" else '"'
+
+
+def quoted(schema: str, quote: str = '"') -> str:
     """The name of a schema as SQL has it."""
     if "\0" in schema or not schema:
         raise ConfigurationError(setting="database_schema", value=schema, rule="it must be the name of a schema")
-    return '"' + schema.replace('"', '""') + '"'
+    return quote + schema.replace(quote, 2 * quote) + quote

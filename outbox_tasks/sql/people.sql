@@ -14,8 +14,8 @@ BEGIN
 END
 $$;
 
--- The messages that consumers have taken in the last days.
-CREATE TABLE outbox_inbox (
+-- The messages that consumers have taken in the last days. A database that had a feed has this table: see feed/.
+CREATE TABLE IF NOT EXISTS outbox_inbox (
   consumer    text NOT NULL,
   message_id  text NOT NULL,
   received_at timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -25,7 +25,7 @@ CREATE TABLE outbox_inbox (
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
   autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 50000
 );
-CREATE INDEX outbox_inbox_received_at ON outbox_inbox (received_at);
+CREATE INDEX IF NOT EXISTS outbox_inbox_received_at ON outbox_inbox (received_at);
 
 -- Who did what, and why. What a form of the page asks for is done once, even if it is sent twice: `once` is its token.
 CREATE TABLE outbox_audit (

@@ -273,6 +273,7 @@ $$;
 
 \ir days.sql
 \ir people.sql
+\ir feeds.sql
 \ir discard.sql
 \ir functions.sql
 \ir views.sql

@@ -18,7 +18,7 @@ from typing import Any
 from celery import signals
 from celery.concurrency import solo
 
-from outbox_tasks.broker.names import QUEUES
+from outbox_tasks.broker.names import ALL_QUEUES
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import OutboxError
@@ -56,7 +56,7 @@ class HeartbeatStep(ConsumerStep):
 
 def _facts(consumer: Any) -> dict[str, Any]:
     return {
-        "queues": sorted(set(consumer.app.amqp.queues.consume_from) & set(QUEUES)),
+        "queues": sorted(set(consumer.app.amqp.queues.consume_from) & set(ALL_QUEUES)),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "pool": type(consumer.pool).__module__.rpartition(".")[2],

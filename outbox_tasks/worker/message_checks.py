@@ -17,7 +17,7 @@ from typing import Any
 
 from kombu.exceptions import ContentDisallowed, DecodeError
 
-from outbox_tasks.broker.names import BUNDLE_TASK, PUBLISH_TASK, QUEUES, TASKS, WAIT
+from outbox_tasks.broker.names import ALL_QUEUES, BUNDLE_TASK, FEED_TASK, PUBLISH_TASK, TASKS, WAIT
 from outbox_tasks.internals import wrap_redis_read, wrap_task_handler
 from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from outbox_tasks.worker.resources import ConsumerStep
@@ -98,7 +98,7 @@ def _task_of(message: Any) -> str | None:
 def _is_astray(message: Any, name: str | None, tasks: Container[str | None]) -> bool:
     """Whether it is in one of our queues, for no task that is here. Celery reports those in other queues."""
     info = message.delivery_info
-    return name not in tasks and isinstance(info, dict) and info.get("routing_key") in QUEUES
+    return name not in tasks and isinstance(info, dict) and info.get("routing_key") in ALL_QUEUES
 
 
 def _check(name: str, message: Any) -> None:
@@ -122,6 +122,9 @@ def _check(name: str, message: Any) -> None:
         _need(isinstance(leases, list) and len(leases) <= LARGEST_BUNDLE and all(map(IS_ID, leases)), "its leases")
         _need(isinstance(rows, list) and 0 < len(rows) <= LARGEST_BUNDLE, "its rows")
         _need_bundle(destination, lease, rows)
+    elif name == FEED_TASK:
+        sound = len(arguments) <= 1 and all(isinstance(one, str) and "\0" not in one for one in arguments)
+        _need(sound and not keywords, "its arguments")
     else:
         _need(not arguments and not keywords, "its arguments")
 

@@ -10,11 +10,12 @@ from typing import Any
 from celery import Celery, bootsteps
 
 from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.names import QUEUES
+from outbox_tasks.broker.names import ALL_QUEUES
 from outbox_tasks.broker.pinned import joined
 from outbox_tasks.broker.task_broker import TaskBroker
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.per_process import PerProcess
+from outbox_tasks.relay.feed_list import FeedList
 from outbox_tasks.relay.lost_tasks import LostTasks
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
@@ -44,6 +45,7 @@ class Resources:
         self._store = PerProcess(self._open_store, lambda parents: parents.engine.dispose(close=False))
         self._publishers = PerProcess(lambda: Publishers(self.settings))
         self._lost_tasks = PerProcess(self._open_lost_tasks)
+        self._feeds = PerProcess(lambda: FeedList(self.store))
 
     @cached_property
     def settings(self) -> Settings:
@@ -77,6 +79,11 @@ class Resources:
         """What looks for lost tasks in this process."""
         return self._lost_tasks.get()
 
+    @property
+    def feeds(self) -> FeedList:
+        """The feeds, as this process knows them."""
+        return self._feeds.get()
+
     def _open_lost_tasks(self) -> LostTasks:
         return LostTasks(self.store, partial(TaskBroker, settings=self.settings))
 
@@ -92,14 +99,14 @@ class Resources:
             end()
         if self.acts is not None:
             self.acts.close()
-        for opened in (self._publishers.take(), self._lost_tasks.take(), self._store.take()):
+        for opened in (self._publishers.take(), self._lost_tasks.take(), self._feeds.take(), self._store.take()):
             if opened is not None:
                 opened.close()
 
 
 def serves(app: Celery) -> bool:
     """Whether the worker of this process consumes from any of the relay's queues."""
-    return not app.amqp.queues.consume_from.keys().isdisjoint(QUEUES)
+    return not app.amqp.queues.consume_from.keys().isdisjoint(ALL_QUEUES)
 
 
 class ConsumerStep(bootsteps.StartStopStep):

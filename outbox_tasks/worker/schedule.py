@@ -11,9 +11,9 @@ from typing import Any
 from celery import Celery, beat, signals
 from celery.schedules import schedule
 
-from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, MAINTAIN_TASK
+from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, FEED_TASK, MAINTAIN_TASK
 from outbox_tasks.internals import wrap_tick
-from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, Settings
+from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, Settings
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,10 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
     """The entries for Celery's `beat_schedule`. Two beats, no beat for a while, or late ones do no harm."""
+    # Without arguments it sends a task for each feed that nobody copies just now.
+    feeds = {"task": FEED_TASK, "schedule": settings.claim_interval, "options": {"queue": FEED_QUEUE}}
     return {
+        **({FEED_TASK: feeds} if settings.feeds else {}),
         CLAIM_TASK: {
             "task": CLAIM_TASK,
             "schedule": settings.claim_interval,

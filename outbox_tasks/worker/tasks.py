@@ -34,6 +34,7 @@ from outbox_tasks.worker.claim_task import ClaimTask
 from outbox_tasks.worker.dead_processes import end_leases_of_dead_processes
 from outbox_tasks.worker.delivery import conclude, deliver_in, report_dead, wake_claim
 from outbox_tasks.worker.failed import EndFailed
+from outbox_tasks.worker.feed_task import add_feed
 from outbox_tasks.worker.message_checks import CheckMessages
 from outbox_tasks.worker.reconnect import ReconnectSoon
 from outbox_tasks.worker.reserve_process import ReserveProcess
@@ -59,6 +60,7 @@ def register(app: Celery, settings: Settings) -> Resources:
     publishing = _publishing(resources, common)
     _add_bundle(resources, publishing, _add_publish(resources, publishing))
     _add_maintain(resources, common)
+    add_feed(resources, common)
     _connect_signals(app, resources)
     app.steps["consumer"].update((CheckMessages, ReconnectSoon, ReserveProcess))
     app.steps["worker"].add(EndFailed)

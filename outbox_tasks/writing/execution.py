@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from sqlalchemy import Connection
 
 from outbox_tasks import sql
-from outbox_tasks.database.pieces import check_dialect
+from outbox_tasks.database.pieces import DIALECTS, check_dialect
 from outbox_tasks.errors import NotInTransaction
 from outbox_tasks.internals import is_heard, raise_as_sqlalchemy
 
 DJANGO = "pyformat"
-"""The style of parameters that psycopg 2 and 3 take, whichever Django uses."""
+"""The style of parameters that Django takes for each database."""
 
 
 class Verb(NamedTuple):
-    """A file of `outbox_tasks/sql/`, and the schema of the tables; None: those that the connection finds."""
+    """A file of `outbox_tasks/sql/`, and the schema of the tables; None: those that the connection finds. Where it runs
+    in all dialects with feeds, `feed` is the name of the file that each folder of `sql/feed/` has for it."""
 
     file: str
     schema: str | None
+    feed: str | None = None
+
+    def said_to(self, dialect: str) -> str:
+        """The file for a dialect. Raises `UnsupportedDialect`."""
+        check_dialect(dialect, sql.FEEDS if self.feed else DIALECTS)
+        return self.file if dialect in DIALECTS else f"feed/{sql.FEEDS[dialect]}/{self.feed}"
 
 
 class DjangoConnection(Protocol):
@@ -43,39 +50,70 @@ def execute(connection: AnyConnection, verb: Verb, parameters: Mapping[str, Any]
     `UnsupportedDialect`."""
     if not isinstance(connection, Connection):
         with connection.cursor() as cursor:
-            cursor.execute(*_for_driver(verb, DJANGO, parameters))
+            cursor.execute(*_for_driver(verb, connection.vendor, DJANGO, parameters))
             return int(cursor.rowcount)
-    check_dialect(connection.dialect.name)
-    if getattr(connection.connection.dbapi_connection, "autocommit", False) is True:
-        raise NotInTransaction(event_type=event_type)  # each statement would commit by itself
-    if schemas := connection.get_execution_options().get("schema_translate_map"):
-        verb = Verb(verb.file, schemas.get(verb.schema, verb.schema))
-    text, given = _for_driver(verb, connection.dialect.paramstyle, parameters)
+    verb = _checked(connection, verb, event_type)
+    text, given = _for_driver(verb, connection.dialect.name, connection.dialect.paramstyle, parameters)
     if not is_heard(connection) and not _has_failed(connection):
         return _by_the_driver(connection, text, given)
     with connection.exec_driver_sql(text, given) as result:
         return result.rowcount
 
 
+def execute_each(connection: AnyConnection, verb: Verb, rows: Sequence[Mapping[str, Any]], event_type: str) -> None:
+    """Execute with each of these parameters, in their order. Raises as `execute` does."""
+    if not isinstance(connection, Connection):
+        text, names = _said(verb, connection.vendor, DJANGO)
+        with connection.cursor() as cursor:
+            cursor.executemany(text, [tuple(row[name] for name in names) for row in rows])
+        return
+    verb = _checked(connection, verb, event_type)
+    text, names = _said(verb, connection.dialect.name, connection.dialect.paramstyle)
+    connection.exec_driver_sql(text, [tuple(row[name] for name in names) for row in rows]).close()
+
+
+def _checked(connection: Connection, verb: Verb, event_type: str) -> Verb:
+    """The verb with the schema that this connection has for it."""
+    verb.said_to(connection.dialect.name)
+    if _commits_each_statement(connection.connection):
+        raise NotInTransaction(event_type=event_type)
+    if schemas := connection.get_execution_options().get("schema_translate_map"):
+        return verb._replace(schema=schemas.get(verb.schema, verb.schema))
+    return verb
+
+
+def _commits_each_statement(pooled: Any) -> bool:
+    """Whether a driver's connection does so. SQLAlchemy can be asked only since 2.0.43."""
+    driven = pooled.driver_connection
+    if hasattr(driven, "in_transaction") and hasattr(driven, "isolation_level"):  # SQLite
+        # Some settings begin no transaction, but the application may.
+        begins = getattr(driven, "autocommit", -1)  # since Python 3.12; -1: the level decides
+        none = begins is True or (begins is not False and driven.isolation_level is None)
+        return none and not driven.in_transaction
+    asked = getattr(pooled.dbapi_connection, "autocommit", False)
+    if callable(asked):  # drivers for MySQL: that is how to set it
+        asked = getattr(driven, "get_autocommit", bool)()
+    return asked is True
+
+
 def read_in_django(connection: DjangoConnection, verb: Verb, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of a verb, by column, as Django's connection sees them: also what its transaction has written."""
-    check_dialect(connection.vendor)
     with connection.cursor() as cursor:
-        cursor.execute(*_for_driver(verb, DJANGO, parameters))
+        cursor.execute(*_for_driver(verb, connection.vendor, DJANGO, parameters))
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
-def _for_driver(verb: Verb, style: str, parameters: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+def _for_driver(verb: Verb, dialect: str, style: str, parameters: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
     """A statement and its parameters as a driver takes them. To let SQLAlchemy execute a statement of its own would
     take twice the time."""
-    text, names = _said(verb, style)
+    text, names = _said(verb, dialect, style)
     return text, tuple([parameters[name] for name in names])
 
 
 @cache
-def _said(verb: Verb, style: str) -> tuple[str, tuple[str, ...]]:
-    statement = sql.statement(verb.file, verb.schema, style)
+def _said(verb: Verb, dialect: str, style: str) -> tuple[str, tuple[str, ...]]:
+    statement = sql.statement(verb.said_to(dialect), verb.schema, style, sql.quote_of(dialect))
     return statement.text.decode(), statement.names
 
 

@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from celery import Celery
 
 from outbox_tasks.broker.broker import Broker, same_place
+from outbox_tasks.broker.feeds import wake_feed
 from outbox_tasks.broker.pinned import PinnedCelery, joined
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.per_process import PerProcess
@@ -192,6 +193,56 @@ def _calls(wanted: Wanted, timeout: float | None) -> Iterator[_Call]:
         yield wanted.get(timeout=timeout)
         while True:
             yield wanted.get_nowait()
+
+
+class FeedNudge:
+    """Sends the tasks of feeds soon after it is called: one thread for all feeds of a process."""
+
+    def __init__(self, wake: Callable[[str], object]) -> None:
+        """`wake` returns False if a task of this feed waits already."""
+        self._wake_feed = wake
+        self._ready: set[str] = set()
+        self._nudge = Nudge(self._wake)
+
+    def of(self, name: str) -> Callable[..., object]:
+        """What to call after the commit of a transaction that wrote to a feed."""
+        return _NudgeOf(self, name)
+
+    def ask(self, name: str, after: Callable[[], bool] | None) -> None:
+        """Ask for the task of a feed, once `after` is true."""
+
+        def noted() -> bool:
+            if after is not None and not after():
+                return False
+            self._ready.add(name)
+            return True
+
+        self._nudge(noted)
+
+    def _wake(self) -> bool:
+        sent = False
+        while self._ready:
+            sent = self._wake_feed(self._ready.pop()) is not False or sent
+        return sent
+
+
+@dataclass(frozen=True, slots=True)
+class _NudgeOf:
+    """Two of the same feed are equal, so a transaction calls it once."""
+
+    nudge: FeedNudge
+    name: str
+
+    def __call__(self, after: Callable[[], bool] | None = None) -> None:
+        self.nudge.ask(self.name, after)
+
+
+def feed_nudge(settings: Settings, app: Celery | None = None) -> FeedNudge | None:
+    """As `broker_nudge`, for feeds."""
+    if not settings.nudge or (app is None and settings.broker_url is None):
+        return None
+    broker = PerProcess(lambda: _connect(settings, app))
+    return FeedNudge(lambda name: wake_feed(broker.get(), name))
 
 
 def broker_nudge(settings: Settings, app: Celery | None = None) -> Nudge | None:

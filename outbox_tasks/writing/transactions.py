@@ -7,13 +7,12 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Table, event
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox_tasks.database.pieces import check_dialect
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, SchemaMissing, UnsupportedSession, WriterRights
 from outbox_tasks.internals import can_await
@@ -31,6 +30,13 @@ AnyAsync: TypeAlias = "AsyncConnection | AsyncSession | async_scoped_session[Asy
 Capturing: TypeAlias = (
     "scoped_session[Session] | async_scoped_session[AsyncSession] | DjangoConnection | Callable[[], AnySession | None]"
 )
+
+
+MYSQL_LOST, MYSQL_RIGHTS = (1049, 1054, 1146), (1044, 1142, 1143, 1370)
+"""Numbers of MySQL's errors for a database, column or table that is missing, and for a missing right."""
+
+MYSQL_COLLISION = (1020, 1213)
+"""The same for a row that another transaction has changed, and for a deadlock."""
 
 
 class Transaction(ABC):
@@ -68,7 +74,7 @@ class Transaction(ABC):
 
 
 def transaction(session: object, event_type: str) -> Transaction:
-    """The open transaction of a session. Raises `UnsupportedSession`, `UnsupportedDialect` or `NotInTransaction`."""
+    """The open transaction of a session. Raises `UnsupportedSession` or `NotInTransaction`."""
     if isinstance(session, Session):  # the most common kind
         return _OfSession(session, event_type)
     session = unwrapped(session)
@@ -138,14 +144,26 @@ def sqlstate(error: BaseException) -> str | None:
     return None
 
 
+def trouble(error: BaseException) -> tuple[Literal["missing", "rights", "collision"] | None, str]:
+    """Why a statement failed, if we know it, and what the driver says in a line. In any dialect."""
+    inner = getattr(error, "orig", None) or error.__cause__ or error
+    reason = str(inner).partition("\n")[0]
+    state, number = sqlstate(error), inner.args[0] if inner.args else None
+    if state in LOST_TABLE or number in MYSQL_LOST or reason.startswith("no such table: "):
+        return "missing", reason
+    if number in MYSQL_COLLISION:
+        return "collision", reason
+    return "rights" if state == NO_RIGHTS or number in MYSQL_RIGHTS else None, reason
+
+
 def explain(error: BaseException, schema: str | None) -> str | None:
     """Raise an error that names the remedy, if we know it. Returns the SQLSTATE."""
-    state = sqlstate(error)
-    if state in LOST_TABLE:
+    kind, reason = trouble(error)
+    if kind == "missing":
         raise SchemaMissing(where=where(schema)) from error
-    if state == NO_RIGHTS:
-        raise WriterRights(reason=str(getattr(error, "orig", None) or error).partition("\n")[0]) from error
-    return state
+    if kind == "rights":
+        raise WriterRights(reason=reason) from error
+    return sqlstate(error)
 
 
 class _OfConnection(Transaction):
@@ -153,7 +171,6 @@ class _OfConnection(Transaction):
         super().__init__(event_type)
         if not connection.in_transaction():
             raise NotInTransaction(event_type=event_type)
-        check_dialect(connection.dialect.name)
         self._connection = connection
 
     def connection(self, of: Table) -> Connection:
@@ -220,7 +237,6 @@ class _OfDjango(Transaction):
         super().__init__(event_type)
         if not connection.in_atomic_block:
             raise NotInTransaction(event_type=event_type)
-        check_dialect(connection.vendor)
         self._connection: DjangoConnection = connection
 
     def connection(self, of: Table) -> DjangoConnection:

@@ -11,9 +11,10 @@ from uuid import UUID
 
 import django
 from django.conf import settings as django_settings
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, Table, text
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
+    AsyncEngine,
     AsyncSession,
     async_scoped_session,
     async_sessionmaker,
@@ -148,7 +149,7 @@ class DjangoDriver(Driver):
     def savepoint(self) -> None:
         from django.db import transaction
 
-        atomic = transaction.atomic()
+        atomic = transaction.atomic(using=self.session.alias)
         atomic.__enter__()
         self._savepoints.append(atomic)
 
@@ -191,10 +192,19 @@ KINDS = [*SYNC, *ASYNC, "Django"]
 
 
 @contextmanager
-def driver(kind: str, outbox: Outbox, engine: Engine) -> Iterator[Driver]:
-    """A session of this kind, and no transaction yet."""
+def driver(
+    kind: str,
+    outbox: Outbox,
+    engine: Engine,
+    table: Table | None = None,
+    django: Any = None,
+    asynchronous: AsyncEngine | None = None,
+) -> Iterator[Driver]:
+    """A session of this kind, and no transaction yet. `table`: where its messages go. `django` and `asynchronous`:
+    Django's connection and an engine, of another database than the relay's."""
     if kind in SYNC:
-        made = Driver(outbox, _sync(kind, outbox, engine))
+        table = tables(outbox.settings.database_schema).messages if table is None else table
+        made = Driver(outbox, _sync(kind, engine, table))
         try:
             yield made
         finally:
@@ -203,6 +213,7 @@ def driver(kind: str, outbox: Outbox, engine: Engine) -> Iterator[Driver]:
         configure_django(engine.url.render_as_string(hide_password=False))
         from django.db import connection
 
+        connection = django or connection
         made = DjangoDriver(outbox, connection)
         try:
             yield made
@@ -211,10 +222,12 @@ def driver(kind: str, outbox: Outbox, engine: Engine) -> Iterator[Driver]:
             connection.close()
     else:
         with asyncio.Runner() as runner:
-            yield from _asynchronous(kind, outbox, engine, runner.run)
+            name, _, client = kind.rpartition(" ")
+            made_now = asynchronous or create_async_engine(engine.url.set(drivername=f"postgresql+{client}"))
+            yield from _asynchronous(name, outbox, made_now, runner.run)
 
 
-def _sync(kind: str, outbox: Outbox, engine: Engine) -> Any:
+def _sync(kind: str, engine: Engine, table: Table) -> Any:
     match kind:
         case "Session":
             return Session(engine)
@@ -226,14 +239,12 @@ def _sync(kind: str, outbox: Outbox, engine: Engine) -> Any:
             return SQLModelSession(engine)
         case "two binds":
             other = engine.execution_options()
-            return Session(binds={Base: other, tables(outbox.settings.database_schema).messages: engine})
+            return Session(binds={Base: other, table: engine})
         case _:
             return engine.connect()
 
 
-def _asynchronous(kind: str, outbox: Outbox, engine: Engine, run: Callable[[Any], Any]) -> Iterator[Driver]:
-    name, _, client = kind.rpartition(" ")
-    asynchronous = create_async_engine(engine.url.set(drivername=f"postgresql+{client}"))
+def _asynchronous(name: str, outbox: Outbox, asynchronous: AsyncEngine, run: Callable[[Any], Any]) -> Iterator[Driver]:
     made: AsyncDriver
     match name:
         case "AsyncSession":

@@ -323,6 +323,8 @@ def test_the_checks_say_what_is_missing(backend: Any, settings: MakeSettings) ->
     assert found() == ["outbox_tasks.W001"]
     backend.outbox = Outbox(settings(destinations={"orders": {"url": "a://b"}}))
     assert found() == ["outbox_tasks.E002"]
+    backend.outbox = Outbox(settings(destinations={"tasks": {"url": "celery://"}}), feed="eu")
+    assert found() == ["outbox_tasks.E003"]
 
 
 def test_a_result_has_the_id_of_its_row(shop: Any, rows: Rows) -> None:

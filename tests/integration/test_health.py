@@ -11,12 +11,14 @@ from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner, Result
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from outbox_tasks.cli import outbox
+from outbox_tasks.database.schema import qualified
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.health import QUEUES, examine
 from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.heartbeat import LATE
 from tests.conftest import Rows, seconds_from_now
@@ -118,6 +120,27 @@ def test_old_messages_of_a_paused_or_failing_destination_are_no_problem(
     assert codes(site) == [("stale", "orders")]
     for _ in range(site.breaker_failures):
         store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
+    assert examine(site) == []
+
+
+def test_a_feed_that_fails_or_is_late_is_a_problem_and_so_is_its_queue_without_a_worker(
+    site: Settings, store: Store, seen: Seen
+) -> None:
+    fed = site.replace(feeds={"eu": {"url": "sqlite:////no/such/file.db"}})
+    assert codes(fed) == [("queue", "outbox.feed")]
+    seen(1, "claim@here", "worker", ("outbox.claim", "outbox.maintain", "outbox.feed"))
+    assert codes(fed) == []
+    feeds = Feeds(store)
+    feeds.take("eu", token := str(uuid4()))
+    feeds.end("eu", token, clean=True, lag=(3, site.stale_after + 60))
+    [problem] = examine(fed)
+    assert (problem.code, problem.about, problem.text) == ("feed", "eu", "the feed eu has a row that waits for 6 min")
+    feeds.take("eu", token)
+    feeds.end("eu", token, clean=True, error="it is gone")
+    table = qualified(site.database_schema, "outbox_feeds")
+    with store.connection() as connection:
+        connection.execute(text(f"UPDATE {table} SET failed_at = failed_at - interval '6 min'"))
+    assert [one.text for one in examine(fed)] == ["the feed eu fails for 6 min: it is gone"]
     assert examine(site) == []
 
 

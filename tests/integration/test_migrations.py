@@ -21,7 +21,7 @@ from outbox_tasks import migrations
 from outbox_tasks.database.connection import engine_url, migrating
 from outbox_tasks.database.schema import FIRST, VERSION, tables
 from outbox_tasks.errors import SchemaMissing, SchemaOutgrown, SchemaTooNew, SchemaTooOld
-from outbox_tasks.migrations import finish, upgrade
+from outbox_tasks.migrations import finish, upgrade, upgrade_feed
 from outbox_tasks.operating.archive import days
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
@@ -58,6 +58,22 @@ class TestUpgrade:
             with migrating(settings()) as connection:
                 assert upgrade(connection, schema) == applied
         store.check_version()
+
+    @pytest.mark.parametrize("feed_first", [True, False])
+    def test_beside_the_tables_of_a_feed(self, engine: Engine, schema: str, feed_first: bool) -> None:
+        """Whichever came first, the inbox is the same one, and its marks stay."""
+        with engine.begin() as connection:
+            connection.execute(text(f"CREATE SCHEMA {schema}"))
+            for make in (upgrade_feed, upgrade) if feed_first else (upgrade, upgrade_feed):
+                make(connection, schema)
+                connection.execute(text(f"INSERT INTO {schema}.outbox_inbox VALUES ('{make.__name__}', '1')"))
+            found = connection.execute(
+                text("SELECT reloptions FROM pg_class WHERE oid = to_regclass(:name)"),
+                {"name": f"{schema}.outbox_inbox"},
+            )
+            assert len(found.scalar_one()) == 4
+            assert connection.scalar(text(f"SELECT count(*) FROM {schema}.outbox_inbox")) == 2
+            upgrade_feed(connection, schema)
 
     def test_through_an_asynchronous_engine(self, engine: Engine, store: Store, schema: str) -> None:
         """As Alembic's template for asyncio does it."""

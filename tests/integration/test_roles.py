@@ -38,10 +38,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 STATEMENTS = {
     "writer": "write/cancel write/publish_once write/publish_one",
-    "writer worker": "write/publish",
-    "worker": "run/end run/fail write/first",
+    "writer worker relay": "write/publish",
+    "worker": "write/first",
+    "worker relay": "run/end run/fail",
     "worker operator": "run/retry",
-    "writer worker relay operator reader": "act/replay_alone claim/alone look/pages run/identity",
+    "writer worker relay operator reader": "act/replay_alone claim/alone feed/durable look/pages run/identity",
     "worker relay operator reader": """
         claim/marks claim/next_due find/became find/dead find/dead_counted find/groups find/messages
         find/states keep/missing look/archived look/sends run/by_task run/completed run/whereabouts test/direct""",
@@ -52,17 +53,19 @@ STATEMENTS = {
         run/unknown run/wait_on test/expire""",
     "relay": """
         alert/end alert/forget alert/looked alert/posted alert/put_off alert/record alert/take_posts
-        alert/turn claim/due claim/wake inbox/forget keep/drop keep/forget keep/turn report/beat
+        alert/turn claim/due claim/wake feed/copy feed/end feed/forget feed/left feed/take inbox/forget
+        keep/drop keep/forget keep/turn report/beat
         report/stopped report/tally report/timeline traffic/forget traffic/left traffic/seen""",
     "relay operator": """
         act/begun_by act/discard act/end act/going act/one act/redrive act/renew act/take alert/failed_runs
         audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/admit
         claim/aside_keys claim/expire claim/look_keys claim/take claim/take_keys claim/timeline
-        claim/unroutable deliver/begin deliver/release deliver/sent deliver/settle keep/troubles
-        run/expire test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered
-        traffic/tripped traffic/unspent traffic/untried""",
+        claim/unroutable feed/bury deliver/begin deliver/release deliver/sent deliver/settle keep/troubles run/expire
+        test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered traffic/tripped
+        traffic/unspent traffic/untried""",
     "relay operator reader": """
-        alert/known deliver/crowded find/ahead find/at_work find/at_work_counted keep/at_work keep/days
+        alert/known deliver/crowded feed/states feed/wanted find/ahead
+        find/at_work find/at_work_counted keep/at_work keep/days
         keep/writers look/blocked_keys look/books look/counts look/heads look/present look/sample
         look/strays report/course report/heartbeats report/tallied traffic/neighbours traffic/publishers
         traffic/states""",
@@ -84,7 +87,7 @@ HARM = {
     "UPDATE outbox_leases SET token = NULL": "worker relay operator",
     "UPDATE outbox_days SET ended_at = now()": "",
     "SELECT outbox_day_make(0)": "relay",
-    "SELECT outbox_write('[]')": "writer worker",
+    "SELECT outbox_write('[]')": "writer worker relay",
     "SELECT payload FROM outbox_messages_0": "",
     "SELECT history FROM outbox_trouble": "worker relay operator",
     "SELECT payload FROM outbox_at_work": "worker relay operator",
@@ -245,7 +248,7 @@ class TestEachStatement:
 
     def test_with_the_owner_s_rights_is_the_writers_and_the_housekeeping_s(self, place: Place) -> None:
         others = {kind: place.ask(TRUSTED.format(schema=SCHEMA, role=role(place, kind))) for kind in KINDS[1:]}
-        days = "outbox_day_drop outbox_day_make outbox_day_turn"
+        days = "outbox_day_drop outbox_day_make outbox_day_turn outbox_write"
         assert others == {"worker": "outbox_write", "relay": days, "operator": None, "reader": None}
 
     def may(self, connection: Connection, statement: str) -> bool:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from math import inf
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +23,7 @@ from sqlalchemy import text
 from outbox_tasks.broker.names import BY_BEAT, CLAIM_TASK, IN_TIME, QUEUES, WAIT
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.celery import make_app
+from outbox_tasks.feeds.source import open_source
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.relay.store import Store
@@ -291,3 +294,28 @@ def test_a_dead_message_that_holds_up_its_key_is_told(app: Celery, store: Store,
     finally:
         key_blocked.disconnect(hear)
     assert heard == [("orders", "order:42", dead, "http_500")]
+
+
+def test_a_feed_is_copied_by_a_task_of_its_own(
+    settings: MakeSettings, own_redis: EmbeddedValkey, store: Store, rows: Rows, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    open_source("shop", url).init()
+    with sqlite3.connect(tmp_path / "shop.db") as shop:
+        for id in ("0190a5c4-0000-7000-8000-000000000001", "0190a5c4-0000-7000-8000-000000000002"):
+            shop.execute(
+                "INSERT INTO outbox_feed (id, message) VALUES (?, ?)", (id, '{"event_type": "a", "text": "{}"}')
+            )
+    places = {"shop": {"url": url}, "gone": {"url": "sqlite:////no/such/file.db"}}
+    app = make_app(settings(broker_url=own_redis.url, feeds=places))
+    app.finalize()
+    feed = app.tasks["outbox_tasks.feed"]
+    assert app.conf.beat_schedule["outbox_tasks.feed"]["options"] == {"queue": "outbox.feed"}
+    assert feed.apply().get() == "woke 2 of 2"
+    assert feed.apply(args=("gone",)).get() == "copied 0, 0 dead"
+    assert feed.apply(args=("shop",)).get() == "copied 2, 0 dead"
+    assert feed.apply(args=("another",)).get() == "unknown"
+    assert feed.apply().get() == "woke 1 of 1"
+    assert [row.state for row in rows.shown()] == ["pending"] * 2
+    app.outbox_relay.close()
+    app.close()

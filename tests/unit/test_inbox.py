@@ -12,7 +12,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from outbox_tasks.errors import InboxMisused, InvalidMessageId, NoTransaction, UnsupportedDialect, UnsupportedSession
+from outbox_tasks.errors import FeedMissing, InboxMisused, InvalidMessageId, NoTransaction, UnsupportedSession
 from outbox_tasks.inbox import Inbox
 
 BILLING = Inbox("billing")
@@ -39,8 +39,8 @@ class TestRefusals:
         with pytest.raises(NoTransaction, match=rf"'billing' did not mark message '{id}'.*with session\.begin"):
             BILLING.first(Session(), id)
 
-    def test_other_databases_are_refused(self) -> None:
-        with Session(create_engine("sqlite://")) as session, session.begin(), pytest.raises(UnsupportedDialect):
+    def test_a_database_without_the_table_is_told_how_to_make_it(self) -> None:
+        with Session(create_engine("sqlite://")) as session, session.begin(), pytest.raises(FeedMissing, match="init"):
             BILLING.first(session, "1")
 
     def test_an_object_without_transactions_is_refused(self) -> None:

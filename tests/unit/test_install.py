@@ -21,7 +21,7 @@ from kombu import Exchange, Message, Queue
 from kombu.transport.memory import Channel
 
 from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.names import BUNDLE_TASK, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK, QUEUES
+from outbox_tasks.broker.names import ALL_QUEUES, BUNDLE_TASK, CLAIM_TASK, FEED_TASK, MAINTAIN_TASK, PUBLISH_TASK
 from outbox_tasks.celery import install, make_app
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
@@ -29,7 +29,7 @@ from outbox_tasks.worker.start_checks import check, check_pool
 from outbox_tasks.writing.nudge import broker_nudge
 from tests.conftest import MakeSettings, eventually
 
-TASKS = (CLAIM_TASK, PUBLISH_TASK, BUNDLE_TASK, MAINTAIN_TASK)
+TASKS = (CLAIM_TASK, PUBLISH_TASK, BUNDLE_TASK, MAINTAIN_TASK, FEED_TASK)
 
 MEMORY = {"broker_url": "memory://"}
 
@@ -174,7 +174,7 @@ def test_any_configuration_stays_and_our_tasks_are_the_same_in_it(
         assert task.time_limit > task.soft_time_limit > 10
         assert task.serializer == "json"
 
-    assert list(app.amqp.queues.consume_from) == [*plain.amqp.queues.consume_from, *QUEUES]
+    assert list(app.amqp.queues.consume_from) == [*plain.amqp.queues.consume_from, *ALL_QUEUES]
     retry = retried(app)
     assert retry.headers["eta"]
     for message in (retry, beaten(app, CLAIM_TASK), beaten(app, MAINTAIN_TASK)):
@@ -236,7 +236,7 @@ def test_queues_that_the_app_defines_stay(new_app: Callable[..., Celery], settin
     app = new_app(task_queues=[mine, Queue("celery")], task_create_missing_queues=False)
     install(app, settings())
     assert app.amqp.queues[PUBLISH_QUEUE] == mine
-    assert set(app.amqp.queues.consume_from) == {"celery", *QUEUES}
+    assert set(app.amqp.queues.consume_from) == {"celery", *ALL_QUEUES}
     assert retried(app).headers["task"] == PUBLISH_TASK
     app.amqp.queues.select([CLAIM_QUEUE, MAINTAIN_QUEUE])
     assert set(app.amqp.queues.consume_from) == {CLAIM_QUEUE, MAINTAIN_QUEUE}
@@ -251,7 +251,8 @@ def test_a_message_to_all_of_the_app_s_queues_does_not_reach_ours(
         for queue in app.amqp.queues.consume_from.values():
             queue(connection.default_channel).declare()
     app.send_task("shop.any", ignore_result=True)
-    assert {name: len(sent(app, name)) for name in ("celery", *QUEUES)} == {"celery": 1, **dict.fromkeys(QUEUES, 0)}
+    none = dict.fromkeys(ALL_QUEUES, 0)
+    assert {name: len(sent(app, name)) for name in ("celery", *ALL_QUEUES)} == {"celery": 1, **none}
 
 
 @pytest.mark.parametrize("look", [lambda app: app.amqp, lambda app: app.amqp.queues])
@@ -261,7 +262,7 @@ def test_an_app_that_has_made_its_queues_already_gets_ours(
     app = new_app(task_default_queue="shop")
     look(app)
     install(app, settings())
-    assert list(app.amqp.queues.consume_from) == ["shop", *QUEUES]
+    assert list(app.amqp.queues.consume_from) == ["shop", *ALL_QUEUES]
 
 
 def test_a_pickled_app_has_our_queues(
@@ -270,7 +271,7 @@ def test_a_pickled_app_has_our_queues(
     app = new_app(task_default_queue="shop")
     install(app, settings())
     apps.append(copy := pickle.loads(pickle.dumps(app)))
-    assert list(copy.amqp.queues.consume_from) == ["shop", *QUEUES]
+    assert list(copy.amqp.queues.consume_from) == ["shop", *ALL_QUEUES]
 
 
 def test_our_tasks_do_not_use_the_app_s_task_class(new_app: Callable[..., Celery], settings: MakeSettings) -> None:
@@ -287,7 +288,7 @@ def test_an_annotation_by_the_name_of_our_task_counts(new_app: Callable[..., Cel
     own = {"rate_limit": "9/s", "@run": lambda run: lambda *a, **k: heard.append("ran")}
     app = new_app(task_annotations=[{"*": {"rate_limit": "1/h"}}, {CLAIM_TASK: own}])
     install(app, settings())
-    assert [app.tasks[name].rate_limit for name in TASKS] == ["9/s", 0, 0, 0]
+    assert [app.tasks[name].rate_limit for name in TASKS] == ["9/s", 0, 0, 0, 0]
     app.tasks[CLAIM_TASK].run()
     assert heard == ["ran"]
 
@@ -302,7 +303,7 @@ def test_a_second_install_changes_nothing(
     assert not caplog.records
     assert install(app, settings(claim_interval=0.5)) is resources
     assert "other settings" in caplog.text
-    assert list(app.amqp.queues.consume_from) == ["shop", *QUEUES]
+    assert list(app.amqp.queues.consume_from) == ["shop", *ALL_QUEUES]
     own = make_app(settings(broker_url="memory://"))
     assert install(own, settings(broker_url="memory://")) is own.outbox_relay
 
@@ -314,7 +315,7 @@ def test_two_apps_in_one_process_have_their_own_relays(new_app: Callable[..., Ce
     for app, name, interval in ((first, "one", 0.5), (second, "two", 2)):
         assert app.tasks[CLAIM_TASK].app is app
         assert app.conf.beat_schedule[CLAIM_TASK]["schedule"] == interval
-        assert list(app.amqp.queues.consume_from) == [name, *QUEUES]
+        assert list(app.amqp.queues.consume_from) == [name, *ALL_QUEUES]
     assert not set(third.tasks) & set(TASKS)
     assert not third.conf.beat_schedule
     assert list(third.amqp.queues) == ["three"]

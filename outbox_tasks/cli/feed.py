@@ -1,0 +1,71 @@
+"""`outbox-tasks feed`: databases from which the relay copies messages."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from outbox_tasks.cli.shared.acts import stoppable
+from outbox_tasks.cli.shared.output import echo_json, json_option, say
+from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.feeds.source import open_source
+from outbox_tasks.relay.bridge import bridge_all
+from outbox_tasks.relay.store.feeds import Feeds, FeedState
+from outbox_tasks.text import one_line
+
+
+@click.group()
+def feed() -> None:
+    """Databases from which the relay copies messages."""
+
+
+@feed.command()
+@click.argument("url")
+@click.option("--schema", help="Where its tables are; else where the connection makes tables.")
+def init(url: str, schema: str | None) -> None:
+    """Create the tables of a feed in an application's own database, and print the statements."""
+    source = open_source("init", url, schema)
+    try:
+        click.echo(source.init(), nl=False)
+    finally:
+        source.close()
+
+
+@feed.command()
+@click.argument("name", required=False)
+@json_option
+def run(name: str | None, as_json: bool) -> None:
+    """Copy what a feed has, or all feeds, one after the other. Exit code 1 if one could not be copied."""
+    with open_store() as store, stoppable() as stopped:
+        done = bridge_all(store, stopped.is_set, name)
+    if as_json:
+        echo_json({one: asdict(bridged) for one, bridged in done.items()})
+    else:
+        for one, bridged in done.items():
+            text = f"copied {bridged.copied:,}, {bridged.dead:,} dead" if bridged.taken else "left alone"
+            say(one_line(f"{one}: {bridged.error or text}"))
+    raise SystemExit(any(bridged.error for bridged in done.values()))
+
+
+@feed.command()
+@json_option
+def status(as_json: bool) -> None:
+    """Show each feed: what was copied, what waits, and what is wrong. Exit code 1 if one is in trouble."""
+    with open_store() as store:
+        states = Feeds(store).states()
+    if as_json:
+        echo_json([{**state._asdict(), "retry_at": str(state.retry_at or "")} for state in states])
+    else:
+        for state in states:
+            say(one_line(_line(state)))
+    raise SystemExit(any(state.failures for state in states))
+
+
+def _line(state: FeedState) -> str:
+    text = f"{state.name}: copied {state.copied:,}, {state.waiting:,} wait"
+    if state.waiting:
+        text += f", the oldest for {state.age:.0f} s"
+    if state.error is not None:
+        text += f"; it fails for {state.failing or 0:.0f} s: {state.error}"
+    return text

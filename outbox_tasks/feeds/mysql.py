@@ -1,0 +1,145 @@
+"""A feed in MySQL or MariaDB. Its rows become visible out of the order of their numbers.
+
+Nothing here waits for writers, or makes them wait: reads take no locks, and deletes lock only rows that are copied.
+What is not committed yet is seen by dirty reads, at no cost for those who write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from sqlalchemy import URL
+
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.feeds.source import ENOUGH, Row, Source
+
+WINDOW = 200
+"""Rows that are read at once: their messages may be large."""
+
+DELETED = 1000
+"""Rows that one statement deletes: its locks are held for a short time."""
+
+OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
+"""The first versions that can read JSON as a table."""
+
+OPTIONS = ("ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity", "unix_socket")
+"""What a URL may say after its question mark: it goes to PyMySQL."""
+
+LASTING = {
+    1044: "the user has no right to it", 1045: "the user or the password is wrong", 1049: "there is no such database",
+    1142: "the user lacks a right", 1143: "the user lacks a right", 1146: "there is no table outbox_feed",
+    1054: "outbox_feed has other columns", 1227: "the user lacks a right", 1370: "the user lacks a right",
+    1665: "its binlog_format is STATEMENT, with which nobody can write at READ COMMITTED; set ROW or MIXED",
+}  # fmt: skip
+"""Errors of the servers that don't go away by themselves."""
+
+DIRTY, COMMITTED = "READ UNCOMMITTED", "READ COMMITTED"
+
+
+class MySQLSource(Source):
+    dialect: ClassVar[str] = "mysql"
+    style: ClassVar[str] = "pyformat"
+
+    def __init__(self, name: str, url: URL, schema: str | None, timeout: float) -> None:
+        super().__init__(name, url, schema, timeout)
+        rule = None
+        if unknown := sorted(set(url.query) - {*OPTIONS, "charset"}):
+            rule = f"its option {unknown[0]} is unknown; it may have {', '.join(OPTIONS)}"
+        elif not (schema or url.database):
+            rule = "it must name a database, as in mysql://user@host/database"
+        if rule is not None:
+            raise ConfigurationError(setting=f"feeds.{name}.url", value=str(url), rule=rule)
+        self._checked = False
+
+    def _connect(self) -> Any:
+        driver = _driver(self.name)
+        url, self._checked = self._url, False
+        options: dict[str, Any] = {name: value for name, value in url.query.items() if name in OPTIONS}
+        for name in ("ssl_verify_cert", "ssl_verify_identity"):
+            if name in options:
+                options[name] = options[name].lower() in ("1", "true", "yes", "on")
+        connection = driver.connect(
+            host=url.host or "localhost",
+            port=url.port or 3306,
+            user=url.username,
+            password=url.password or "",
+            database=self._schema or url.database,
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=max(1, round(self.timeout)),
+            read_timeout=self.timeout,
+            write_timeout=self.timeout,
+            **options,
+        )
+        # PyMySQL gives up a connection that is silent for too long; the server should give up sooner, and say why.
+        self._execute(connection, "SET SESSION innodb_lock_wait_timeout = %s", [max(1, round(self.timeout / 2))])
+        self._read(connection, COMMITTED)
+        return connection
+
+    def _read(self, connection: Any, level: str) -> None:
+        self._execute(connection, f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+
+    def _look(self, connection: Any, most: int) -> list[Row]:
+        self._check(connection)
+        self._read(connection, DIRTY)
+        high = self._rows(connection, "highest")[0][0]
+        after = size = 0
+        found: list[Row] = []
+        behind: set[str] = set()  # keys with a row that is not committed: their later rows wait
+        while high is not None and after < high and len(found) < most and size < ENOUGH:
+            self._read(connection, DIRTY)
+            there = self._rows(connection, "all", after=after, high=high, most=WINDOW)
+            self._read(connection, COMMITTED)
+            last = there[-1][0] if len(there) == WINDOW else high
+            rows = {number: row for number, *row in self._rows(connection, "look", after=after, high=last)}
+            keys = {number: row[1] for number, row in rows.items()} | dict(there)
+            for number in sorted(keys):
+                key = keys[number]
+                if number not in rows:
+                    behind.add(key)
+                elif key is None or key not in behind:
+                    id, _, age, message = rows[number]
+                    found.append(Row(number, id, key, max(0.0, float(age)), message))
+                    size += len(message)
+            after = last
+        self._read(connection, COMMITTED)
+        return found[:most]
+
+    def _check(self, connection: Any) -> None:
+        """Once a connection: whether rows are read and deleted here as they must be."""
+        if self._checked:
+            return
+        version, read_only, engine = self._rows(connection, "check", schema_=self._schema)[0]
+        kind = "MariaDB" if "MariaDB" in version else "MySQL"
+        numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+        if numbers < OLDEST[kind] or "TiDB" in version:
+            raise self._misused(f"it is {kind} {version}; a feed needs MySQL 8.0, MariaDB 10.6, or newer")
+        if engine is not None and engine != "InnoDB":
+            raise self._misused(f"the table outbox_feed has the engine {engine}, and only InnoDB can roll back rows")
+        if read_only:
+            raise self._unavailable("it is read-only, as replicas are")
+        self._checked = True
+
+    def _delete(self, connection: Any, rows: Sequence[tuple[int, str]]) -> None:
+        for first in range(0, len(rows), DELETED):
+            self._rows(connection, "delete", rows=json.dumps(rows[first : first + DELETED]))
+
+    def _misuse(self, error: Exception) -> str | None:
+        code = error.args[0] if error.args else None
+        if code == 1146:
+            return f"{LASTING[code]}. Make it with `outbox-tasks feed init`"
+        if isinstance(error, RuntimeError):  # such as a missing package for the server's kind of passwords
+            return str(error)
+        return f"{LASTING[code]} ({error.args[-1]})" if code in LASTING else None
+
+
+def _driver(name: str) -> Any:
+    try:
+        import pymysql
+    except ImportError as error:
+        rule = "it needs the package PyMySQL: pip install 'outbox-tasks[mysql]'"
+        raise ConfigurationError(setting=f"feeds.{name}.url", value="mysql", rule=rule) from error
+    return pymysql

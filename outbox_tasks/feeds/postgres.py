@@ -1,0 +1,80 @@
+"""A feed in a PostgreSQL database. Its rows become visible out of the order of their numbers: marks in pg_locks say
+which keys are still being written, as in the relay's own tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import psycopg
+
+from outbox_tasks import sql
+from outbox_tasks.database.patient import Patient
+from outbox_tasks.feeds.source import ENOUGH, Row, Source
+
+BITS = 127
+"""Of the number of a feed's sequence, in its marks."""
+
+ALL = 0
+"""The class that stands for all keys."""
+
+CONNECTION: dict[str, Any] = {
+    "client_encoding": "utf8", "application_name": "outbox_tasks feed", "tcp_user_timeout": 10_000,
+    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 2,
+}  # fmt: skip
+
+LASTING = ("28", "3D", "3F", "42")
+"""Classes of SQLSTATE that don't go away by themselves: no login, no database, no schema, no table or no right."""
+
+NO_TABLE = "42P01"
+
+
+class PostgresSource(Source):
+    dialect: ClassVar[str] = "postgresql"
+    style: ClassVar[str] = sql.NUMBERED
+
+    _feed = 0
+
+    def _connect(self) -> Any:
+        url = self._url.set(drivername="postgresql").render_as_string(hide_password=False)
+        wait = max(2, round(self.timeout))
+        # Nothing is prepared or set for the session: there may be a pooler between.
+        connection = Patient.connect(url, autocommit=True, prepare_threshold=None, connect_timeout=wait, **CONNECTION)
+        connection.patience = self.timeout
+        self._feed = 0
+        return connection
+
+    def _look(self, connection: Any, most: int) -> list[Row]:
+        self._check(connection)
+        marks = self._rows(connection, "marks", feed=self._feed & BITS)
+        floors: dict[int, int] = {}
+        for _, class_, floor in marks:
+            if class_ is not None:
+                floors[class_] = min(floor, floors.get(class_, floor))
+        all_ = floors.pop(ALL, None)
+        found = self._rows(
+            connection, "look", high=marks[0][0], floors=json.dumps(floors), all_=all_, most=most, size=ENOUGH
+        )
+        return [Row(number, id, key, max(0.0, age), message) for number, id, key, age, message in found]
+
+    def _check(self, connection: Any) -> None:
+        """Once a connection: whether rows can be deleted here, and which marks are this feed's."""
+        if not self._feed:
+            replica, self._feed = self._rows(connection, "check")[0]
+            if replica:
+                raise self._unavailable("it takes no writes, as replicas do")
+
+    def _delete(self, connection: Any, rows: Sequence[tuple[int, str]]) -> None:
+        self._rows(connection, "delete", rows=json.dumps(rows))
+
+    def _execute(self, connection: Any, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        cursor = psycopg.RawCursor(connection)
+        cursor.execute(text.encode(), values)
+        return cursor.fetchall() if cursor.description else []
+
+    def _misuse(self, error: Exception) -> str | None:
+        if not isinstance(error, psycopg.Error) or not (error.sqlstate or "").startswith(LASTING):
+            return None
+        reason = error.diag.message_primary or str(error)
+        return f"{reason}. Make it with `outbox-tasks feed init`" if error.sqlstate == NO_TABLE else reason

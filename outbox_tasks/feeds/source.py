@@ -1,0 +1,179 @@
+"""The database that has a feed. One class for each dialect says how its rows are read and deleted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any, ClassVar, NamedTuple
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from outbox_tasks import sql
+from outbox_tasks.errors import ConfigurationError, SourceMisused, SourceTrouble, SourceUnavailable
+from outbox_tasks.feeds.tables import statements
+from outbox_tasks.text import redacted, said, without_secrets
+
+TIMEOUT = 10.0
+
+COUNTED = 10_000
+"""`lag` counts so many rows at most."""
+
+ENOUGH = 16 * 1024 * 1024
+"""Characters. A look that has found messages of this size finds no more rows."""
+
+SOURCES = {
+    "postgres": "outbox_tasks.feeds.postgres:PostgresSource",
+    "postgresql": "outbox_tasks.feeds.postgres:PostgresSource",
+    "mysql": "outbox_tasks.feeds.mysql:MySQLSource",
+    "mariadb": "outbox_tasks.feeds.mysql:MySQLSource",
+    "sqlite": "outbox_tasks.feeds.sqlite:SQLiteSource",
+}
+
+NO_SERVER = "{} can't have a feed yet: there was no server to try it on. docs/feeds.md says what a reader of it needs"
+NO_SOURCE = {"mssql": NO_SERVER.format("SQL Server"), "oracle": NO_SERVER.format("Oracle")}
+
+
+class Row(NamedTuple):
+    number: int
+    id: str
+    key: str | None
+    age: float
+    """Seconds since it was written, by the source's own clock, as it was read."""
+    message: str
+
+
+class Source(ABC):
+    """A feed in its database. It connects when first used; after trouble, at the next use.
+
+    Each call ends within about `timeout` seconds, and raises `SourceUnavailable`, or `SourceMisused` for what only a
+    person can mend. A source is for one thread at a time."""
+
+    dialect: ClassVar[str]
+    style: ClassVar[str]
+    """How its driver marks parameters."""
+
+    def __init__(self, name: str, url: URL, schema: str | None, timeout: float) -> None:
+        self.name = name
+        self.timeout = timeout
+        self._url = url
+        self._schema = schema
+        self._open: Any = None
+
+    def look(self, most: int) -> list[Row]:
+        """The first rows that may be copied now, by number: no later commit can bring an earlier row of their key."""
+        with self._connection() as connection:
+            return self._look(connection, most)
+
+    def delete(self, rows: Sequence[tuple[int, str]]) -> None:
+        """Delete rows by number and id: a source that was restored may have given a number again. What is gone
+        already is no error."""
+        if rows:
+            with self._connection() as connection:
+                self._delete(connection, rows)
+
+    def lag(self) -> tuple[int, float]:
+        """How many rows are there, `COUNTED` at most, and the age of the oldest in seconds."""
+        with self._connection() as connection:
+            count, age = self._rows(connection, "lag", most=COUNTED)[0]
+            return count, max(0.0, float(age or 0.0))
+
+    def ddl(self) -> str:
+        """What `init` runs."""
+        return "".join(f"{statement};\n\n" for statement in self._statements())
+
+    def init(self) -> str:
+        """Create what is missing. Returns the statements that were run."""
+        with self._connection() as connection:
+            for statement in self._statements():
+                self._execute(connection, statement)
+        return self.ddl()
+
+    def close(self) -> None:
+        connection, self._open = self._open, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
+
+    @abstractmethod
+    def _connect(self) -> Any: ...
+
+    @abstractmethod
+    def _look(self, connection: Any, most: int) -> list[Row]: ...
+
+    @abstractmethod
+    def _delete(self, connection: Any, rows: Sequence[tuple[int, str]]) -> None: ...
+
+    @abstractmethod
+    def _misuse(self, error: Exception) -> str | None:
+        """Why a driver's error won't go away by itself; None if it may."""
+
+    def _statements(self) -> list[str]:
+        return statements(self.dialect, self._schema, languages=True)
+
+    def _execute(self, connection: Any, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a statement, and return its rows. Values are never part of the text."""
+        cursor = connection.cursor()
+        cursor.execute(text, values) if values else cursor.execute(text)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def _rows(self, connection: Any, verb: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Run a file of this dialect."""
+        found = self._verb(verb)
+        return self._execute(connection, found.text.decode(), found.values(parameters))
+
+    def _verb(self, verb: str) -> sql.Statement:
+        folder = sql.FEEDS[self.dialect]
+        return sql.statement(f"feed/{folder}/{verb}.sql", self._schema, self.style, sql.quote_of(self.dialect))
+
+    @contextmanager
+    def _connection(self) -> Iterator[Any]:
+        """The connection. It is given up after any trouble, because nobody knows in which state it is."""
+        try:
+            if self._open is None:
+                self._open = self._connect()
+            yield self._open
+        except SourceTrouble:
+            self.close()
+            raise
+        except Exception as error:
+            self.close()
+            raise self._trouble(error) from error
+        except BaseException:  # such as a task's time limit
+            self.close()
+            raise
+
+    def _trouble(self, error: Exception) -> SourceTrouble:
+        if (reason := self._misuse(error)) is not None:
+            return self._misused(reason)
+        return self._unavailable(" ".join(said(error).split()))
+
+    def _misused(self, reason: str) -> SourceMisused:
+        return SourceMisused(name=self.name, url=redacted(self._text), reason=without_secrets(reason, self._text))
+
+    def _unavailable(self, reason: str) -> SourceUnavailable:
+        reason = without_secrets(reason.rstrip("."), self._text)
+        return SourceUnavailable(name=self.name, url=redacted(self._text), reason=reason)
+
+    @property
+    def _text(self) -> str:
+        return self._url.render_as_string(hide_password=False)
+
+
+def open_source(name: str, url: str, schema: str | None = None, timeout: float = TIMEOUT) -> Source:
+    """The source of a feed, by the URL's scheme. It connects when first used. Raises `ConfigurationError`."""
+    setting = f"feeds.{name}.url"
+    try:
+        parsed = make_url(url)
+        scheme = parsed.get_backend_name()
+    except (ArgumentError, ValueError) as error:
+        rule = "it must be a URL such as mysql://user@host/database or sqlite:////path/of/the.db"
+        raise ConfigurationError(setting=setting, value=redacted(url), rule=rule) from error
+    if scheme not in SOURCES:
+        rule = NO_SOURCE.get(scheme, "feeds are in PostgreSQL, MySQL, MariaDB or SQLite")
+        raise ConfigurationError(setting=setting, value=redacted(url), rule=rule)
+    module, _, kind = SOURCES[scheme].partition(":")
+    source: Source = getattr(import_module(module), kind)(name, parsed, schema, timeout)
+    return source

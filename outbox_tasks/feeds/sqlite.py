@@ -1,0 +1,123 @@
+"""A feed in an SQLite file. SQLite has one writer at a time, so rows are committed in the order of their numbers."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from sqlalchemy import URL
+
+from outbox_tasks import sql
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.feeds.source import ENOUGH, Row, Source
+
+LASTING = {
+    sqlite3.SQLITE_AUTH, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}  # fmt: skip
+"""Errors that don't go away by themselves. A missing table is SQLITE_ERROR."""
+
+DELETED = 200
+"""Rows that one transaction deletes: writers wait for it."""
+
+
+class SQLiteSource(Source):
+    dialect: ClassVar[str] = "sqlite"
+    style: ClassVar[str] = sql.MARKED
+
+    def __init__(self, name: str, url: URL, schema: str | None, timeout: float) -> None:
+        super().__init__(name, url, schema, timeout)
+        if url.database in (None, "", ":memory:"):
+            rule = "it must name a file, as in sqlite:////path/of/the.db: no other process sees a database in memory"
+            raise ConfigurationError(setting=f"feeds.{name}.url", value=str(url), rule=rule)
+        self._path = Path(str(url.database)).absolute()
+        self._identity: tuple[int, int] | None = None
+
+    def look(self, most: int) -> list[Row]:
+        self._leave_replaced_file()
+        return super().look(most)
+
+    def delete(self, rows: Sequence[tuple[int, str]]) -> None:
+        self._leave_replaced_file()
+        super().delete(rows)
+
+    def lag(self) -> tuple[int, float]:
+        self._leave_replaced_file()
+        return super().lag()
+
+    def init(self) -> str:
+        """Also makes the file."""
+        with closing(sqlite3.connect(self._path, timeout=self.timeout)) as made:
+            made.execute("PRAGMA schema_version")
+        return super().init()
+
+    def _leave_replaced_file(self) -> None:
+        """Whoever restores a backup may put another file in place of the one that is open here."""
+        if self._open is not None and self._identity != self._file():
+            self.close()
+
+    def _file(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _connect(self) -> Any:
+        self._identity = self._file()
+        connection = sqlite3.connect(
+            f"file:{quote(str(self._path))}?mode=rw",  # never makes a file: a wrong path is an error
+            uri=True,
+            timeout=self.timeout,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.text_factory = _any_text
+        if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+            # Writers wait while we delete, so don't wait for the disk. A delete that a power cut undoes is done again.
+            connection.execute("PRAGMA synchronous = NORMAL")
+        return connection
+
+    def _look(self, connection: Any, most: int) -> list[Row]:
+        look = self._verb("look")
+        found: list[Row] = []
+        size = 0
+        with closing(connection.execute(look.text.decode(), look.values({"most": most}))) as cursor:
+            for number, id, key, age, message in cursor:
+                key = None if key is None else _text(key)
+                found.append(Row(number, _text(id), key, max(0.0, age or 0.0), _text(message)))
+                size += len(found[-1].message)
+                if size > ENOUGH:
+                    break
+        return found
+
+    def _delete(self, connection: Any, rows: Sequence[tuple[int, str]]) -> None:
+        for first in range(0, len(rows), DELETED):
+            # A transaction that only becomes a writer later fails at once if somebody has written since it began.
+            connection.execute("BEGIN IMMEDIATE")
+            for number, id in rows[first : first + DELETED]:
+                self._rows(connection, "delete", number=number, id=id)
+            connection.execute("COMMIT")
+
+    def _statements(self) -> list[str]:
+        return ["PRAGMA journal_mode = WAL", *super()._statements()]
+
+    def _misuse(self, error: Exception) -> str | None:
+        code = getattr(error, "sqlite_errorcode", None)
+        if "no such table" in str(error):
+            return f"{error}. Make it with `outbox-tasks feed init`"
+        return str(error) if code is not None and code & 0xFF in LASTING else None
+
+
+def _any_text(value: bytes) -> str:
+    """Anybody can write bytes that are no text, and one row must not make all others unreadable."""
+    return value.decode(errors="replace")
+
+
+def _text(value: object) -> str:
+    """SQLite's columns take values of any type."""
+    return _any_text(value) if isinstance(value, bytes) else str(value)

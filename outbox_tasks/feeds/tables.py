@@ -1,0 +1,24 @@
+"""The statements that make a feed's table, and what goes with it."""
+
+from __future__ import annotations
+
+from outbox_tasks import sql
+from outbox_tasks.database.pieces import check_dialect
+
+TABLES = ("feed.sql", "inbox.sql")
+"""What an application in Python needs."""
+
+LANGUAGES = {"mysql": ("publish_procedure.sql",), "postgresql": ("publish_function.sql",), "sqlite": ()}
+"""What applications in other languages call, where the dialect can have it."""
+
+
+def statements(dialect: str, schema: str | None = None, *, languages: bool = False) -> list[str]:
+    """The statements that make what is missing. `schema`: where; None: where the connection makes tables. `languages`:
+    also what other languages call. Raises `UnsupportedDialect`.
+
+    In the files an empty line stands between two statements, and nowhere else."""
+    check_dialect(dialect, sql.FEEDS)
+    folder = sql.FEEDS[dialect]
+    names = TABLES + (LANGUAGES[folder] if languages else ())
+    parts = (part for name in names for part in sql.source(f"feed/{folder}/{name}").split(";\n\n"))
+    return [sql.rendered(part, schema, quote=sql.quote_of(dialect))[0] for part in parts]

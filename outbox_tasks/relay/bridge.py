@@ -1,0 +1,131 @@
+"""Copies the rows of a feed to the relay's messages, and deletes them at their source.
+
+No transaction is open in the relay's database while the source is asked. Whatever step a bridge dies after, the next
+one first deletes what is noted as copied, and never copies it again. A bridge that was stopped for long has lost its
+token, and copies nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+import psycopg
+
+from outbox_tasks.errors import ConfigurationError, SourceTrouble
+from outbox_tasks.feeds.source import Row, Source
+from outbox_tasks.relay.feed_list import FeedList
+from outbox_tasks.relay.feed_rows import copied, unreadable
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.feeds import Copy, Feeds
+from outbox_tasks.settings import Settings
+
+log = logging.getLogger("outbox_tasks.bridge")
+
+BATCH = 500
+"""Rows of one copy."""
+
+LONGEST = 5.0
+"""Seconds after which a run ends, so that other feeds have their turn."""
+
+LONGEST_OF_ALL = 60.0
+"""The same where feeds are copied one after the other."""
+
+
+@dataclass(slots=True)
+class Bridged:
+    """What a run did."""
+
+    taken: bool = True
+    """Whether it had the lease: another bridge has it, or the source failed just now."""
+    copied: int = 0
+    dead: int = 0
+    more: bool = False
+    error: str | None = None
+    """Why the source could not be read."""
+
+
+def bridge(
+    feeds: Feeds,
+    source: Source,
+    settings: Settings,
+    *,
+    longest: float = LONGEST,
+    stop: Callable[[], bool] = lambda: False,
+) -> Bridged:
+    """Copy until a look finds nothing, or `longest` is over. Raises `DatabaseUnavailable`; then the lease runs out."""
+    token, done = str(uuid4()), Bridged()
+    ends = time.monotonic() + longest
+    left = feeds.take(source.name, token)
+    if left is None:
+        return Bridged(taken=False)
+    clean = False
+    try:
+        source.delete(left)
+        clean = True
+        while rows := source.look(BATCH):
+            if stop() or time.monotonic() >= ends:
+                done.more = True
+                break
+            clean = False
+            if not _copy(feeds, source.name, token, rows, settings, done):
+                log.warning("another bridge has the feed %s by now", source.name)
+                return done
+            source.delete([(row.number, row.id) for row in rows])
+            clean = True
+        feeds.end(source.name, token, clean=True, lag=source.lag())
+    except SourceTrouble as error:
+        done.error = str(error)
+        log.warning("%s", error)
+        feeds.end(source.name, token, clean=clean, error=done.error)
+    if done.copied:
+        log.info("copied %d rows of the feed %s, %d dead", done.copied, source.name, done.dead)
+    return done
+
+
+def _copy(
+    feeds: Feeds, feed: str, token: str, rows: Sequence[Row], settings: Settings, done: Bridged, *, clean: bool = True
+) -> bool:
+    """Copy rows; those that PostgreSQL refuses as dead letters. Returns whether the lease is still ours. `clean`: all
+    that was copied before is deleted at the source."""
+    try:
+        return _write(feeds, feed, token, [copied(row, feed, settings) for row in rows], done, clean=clean)
+    except (psycopg.DataError, psycopg.IntegrityError) as error:
+        if len(rows) == 1:
+            refused = unreadable(rows[0], feed, " ".join(str(error).split()))
+            return _write(feeds, feed, token, [refused], done, clean=clean)
+    first, second = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    if not _copy(feeds, feed, token, first, settings, done, clean=clean):
+        return False
+    return _copy(feeds, feed, token, second, settings, done, clean=False)
+
+
+def _write(feeds: Feeds, feed: str, token: str, rows: Sequence[Copy], done: Bridged, *, clean: bool) -> bool:
+    fresh = feeds.copy(feed, token, rows, clean=clean)
+    if fresh is None:
+        return False
+    done.copied += len(fresh)
+    done.dead += sum(row.unreadable is not None and row.number in fresh for row in rows)
+    return True
+
+
+def bridge_all(store: Store, stop: Callable[[], bool] = lambda: False, only: str | None = None) -> dict[str, Bridged]:
+    """Copy all that the feeds have, one feed after the other, or that of one. A feed in trouble holds up no other."""
+    listed, done = FeedList(store), {}
+    try:
+        for name in listed.places() if only is None else [only]:
+            try:
+                source = listed.source(name)
+            except ConfigurationError as error:
+                done[name] = Bridged(error=str(error))
+                continue
+            if source is None:
+                done[name] = Bridged(error=f"there is no feed {name!r} in the settings")
+            else:
+                done[name] = bridge(Feeds(store), source, store.settings, longest=LONGEST_OF_ALL, stop=stop)
+    finally:
+        listed.close()
+    return done

@@ -1,0 +1,76 @@
+"""Which feeds there are, and their sources."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import NamedTuple
+
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from outbox_tasks.database.connection import Database
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.feeds.source import Source, open_source
+from outbox_tasks.settings.feed import LIST, FeedPlace
+from outbox_tasks.text import short
+
+log = logging.getLogger("outbox_tasks.bridge")
+
+READ_AGAIN = 10.0
+"""Seconds after which the query for more feeds runs again."""
+
+TIMEOUT = 5.0
+"""Seconds that a source may take for an answer."""
+
+
+class Place(NamedTuple):
+    url: str
+    schema: str | None
+
+
+class FeedList:
+    """The feeds of a process. It keeps one source open, the last one: so a server has no more connections of the relay
+    than there are processes for feeds."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._places: dict[str, Place] = {}
+        self._read_at = float("-inf")
+        self._open: tuple[str, Place, Source] | None = None
+
+    def places(self) -> dict[str, Place]:
+        """Where each feed is, by name: those of the settings, and those that the query finds."""
+        if time.monotonic() >= self._read_at + READ_AGAIN:
+            configured = self._database.settings.feeds
+            found = self._listed(str(query)) if (query := configured.get(LIST)) is not None else {}
+            own = {name: one for name, one in configured.items() if isinstance(one, FeedPlace)}
+            self._places = {**found, **{name: Place(one.url, one.url_schema) for name, one in own.items()}}
+            self._read_at = time.monotonic()
+        return self._places
+
+    def source(self, name: str) -> Source | None:
+        """The source of a feed; None if there is no such feed. Raises `ConfigurationError`."""
+        place = self.places().get(name)
+        if place is None:
+            return None
+        if self._open is not None and self._open[:2] == (name, place):
+            return self._open[2]
+        self.close()
+        source = open_source(name, place.url, place.schema, TIMEOUT)
+        self._open = (name, place, source)
+        return source
+
+    def close(self) -> None:
+        """Close the connection to the last source."""
+        kept, self._open = self._open, None
+        if kept is not None:
+            kept[2].close()
+
+    def _listed(self, query: str) -> dict[str, Place]:
+        try:
+            rows = self._database.rows(text(query.replace(":", r"\:")), {})
+            return {str(name): Place(str(url), schema) for name, url, schema in rows}
+        except (DBAPIError, ValueError) as error:
+            rule = f"it must be a query for name, url and schema: {short(str(getattr(error, 'orig', error)))}"
+            raise ConfigurationError(setting="feeds.list", value="…", rule=rule) from error

@@ -1,0 +1,4 @@
+-- Marks a message as taken by a consumer. Changes a row if this is the first time.
+--
+-- consumer; message: its id, as text. Waits for a transaction that is marking the same message.
+INSERT IGNORE INTO :schema.outbox_inbox (consumer, message_id) VALUES (:consumer, :message)

@@ -1,0 +1,4 @@
+-- Deletes a row that was copied.
+--
+-- number; id: of the row that was read. A database that was restored may have given the number to another one.
+DELETE FROM :schema.outbox_feed WHERE number = :number AND id = :id

@@ -1,0 +1,217 @@
+"""What a source says when its database is away, wrong, slow or not allowed."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import make_url
+
+from outbox_tasks.errors import ConfigurationError, SourceMisused, SourceUnavailable
+from outbox_tasks.feeds.source import Source, open_source
+from tests.integration.feed_sources import Place, ids, made, overlapping, place, run, source
+
+__all__ = ["made", "overlapping", "place", "source"]
+
+
+class TestTrouble:
+    def test_a_missing_table_is_named_with_the_command_that_makes_it(self, place: Place, source: Source) -> None:
+        writer = place.connect()
+        run(writer, "ALTER TABLE outbox_feed RENAME TO outbox_gone")
+        writer.commit()
+        try:
+            for call in (lambda: source.look(1), lambda: source.delete([(1, str(uuid4()))]), source.lag):
+                with pytest.raises(SourceMisused, match=r"outbox_feed.*Make it with `outbox-tasks feed init`"):
+                    call()
+        finally:
+            run(writer, "ALTER TABLE outbox_gone RENAME TO outbox_feed")
+            writer.commit()
+        assert source.look(1) == []
+
+    @pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
+    def test_nobody_there(self, dialect: str) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))  # and does not listen
+            url = f"{dialect}://u:secret@127.0.0.1:{taken.getsockname()[1]}/app"
+            with pytest.raises(SourceUnavailable, match="eu can't be copied") as caught:
+                open_source("eu", url).look(1)
+        assert "secret" not in str(caught.value)
+
+    @pytest.mark.parametrize("dialect", ["postgresql", "mysql"])
+    def test_a_server_that_never_answers_costs_the_time_limit(self, dialect: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"{dialect}://u@127.0.0.1:{silent.getsockname()[1]}/app"
+            began = time.monotonic()
+            with pytest.raises(SourceUnavailable):
+                open_source("eu", url, timeout=2).look(1)
+            assert time.monotonic() - began < 8
+
+    def test_a_statement_that_hangs_costs_the_time_limit_and_the_next_call_works(self, overlapping: Place) -> None:
+        source = overlapping.source(timeout=2)
+        source.look(1)
+        blocker = overlapping.connect()
+        locked = "LOCK TABLE outbox_feed IN ACCESS EXCLUSIVE MODE"
+        run(blocker, locked if overlapping.dialect == "postgresql" else "LOCK TABLES outbox_feed WRITE")
+        began = time.monotonic()
+        with pytest.raises(SourceUnavailable):
+            source.look(1)
+        assert time.monotonic() - began < 8
+        blocker.rollback()
+        blocker.close()
+        assert source.look(1) == []
+
+    def test_a_connection_that_was_ended_is_made_again(self, overlapping: Place, source: Source) -> None:
+        source.look(1)
+        admin = overlapping.connect()
+        if overlapping.dialect == "postgresql":
+            ours = "SELECT pid FROM pg_stat_activity WHERE application_name = 'outbox_tasks feed'"
+            run(admin, f"SELECT pg_terminate_backend(pid) FROM ({ours}) AS ours")
+        else:
+            ours = "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND db = database()"
+            for (number,) in run(admin, ours):
+                run(admin, f"KILL {number}")
+        with pytest.raises(SourceUnavailable):
+            source.look(1)
+        assert source.look(1) == []
+
+    def test_a_user_without_the_right_to_delete_is_told_so_and_with_it_needs_no_other(self, overlapping: Place) -> None:
+        admin, user = overlapping.connect(), f"reader_{uuid4().hex[:8]}"
+        if overlapping.dialect == "postgresql":
+            grants = [
+                f"CREATE ROLE {user} LOGIN PASSWORD 'p'",
+                f"GRANT SELECT ON outbox_feed, outbox_feed_number TO {user}",
+            ]
+        else:
+            grants = [f"CREATE USER {user} IDENTIFIED BY 'p'", f"GRANT SELECT ON outbox_feed TO {user}"]
+        for grant in grants:
+            run(admin, grant)
+        overlapping.write(admin, "a")
+        admin.commit()
+        url = make_url(overlapping.url).set(username=user, password="p").render_as_string(hide_password=False)
+        source = open_source("eu", url)
+        (row,) = source.look(1)
+        with pytest.raises(SourceMisused, match="denied"):
+            source.delete([(row.number, row.id)])
+        run(admin, f"GRANT DELETE ON outbox_feed TO {user}")
+        admin.commit()
+        source.delete([(row.number, row.id)])
+        assert source.lag() == (0, 0.0)
+        source.close()
+        run(admin, "DROP OWNED BY " + user if overlapping.dialect == "postgresql" else "DO 0")
+        run(admin, f"DROP {'ROLE' if overlapping.dialect == 'postgresql' else 'USER'} {user}")
+        admin.commit()
+
+
+class TestMySQL:
+    @pytest.fixture
+    def place(self, place: Place) -> Place:
+        if place.dialect not in ("mysql", "mariadb"):
+            pytest.skip("of MySQL and MariaDB")
+        return place
+
+    def test_a_table_that_can_t_roll_back_is_refused(self, place: Place, source: Source) -> None:
+        admin = place.connect()
+        run(admin, "ALTER TABLE outbox_feed ENGINE = MyISAM")
+        try:
+            with pytest.raises(SourceMisused, match="engine MyISAM, and only InnoDB"):
+                source.look(1)
+        finally:
+            run(admin, "ALTER TABLE outbox_feed ENGINE = InnoDB")
+
+    def test_a_replica_is_refused(self, place: Place, source: Source) -> None:
+        admin = place.connect()
+        run(admin, "SET GLOBAL read_only = 1")
+        try:
+            with pytest.raises(SourceUnavailable, match="read-only"):
+                source.look(1)
+        finally:
+            run(admin, "SET GLOBAL read_only = 0")
+
+    def test_the_schema_is_a_database(self, place: Place) -> None:
+        admin = place.connect()
+        run(admin, "CREATE DATABASE `ten``ant`")
+        source = open_source("eu", place.url, schema="ten`ant")
+        source.init()
+        run(admin, "INSERT INTO `ten``ant`.outbox_feed (message) VALUES ('{}')")
+        admin.commit()
+        (row,) = source.look(1)
+        source.delete([(row.number, row.id)])
+        assert source.lag() == (0, 0.0)
+        run(admin, "DROP DATABASE `ten``ant`")
+
+
+class TestSQLite:
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Place:
+        place = Place("sqlite", f"sqlite:///{tmp_path}/own.db")
+        place.source().init()
+        return place
+
+    def test_reads_go_on_beside_an_open_writer_and_deletes_wait_for_it_no_longer_than_allowed(
+        self, file: Place
+    ) -> None:
+        writer = file.connect()
+        id = file.write(writer)
+        writer.commit()
+        file.write(writer)
+        source = file.source(timeout=0.3)
+        (row,) = source.look(10)
+        with pytest.raises(SourceUnavailable, match="locked"):
+            source.delete([(row.number, row.id)])
+        writer.rollback()
+        assert ids(source) == [id]
+        source.delete([(row.number, row.id)])
+        assert source.look(10) == []
+
+    def test_a_file_that_was_put_in_its_place_is_read(self, file: Place, tmp_path: Path) -> None:
+        source = file.source()
+        assert source.look(1) == []
+        other = Place("sqlite", f"sqlite:///{tmp_path}/other.db")
+        other.source().init()
+        writer = other.connect()
+        id = other.write(writer)
+        writer.commit()
+        run(writer, "PRAGMA wal_checkpoint(TRUNCATE)")
+        writer.close()
+        (tmp_path / "other.db").replace(tmp_path / "own.db")
+        assert ids(source) == [id]
+
+    def test_no_file_is_made_but_by_init(self, tmp_path: Path) -> None:
+        place = Place("sqlite", f"sqlite:///{tmp_path}/new.db")
+        with pytest.raises(SourceUnavailable, match="unable to open"):
+            place.source().look(1)
+        assert list(tmp_path.iterdir()) == []
+        place.source().init()
+        assert place.source().look(1) == []
+
+    def test_a_file_that_is_no_database_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "x.db").write_text("This is a text of more than a hundred bytes. " * 50)
+        with pytest.raises(SourceMisused, match="not a database"):
+            Place("sqlite", f"sqlite:///{tmp_path}/x.db").source().look(1)
+
+    def test_text_that_is_not_utf_8_hides_no_row(self, file: Place) -> None:
+        writer = file.connect()
+        run(writer, "INSERT INTO outbox_feed (id, message) VALUES (?, CAST(x'ff' AS text))", (str(uuid4()),))
+        id = file.write(writer)
+        writer.commit()
+        assert [row.message for row in file.source().look(10)] == ["\ufffd", "{}"]
+        assert ids(file.source())[1] == id
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("mssql://host/app", "SQL Server can't have a feed yet"),
+        ("http://host/app", "PostgreSQL, MySQL, MariaDB or SQLite"),
+        ("nonsense", "must be a URL"),
+        ("sqlite://", "must name a file"),
+        ("mysql://host", "must name a database"),
+        ("mysql://host/app?x=1", "option x is unknown"),
+    ],
+)
+def test_a_url_that_can_t_be_used_is_refused_at_once(url: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        open_source("eu", url)

@@ -1,0 +1,339 @@
+"""`Outbox(feed=…)`: for every kind of session, exactly the committed messages are in the feed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+import redis
+from celery import Celery
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kombu import Queue
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Message, Outbox
+from outbox_tasks.broker import feeds
+from outbox_tasks.broker.broker import Broker
+from outbox_tasks.broker.feeds import feed_begins
+from outbox_tasks.broker.names import FEED_TASK
+from outbox_tasks.errors import (
+    FeedCantCancel,
+    FeedMissing,
+    FeedRights,
+    InvalidMessage,
+    NotInTransaction,
+    UnsupportedDialect,
+)
+from outbox_tasks.feeds.source import open_source
+from outbox_tasks.relay.bridge import bridge
+from outbox_tasks.relay.store.feeds import Feeds
+from outbox_tasks.settings import FEED_QUEUE
+from outbox_tasks.writing.feed import _place
+from outbox_tasks.writing.nudge import FeedNudge
+from tests.conftest import MakeSettings, MakeStore, Rows, eventually
+from tests.integration.feed_places import DIALECTS, Place, own_place
+from tests.integration.sessions import SYNC, Driver, driver
+from tests.integration.test_sessions import COMMITTED, perform, programs
+
+KINDS = [*SYNC, *(f"{kind} ours" for kind in ("AsyncSession", "async_scoped_session", "AsyncConnection")), "Django"]
+
+
+@pytest.fixture(scope="module", params=DIALECTS)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with own_place(request.param, tmp_path_factory.mktemp("place"), request) as place:
+        yield place
+
+
+@pytest.fixture
+def place(made: Place) -> Place:
+    made.clear()
+    return made
+
+
+@pytest.fixture
+def outbox(settings: MakeSettings) -> Outbox:
+    return Outbox(settings(nudge=False), feed="eu")
+
+
+@contextmanager
+def opened(kind: str, place: Place, outbox: Outbox) -> Iterator[Driver]:
+    django = place.django() if kind == "Django" else None
+    with driver(kind, outbox, place.engine, _place(None).table, django, place.asynchronous()) as made:
+        yield made
+
+
+@pytest.fixture(params=KINDS)
+def driven(request: pytest.FixtureRequest, place: Place, outbox: Outbox) -> Iterator[Driver]:
+    with opened(request.param, place, outbox) as made:
+        yield made
+
+
+def mail(number: int) -> None: ...
+
+
+def found(place: Place) -> set[UUID]:
+    ids = [UUID(str(row.id)) for row in place.rows()]
+    assert len(ids) == len(set(ids))
+    return set(ids)
+
+
+class TestEveryKindOfSession:
+    @pytest.mark.parametrize(("steps", "end"), COMMITTED, ids=str)
+    def test_exactly_the_committed_messages_are_in_the_feed(
+        self, driven: Driver, place: Place, steps: tuple[Any, ...], end: str
+    ) -> None:
+        driven.begin()
+        kept = perform(driven, steps)
+        assert found(place) == set()
+        getattr(driven, end)()
+        assert found(place) == (set(kept) if end == "commit" else set())
+
+    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(written=st.lists(programs, min_size=1, max_size=3))
+    def test_exactly_the_committed_messages_are_in_it_after_any_savepoints(
+        self, driven: Driver, place: Place, written: list[tuple[tuple[Any, ...], str]]
+    ) -> None:
+        before, expected = found(place), set()
+        for steps, end in written:
+            driven.begin()
+            kept = perform(driven, steps)
+            getattr(driven, "rollback" if end == "close" and not driven.reusable else end)()
+            expected |= set(kept) if end == "commit" else set()
+        assert found(place) - before == expected
+
+    def test_many_messages_keep_their_order(self, driven: Driver, place: Place) -> None:
+        driven.begin()
+        first = driven.publish(Message("order.created", {}, key="a"))
+        many = driven.publish(*(Message("order.created", {"n": n}, key="a") for n in range(300)))
+        last = driven.publish(Message("order.created", {}, key="a"))
+        driven.commit()
+        assert [UUID(str(row.id)) for row in place.rows()] == [*first, *many, *last]
+
+    def test_outside_of_a_transaction_publish_is_refused(self, driven: Driver, place: Place) -> None:
+        with pytest.raises(NotInTransaction, match=r"'order\.created' was not published"):
+            driven.publish(Message("order.created", {}))
+        assert found(place) == set()
+
+    def test_the_feed_s_task_is_asked_for_after_the_commit_and_only_then(self, driven: Driver) -> None:
+        woken: list[str] = []
+        driven.outbox._writer.nudge = nudge = FeedNudge(woken.append)
+        asked: list[str] = []
+        ask = nudge.ask
+        nudge.ask = lambda name, after: asked.append(name) or ask(name, after)  # type: ignore[method-assign, func-returns-value]
+        for end, outer in (("undo", "commit"), ("release", "rollback")):
+            driven.begin()
+            driven.savepoint()
+            driven.publish(Message("order.created", {}))
+            getattr(driven, end)()
+            getattr(driven, outer)()
+        assert asked == []
+        driven.begin()
+        driven.publish(Message("order.created", {}), Message("order.created", {}))
+        assert asked == []
+        driven.commit()
+        eventually(lambda: woken)
+        assert (set(asked), set(woken)) == ({"eu"}, {"eu"})
+
+
+class TestTheRow:
+    def test_the_relay_gets_the_same_through_the_feed_as_directly(
+        self, place: Place, new_store: MakeStore, engine: Engine
+    ) -> None:
+        places = {"orders": {"url": "redis+stream://localhost:1/1/x"}, "tasks": {"url": "celery://"}}
+        store = new_store(destinations=places, nudge=False)
+        through, direct = Outbox(store.settings, feed="eu"), Outbox(store.settings)
+        messages = [
+            Message("order.created", {"name": 'Zoë 😀 \\ " %s :x'}, key="kéy%s 😀", to="orders"),
+            Message("order.created", "text\0with NUL", headers={"tenant": "Zoë"}, priority="high", to="orders"),
+            Message(
+                "order.created", b"\xff\x00", aggregate_type="order", aggregate_id="1", content_type="a/b", to="orders"
+            ),
+            Message("order.created", {}, deliver_at=datetime(2040, 1, 1, tzinfo=UTC), to="orders"),
+        ]
+        app = Celery("shop", broker="redis://localhost:1", set_as_current=False)
+        task = app.task(name="shop.mail", shared=False)(mail)
+        with place.engine.begin() as connection:
+            through.publish_many(connection, messages)
+            through.apply_async(connection, task, (1,), task_id="t", origin="here")
+        source = open_source("eu", place.engine.url.set(drivername=place.dialect).render_as_string(hide_password=False))
+        done = bridge(Feeds(store), source, store.settings)
+        source.close()
+        assert (done.copied, done.dead, done.error, found(place)) == (5, 0, None, set())
+        with engine.begin() as connection:
+            direct.publish_many(connection, messages)
+            direct.apply_async(connection, task, (1,), task_id="t", origin="here")
+        rows = Rows(engine, store.settings.database_schema)
+        own = ("seq", "id", "created_at", "locked_until")
+        shown = [{name: value for name, value in row._mapping.items() if name not in own} for row in rows.shown()]
+        assert shown[:5] == shown[5:]
+
+    def test_the_source_reads_what_was_committed(self, place: Place, outbox: Outbox) -> None:
+        with Session(place.engine) as session, session.begin():
+            id = outbox.publish(session, "order.created", {"name": "Zoë 😀"}, key="kéy 😀")
+        url = place.engine.url
+        plain = url.set(drivername=place.dialect).render_as_string(hide_password=False)
+        source = open_source("eu", plain)
+        [row] = source.look(10)
+        assert (row.id, row.key, row.message) == (str(id), "kéy 😀", place.rows()[0].message)
+        assert row.message.isascii()
+        assert 0 <= row.age < 60
+        source.delete([(row.number, row.id)])
+        source.close()
+        assert found(place) == set()
+
+    def test_an_event_with_several_destinations_has_a_row_for_each(self, place: Place, settings: MakeSettings) -> None:
+        places = {name: {"url": "redis+stream://localhost:1/1/x"} for name in ("a", "b")}
+        outbox = Outbox(settings(nudge=False, destinations=places), feed="eu")
+        with Session(place.engine) as session, session.begin():
+            id = outbox.publish(session, "order.created", {}, to=["a", "b"], key="k")
+        one, two = place.messages()
+        assert (one["destination"], two["destination"], one["key"], two["key"]) == ("a", "b", "k", "k")
+        assert one["id"] == str(id) != two["id"]
+
+    def test_a_celery_task_is_stored_in_each_way_to_call_it(self, place: Place, settings: MakeSettings) -> None:
+        outbox = Outbox(settings(nudge=False, destinations={"tasks": {"url": "celery://"}}), feed="eu")
+        app = Celery("shop", broker="redis://localhost:1", set_as_current=False)
+        task = app.task(name="shop.mail", shared=False)(mail)
+        with Session(place.engine) as session, session.begin():
+            results = [outbox.delay(session, task, 1), outbox.apply_async(session, task, (2,), countdown=60)]
+            with outbox.capture(session):
+                results.append(task.delay(3))
+        assert [(row["event_type"], row["destination"], row["aggregate_id"]) for row in place.messages()] == [
+            ("shop.mail", "tasks", result.id) for result in results
+        ]
+
+
+class TestTheTable:
+    @pytest.mark.parametrize("by", ["settings", "connection"])
+    def test_may_be_in_a_schema_that_the_settings_or_the_connection_are_told(
+        self, place: Place, settings: MakeSettings, by: str
+    ) -> None:
+        url, options = place.engine.url, {}
+        if place.dialect == "postgresql":
+            schema, options = "public", {"connect_args": {"options": "-c search_path="}}
+        elif place.dialect == "sqlite":
+            schema = "main"
+        else:
+            schema, url = str(url.database), url.set(database="mysql")
+        engine = create_engine(url, **options)
+        feeds = {"eu": {"url": "sqlite:////shop.db", "schema": schema}}
+        outbox = Outbox(settings(nudge=False, feeds=feeds if by == "settings" else {}), feed="eu")
+        told = engine.execution_options(schema_translate_map={None: schema} if by == "connection" else {})
+        with told.begin() as connection:
+            id = outbox.publish(connection, "order.created", {})
+        engine.dispose()
+        assert found(place) == {id}
+
+
+class TestRefused:
+    def test_a_missing_table_is_named_with_the_command_that_makes_it(self, place: Place, outbox: Outbox) -> None:
+        with place.engine.begin() as connection:
+            connection.execute(text("DROP TABLE outbox_feed"))
+        try:
+            with place.engine.begin() as connection, pytest.raises(FeedMissing, match="outbox-tasks feed init"):
+                outbox.publish(connection, "order.created", {})
+        finally:
+            place.make()
+
+    def test_a_missing_right_is_named_with_the_one_that_is_needed(self, place: Place, outbox: Outbox) -> None:
+        if place.dialect == "sqlite":  # which has no users
+            return
+        name = f"reader_{uuid4().hex[:8]}"
+        quoted = name if place.dialect == "postgresql" else f"{name}@'%'"
+        said = "PASSWORD" if place.dialect == "postgresql" else "IDENTIFIED BY"
+        with place.engine.begin() as connection:
+            connection.execute(text(f"CREATE {'ROLE' if said == 'PASSWORD' else 'USER'} {quoted} {said} 'secret'"))
+            connection.execute(text(f"GRANT SELECT ON outbox_feed TO {quoted}"))
+            if said == "PASSWORD":
+                connection.execute(text(f"ALTER ROLE {name} LOGIN"))
+        engine = create_engine(place.engine.url.set(username=name, password="secret"))
+        with engine.begin() as connection, pytest.raises(FeedRights, match="GRANT INSERT ON outbox_feed"):
+            outbox.publish(connection, "order.created", {})
+        with place.engine.begin() as connection:
+            connection.execute(text(f"REVOKE SELECT ON outbox_feed FROM {quoted}"))
+            connection.execute(text(f"GRANT INSERT ON outbox_feed TO {quoted}"))
+        with engine.begin() as connection:  # that is all it takes
+            ids = outbox.publish_many(connection, [Message("order.created", {}, key="k"), Message("order.created", {})])
+        assert found(place) == set(ids)
+        engine.dispose()
+        with place.engine.begin() as connection:
+            if said == "PASSWORD":
+                connection.execute(text(f"DROP OWNED BY {name}"))
+            connection.execute(text(f"DROP {'ROLE' if said == 'PASSWORD' else 'USER'} {quoted}"))
+
+    def test_a_chosen_id(self, place: Place, outbox: Outbox) -> None:
+        with place.engine.begin() as connection, pytest.raises(InvalidMessage, match="can't be chosen with a feed"):
+            outbox.publish(connection, "order.created", {}, id=uuid4())
+        assert found(place) == set()
+
+    def test_to_take_a_message_back(self, place: Place, outbox: Outbox) -> None:
+        with place.engine.begin() as connection:
+            id = outbox.publish(connection, "order.created", {})
+            with pytest.raises(FeedCantCancel, match=f"{id} was not taken back"):
+                outbox.cancel(connection, id)
+        assert found(place) == {id}
+
+    def test_a_connection_that_commits_each_statement(self, place: Place, outbox: Outbox) -> None:
+        level = place.engine.execution_options(isolation_level="AUTOCOMMIT")
+        if place.dialect == "sqlite":  # whose engine begins transactions itself
+            level = create_engine(place.engine.url, isolation_level="AUTOCOMMIT")
+        with level.begin() as connection, pytest.raises(NotInTransaction):
+            outbox.publish(connection, "order.created", {})
+        assert found(place) == set()
+
+    def test_an_outbox_without_a_feed_says_that_feeds_are_there(self, place: Place, settings: MakeSettings) -> None:
+        if place.dialect == "postgresql":
+            return
+        with (
+            place.engine.begin() as connection,
+            pytest.raises(UnsupportedDialect, match=r"publishes with Outbox\(feed"),
+        ):
+            Outbox(settings(nudge=False)).publish(connection, "order.created", {})
+
+
+class TestTheNudge:
+    def test_one_task_of_each_feed_waits_at_most(
+        self, place: Place, settings: MakeSettings, broker_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(feeds, "NUDGED_FOR", 60.0)  # this machine may be slow
+        made = settings(broker_url=broker_url)
+        app = Celery("relay", broker=broker_url, set_as_current=False)
+        tenant = ["eu"]
+        outbox = Outbox(made, feed=lambda: tenant[0])
+        asked: list[str] = []
+        wake = outbox._writer.nudge._wake_feed  # type: ignore[union-attr]
+        outbox._writer.nudge._wake_feed = lambda name: wake(name) or asked.append(name)  # type: ignore[union-attr]
+
+        def publish(*names: str) -> None:
+            for tenant[0] in names:
+                with Session(place.engine) as session, session.begin():
+                    outbox.publish(session, "order.created", {})
+                eventually(lambda: client.exists(f"outbox.nudged.{tenant[0]}"))
+
+        def taken() -> list[tuple[str, list[str]]]:
+            with app.connection_for_read() as connection:
+                queue = Queue(FEED_QUEUE)(connection.channel())
+                found = iter(lambda: queue.get(no_ack=True), None)
+                return [(message.headers["task"], message.payload[0]) for message in found]
+
+        with redis.Redis.from_url(broker_url) as client:
+            publish("eu")
+            publish("eu")
+            eventually(lambda: asked == ["eu"])  # it was told that one waits already
+            publish("us")
+            assert taken() == [(FEED_TASK, ["eu"]), (FEED_TASK, ["us"])]
+            feed_begins(Broker(app, made), "eu")
+            publish("eu")
+            assert eventually(taken) == [(FEED_TASK, ["eu"])]
+            broker = Broker(app, made)
+            for n in range(feeds.MANY + 5):  # nobody takes them
+                feeds.wake_feed(broker, f"tenant-{n}")
+            assert client.llen(FEED_QUEUE) == feeds.MANY
+            client.delete(FEED_QUEUE, *(f"outbox.nudged.tenant-{n}" for n in range(feeds.MANY + 5)))
+            client.delete("outbox.nudged.eu", "outbox.nudged.us")

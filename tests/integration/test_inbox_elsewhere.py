@@ -1,0 +1,295 @@
+"""The inbox in databases other than PostgreSQL: once, however often and however simultaneously it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
+
+from outbox_tasks.errors import NoTransaction
+from outbox_tasks.inbox import Inbox
+from outbox_tasks.migrations import upgrade_feed
+from tests.conftest import eventually
+from tests.integration import inboxes
+from tests.integration.feed_places import DIALECTS, Place, own_place
+
+KINDS = ["Session", "scoped_session", "SQLModel", "Connection", "Django", *inboxes.ASYNC]
+
+BILLING = Inbox("billing")
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.fixture(scope="module", params=[dialect for dialect in DIALECTS if dialect != "postgresql"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with own_place(request.param, tmp_path_factory.mktemp("place"), request) as place:
+        yield place
+
+
+@pytest.fixture
+def place(made: Place) -> Place:
+    made.clear()
+    return made
+
+
+@pytest.fixture
+def others() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+@contextmanager
+def in_django(place: Place) -> Iterator[Any]:
+    from django.db import transaction
+
+    connection = place.django()
+    try:
+        with transaction.atomic(using=connection.alias):
+            yield connection
+    finally:
+        connection.close()  # this thread's
+
+
+def take(place: Place, kind: str, message_id: Any, *, fail: bool = False) -> bool:
+    """Take a message in a transaction of this kind, in any thread; or roll it back by an error."""
+    if kind in inboxes.ASYNC:
+        return asyncio.run(take_async(place, kind, message_id, fail))
+    with in_django(place) if kind == "Django" else inboxes.SYNC[kind](place.engine) as session:
+        first = BILLING.first(session, message_id)
+        if fail:
+            raise LookupError
+        return first
+
+
+async def take_async(place: Place, kind: str, message_id: Any, fail: bool) -> bool:
+    engine = place.asynchronous()
+    try:
+        async with inboxes.ASYNC[kind](engine) as session:
+            first = await BILLING.first(session, message_id)
+            if fail:
+                raise LookupError
+            return first
+    finally:
+        await engine.dispose()
+
+
+def marks(place: Place) -> list[tuple[str, str]]:
+    with place.reader.connect() as connection:
+        found = connection.execute(text("SELECT consumer, message_id FROM outbox_inbox ORDER BY 2")).all()
+    return [tuple(value.decode() if isinstance(value, bytes) else value for value in row) for row in found]  # type: ignore[misc]
+
+
+def is_waiting(place: Place, second: Future[bool]) -> bool:
+    """Whether its transaction waits for another one. SQLite doesn't tell."""
+    if place.dialect == "sqlite":
+        return second.running()
+    with place.engine.connect() as connection:
+        found = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+        return bool(connection.scalar(text(found)))
+
+
+class TestFirst:
+    @every_kind
+    def test_the_first_mark_is_true_and_a_duplicate_is_false(self, place: Place, kind: str) -> None:
+        id = uuid4()
+        assert [take(place, kind, message) for message in (id, id, str(id), "other")] == [True, False, False, True]
+        assert set(marks(place)) == {("billing", str(id)), ("billing", "other")}
+
+    @every_kind
+    def test_a_rollback_takes_the_mark_back(self, place: Place, kind: str) -> None:
+        with pytest.raises(LookupError):
+            take(place, kind, "1", fail=True)
+        assert marks(place) == []
+        assert take(place, kind, "1")
+
+    @every_kind
+    @pytest.mark.parametrize("end", ["commit", "rollback"])
+    def test_the_second_of_two_at_the_same_time_waits_for_the_first(
+        self, place: Place, others: ThreadPoolExecutor, kind: str, end: str
+    ) -> None:
+        with place.engine.connect() as connection:
+            connection.begin()
+            assert BILLING.first(connection, "1")
+            second = others.submit(take, place, kind, "1")
+            eventually(lambda: is_waiting(place, second))
+            assert not second.done()
+            getattr(connection, end)()
+        assert second.result(30) is (end == "rollback")
+        assert marks(place) == [("billing", "1")]
+
+    def test_one_of_many_at_the_same_time_is_the_first(self, place: Place, others: ThreadPoolExecutor) -> None:
+        start = threading.Barrier(8)
+
+        def race(_: int) -> list[bool]:
+            start.wait(10)
+            return [take(place, "Connection", str(n)) for n in range(50)]
+
+        answers = list(others.map(race, range(8)))
+        assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 50
+
+    def test_one_of_many_that_roll_back_now_and_then_is_the_first(
+        self, place: Place, others: ThreadPoolExecutor
+    ) -> None:
+        """MySQL ends some of them, because each waits for the other. `once` runs these again."""
+        effects: list[str] = []
+
+        @BILLING.once(place.engine, message_id=lambda id, number: id)
+        def effect(id: str, number: int) -> None:
+            time.sleep(0.01)  # meanwhile others begin to wait for this one
+            if number % 3 == 0:
+                raise LookupError
+            effects.append(id)
+
+        start = threading.Barrier(8)
+
+        def race(number: int) -> None:
+            start.wait(10)
+            for n in range(30):
+                with suppress(LookupError):
+                    effect(str(n), number)
+
+        list(others.map(race, range(8)))
+        assert sorted(effects, key=int) == [str(n) for n in range(30)]
+
+    @pytest.mark.parametrize("other", ["A", "a ", "á", "a\t"])
+    def test_ids_that_a_collation_could_take_for_one_are_two(self, place: Place, other: str) -> None:
+        with place.engine.begin() as connection:
+            assert BILLING.first(connection, "a")
+            assert BILLING.first(connection, other)
+
+    def test_each_consumer_has_its_own_marks(self, place: Place) -> None:
+        with place.engine.begin() as connection:
+            for consumer in ("billing", "shipping"):
+                assert Inbox(consumer).first(connection, "1")
+        assert sorted(marks(place)) == [("billing", "1"), ("shipping", "1")]
+
+    def test_the_rollback_of_a_savepoint_takes_its_mark_back(self, place: Place) -> None:
+        with Session(place.engine) as session, session.begin():
+            with session.begin_nested() as savepoint:
+                assert BILLING.first(session, "1")
+                savepoint.rollback()
+            assert BILLING.first(session, "1")
+            assert not BILLING.first(session, "1")
+
+    def test_the_longest_texts_fit_into_the_index(self, place: Place) -> None:
+        inbox = Inbox("\U0001f4e6" * 255)
+        with place.engine.begin() as connection:
+            assert inbox.first(connection, "\U0001f4ee" * 255)
+            assert not inbox.first(connection, "\U0001f4ee" * 255)
+
+    def test_outside_of_a_transaction_it_is_refused(self, place: Place) -> None:
+        with place.engine.connect() as connection, pytest.raises(NoTransaction):
+            BILLING.first(connection, "1")
+
+
+class TestOnce:
+    def test_with_a_sessionmaker_the_function_runs_once(self, place: Place) -> None:
+        ran: list[str] = []
+
+        @BILLING.once(sessionmaker(place.engine), message_id=lambda id: id)
+        def charge(session: Session, id: str) -> None:
+            assert session.in_transaction()
+            ran.append(id)
+
+        charge("1")
+        charge("1")
+        assert ran == ["1"]
+
+    def test_with_django_it_does_too(self, place: Place) -> None:
+        ran: list[str] = []
+
+        @BILLING.once(place.django(), message_id=lambda id: id)
+        def charge(id: str) -> None:
+            ran.append(id)
+
+        charge("1")
+        charge("1")
+        place.django().close()
+        assert ran == ["1"]
+        assert marks(place) == [("billing", "1")]
+
+    def test_with_an_async_sessionmaker_a_coroutine_does_too(self, place: Place) -> None:
+        ran: list[str] = []
+
+        async def charge_twice() -> None:
+            engine = place.asynchronous()
+
+            @BILLING.once(async_sessionmaker(engine), message_id=lambda id: id)
+            async def charge(session: AsyncSession, id: str) -> None:
+                ran.append(id)
+
+            await charge("1")
+            await charge("1")
+            await engine.dispose()
+
+        asyncio.run(charge_twice())
+        assert ran == ["1"]
+
+
+@pytest.mark.parametrize("made", [dialect for dialect in DIALECTS if dialect in ("mariadb", "mysql")], indirect=True)
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
+def test_in_each_isolation_level_of_mysql_a_duplicate_is_seen_behind_an_older_snapshot(
+    place: Place, level: Any
+) -> None:
+    with place.engine.connect().execution_options(isolation_level=level) as connection, connection.begin():
+        assert connection.scalar(text("SELECT count(*) FROM outbox_feed")) == 0  # takes the snapshot
+        assert take(place, "Session", "1")
+        assert not BILLING.first(connection, "1")
+        assert BILLING.first(connection, "2")
+
+
+def test_it_can_be_in_a_schema_of_its_own(place: Place) -> None:
+    schema = "main" if place.dialect == "sqlite" else place.engine.url.database
+    elsewhere = place.engine if place.dialect == "sqlite" else create_engine(place.engine.url.set(database="mysql"))
+    with elsewhere.begin() as connection:
+        upgrade_feed(connection, schema)
+        assert Inbox("billing", schema=schema).first(connection, "1")
+        assert not Inbox("billing", schema=schema).first(connection, "1")
+    assert marks(place) == [("billing", "1")]
+    if elsewhere is not place.engine:
+        elsewhere.dispose()
+
+
+@pytest.mark.parametrize("made", ["sqlite"], indirect=True)
+class TestSQLiteAsPythonBeginsItsTransactions:
+    """Without the events that docs/feeds.md advises."""
+
+    @pytest.fixture
+    def engine(self, place: Place) -> Iterator[Engine]:
+        made = create_engine(place.engine.url, connect_args={"timeout": 20})
+        yield made
+        made.dispose()
+
+    def test_one_of_many_at_the_same_time_is_the_first(self, engine: Engine, others: ThreadPoolExecutor) -> None:
+        start = threading.Barrier(8)
+
+        def race(_: int) -> list[bool]:
+            start.wait(10)
+            answers = []
+            for n in range(30):
+                with Session(engine) as session, session.begin():
+                    answers.append(BILLING.first(session, str(n)))
+            return answers
+
+        answers = list(others.map(race, range(8)))
+        assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 30
+
+    def test_a_transaction_that_has_begun_to_read_before_somebody_else_wrote_is_refused(self, engine: Engine) -> None:
+        with engine.connect() as connection, connection.begin():
+            connection.exec_driver_sql("BEGIN")
+            assert connection.scalar(text("SELECT count(*) FROM outbox_inbox")) == 0
+            with engine.begin() as other:
+                assert BILLING.first(other, "1")
+            with pytest.raises(OperationalError, match="database is locked"):
+                BILLING.first(connection, "2")

@@ -1,0 +1,281 @@
+"""Bridges over real tables, with a feed in SQLite."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+
+from outbox_tasks.cli import outbox as commands
+from outbox_tasks.database.schema import VERSION
+from outbox_tasks.errors import SourceTrouble
+from outbox_tasks.feeds.source import Row, Source, open_source
+from outbox_tasks.relay.bridge import Bridged, bridge
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.feeds import Copy, Feeds
+from tests.conftest import MakeSettings
+from tests.storage.conftest import Box
+from tests.storage.test_drain import Receiver, drained
+from tests.storage.test_drain import storage as storage
+
+
+class App:
+    """An application with a database of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.url = path, f"sqlite:///{path}"
+        self.source = open_source("shop", self.url)
+        self.source.init()
+        self.database = sqlite3.connect(path, isolation_level=None)
+
+    def write(self, count: int = 1, key: str | None = None, **fields: Any) -> list[str]:
+        ids = [str(uuid4()) for _ in range(count)]
+        message = {"event_type": "order.created", "text": "{}", **fields}
+        for id in ids:
+            self.insert(id, key, json.dumps(message))
+        return ids
+
+    def insert(self, id: str, key: str | None, message: str) -> None:
+        self.database.execute(
+            "INSERT INTO outbox_feed (id, ordering_key, message) VALUES (?, ?, ?)", (id, key, message)
+        )
+
+    def left(self) -> int:
+        return int(self.database.execute("SELECT count(*) FROM outbox_feed").fetchone()[0])
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[App]:
+    made = App(tmp_path / "app.db")
+    yield made
+    made.database.close()
+    made.source.close()
+
+
+@pytest.fixture
+def feeds(storage: Store) -> Feeds:
+    return Feeds(storage)
+
+
+def ids(box: Box) -> list[str]:
+    return [str(id) for [id] in box.rows("SELECT id FROM outbox_messages ORDER BY seq")]
+
+
+def run(feeds: Feeds, source: Source, storage: Store) -> Bridged:
+    return bridge(feeds, source, storage.settings)
+
+
+def wait_over(box: Box) -> None:
+    """The pause after a failure, and the lease of a bridge that died, are over."""
+    box.connection.execute("UPDATE outbox_feeds SET locked_until = '-infinity', retry_at = NULL")
+
+
+def test_what_was_written_is_copied_once_in_its_order_and_deleted(
+    box: Box, feeds: Feeds, app: App, storage: Store
+) -> None:
+    written = app.write(1200) + app.write(3, "a key", destination="orders", headers={"a": "b"}, priority="high")
+    assert run(feeds, app.source, storage) == Bridged(copied=1203)
+    assert ids(box) == written
+    assert app.left() == 0
+    assert box.rows("SELECT key, headers, priority, destination FROM outbox_messages ORDER BY seq DESC LIMIT 1") == [
+        ("a key", {"a": "b"}, 1, "orders")
+    ]
+    assert box.value("SELECT count(*) FROM outbox_copied WHERE NOT deleted") == 0
+    assert run(feeds, app.source, storage) == Bridged()
+    box.check_books()
+
+
+def test_rows_that_are_no_messages_become_dead_letters_and_stop_nobody(
+    box: Box, feeds: Feeds, app: App, storage: Store
+) -> None:
+    bad = ["no json", "[]", "{}", '{"event_type": "a", "text": 1}', '{"event_type": "a", "data": "%"}',
+           '{"event_type": "a", "text": "", "delay": -1}', '{"event_type": "a", "text": "", "headers": {"a": 1}}',
+           '{"event_type": "a", "text": "", "deliver_at": "soon"}', "nul \0"]  # fmt: skip
+    for message in bad:
+        app.insert(str(uuid4()), None, message)
+    app.insert("x" * 36, None, '{"event_type": "a", "text": ""}')
+    good = app.write(2)
+    assert run(feeds, app.source, storage) == Bridged(copied=len(bad) + 3, dead=len(bad) + 1)
+    assert ids(box)[-2:] == good
+    assert app.left() == 0
+    assert box.value("SELECT count(*) FROM outbox_dead WHERE destination = 'feed.shop'") == len(bad) + 1
+    assert box.value("SELECT convert_from(payload, 'UTF8') FROM outbox_messages ORDER BY seq LIMIT 1") == "no json"
+    assert "is not a JSON object" in box.value("SELECT error FROM outbox_trouble ORDER BY seq OFFSET 1 LIMIT 1")
+    box.check_books()
+
+
+def test_what_only_the_database_refuses_is_found_by_halving(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
+    box.connection.execute(b"ALTER TABLE outbox_messages ADD CHECK (event_type <> 'refused')")
+    first, _, last = app.write(7), app.write(1, event_type="refused"), app.write(5)
+    assert run(feeds, app.source, storage) == Bridged(copied=13, dead=1)
+    assert [id for id in ids(box) if id in {*first, *last}] == first + last
+    box.check_books()
+
+
+class Dying(Exception):
+    pass
+
+
+class Failing(Source):
+    """A source that fails, or after which the bridge dies, at the nth call."""
+
+    dialect = style = "sqlite"
+
+    def __init__(self, source: Source, at: int, error: Exception, *, after: bool) -> None:
+        self.name, self._source, self._at, self._error, self._after = source.name, source, at, error, after
+
+    def _once(self, act: Any, *arguments: Any) -> Any:
+        self._at -= 1
+        if self._at == 0 and not self._after:
+            raise self._error
+        found = act(*arguments)
+        if self._at == 0:
+            raise self._error
+        return found
+
+    def look(self, most: int) -> list[Row]:
+        return self._once(self._source.look, most)  # type: ignore[no-any-return]
+
+    def delete(self, rows: Sequence[tuple[int, str]]) -> None:
+        self._once(self._source.delete, rows)
+
+    def lag(self) -> tuple[int, float]:
+        return self._once(self._source.lag)  # type: ignore[no-any-return]
+
+    _connect = _look = _delete = _misuse = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_bridge_that_dies_anywhere_loses_nothing_and_copies_nothing_twice(
+    box: Box, feeds: Feeds, app: App, storage: Store, at: int, after: bool
+) -> None:
+    written = app.write(700)
+    with pytest.raises(Dying):
+        run(feeds, Failing(app.source, at, Dying(), after=after), storage)
+    written += app.write(1)
+    wait_over(box)
+    assert not run(feeds, app.source, storage).error
+    assert ids(box) == written
+    assert app.left() == 0
+
+
+def test_a_source_that_fails_is_left_alone_for_a_while(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
+    app.write(1)
+    broken = Failing(app.source, 3, SourceTrouble(name="shop", url="", reason="gone"), after=False)
+    done = run(feeds, broken, storage)
+    assert done.copied == 1
+    assert "gone" in str(done.error)
+    [state] = feeds.states()
+    assert (state.failures, state.error, state.holder) == (1, done.error, None)
+    assert run(feeds, app.source, storage) == Bridged(taken=False)
+    assert feeds.wanted(["shop", "other"]) == ["other"]
+    wait_over(box)
+    assert run(feeds, app.source, storage) == Bridged()
+    [state] = feeds.states()
+    assert (state.failures, state.error, state.waiting) == (0, None, 0)
+    assert app.left() == 0
+    assert len(ids(box)) == 1
+
+
+def test_a_stalled_bridge_copies_nothing(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
+    written = app.write(2)
+    stalled = str(uuid4())
+    assert feeds.take("shop", stalled) == []
+    assert feeds.take("shop", str(uuid4())) is None
+    looked = app.source.look(10)
+    wait_over(box)
+    assert run(feeds, app.source, storage).copied == 2
+    rows = [Copy(row.number, row.id, [{"id": row.id, "event_type": "a", "destination": "orders"}]) for row in looked]
+    assert feeds.copy("shop", stalled, rows) is None
+    feeds.end("shop", stalled, clean=True)
+    assert ids(box) == written
+
+
+def test_a_source_restored_to_an_earlier_state_brings_nothing_twice(
+    box: Box, feeds: Feeds, app: App, storage: Store, tmp_path: Path
+) -> None:
+    """It also gives numbers out again, for other rows."""
+    first = app.write(3)
+    app.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    backup = shutil.copy(app.path, tmp_path / "backup.db")
+    lost = app.write(2)
+    assert run(feeds, app.source, storage).copied == 5
+    restored = App(Path(backup))
+    second = restored.write(4)
+    assert run(feeds, restored.source, storage).copied == 4
+    assert ids(box) == first + lost + second
+    assert restored.left() == 0
+    restored.database.close()
+    restored.source.close()
+
+
+def test_what_was_copied_is_forgotten_only_once_it_is_deleted(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
+    app.write(1)
+    with pytest.raises(Dying):
+        run(feeds, Failing(app.source, 3, Dying(), after=False), storage)
+    assert feeds.forget(0, 10) == 0
+    wait_over(box)
+    assert run(feeds, app.source, storage).copied == 0
+    assert feeds.forget(0, 10) == 1
+
+
+def test_a_flood_ends_a_run_in_time(feeds: Feeds, app: App, storage: Store) -> None:
+    app.write(20)
+    assert bridge(feeds, app.source, storage.settings, longest=0.0).more
+    [state] = feeds.states()
+    assert state.waiting == 20
+
+
+def test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other(
+    box: Box, app: App, tmp_path: Path, settings: MakeSettings
+) -> None:
+    """Those that the query finds, too."""
+    other = App(tmp_path / "other.db")
+    box.connection.execute("CREATE TABLE tenants (name text, url text, schema text)")
+    box.connection.execute("INSERT INTO tenants VALUES ('other', %s, NULL)", [other.url])
+    query = f"SELECT name, url, schema FROM {box.schema}.tenants WHERE name <> ':x'"
+    feeds = {"gone": {"url": "sqlite:////no/such/file.db"}, "wrong": {"url": "oracle://here"},
+             "shop": {"url": app.url}, "list": query}  # fmt: skip
+    written = set(app.write(2) + other.write(3))
+    store = Store.connect(settings(database_schema=box.schema, feeds=feeds))
+    receiver = Receiver()
+    assert drained(store, receiver).sent == 5
+    assert {message.id for message in receiver.got} == written
+    assert [(state.name, state.copied, state.failures) for state in Feeds(store).states()] == [
+        ("gone", 0, 1), ("other", 3, 0), ("shop", 2, 0)]  # fmt: skip
+    store.close()
+    other.database.close()
+    other.source.close()
+
+
+def test_the_commands_make_copy_and_show_a_feed(
+    box: Box, settings: MakeSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    places = settings(database_schema=box.schema)
+    box.connection.execute(b"INSERT INTO outbox_versions (version) VALUES (%d) ON CONFLICT DO NOTHING" % VERSION)
+    monkeypatch.setenv("OUTBOX_DATABASE_URL", str(places.database_url))
+    monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", box.schema)
+    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": {"url": places.destinations["orders"].url}}))
+    monkeypatch.setenv("OUTBOX_FEEDS", json.dumps({"new": {"url": url}, "gone": {"url": "sqlite:////no/such/file"}}))
+    made = CliRunner().invoke(commands, ["feed", "init", url])
+    assert (made.exit_code, "CREATE TABLE" in made.output) == (0, True), made.output
+    app = App(tmp_path / "new.db")
+    app.write(3)
+    copied = CliRunner().invoke(commands, ["feed", "run"])
+    assert (copied.exit_code, "new: copied 3, 0 dead" in copied.output) == (1, True), copied.output
+    shown = CliRunner().invoke(commands, ["feed", "status", "--json"])
+    assert shown.exit_code == 1
+    assert [(one["name"], one["copied"], one["failures"]) for one in json.loads(shown.output)] == [
+        ("gone", 0, 1), ("new", 3, 0)]  # fmt: skip
+    assert "new: copied 3, 0 wait" in CliRunner().invoke(commands, ["feed", "status"]).output
+    app.database.close()
+    app.source.close()
