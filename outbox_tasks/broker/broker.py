@@ -18,7 +18,7 @@ from kombu.exceptions import ChannelError
 from kombu.pools import ProducerPool
 from kombu.serialization import prepare_accept_content
 
-from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK, CANARY, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, QUEUES
+from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK, CANARY, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, queues_of
 from outbox_tasks.broker.pinned import PATIENCE, joined, transport_options, trouble
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
 from outbox_tasks.internals import keep_redis_client, redis_length
@@ -164,7 +164,7 @@ class Broker:
     def lengths(self) -> dict[str, int]:
         """How many of Celery's messages wait in each of the relay's queues."""
         with self.producer() as producer:
-            return {queue: queue_length(producer, queue) for queue in QUEUES}
+            return {queue: queue_length(producer, queue) for queue in queues_of(self.settings)}
 
     def send(self, bundles: Sequence[Bundle]) -> None:
         """Enqueue bundles, all in one batch where the transport has batches."""

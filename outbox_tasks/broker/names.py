@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 
 WAIT = "outbox_wait"
 """The header of a retry: the seconds that it waits after its arrival at a worker. See `worker/message_checks.py`."""
@@ -40,3 +40,8 @@ QUEUES = (CLAIM_QUEUE, PUBLISH_QUEUE, MAINTAIN_QUEUE)
 
 ALL_QUEUES = (*QUEUES, FEED_QUEUE)
 """Also that of feeds, which a site may not have."""
+
+
+def queues_of(settings: Settings) -> tuple[str, ...]:
+    """The queues that a site needs workers for."""
+    return ALL_QUEUES if settings.feeds else QUEUES

@@ -55,7 +55,7 @@ def status(as_json: bool) -> None:
     with open_store() as store:
         states = Feeds(store).states()
     if as_json:
-        echo_json([{**state._asdict(), "retry_at": str(state.retry_at or "")} for state in states])
+        echo_json([state._asdict() for state in states])
     else:
         for state in states:
             say(one_line(_line(state)))

@@ -66,6 +66,7 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
     return {
         "findings": [asdict(problem) for problem in found.problems],
         "destinations": destinations,
+        "feeds": [state._asdict() for state in seen.feeds],
         "dead_letters": dead_letters_wait(seen.destinations),
         "workers": [
             {"name": worker.name, "seen_at": worker.seen_at, "age": worker.age, **worker.facts}

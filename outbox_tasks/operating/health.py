@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from outbox_tasks.broker.names import ALL_QUEUES, QUEUES
+from outbox_tasks.broker.names import queues_of
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.database.connection import SLOW_TRIP
 from outbox_tasks.errors import DatabaseUnavailable, OutboxError
@@ -14,7 +14,7 @@ from outbox_tasks.operating.heartbeats import Heartbeat, Heartbeats
 from outbox_tasks.operating.overview import Destinations, Overview
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import GRACE
-from outbox_tasks.relay.store.feeds import Feeds, FeedState
+from outbox_tasks.relay.store.feeds import FeedState
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import span
 
@@ -48,7 +48,6 @@ def examine(settings: Settings, worker: str | None = None) -> list[Problem]:
         if problem := slow(store):
             return [problem]
         seen = overview.read(store, BOUND, estimate=False)
-        states = Feeds(store).states() if settings.feeds else []
     except OutboxError as error:
         code = "database" if isinstance(error, DatabaseUnavailable) else "tables"
         return [Problem(code, "", str(error))]
@@ -56,7 +55,7 @@ def examine(settings: Settings, worker: str | None = None) -> list[Problem]:
         store.close()
     if worker is not None:
         return list(judge_worker(seen.heartbeats, worker))
-    return [*judge(settings, seen), *feeds_in_trouble(settings, states)]
+    return list(judge(settings, seen))
 
 
 def slow(store: Store) -> Problem | None:
@@ -76,6 +75,7 @@ def judge(settings: Settings, seen: Overview) -> Iterator[Problem]:
     yield from _claims_and_sends(settings, seen)
     yield from stale(settings, seen.destinations)
     yield from unknown(seen.destinations)
+    yield from feeds(settings, seen.feeds)
 
 
 def judge_worker(heartbeats: Heartbeats, name: str) -> Iterator[Problem]:
@@ -96,7 +96,7 @@ def _shared_names(heartbeats: Heartbeats) -> Iterator[Problem]:
 def _queues(settings: Settings, heartbeats: Heartbeats) -> Iterator[Problem]:
     if heartbeats.shared_names:
         return  # one of these workers may consume the queue
-    for queue in ALL_QUEUES if settings.feeds else QUEUES:
+    for queue in queues_of(settings):
         if not heartbeats.consumers(queue):
             last = heartbeats.last_consumer(queue)
             seen = f": {last.name} was last seen {span(last.age)} ago" if last else ""
@@ -126,7 +126,7 @@ def stale(settings: Settings, destinations: Destinations) -> Iterator[Problem]:
             yield Problem("stale", name, f"{name}: the oldest message has been due for {span(one.oldest or 0.0)}")
 
 
-def feeds_in_trouble(settings: Settings, states: Iterable[FeedState]) -> Iterator[Problem]:
+def feeds(settings: Settings, states: Iterable[FeedState]) -> Iterator[Problem]:
     """Feeds whose source fails, or whose oldest row has waited, for longer than `stale_after`."""
     for state in states:
         if (state.failing or 0.0) > settings.stale_after:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -16,6 +16,7 @@ from outbox_tasks.database import activity
 from outbox_tasks.database.connection import Database
 from outbox_tasks.operating.heartbeats import Heartbeats
 from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.feeds import Feeds, FeedState
 from outbox_tasks.relay.store.traffic import SEEN
 from outbox_tasks.settings import Settings
 
@@ -114,12 +115,14 @@ class Overview:
     heartbeats: Heartbeats
     publish_processes: int
     """How many processes publish, or did within the last half minute."""
+    feeds: Sequence[FeedState] = ()
 
 
 def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview:
     """Read all of it. Without `estimate`, counts end at the bound. Raises `DatabaseUnavailable` or `SchemaMissing`."""
     found = destinations(store, bound, estimate=estimate)
-    return Overview(found, Heartbeats.read(store), store.ask("traffic/publishers.sql", recent=SEEN)[0].count)
+    publishing = store.ask("traffic/publishers.sql", recent=SEEN)[0].count
+    return Overview(found, Heartbeats.read(store), publishing, Feeds(store).states())
 
 
 def destinations(database: Database, bound: int = BOUND, *, estimate: bool = True) -> dict[str, DestinationStatus]:

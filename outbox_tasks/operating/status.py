@@ -136,6 +136,13 @@ def keys_held_up(name: str, count: int) -> str:
     return f"{name} has keys that a dead message holds up: {count:,}"
 
 
+def feed_state(failing: float | None, age: float, stale_after: float) -> str:
+    """How a feed is, in words. `failing`: seconds since its source fails. `age`: of its oldest row."""
+    if failing is not None:
+        return f"fails for {span(failing)}"
+    return "overdue" if age > stale_after else "in service"
+
+
 class Queues:
     """Asks the broker how much is queued, in a thread: a broker that hangs does not hold up the rest."""
 

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from uuid import uuid4
 
 import psycopg
@@ -30,6 +31,9 @@ BATCH = 500
 
 LONGEST = 5.0
 """Seconds after which a run ends, so that other feeds have their turn."""
+
+PACE = 2.0
+"""Seconds whose share of `rate_limit` a run copies at most. Then the feed waits as long as these rows may take."""
 
 LONGEST_OF_ALL = 60.0
 """The same where feeds are copied one after the other."""
@@ -58,7 +62,9 @@ def bridge(
 ) -> Bridged:
     """Copy until a look finds nothing, or `longest` is over. Raises `DatabaseUnavailable`; then the lease runs out."""
     token, done = str(uuid4()), Bridged()
-    ends = time.monotonic() + longest
+    began = time.monotonic()
+    rate = place.rate_limit if (place := settings.feed(source.name)) is not None else None
+    most = BATCH if rate is None else min(BATCH, ceil(rate * PACE))
     left = feeds.take(source.name, token)
     if left is None:
         return Bridged(taken=False)
@@ -66,8 +72,8 @@ def bridge(
     try:
         source.delete(left)
         clean = True
-        while rows := source.look(BATCH):
-            if stop() or time.monotonic() >= ends:
+        while rows := source.look(most):
+            if stop() or time.monotonic() >= began + longest or (rate is not None and done.copied >= rate * PACE):
                 done.more = True
                 break
             clean = False
@@ -76,7 +82,8 @@ def bridge(
                 return done
             source.delete([(row.number, row.id) for row in rows])
             clean = True
-        feeds.end(source.name, token, clean=True, lag=source.lag())
+        pause = 0.0 if rate is None else done.copied / rate - (time.monotonic() - began)
+        feeds.end(source.name, token, clean=True, lag=source.lag(), pause=pause)
     except SourceTrouble as error:
         done.error = str(error)
         log.warning("%s", error)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import NamedTuple
-
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
@@ -24,28 +22,23 @@ TIMEOUT = 5.0
 """Seconds that a source may take for an answer."""
 
 
-class Place(NamedTuple):
-    url: str
-    schema: str | None
-
-
 class FeedList:
     """The feeds of a process. It keeps one source open, the last one: so a server has no more connections of the relay
     than there are processes for feeds."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, FeedPlace] = {}
         self._read_at = float("-inf")
-        self._open: tuple[str, Place, Source] | None = None
+        self._open: tuple[str, FeedPlace, Source] | None = None
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, FeedPlace]:
         """Where each feed is, by name: those of the settings, and those that the query finds."""
         if time.monotonic() >= self._read_at + READ_AGAIN:
             configured = self._database.settings.feeds
             found = self._listed(str(query)) if (query := configured.get(LIST)) is not None else {}
             own = {name: one for name, one in configured.items() if isinstance(one, FeedPlace)}
-            self._places = {**found, **{name: Place(one.url, one.url_schema) for name, one in own.items()}}
+            self._places = {**found, **own}
             self._read_at = time.monotonic()
         return self._places
 
@@ -57,7 +50,7 @@ class FeedList:
         if self._open is not None and self._open[:2] == (name, place):
             return self._open[2]
         self.close()
-        source = open_source(name, place.url, place.schema, TIMEOUT)
+        source = open_source(name, place.url, place.url_schema, TIMEOUT)
         self._open = (name, place, source)
         return source
 
@@ -67,10 +60,11 @@ class FeedList:
         if kept is not None:
             kept[2].close()
 
-    def _listed(self, query: str) -> dict[str, Place]:
+    def _listed(self, query: str) -> dict[str, FeedPlace]:
         try:
+            # Each URL is checked when its source is opened: a wrong one must not stop the others.
             rows = self._database.rows(text(query.replace(":", r"\:")), {})
-            return {str(name): Place(str(url), schema) for name, url, schema in rows}
+            return {str(name): FeedPlace.model_construct(url=str(url), url_schema=schema) for name, url, schema in rows}
         except (DBAPIError, ValueError) as error:
             rule = f"it must be a query for name, url and schema: {short(str(getattr(error, 'orig', error)))}"
             raise ConfigurationError(setting="feeds.list", value="…", rule=rule) from error

@@ -28,7 +28,7 @@ OPTIONAL = ("aggregate_type", "aggregate_id", "content_type", "deliver_at", "del
 def copied(row: Row, feed: str, settings: Settings) -> Copy:
     """The messages of a row."""
     try:
-        return Copy(row.number, row.id, _messages(row, settings))
+        return Copy(row.number, row.id, _messages(row, feed, settings))
     except (ValueError, TypeError, RecursionError, OverflowError, OutboxError) as error:
         return unreadable(row, feed, str(error))
 
@@ -54,7 +54,7 @@ def _id(row: Row, feed: str) -> UUID:
         return uuid5(NAMESPACE_OID, f"{feed} {row.number} {row.id}")
 
 
-def _messages(row: Row, settings: Settings) -> list[dict[str, Any]]:
+def _messages(row: Row, feed: str, settings: Settings) -> list[dict[str, Any]]:
     id = UUID(row.id)
     said = json.loads(row.message)
     _need(isinstance(said, dict), "it is not a JSON object")
@@ -65,11 +65,16 @@ def _messages(row: Row, settings: Settings) -> list[dict[str, Any]]:
         _need_text("ordering_key", row.key, MAX_KEY, 1)
         made["key"] = row.key
     _add_payload(made, said)
+    if (place := settings.feed(feed)) is not None and place.priority != "normal":
+        made.setdefault("priority", place.priority)
     _check(made)
     if (named := said.get("destination")) is not None:
         _need_text("destination", named, MAX_DESTINATION, 1)
         return [{**made, "id": str(id), "destination": named}]
-    names = settings.routed(event_type)
+    routed = settings.of_feed(feed)
+    if "key" in made and (route := routed.route(event_type)) is not None and route.latest:
+        made.setdefault("latest", True)
+    names = routed.routed(event_type)
     if len(names) > 1:
         made["headers"] = {EVENT_ID: str(id), **made.get("headers", {})}
     ids = [id if n == 0 else sibling(id, name) for n, name in enumerate(names)]

@@ -169,6 +169,19 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     def _known(self) -> str:
         return ", ".join(sorted(self.destinations)) or "none"
 
+    def feed(self, name: str) -> FeedPlace | None:
+        """A feed by its name; None: it is not here, but perhaps the query for feeds knows it."""
+        found = self.feeds.get(name)
+        return found if isinstance(found, FeedPlace) else None
+
+    def of_feed(self, name: str) -> Settings:
+        """These settings with the routes of a feed."""
+        feed = self.feed(name)
+        if feed is None or not feed.routes:
+            return self
+        others = {pattern: route for pattern, route in self.routes.items() if pattern not in feed.routes}
+        return self.model_copy(update={"routes": {**feed.routes, **others}})
+
     def route(self, event_type: str) -> Route | None:
         """The first route whose pattern matches an event type."""
         for pattern, route in self.routes.items():
@@ -311,11 +324,16 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
             if isinstance(feed, str) is not (name == LIST):
                 rule = "it must be a query" if name == LIST else "it must be a table with a url"
                 raise ConfigurationError(setting=f"feeds.{name}", value=HIDDEN, rule=rule)
-        for pattern, route in self.routes.items():
+            if isinstance(feed, FeedPlace):
+                self._check_routes(f"feeds.{name}.", feed.routes)
+        self._check_routes("", self.routes)
+
+    def _check_routes(self, prefix: str, routes: dict[str, Route]) -> None:
+        for pattern, route in routes.items():
             for name in route.to:
                 if name not in self.destinations:
                     rule = f"the route names a destination that is not configured (known: {self._known})"
-                    raise ConfigurationError(setting=f"routes.{pattern!r}", value=name, rule=rule)
+                    raise ConfigurationError(setting=f"{prefix}routes.{pattern!r}", value=name, rule=rule)
 
 
 def _check_backoff(prefix: str, settings: Settings) -> None:

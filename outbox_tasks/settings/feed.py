@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from outbox_tasks.settings.destination import Url
+from outbox_tasks.model import Priority
+from outbox_tasks.settings.destination import PerSecond, Route, Url
 
 
 class FeedPlace(BaseModel):
@@ -16,6 +17,12 @@ class FeedPlace(BaseModel):
     """The application's database: mysql://…, mariadb://…, postgresql://… or sqlite:////path/of/the.db"""
     url_schema: str | None = Field(default=None, alias="schema", pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,62}$")
     """The schema of its tables; none: where the connection finds them."""
+    routes: dict[str, Route] = Field(default_factory=dict)
+    """Routes for this feed alone. They count before the others."""
+    priority: Priority = "normal"
+    """Of its messages that have no other."""
+    rate_limit: PerSecond | None = None
+    """Rows a second that are copied at most, on average."""
 
 
 LIST = "list"

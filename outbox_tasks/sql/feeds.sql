@@ -12,7 +12,7 @@ CREATE TABLE outbox_feeds (
   age          double precision NOT NULL DEFAULT 0,  -- of the oldest, in seconds
   failures     integer NOT NULL DEFAULT 0,           -- runs in a row
   failed_at    timestamptz,
-  retry_at     timestamptz,
+  not_before   timestamptz,                          -- the next run may begin then
   error        text
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 

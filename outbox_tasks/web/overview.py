@@ -122,6 +122,8 @@ def _place(problem: Problem) -> tuple[str, dict[str, Any]]:
     """Where a problem can be seen to."""
     if problem.code in ("stale", "unknown"):
         return f"/destinations/{problem.about}", {}
+    if problem.code == "feed":
+        return "/", {}
     if problem.code in ("queue", "name", "beat", "claim", "worker"):
         return "/workers", {}
     return "/doctor", {}

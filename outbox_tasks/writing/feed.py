@@ -17,7 +17,6 @@ from outbox_tasks.database.schema import where
 from outbox_tasks.errors import FeedCantCancel, FeedMissing, FeedRights, InvalidMessage
 from outbox_tasks.model import Message
 from outbox_tasks.settings import Settings
-from outbox_tasks.settings.feed import FeedPlace
 from outbox_tasks.text import short
 from outbox_tasks.wire import tracing
 from outbox_tasks.writing.execution import AnyConnection, Verb, execute, execute_each
@@ -44,14 +43,15 @@ class FeedWriter:
         ids: list[UUID] = []
         made: list[Row] = []
         trace = tracing.current()
+        name: str | None = None
         for message in messages:
             _refuse_chosen_id(message)
-            id, own = rows(message, self._settings, trace)
+            name = name or self._name()
+            id, own = rows(message, self._settings.of_feed(name), trace)
             ids.append(id)
             made.extend(own)
-        if made:
+        if name is not None:
             opened = transaction(session, made[0]["event_type"])
-            name = self._name()
             place = _place(self._schema(name))
             if not opened.defers(place.table, place.insert, made):
                 place.insert(opened.connection(place.table), made)
@@ -68,8 +68,8 @@ class FeedWriter:
 
     def _schema(self, name: str) -> str | None:
         """The relay's settings may say where the table is. They don't know each feed of a list."""
-        found = self._settings.feeds.get(name)
-        return found.url_schema if isinstance(found, FeedPlace) else None
+        found = self._settings.feed(name)
+        return found.url_schema if found is not None else None
 
 
 class _Place:

@@ -60,7 +60,7 @@ class Bridges(Race):
             done = bridge(Feeds(self._storage), mortal, self._storage.settings)
         except Died:
             self.deaths += 1
-            self._box.connection.execute("UPDATE outbox_feeds SET locked_until = '-infinity', retry_at = NULL")
+            self._box.connection.execute("UPDATE outbox_feeds SET locked_until = '-infinity', not_before = NULL")
             return False
         assert done.error is None
         return done.copied == 0

@@ -74,7 +74,7 @@ def run(feeds: Feeds, source: Source, storage: Store) -> Bridged:
 
 def wait_over(box: Box) -> None:
     """The pause after a failure, and the lease of a bridge that died, are over."""
-    box.connection.execute("UPDATE outbox_feeds SET locked_until = '-infinity', retry_at = NULL")
+    box.connection.execute("UPDATE outbox_feeds SET locked_until = '-infinity', not_before = NULL")
 
 
 def test_what_was_written_is_copied_once_in_its_order_and_deleted(

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from outbox_tasks.cli.shared.output import cell
 from outbox_tasks.database.activity import LATE
-from outbox_tasks.operating.status import STATES, keys_held_up
+from outbox_tasks.operating.status import STATES, feed_state, keys_held_up
 from outbox_tasks.text import number, one_line, span
 
 STYLES = {
@@ -23,6 +23,9 @@ TROUBLES = (
     (("refuses",), "✗", "refuses everything", "bold red"), (("open", "trying"), "!", "circuit open", "yellow"),
 )  # fmt: skip
 """States of destinations that the headline names: the sign, the words and the style."""
+
+FEEDS = 20
+"""Feeds that are shown."""
 
 NARROW = 100
 """Columns of a terminal below which queues are named by their last word, and a state is below its destination."""
@@ -39,6 +42,8 @@ def status_shown(found: Found, width: int) -> RenderableType:
         *_reasons(found),
         Text(),
     ]
+    if found["feeds"]:
+        parts += [_feeds(found), Text()]
     if found["workers"]:
         parts += [_workers(found, short=width < NARROW), Text()]
     return Group(*parts, _footer(found))
@@ -101,6 +106,26 @@ def _reasons(found: Found) -> Iterator[Text]:
             yield cell(one["why"], STYLES[one["state"]])
         if one["held_up"]:
             yield cell(f"{keys_held_up(name, one['held_up'])}; see `keys`", "yellow")
+
+
+def _feeds(found: Found) -> Table:
+    """The first feeds: those in trouble are in front."""
+    table = _plain_table("feed", "state")
+    for title in ("copied", "waiting", "oldest", "read"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for one in found["feeds"][:FEEDS]:
+        failing, late = one["failing"] is not None, one["age"] > found["stale_after"]
+        table.add_row(
+            cell(one["name"]),
+            Text(feed_state(one["failing"], one["age"], found["stale_after"]), style="red" if failing or late else "green"),
+            _count(one["copied"]),
+            _count(one["waiting"], style="red" if late else ""),
+            Text(span(one["age"]) if one["waiting"] else "-", style="red" if late else ""),
+            Text("never" if one["looked"] is None else f"{span(one['looked'])} ago"),
+        )
+    if len(found["feeds"]) > FEEDS:
+        table.caption = f"and {len(found['feeds']) - FEEDS:,} more: outbox-tasks feed status"
+    return table
 
 
 def _workers(found: Found, *, short: bool) -> Table:

@@ -6,6 +6,7 @@ from outbox_tasks.operating.doctor import (
     broker,
     database,
     destinations,
+    feeds,
     messages,
     supervised,
     tables,
@@ -16,7 +17,7 @@ from outbox_tasks.operating.doctor.site import Check
 
 DATABASE, TABLES, TRANSACTIONS = "Database", "Tables", "Transactions of others"
 BROKER, WORKERS, MESSAGES, DESTINATIONS = "Broker", "Workers", "Messages", "Destinations"
-TASKS = "Supervised tasks"
+TASKS, FEEDS = "Supervised tasks", "Feeds"
 
 SETTINGS, CHECK_FAILED = "settings", "check_failed"
 """Codes of findings that no check yields: the settings are refused; a check failed."""
@@ -78,6 +79,8 @@ AFTERWARDS = (
     Check(MESSAGES, messages.keys, {"keys_blocked"}, needs=("tables", "indexes")),
     Check(MESSAGES, messages.pauses, {"paused", "breaker_open", "destination_refuses"}, needs=("tables",)),
     Check(MESSAGES, messages.queue, {"queue_stuck", "queue_slow"}, needs=("tables", "broker")),
+    Check(FEEDS, feeds.sources, {"feed_list", "feed_away"}, needs=("tables",)),
+    Check(FEEDS, feeds.copied, {"feed_late"}, needs=("tables",)),
     Check(TASKS, supervised.brokers, {"tasks_with_the_relay"}),
     Check(TASKS, supervised.waiting, {"tasks_unsupervised", "tasks_wait"}, needs=("tables", "indexes")),
 )
@@ -85,7 +88,7 @@ AFTERWARDS = (
 
 CHECKS = (*OF_THE_DATABASE, *OF_THE_BROKER, *OF_THE_DESTINATIONS, *AFTERWARDS)
 
-SUBJECTS = (DATABASE, TABLES, TRANSACTIONS, BROKER, WORKERS, MESSAGES, TASKS, DESTINATIONS)
+SUBJECTS = (DATABASE, TABLES, TRANSACTIONS, BROKER, WORKERS, MESSAGES, TASKS, FEEDS, DESTINATIONS)
 """In the order in which people read them."""
 
 CODES = frozenset({CHECK_FAILED, SETTINGS}.union(*(check.codes for check in CHECKS)))

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from outbox_tasks.broker.names import PUBLISH_TASK, QUEUES
+from outbox_tasks.broker.names import ALL_QUEUES, PUBLISH_TASK, queues_of
 from outbox_tasks.operating.doctor.clocks import of_hosts
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
 from outbox_tasks.operating.doctor.live_workers import Worker
 from outbox_tasks.operating.doctor.site import Results, Site
-from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
+from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import span
 from outbox_tasks.wire.celery_message import CELERYS_OWN
 
@@ -24,12 +24,14 @@ STARTED_BY = {
     CLAIM_QUEUE: CLAIMS,
     PUBLISH_QUEUE: "celery -A outbox_tasks worker -Q outbox.publish -n publish1@%h -E",
     MAINTAIN_QUEUE: CLAIMS,
+    FEED_QUEUE: "celery -A outbox_tasks worker -Q outbox.feed -n feed@%h",
 }
 
 WITHOUT = {
     CLAIM_QUEUE: "Nothing is claimed, and so nothing is sent.",
     PUBLISH_QUEUE: "Claimed messages are not sent. Their leases run out, and they are claimed again.",
     MAINTAIN_QUEUE: "Nobody makes the archive's next partitions, or drops the old ones.",
+    FEED_QUEUE: "Nothing is copied from the feeds. Their rows wait in the applications' databases.",
 }
 
 A_DATABASE_OF_ITS_OWN = (
@@ -46,7 +48,7 @@ def served(site: Site) -> Results:
     shared = heartbeats.shared_names
     known = {worker.name for worker in live if worker.answers > 1}
     yield from (_same_name(Worker(name)) for name in shared if name not in known)
-    for queue in QUEUES:
+    for queue in queues_of(site.settings):
         there = [worker for worker in live if not worker.foreign and queue in worker.queues]
         last, fresh = heartbeats.last_consumer(queue), heartbeats.consumers(queue)
         seen = None if last is None else last.age
@@ -89,7 +91,7 @@ def settings(site: Site) -> Results:
     """Whether the workers' settings let leases outlast sends, and waits end before the visibility timeout."""
     found = [finding for worker in site.workers for finding in (*_visibility(site, worker), *_limits(site, worker))]
     found += [_same_name(worker) for worker in site.workers if worker.answers > 1]
-    found += [_wrong(worker) for worker in site.workers if worker.foreign and worker.queues & {*QUEUES}]
+    found += [_wrong(worker) for worker in site.workers if worker.foreign and worker.queues & {*ALL_QUEUES}]
     yield from found
     if site.workers and not found:
         yield Fine("the workers' timeouts fit together")
@@ -166,7 +168,7 @@ def others(site: Site) -> Results:
     strangers = [worker for worker in site.workers if worker.foreign]
     queues, keys = _bound(site)
     own = site.app.amqp.queues if site.installed else ()
-    ours = {*QUEUES, *own} | {q for worker in site.workers if not worker.foreign for q in worker.queues}
+    ours = {*ALL_QUEUES, *own} | {q for worker in site.workers if not worker.foreign for q in worker.queues}
     foreign = sorted((queues | {q for worker in strangers for q in worker.queues}) - ours)
     if not foreign and not strangers and keys is None:
         yield Fine("no other app is in the Redis database")

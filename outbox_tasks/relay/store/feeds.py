@@ -17,6 +17,10 @@ LONGEST_PAUSE = 30.0
 """Seconds between two tries of a source that fails."""
 
 
+SHOWN = 1_000
+"""Feeds that people see."""
+
+
 class Copy(NamedTuple):
     """A row of a feed, and the messages that it becomes."""
 
@@ -28,18 +32,25 @@ class Copy(NamedTuple):
 
 
 class FeedState(NamedTuple):
-    """What people see of a feed."""
+    """What people see of a feed. Ages are in seconds."""
 
     name: str
     holder: str | None
     copied: int
+    """Rows, in all."""
     waiting: int
+    """Rows at the source, as of the last run; counted to 10,000."""
     age: float
+    """Of the oldest of them."""
     failures: int
+    """Runs in a row that failed."""
     error: str | None
     looked: float | None
-    retry_at: Any
+    """Since it was last read."""
+    not_before: float | None
+    """Until the next run may begin: its source fails, or its rate allows no more."""
     failing: float | None
+    """Since it began to fail."""
 
 
 class Feeds:
@@ -72,11 +83,19 @@ class Feeds:
         return fresh
 
     def end(
-        self, feed: str, token: str, *, clean: bool, lag: tuple[int, float] | None = None, error: str | None = None
+        self,
+        feed: str,
+        token: str,
+        *,
+        clean: bool,
+        lag: tuple[int, float] | None = None,
+        pause: float = 0.0,
+        error: str | None = None,
     ) -> None:
-        """Give the lease back. `clean`: all that was copied is deleted at the source."""
+        """Give the lease back. `clean`: all that was copied is deleted at the source. `pause`: seconds in which nobody
+        takes it; after an error these grow with each run."""
         waiting, age = lag or (None, None)
-        seen = {"waiting": waiting, "age": age, "error": error, "most": LONGEST_PAUSE}
+        seen = {"waiting": waiting, "age": age, "pause": pause, "error": error, "most": LONGEST_PAUSE}
         self._database.ask("feed/end.sql", feed=feed, token=token, clean=clean, **seen)
 
     def wanted(self, names: Sequence[str]) -> list[str]:
@@ -84,7 +103,10 @@ class Feeds:
         return [row.name for row in self._database.ask("feed/wanted.sql", names=json.dumps(names))]
 
     def states(self) -> list[FeedState]:
-        return [FeedState(*row) for row in self._database.ask("feed/states.sql")]
+        """Of `SHOWN` feeds: those in trouble first, then those whose rows wait longest. None if none is configured."""
+        if not self._database.settings.feeds:
+            return []
+        return [FeedState(*row) for row in self._database.ask("feed/states.sql", most=SHOWN)]
 
     def forget(self, age: float, most: int) -> int:
         """Forget batches that were copied so many seconds ago. Returns how many."""

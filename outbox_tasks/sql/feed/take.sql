@@ -4,5 +4,5 @@
 INSERT INTO :schema.outbox_feeds AS f (name, token, holder, locked_until)
 VALUES (:feed, :token::uuid, :holder, clock_timestamp() + :hold::float * interval '1 second')
 ON CONFLICT (name) DO UPDATE SET token = excluded.token, holder = excluded.holder, locked_until = excluded.locked_until
-WHERE f.locked_until <= clock_timestamp() AND (f.retry_at IS NULL OR f.retry_at <= clock_timestamp())
+WHERE f.locked_until <= clock_timestamp() AND (f.not_before IS NULL OR f.not_before <= clock_timestamp())
 RETURNING f.name

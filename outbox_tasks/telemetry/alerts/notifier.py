@@ -197,8 +197,8 @@ class Notifier:
             self._table.close()
 
     def _check(self, table: AlertTable) -> list[Any]:
-        """If it is our turn, report supervised tasks that ended dead and claims that time out, send the signal `stale`
-        and end alerts. Returns the alerts whose end is sent."""
+        """If it is our turn, report supervised tasks that ended dead, claims that time out and feeds in trouble, send the
+        signal `stale` and end alerts. Returns the alerts whose end is sent."""
         if not table.is_our_turn(self._interval):
             return []
         for row in table.failed_runs():
@@ -208,6 +208,8 @@ class Notifier:
             stale.send(sender=self._resources.app, destination=destination, oldest=oldest)
         if table.claims_late():
             self._add("late", Occurrence("late", "", {}))
+        for problem in table.feeds_in_trouble():
+            self._add(f"feed {problem.about}", Occurrence("feed", problem.about, {"why": problem.text}))
         if time.monotonic() >= self._next_deletion:
             self._next_deletion = time.monotonic() + 3600
             table.forget()

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.operating import overview
+from outbox_tasks.operating import health, overview
+from outbox_tasks.operating.health import Problem
 from outbox_tasks.operating.heartbeats import Heartbeats
+from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import storable
 
@@ -105,6 +107,10 @@ class AlertTable:
     def claims_late(self) -> bool:
         """Whether statements of claims don't end in time."""
         return Heartbeats.read(self._database).claims_late
+
+    def feeds_in_trouble(self) -> Iterator[Problem]:
+        """The feeds that fail, or are late."""
+        return health.feeds(self._settings, Feeds(self._database).states())
 
     def failed_runs(self) -> Iterator[Any]:
         """The supervised tasks that have ended dead since the last look, each once: see alert/failed_runs.sql."""

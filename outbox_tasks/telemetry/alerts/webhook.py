@@ -22,6 +22,7 @@ OVER = {
     "breaker": "{destination} is in reach again, after {lasted}",
     "stale": "{destination} is not stale any more, after {lasted}",
     "late": "Claims end in time again, after {lasted}",
+    "feed": "The feed {destination} is in order again, after {lasted}",
     "dead_letter": "The dead letters of {destination} ({code}) are seen to",
     "key_blocked": "No key of {destination} is held up any more",
 }
@@ -29,6 +30,7 @@ GOING_ON = {
     "breaker": "{destination} is out of reach ({code}): its circuit is open, but for a try now and then",
     "stale": "{destination} is stale: its oldest message has been due for {waited}",
     "late": "Claims time out, so messages wait: `outbox-tasks doctor` names the session that slows them down",
+    "feed": "{why}",
     "dead_letter": "{destination}: {number} dead ({code}). The latest is {event_type} {message_id}",
     "key_blocked": "{destination}: a dead message holds up {blocked}. `outbox-tasks keys` lists them",
 }
@@ -62,7 +64,7 @@ def text(row: Any, *, listed: bool = False) -> str:
     told = row.count if listed else row.told
     keys = row.facts.get("keys") or []
     facts = {
-        **dict.fromkeys(("code", "event_type", "message_id"), "?"),
+        **dict.fromkeys(("code", "event_type", "message_id", "why"), "?"),
         **row.facts,
         "destination": row.destination,
         "number": f"{told:,} message{'s are' if told != 1 else ' is'}",
@@ -74,7 +76,7 @@ def text(row: Any, *, listed: bool = False) -> str:
     again = row.first_at < row.told_at and not row.over_at
     if listed or not again:
         return sentence
-    times = "" if row.kind in ("stale", "late") else f", {row.count:,} in all"
+    times = "" if row.kind in ("stale", "late", "feed") else f", {row.count:,} in all"
     return f"{sentence} (since {moment(row.first_at)}{times})"
 
 

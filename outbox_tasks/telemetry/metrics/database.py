@@ -36,6 +36,7 @@ def families(store: Store) -> list[Metric]:
         *_handed_over(store),
         _states(seen.destinations, configured),
         *_processes(seen),
+        *_feeds(seen),
         _archive(store),
         _last_day(store),
     ]
@@ -118,6 +119,20 @@ def _processes(seen: Overview) -> list[Metric]:
     workers.add_metric([], len(seen.heartbeats.alive))
     publishing.add_metric([], seen.publish_processes)
     return [workers, ages, ran, publishing]
+
+
+def _feeds(seen: Overview) -> list[Metric]:
+    by = ["feed"]
+    copied = GaugeMetricFamily("outbox_feed_copied", "Rows of a feed that were copied, in all.", labels=by)
+    waiting = GaugeMetricFamily("outbox_feed_waiting", "Rows that wait at the source, counted to 10,000.", labels=by)
+    oldest = GaugeMetricFamily("outbox_feed_oldest_seconds", "For how long the oldest of them has.", labels=by)
+    failing = GaugeMetricFamily("outbox_feed_failing_seconds", "Since the source of a feed fails.", labels=by)
+    for one in seen.feeds:
+        copied.add_metric([one.name], one.copied)
+        waiting.add_metric([one.name], one.waiting)
+        oldest.add_metric([one.name], one.age)
+        failing.add_metric([one.name], one.failing or 0.0)
+    return [copied, waiting, oldest, failing]
 
 
 def _archive(store: Store) -> Metric:

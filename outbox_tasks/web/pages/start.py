@@ -7,7 +7,7 @@ from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages.workers import in_order
 from outbox_tasks.web.visit import Visit
 
-TROUBLES, DESTINATIONS, WORKERS = 20, 100, 10
+TROUBLES, DESTINATIONS, FEEDS, WORKERS = 20, 100, 50, 10
 """How many are shown; of the others it says how many there are."""
 
 
@@ -34,6 +34,8 @@ def start(visit: Visit) -> Response:
         supervised=any(one.states["handed over"] or one.states["running"] for one in everything.values()),
         drawn=overview.drawn(visit, (name for name, _ in named[:DESTINATIONS])),
         hours=overview.WIDTH * overview.SPANS // 3600,
+        feeds=found.seen.feeds[:FEEDS],
+        more_feeds=len(found.seen.feeds) - FEEDS,
         workers=workers[:WORKERS],
         all_workers=len(workers),
         open_alerts=sum(row.over_at is None for row in overview.alerts(visit)),
