@@ -122,7 +122,7 @@ def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview
     """Read all of it. Without `estimate`, counts end at the bound. Raises `DatabaseUnavailable` or `SchemaMissing`."""
     found = destinations(store, bound, estimate=estimate)
     publishing = store.ask("traffic/publishers.sql", recent=SEEN)[0].count
-    return Overview(found, Heartbeats.read(store), publishing, Feeds(store).states())
+    return Overview(found, Heartbeats.read(store), publishing, Feeds(store).states() if store.settings.feeds else [])
 
 
 def destinations(database: Database, bound: int = BOUND, *, estimate: bool = True) -> dict[str, DestinationStatus]:

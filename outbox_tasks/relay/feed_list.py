@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, SchemaMissing
 from outbox_tasks.feeds.source import Source, open_source
 from outbox_tasks.settings.feed import LIST, FeedPlace
 from outbox_tasks.text import short
@@ -17,6 +18,9 @@ log = logging.getLogger("outbox_tasks.bridge")
 
 READ_AGAIN = 10.0
 """Seconds after which the query for more feeds runs again."""
+
+WRONG = "42"
+"""The class of SQLSTATE of errors in a query: no such table or column, no right, or its syntax."""
 
 TIMEOUT = 5.0
 """Seconds that a source may take for an answer."""
@@ -29,16 +33,19 @@ class FeedList:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._places: dict[str, FeedPlace] = {}
+        self._found: dict[str, FeedPlace] = {}
         self._read_at = float("-inf")
         self._open: tuple[str, FeedPlace, Source] | None = None
 
     def places(self) -> dict[str, FeedPlace]:
         """Where each feed is, by name: those of the settings, and those that the query finds."""
         if time.monotonic() >= self._read_at + READ_AGAIN:
-            configured = self._database.settings.feeds
-            found = self._listed(str(query)) if (query := configured.get(LIST)) is not None else {}
-            own = {name: one for name, one in configured.items() if isinstance(one, FeedPlace)}
-            self._places = {**found, **own}
+            try:
+                self._found = self.listed()
+            except ConfigurationError as error:
+                log.error("%s", error)  # those of the settings go on, and those that were found before
+            own = {name: one for name, one in self._database.settings.feeds.items() if isinstance(one, FeedPlace)}
+            self._places = {**self._found, **own}
             self._read_at = time.monotonic()
         return self._places
 
@@ -60,11 +67,18 @@ class FeedList:
         if kept is not None:
             kept[2].close()
 
-    def _listed(self, query: str) -> dict[str, FeedPlace]:
+    def listed(self) -> dict[str, FeedPlace]:
+        """What the query for feeds finds now. Raises `ConfigurationError` if it is wrong, or `DatabaseUnavailable`."""
+        if (query := self._database.settings.feeds.get(LIST)) is None:
+            return {}
         try:
             # Each URL is checked when its source is opened: a wrong one must not stop the others.
-            rows = self._database.rows(text(query.replace(":", r"\:")), {})
+            rows = self._database.rows(text(str(query).replace(":", r"\:")), {})
             return {str(name): FeedPlace.model_construct(url=str(url), url_schema=schema) for name, url, schema in rows}
-        except (DBAPIError, ValueError) as error:
-            rule = f"it must be a query for name, url and schema: {short(str(getattr(error, 'orig', error)))}"
+        except (DBAPIError, SchemaMissing, DatabaseUnavailable, ValueError) as error:
+            cause = error if isinstance(error, ValueError) else getattr(error, "orig", error.__cause__)
+            state = getattr(cause, "sqlstate", None) or ""
+            if isinstance(error, DatabaseUnavailable) and not state.startswith(WRONG):
+                raise
+            rule = f"it must be a query for name, url and schema: {short(str(cause))}"
             raise ConfigurationError(setting="feeds.list", value="…", rule=rule) from error

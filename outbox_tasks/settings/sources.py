@@ -16,6 +16,7 @@ from pydantic_settings import EnvSettingsSource
 
 from outbox_tasks.errors import ConfigurationError, SettingsFileError
 from outbox_tasks.settings.destination import HIDDEN, Destination
+from outbox_tasks.settings.feed import FeedPlace
 
 log = logging.getLogger("outbox_tasks.settings")
 
@@ -75,20 +76,26 @@ def read_file() -> dict[str, Any]:
         raise SettingsFileError(path=path, reason=error) from None
 
 
+TABLES = {"destinations": Destination.model_fields, "feeds": FeedPlace.model_fields}
+"""The settings of the tables that have names."""
+
+
 def first_problem(error: ValidationError, fields: Mapping[str, FieldInfo]) -> ConfigurationError:
     """The first problem that pydantic found, without secrets: the values of settings that no repr shows. `fields` are
     the settings."""
     problem = error.errors()[0]
-    hidden = {name for known in (fields, Destination.model_fields) for name, one in known.items() if not one.repr}
-    setting = ".".join(str(part) for part in problem["loc"]) or "settings"
+    hidden = {name for known in (fields, *TABLES.values()) for name, one in known.items() if not one.repr}
+    # A feed is a table or a text, and pydantic says which of them it has tried.
+    names = [str(part) for n, part in enumerate(problem["loc"]) if (n, part) != (2, FeedPlace.__name__)]
+    setting = ".".join(names) or "settings"
     value = problem["input"]
     unknown = problem["type"] == "extra_forbidden"
     secret = not hidden.isdisjoint(problem["loc"]) or unknown or "://" in str(value)
     if isinstance(value, dict | list) or (isinstance(value, str) and secret):
         value = HIDDEN
     rule = problem["msg"].removeprefix("Value error, ")
-    if unknown and setting.startswith("destinations."):
-        rule = _no_such_setting(setting.rpartition(".")[2], Destination.model_fields)
+    if unknown and names[0] in TABLES:
+        rule = _no_such_setting(names[-1], TABLES[names[0]])
     elif unknown:
         rule = _no_such_setting(setting, fields)
     return ConfigurationError(setting=setting, value=value, rule=rule)

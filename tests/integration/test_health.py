@@ -13,10 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import text, update
 
+from outbox_tasks.broker.names import QUEUES
 from outbox_tasks.cli import outbox
 from outbox_tasks.database.schema import qualified
 from outbox_tasks.operating import pauses
-from outbox_tasks.operating.health import QUEUES, examine
+from outbox_tasks.operating.health import examine
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import Settings

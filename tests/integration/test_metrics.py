@@ -20,6 +20,7 @@ from outbox_tasks.operating import pauses
 from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.claim import claim
 from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.telemetry.metrics import database_exposition, exposition
 from outbox_tasks.telemetry.metrics.workers import WorkerMetrics
 from tests.conftest import MakeStore, Rows, seconds_from_now
@@ -35,7 +36,10 @@ Measure = Callable[[], Samples]
 
 @pytest.fixture
 def store(new_store: MakeStore) -> Store:
-    return new_store(destinations={"orders": {"url": "a://b"}, "mails": {"url": "a://b"}})
+    return new_store(
+        destinations={"orders": {"url": "a://b"}, "mails": {"url": "a://b"}},
+        feeds={"eu": {"url": "sqlite:////no/such/file.db"}},
+    )
 
 
 @pytest.fixture
@@ -64,6 +68,9 @@ def busy(store: Store, rows: Rows) -> Store:
             minute = now - timedelta(minutes=ago)
             tally = {"minute": minute, "destination": "orders", "outcome": "sent", "count": count}
             connection.execute(insert(t.tallies).values(tally))
+    feeds = Feeds(store)
+    feeds.take("eu", token := str(uuid4()))
+    feeds.end("eu", token, clean=True, lag=(1, 5.0))
     return store
 
 

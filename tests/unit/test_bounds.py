@@ -15,6 +15,7 @@ from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
+from outbox_tasks.settings.feed import FeedPlace
 
 INT32 = 2**31 - 1
 AGES = {"max_age", "confirm_within", "inbox_retention", "archive_retention", "stale_after", "alert_repeat"}
@@ -61,6 +62,8 @@ ALL = pytest.mark.parametrize(("model", "name", "field"), FOUND, ids=[f"{m.__nam
 def made(model: type[BaseModel], name: str, value: float) -> Any:
     if model is Destination:
         return Settings(destinations={"orders": {"url": "a://b", name: value}})
+    if model is FeedPlace:
+        return Settings(feeds={"orders": {"url": "sqlite:////a.db", name: value}})
     assert model is Settings
     return Settings(**{name: value})
 
@@ -85,7 +88,8 @@ def test_an_unusable_number_is_refused_by_name(model: type[BaseModel], name: str
     outside = {"less": int(least) - 1, "more": int(most) + 1}
     with pytest.raises(ConfigurationError) as caught:
         made(model, name, outside[wrong] if wrong in outside else float(wrong))
-    assert caught.value.setting == (name if model is Settings else f"destinations.orders.{name}")
+    where = {Settings: "", Destination: "destinations.orders.", FeedPlace: "feeds.orders."}
+    assert caught.value.setting == where[model] + name
 
 
 @ALL

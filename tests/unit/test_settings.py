@@ -329,3 +329,15 @@ def test_every_error_of_the_settings_is_an_outbox_error() -> None:
     for values in ({"x": 1}, {"breaker_failures": None}, {"destinations": 5}, {"routes": {"a": [1]}}):
         with pytest.raises(OutboxError):
             Settings(**values)
+
+
+def test_a_wrong_setting_of_a_feed_is_named() -> None:
+    for values, setting, rule in (
+        ({"url": "sqlite:////a.db", "rate_limt": 1}, "feeds.eu.rate_limt", "rate_limit"),
+        ({"url": "sqlite:////a.db", "routes": {"*": ["nowhere"]}}, "feeds.eu.routes.'*'", "not configured"),
+        ({"url": "sqlite:////a.db", "priority": "urgent"}, "feeds.eu.priority", "'high'"),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            Settings(feeds={"eu": values})
+        assert caught.value.setting == setting
+        assert rule in str(caught.value)

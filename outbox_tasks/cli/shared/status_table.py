@@ -117,7 +117,10 @@ def _feeds(found: Found) -> Table:
         failing, late = one["failing"] is not None, one["age"] > found["stale_after"]
         table.add_row(
             cell(one["name"]),
-            Text(feed_state(one["failing"], one["age"], found["stale_after"]), style="red" if failing or late else "green"),
+            Text(
+                feed_state(one["failing"], one["age"], found["stale_after"]),
+                style="red" if failing or late else "green",
+            ),
             _count(one["copied"]),
             _count(one["waiting"], style="red" if late else ""),
             Text(span(one["age"]) if one["waiting"] else "-", style="red" if late else ""),

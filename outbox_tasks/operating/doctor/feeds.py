@@ -29,14 +29,15 @@ def sources(site: Site) -> Results:
     """Whether the source of each feed answers, and has a table that can be read."""
     if not site.settings.feeds:
         return
+    feeds = FeedList(site.store)
     try:
-        places = FeedList(site.store).places()
+        feeds.listed()
     except ConfigurationError as refused:
         yield error(
             "feed_list", str(refused), "Feeds that only this query knows are not copied.",
             "Correct it in [feeds], or give the relay's role the right to read what it names.",
         )  # fmt: skip
-        return
+    places = feeds.places()
     answers = _read(dict(sorted(places.items())[:READ]))
     for name, why in answers.items():
         if why is not None:

@@ -103,9 +103,7 @@ class Feeds:
         return [row.name for row in self._database.ask("feed/wanted.sql", names=json.dumps(names))]
 
     def states(self) -> list[FeedState]:
-        """Of `SHOWN` feeds: those in trouble first, then those whose rows wait longest. None if none is configured."""
-        if not self._database.settings.feeds:
-            return []
+        """Of `SHOWN` feeds: those in trouble first, then those whose rows wait longest."""
         return [FeedState(*row) for row in self._database.ask("feed/states.sql", most=SHOWN)]
 
     def forget(self, age: float, most: int) -> int:

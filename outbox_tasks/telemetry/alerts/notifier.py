@@ -197,8 +197,8 @@ class Notifier:
             self._table.close()
 
     def _check(self, table: AlertTable) -> list[Any]:
-        """If it is our turn, report supervised tasks that ended dead, claims that time out and feeds in trouble, send the
-        signal `stale` and end alerts. Returns the alerts whose end is sent."""
+        """If it is our turn, report supervised tasks that ended dead, claims that time out and feeds in trouble, send
+        the signal `stale` and end alerts. Returns the alerts whose end is sent."""
         if not table.is_our_turn(self._interval):
             return []
         for row in table.failed_runs():

@@ -110,7 +110,7 @@ class AlertTable:
 
     def feeds_in_trouble(self) -> Iterator[Problem]:
         """The feeds that fail, or are late."""
-        return health.feeds(self._settings, Feeds(self._database).states())
+        return health.feeds(self._settings, Feeds(self._database).states() if self._settings.feeds else [])
 
     def failed_runs(self) -> Iterator[Any]:
         """The supervised tasks that have ended dead since the last look, each once: see alert/failed_runs.sql."""

@@ -1,0 +1,149 @@
+"""What people see of feeds: the commands, the page, the doctor, metrics and alerts."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import text
+
+from outbox_tasks.cli import outbox
+from outbox_tasks.database.connection import Database
+from outbox_tasks.database.schema import qualified
+from outbox_tasks.feeds.source import open_source
+from outbox_tasks.operating import overview
+from outbox_tasks.relay.store import Store
+from outbox_tasks.relay.store.feeds import Feeds
+from outbox_tasks.settings import Settings
+from outbox_tasks.telemetry.alerts import webhook
+from outbox_tasks.telemetry.alerts.table import AlertTable, Occurrence
+from outbox_tasks.telemetry.metrics import database_exposition
+from outbox_tasks.web import Page, Person, Role
+from outbox_tasks.web.http import Request
+from tests.conftest import MakeSettings, MakeStore
+from tests.exposed import samples
+from tests.integration.doctoring import found
+
+GONE = "sqlite:////no/such/file.db"
+WHY = "the file <b>is gone</b>"
+
+
+@pytest.fixture
+def fed(settings: MakeSettings, tmp_path: Path) -> Settings:
+    """Two feeds: one in order, and one without a database."""
+    url = f"sqlite:///{tmp_path / 'shop.db'}"
+    with closing(open_source("shop", url)) as source:
+        source.init()
+    return settings(feeds={"shop": {"url": url}, "gone": {"url": GONE}}, destinations={"orders": {"url": "a://b"}})
+
+
+@pytest.fixture
+def store(new_store: MakeStore, fed: Settings) -> Store:
+    """`shop` has two rows that wait, `gone` has failed for an hour."""
+    store = new_store(feeds=fed.feeds, destinations=fed.destinations)
+    feeds = Feeds(store)
+    feeds.take("shop", token := str(uuid4()))
+    feeds.end("shop", token, clean=True, lag=(2, 7.0))
+    feeds.take("gone", token)
+    feeds.end("gone", token, clean=True, error=WHY)
+    table = qualified(fed.database_schema, "outbox_feeds")
+    with store.connection() as connection:
+        connection.execute(text(f"UPDATE {table} SET failed_at = failed_at - interval '1 hour'"))
+    return store
+
+
+@pytest.fixture
+def run(store: Store, fed: Settings, postgres_url: str, broker_url: str, schema: str) -> Callable[..., str]:
+    environment = {
+        "OUTBOX_DATABASE_URL": postgres_url,
+        "OUTBOX_DATABASE_SCHEMA": schema,
+        "OUTBOX_BROKER_URL": broker_url,
+        "OUTBOX_DESTINATIONS": json.dumps({"orders": {"url": "a://b"}}),
+        "OUTBOX_FEEDS": json.dumps({name: {"url": place.url} for name, place in fed.feeds.items()}),  # type: ignore[union-attr]
+        "OUTBOX_CONFIG": os.devnull,
+        "COLUMNS": "80",
+    }
+    return lambda *arguments: CliRunner().invoke(outbox, arguments, env=environment).stdout
+
+
+def test_the_status_shows_feeds_those_in_trouble_first(run: Callable[..., str]) -> None:
+    lines = run("status").splitlines()
+    assert f"✗ the feed gone fails for 60 min: {WHY}" in " ".join(lines)
+    assert "✗ no worker consumes outbox.feed" in lines
+    titles = ["feed", "state", "copied", "waiting", "oldest", "read"]
+    [place] = [place for place, line in enumerate(lines) if line.split() == titles]
+    assert lines[place + 1].split() == ["gone", "fails", "for", "60", "min", "0", "0", "-", "never"]
+    assert lines[place + 2].split()[:5] == ["shop", "in", "service", "0", "2"]
+    assert max(map(len, lines)) <= 80
+    seen = json.loads(run("status", "--json"))
+    assert [(one["name"], one["waiting"], one["error"]) for one in seen["feeds"]] == [
+        ("gone", 0, WHY),
+        ("shop", 2, None),
+    ]
+    assert "outbox.feed" in seen["queues"]
+
+
+def test_a_site_without_feeds_asks_for_none_and_shows_none(store: Store, settings: MakeSettings) -> None:
+    with closing(Store.connect(settings())) as plain:
+        assert overview.read(plain).feeds == []
+    assert [state.name for state in overview.read(store).feeds] == ["gone", "shop"]
+
+
+def test_the_page_shows_feeds_and_what_their_sources_say_is_text(store: Store, fed: Settings) -> None:
+    with closing(Page(fed, who=lambda host: None)) as page:
+        body = page.handle(Request("GET", "/", headers={}), Person("anna", Role.LOOK)).body.decode()
+    assert "<h2>Feeds</h2>" in body
+    assert "fails for 60 min" in body
+    assert "<b>is gone</b>" not in body
+    assert "&lt;b&gt;is gone" in body
+    assert body.index(">gone<") < body.index(">shop<")
+
+
+def test_the_doctor_reads_each_source(store: Store, fed: Settings) -> None:
+    seen = found(fed, "feed_list", "feed_away", "feed_late")
+    assert seen.keys() == {"feed_away", "feed_late"}
+    assert "The feed gone can't be read from here" in seen["feed_away"].fact
+    assert WHY in seen["feed_late"].fact
+    for wrong in ("SELECT nothing", "SELECT 1", "no query", "SELECT * FROM pg_authid"):
+        asked = found(fed.replace(feeds={**fed.feeds, "list": wrong}), "feed_list", "feed_away")
+        assert asked.keys() == {"feed_list", "feed_away"}  # those of the settings are read all the same
+        assert "feeds.list" in asked["feed_list"].fact
+
+
+def test_the_metrics_of_feeds(store: Store) -> None:
+    body, _ = database_exposition(store)
+    got = {(name, labels.get("feed")): value for name, each in samples(body).items() for labels, value in each}
+    assert got["outbox_feed_waiting", "shop"] == 2
+    assert got["outbox_feed_oldest_seconds", "shop"] >= 7
+    assert got["outbox_feed_failing_seconds", "gone"] >= 3600
+
+
+def test_a_feed_in_trouble_is_an_alert(store: Store, fed: Settings) -> None:
+    with closing(AlertTable(Database.connect(fed))) as table:
+        [problem] = table.feeds_in_trouble()
+        assert (problem.about, WHY in problem.text) == ("gone", True)
+        facts: dict[str, Any] = {"why": problem.text}
+        [begun] = table.record({"feed gone": Occurrence("feed", "gone", facts)})
+        assert webhook.text(begun) == problem.text
+        alerts = qualified(fed.database_schema, "outbox_alerts")
+        with store.connection() as connection:
+            connection.execute(
+                text(f"UPDATE {alerts} SET last_at = last_at - interval '1 day', told_at = told_at - interval '1 day'")
+            )
+        [over] = table.end()
+        assert webhook.text(over).startswith("The feed gone is in order again")
+
+
+def test_a_feed_that_nobody_looks_at_any_more_is_forgotten(store: Store) -> None:
+    feeds = Feeds(store)
+    feeds.forget(3600, 10)
+    assert len(feeds.states()) == 2
+    feeds.forget(-60, 10)  # gone is tried again in some seconds
+    assert feeds.states() == []
