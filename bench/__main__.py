@@ -22,6 +22,7 @@ QUICK = {
     "operate": ["--archived", "20000", "--pending", "5000"],
     "retention": ["--rows", "20000", "--seconds", "4"],
     "supervised": ["--rounds", "1", "--messages", "500", "--tasks", "60"],
+    "feeds": ["--rows", "500", "--rounds", "1", "--seconds", "2", "--feeds", "4"],
     "destinations": ["redis+stream", "--seconds", "0.5"],
     "web": ["--archived", "20000", "--pending", "5000", "--seconds", "2"],
     "starvation": ["--famine", "5", "--after", "10", "--leases", "short leases"],

@@ -21,7 +21,7 @@ from outbox_tasks import __version__
 
 NAMES = (
     "yardsticks", "latency", "idle", "write", "order", "claim", "scale", "simulate", "fairness", "operate",
-    "retention", "destinations", "supervised", "web", "starvation",
+    "retention", "destinations", "supervised", "feeds", "web", "starvation",
 )  # fmt: skip
 """The benches, in the order of the page."""
 

@@ -30,7 +30,7 @@ attempt."""
 
 def claim_worker_argv(name: str = "claim", *, loglevel: str = "INFO") -> list[str]:
     """The worker that claims and maintains. One process is enough, without a pool."""
-    queues = f"{CLAIM_QUEUE},{MAINTAIN_QUEUE},{FEED_QUEUE}"
+    queues = f"{CLAIM_QUEUE},{MAINTAIN_QUEUE}"
     return [*CELERY, "worker", "-Q", queues, "-n", f"{name}@%h", "-P", "solo", *ON_ITS_OWN, "-E", "-l", loglevel]
 
 
@@ -39,6 +39,12 @@ def publish_worker_argv(
 ) -> list[str]:
     """The n-th worker that publishes. Time limits need the prefork pool."""
     options = ["-Q", PUBLISH_QUEUE, "-n", f"publish{n}@%h", "-c", str(concurrency), "-P", pool]
+    return [*CELERY, "worker", *options, *ON_ITS_OWN, "-E", "-l", loglevel]
+
+
+def feed_worker_argv(concurrency: int = 2, *, loglevel: str = "INFO") -> list[str]:
+    """The worker that copies feeds. A source that does not answer holds up one of its processes for some seconds."""
+    options = ["-Q", FEED_QUEUE, "-n", "feed@%h", "-c", str(concurrency)]
     return [*CELERY, "worker", *options, *ON_ITS_OWN, "-E", "-l", loglevel]
 
 

@@ -17,7 +17,16 @@ from rich.table import Table
 from rich.text import Text
 
 from outbox_tasks.database.connection import migrating
-from outbox_tasks.local.commands import FLOWER_READY, WEB_READY, flower_argv, flower_env, web_argv, web_env
+from outbox_tasks.local.commands import (
+    FLOWER_READY,
+    WEB_READY,
+    WORKER_READY,
+    feed_worker_argv,
+    flower_argv,
+    flower_env,
+    web_argv,
+    web_env,
+)  # fmt: skip
 from outbox_tasks.local.errors import ServerLost
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import signals_as_ctrl_c
@@ -59,6 +68,8 @@ def up(
         beside = [*(_web(settings, console) if web else ()), *(_flower(given, console) if flower else ())]
         log = Log(console)
         programs = [program for program, _, _ in beside]
+        if settings.feeds:
+            programs.append(Program("feed", feed_worker_argv(), WORKER_READY))
         relay = Relay(servers.env, publishers=publishers, concurrency=2, beside=programs, on_line=log)
         with console.status("Starting the relay …"):
             stack.enter_context(relay)

@@ -49,7 +49,7 @@ def test_each_worker_of_the_relay_writes_its_heartbeat(celery_setup: CeleryTestS
     found: dict[str, Any] = {name: worker.facts for name, worker in workers(store).items()}
     assert "shop" not in found  # it serves the application alone
     expected = {
-        "claim": (["outbox.claim", "outbox.feed", "outbox.maintain"], "solo", 1),
+        "claim": (["outbox.claim", "outbox.maintain"], "solo", 1),
         "publish1": (["outbox.publish"], "prefork", 2),
         "threads": (["outbox.publish"], "thread", 3),
     }
