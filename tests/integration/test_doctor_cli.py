@@ -110,7 +110,8 @@ def test_a_check_that_fails_is_a_finding_and_stops_no_other(
     assert failed
     assert any("no_beat" in finding.cause for finding in failed)
     assert "dead_letters" not in {finding.code for finding in seen.findings}
-    assert {part.subject for part in seen.parts} == {*checks.SUBJECTS} - {checks.TASKS}  # no destination takes tasks
+    # no destination takes tasks, and there are no feeds
+    assert {part.subject for part in seen.parts} == {*checks.SUBJECTS} - {checks.TASKS, checks.FEEDS}
 
 
 def test_every_check_can_be_asked_for(settings: MakeSettings) -> None:

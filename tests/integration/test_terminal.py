@@ -47,6 +47,7 @@ def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(store.settings.database_schema))
     monkeypatch.setenv("OUTBOX_BROKER_URL", str(store.settings.broker_url))
     monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({EVIL: {"url": "a://b"}, "orders": {"url": "a://b"}}))
+    monkeypatch.setenv("OUTBOX_FEEDS", json.dumps({"eu": {"url": "sqlite:////no/such/file.db"}}))
     monkeypatch.setenv("OUTBOX_STALE_AFTER", "1")
     hostile = {
         "event_type": EVIL, "destination": EVIL, "key": EVIL, "aggregate_type": EVIL, "aggregate_id": EVIL,
@@ -81,6 +82,8 @@ def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         former = {"former": b64encode(EVIL.encode()).decode()}
         connection.execute(insert(t.audit).values(seq=1000, who=EVIL, action="edit", target=EVIL, facts=former))
         connection.execute(insert(t.heartbeats).values(name=EVIL, kind="worker", facts=queues))
+        feed = f"INSERT INTO {t.messages.schema}.outbox_feeds (name, error, failed_at) VALUES (:name, :name, now())"
+        connection.execute(text(feed), {"name": EVIL})
         facts = {"code": EVIL, "event_type": EVIL, "message_id": EVIL, "keys": [EVIL]}
         for kind in ("dead_letter", "key_blocked"):
             alert = {"name": f"{kind}{EVIL}", "kind": kind, "destination": EVIL, "told": 1, "told_at": now}
@@ -113,7 +116,8 @@ OTHERS = {"init", "up", "demo", "web", "monitor"}
 
 def commands(dead: str) -> list[list[str]]:
     return [
-        ["list"], ["show", dead], ["errors"], ["keys"], ["status"], ["alerts"], ["audit"], ["health", "--worker", "x"],
+        ["list"], ["show", dead], ["errors"], ["keys"], ["status"], ["feed", "status"], ["alerts"], ["audit"],
+        ["health", "--worker", "x"],
         ["doctor", "--only", "keys_blocked", "--only", "dead_letters", "--only", "breaker_open", "--only", "stale"],
         ["redrive", dead, "--dry-run"], ["redrive", "--all", "--dry-run"], ["discard", "--all", "--dry-run"],
         ["replay", "--all", "--dry-run"],

@@ -37,8 +37,8 @@ def _made() -> tuple[dict[str, Options], dict[str, tuple[str, str]]]:
     """What `schema.sql` makes: the tables (but those of many partitions), with their options; and the indexes, with
     their tables and statements."""
     script = re.sub(r"--[^\n]*", "", sql.source("schema.sql"))
-    tables = re.findall(r"^CREATE TABLE (\w+) \(\n.*?^\)([^;]*);", script, re.MULTILINE | re.DOTALL)
-    indexes = re.findall(r"^(CREATE (?:UNIQUE )?INDEX (\w+) ON (\w+) [^;]*);", script, re.MULTILINE)
+    tables = re.findall(r"^CREATE TABLE (?:IF NOT EXISTS )?(\w+) \(\n.*?^\)([^;]*);", script, re.MULTILINE | re.DOTALL)
+    indexes = re.findall(r"^(CREATE (?:UNIQUE )?INDEX (?:IF NOT EXISTS )?(\w+) ON (\w+) [^;]*);", script, re.MULTILINE)
     options = {name: dict(re.findall(r"(\w+) = (\w+)", tail)) for name, tail in tables if "PARTITION" not in tail}
     return options, {name: (table, statement) for statement, name, table in indexes}
 
