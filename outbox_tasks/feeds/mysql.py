@@ -66,7 +66,7 @@ class MySQLSource(Source):
             port=url.port or 3306,
             user=url.username,
             password=url.password or "",
-            database=self._schema or url.database,
+            database=url.database or self._schema,  # tables are named with their schema
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=max(1, round(self.timeout)),

@@ -91,6 +91,10 @@ class Source(ABC):
                 self._execute(connection, statement)
         return self.ddl()
 
+    def adopt(self, other: Source) -> None:
+        """Take over the connection of another source with the same URL, perhaps of another schema."""
+        self._open, other._open = other._open, None
+
     def close(self) -> None:
         connection, self._open = self._open, None
         if connection is not None:

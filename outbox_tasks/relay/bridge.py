@@ -59,8 +59,10 @@ def bridge(
     *,
     longest: float = LONGEST,
     stop: Callable[[], bool] = lambda: False,
+    wake: Callable[[], object] = lambda: None,
 ) -> Bridged:
-    """Copy until a look finds nothing, or `longest` is over. Raises `DatabaseUnavailable`; then the lease runs out."""
+    """Copy until a look finds nothing, or `longest` is over. `wake`: called when messages are committed that a claim
+    may take. Raises `DatabaseUnavailable`; then the lease runs out."""
     token, done = str(uuid4()), Bridged()
     began = time.monotonic()
     rate = place.rate_limit if (place := settings.feed(source.name)) is not None else None
@@ -80,6 +82,7 @@ def bridge(
             if not _copy(feeds, source.name, token, rows, settings, done):
                 log.warning("another bridge has the feed %s by now", source.name)
                 return done
+            wake()
             source.delete([(row.number, row.id) for row in rows])
             clean = True
         pause = 0.0 if rate is None else done.copied / rate - (time.monotonic() - began)

@@ -27,8 +27,8 @@ TIMEOUT = 5.0
 
 
 class FeedList:
-    """The feeds of a process. It keeps one source open, the last one: so a server has no more connections of the relay
-    than there are processes for feeds."""
+    """The feeds of a process. It keeps one connection open, that of the last one: so a server has no more connections
+    of the relay than there are processes for feeds. Schemas of one database share it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -56,8 +56,12 @@ class FeedList:
             return None
         if self._open is not None and self._open[:2] == (name, place):
             return self._open[2]
-        self.close()
-        source = open_source(name, place.url, place.url_schema, TIMEOUT)
+        try:
+            source = open_source(name, place.url, place.url_schema, TIMEOUT)
+            if self._open is not None and self._open[1].url == place.url:
+                source.adopt(self._open[2])
+        finally:
+            self.close()
         self._open = (name, place, source)
         return source
 

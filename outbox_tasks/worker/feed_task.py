@@ -40,10 +40,13 @@ def _copy(resources: Resources, name: str) -> str:
     if source is None:
         log.warning("there is no feed %r in the settings of this worker", name)
         return "unknown"
-    done = bridge(Feeds(resources.store), source, resources.settings)
-    with suppress(BrokerUnreachable):  # beat's next ones do it
-        if done.copied > done.dead:
+
+    def wake() -> None:
+        with suppress(BrokerUnreachable):  # beat's next claim does it
             resources.broker.wake_claim()
-        if done.more:
+
+    done = bridge(Feeds(resources.store), source, resources.settings, wake=wake)
+    if done.more:
+        with suppress(BrokerUnreachable):  # beat's next one does it
             wake_feed(resources.broker, name)
     return f"copied {done.copied}, {done.dead} dead"

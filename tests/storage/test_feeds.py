@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,6 +19,7 @@ from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SourceTrouble
 from outbox_tasks.feeds.source import Row, Source, open_source
 from outbox_tasks.relay.bridge import Bridged, bridge
+from outbox_tasks.relay.feed_list import FeedList
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Copy, Feeds
 from tests.conftest import MakeSettings
@@ -312,3 +314,28 @@ def test_a_feed_with_a_rate_is_copied_no_faster(box: Box, app: App, settings: Ma
     wait_over(box)
     assert run(Feeds(store), app.source, store).copied == 20
     store.close()
+
+
+def test_schemas_of_one_database_share_a_connection(box: Box, settings: MakeSettings) -> None:
+    url = str(settings().database_url)
+    names = [f"{box.schema}_{n}" for n in "ab"]
+    for schema in names:
+        box.connection.execute(f"CREATE SCHEMA {schema}".encode())
+        with closing(open_source(schema, url, schema)) as source:
+            source.init()
+    box.connection.execute(f"SELECT {names[1]}.outbox_feed_publish('a', '{{}}')".encode())
+    feeds = {schema: {"url": url, "schema": schema} for schema in names}
+    store = Store.connect(settings(database_schema=box.schema, feeds=feeds))
+    listed = FeedList(store)
+    found = []
+    for schema in [*names, names[0]]:
+        source = listed.source(schema)
+        assert source is not None
+        found.append(len(source.look(9)))
+    count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outbox_tasks feed' AND query LIKE %s"
+    assert box.value(count, f"%{box.schema}%") == 1
+    assert found == [0, 1, 0]
+    listed.close()
+    store.close()
+    for schema in names:
+        box.connection.execute(f"DROP SCHEMA {schema} CASCADE".encode())
