@@ -26,7 +26,7 @@ from outbox_tasks.settings import Settings
 
 log = logging.getLogger("outbox_tasks.bridge")
 
-BATCH = 500
+BATCH = 2000
 """Rows of one copy."""
 
 LONGEST = 5.0

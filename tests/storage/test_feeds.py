@@ -82,8 +82,8 @@ def wait_over(box: Box) -> None:
 def test_what_was_written_is_copied_once_in_its_order_and_deleted(
     box: Box, feeds: Feeds, app: App, storage: Store
 ) -> None:
-    written = app.write(1200) + app.write(3, "a key", destination="orders", headers={"a": "b"}, priority="high")
-    assert run(feeds, app.source, storage) == Bridged(copied=1203)
+    written = app.write(4200) + app.write(3, "a key", destination="orders", headers={"a": "b"}, priority="high")
+    assert run(feeds, app.source, storage) == Bridged(copied=4203)
     assert ids(box) == written
     assert app.left() == 0
     assert box.rows("SELECT key, headers, priority, destination FROM outbox_messages ORDER BY seq DESC LIMIT 1") == [
@@ -159,7 +159,7 @@ class Failing(Source):
 def test_a_bridge_that_dies_anywhere_loses_nothing_and_copies_nothing_twice(
     box: Box, feeds: Feeds, app: App, storage: Store, at: int, after: bool
 ) -> None:
-    written = app.write(700)
+    written = app.write(2100)
     with pytest.raises(Dying):
         run(feeds, Failing(app.source, at, Dying(), after=after), storage)
     written += app.write(1)
