@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing, suppress
 
-from outbox_tasks.errors import ConfigurationError, OutboxError
+from outbox_tasks.errors import ConfigurationError, OutboxError, SourceTrouble
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.operating import health
 from outbox_tasks.operating.doctor.finding import Fine, error
@@ -71,8 +71,10 @@ def _trouble(name: str, place: FeedPlace) -> str | None:
         with closing(open_source(name, place.url, place.url_schema, TIMEOUT)) as source:
             source.look(1)
             source.lag()
-    except OutboxError as trouble:
-        return str(trouble)
+    except SourceTrouble as trouble:
+        return f"{trouble.url}: {trouble.reason}."
+    except OutboxError as refused:
+        return str(refused)
     return None
 
 
