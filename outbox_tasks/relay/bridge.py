@@ -32,11 +32,11 @@ BATCH = 2000
 LONGEST = 5.0
 """Seconds after which a run ends, so that other feeds have their turn."""
 
-PACE = 2.0
-"""Seconds whose share of `rate_limit` a run copies at most. Then the feed waits as long as these rows may take."""
-
 LONGEST_OF_ALL = 60.0
 """The same where feeds are copied one after the other."""
+
+PACE = 2.0
+"""Seconds whose share of `rate_limit` a run copies at most. Then the feed waits as long as these rows may take."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ def bridge(
     left = feeds.take(source.name, token)
     if left is None:
         return Bridged(taken=False)
-    clean = False
+    settings, clean = settings.of_feed(source.name), False
     try:
         source.delete(left)
         clean = True

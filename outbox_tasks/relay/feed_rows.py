@@ -26,7 +26,7 @@ OPTIONAL = ("aggregate_type", "aggregate_id", "content_type", "deliver_at", "del
 
 
 def copied(row: Row, feed: str, settings: Settings) -> Copy:
-    """The messages of a row."""
+    """The messages of a row. `settings`: with the feed's routes."""
     try:
         return Copy(row.number, row.id, _messages(row, feed, settings))
     except (ValueError, TypeError, RecursionError, OverflowError, OutboxError) as error:
@@ -71,10 +71,9 @@ def _messages(row: Row, feed: str, settings: Settings) -> list[dict[str, Any]]:
     if (named := said.get("destination")) is not None:
         _need_text("destination", named, MAX_DESTINATION, 1)
         return [{**made, "id": str(id), "destination": named}]
-    routed = settings.of_feed(feed)
-    if "key" in made and (route := routed.route(event_type)) is not None and route.latest:
+    if "key" in made and (route := settings.route(event_type)) is not None and route.latest:
         made.setdefault("latest", True)
-    names = routed.routed(event_type)
+    names = settings.routed(event_type)
     if len(names) > 1:
         made["headers"] = {EVENT_ID: str(id), **made.get("headers", {})}
     ids = [id if n == 0 else sibling(id, name) for n, name in enumerate(names)]

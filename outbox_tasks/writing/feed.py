@@ -43,14 +43,16 @@ class FeedWriter:
         ids: list[UUID] = []
         made: list[Row] = []
         trace = tracing.current()
-        name: str | None = None
+        name, settings = "", self._settings
         for message in messages:
             _refuse_chosen_id(message)
-            name = name or self._name()
-            id, own = rows(message, self._settings.of_feed(name), trace)
+            if not name:
+                name = self._name()
+                settings = settings.of_feed(name)
+            id, own = rows(message, settings, trace)
             ids.append(id)
             made.extend(own)
-        if name is not None:
+        if made:
             opened = transaction(session, made[0]["event_type"])
             place = _place(self._schema(name))
             if not opened.defers(place.table, place.insert, made):

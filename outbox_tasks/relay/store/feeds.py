@@ -16,7 +16,6 @@ HOLD = 60.0
 LONGEST_PAUSE = 30.0
 """Seconds between two tries of a source that fails."""
 
-
 SHOWN = 1_000
 """Feeds that people see."""
 
