@@ -1,4 +1,5 @@
-"""Settings: from keywords, the environment (`OUTBOX_<NAME>`) and `outbox.toml`, in that order of precedence.
+"""Settings: from keywords, the environment (`OUTBOX_<NAME>`), Django's settings and `outbox.toml`, in that order of
+precedence.
 
 They are checked when they are made, so a contradiction stops the program at its start. The error names the setting, its
 value and the rule.
@@ -32,6 +33,7 @@ from outbox_tasks.settings.destination import (
     SecondsOrZero,
     Url,
 )
+from outbox_tasks.settings.django_project import read_django
 from outbox_tasks.settings.feed import LIST, FeedPlace
 from outbox_tasks.settings.operation import OperationSettings
 from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
@@ -142,7 +144,9 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, Environment(settings_cls), InitSettingsSource(settings_cls, read_file())
+        project, its_database = read_django()
+        said = [InitSettingsSource(settings_cls, values) for values in (project, read_file(), its_database)]
+        return init_settings, Environment(settings_cls), *said
 
     def replace(self, **values: Any) -> Self:
         """A copy with other values, checked like the first."""

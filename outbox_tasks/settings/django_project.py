@@ -1,0 +1,56 @@
+"""What a Django project's settings.py says: `OUTBOX = {…}`, and the database in `DATABASES`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from psycopg import pq
+from sqlalchemy import URL
+
+from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.settings.destination import HIDDEN
+
+NAME, ALIAS = "OUTBOX", "default"
+
+
+def read_django() -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `OUTBOX` says; and the URL of Django's default database, if that is PostgreSQL.
+
+    Both are empty where there is no Django project: it has its settings, or DJANGO_SETTINGS_MODULE says where they are.
+    An error in the project's settings is raised as it is.
+    """
+    if not _is_django():
+        return {}, {}
+    from django.conf import settings
+
+    said = getattr(settings, NAME, {})
+    if not isinstance(said, Mapping):
+        rule = "in Django's settings it must be a dict, with the names that outbox.toml has"
+        raise ConfigurationError(setting=NAME, value=HIDDEN, rule=rule)
+    database = settings.DATABASES.get(ALIAS, {})
+    is_ours = any(word in database.get("ENGINE", "") for word in ("postgresql", "postgis"))
+    return dict(said), {"database_url": database_url(database)} if is_ours else {}
+
+
+def _is_django() -> bool:
+    if os.environ.get("DJANGO_SETTINGS_MODULE"):
+        return "django" in sys.modules or find_spec("django") is not None
+    return "django.conf" in sys.modules and bool(sys.modules["django.conf"].settings.configured)
+
+
+def database_url(database: Mapping[str, Any]) -> str:
+    """The URL of an entry of `DATABASES`. Of its OPTIONS it has those that libpq knows; the others are Django's own."""
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    query = {name: str(value) for name, value in database.get("OPTIONS", {}).items() if name in known}
+    host, port = str(database.get("HOST") or ""), database.get("PORT")
+    if host.startswith("/"):  # the directory of a socket
+        query["host"], host = host, ""
+    url = URL.create(
+        "postgresql", database.get("USER") or None, database.get("PASSWORD") or None, host or None,
+        int(port) if port else None, database.get("NAME") or None, query,
+    )  # fmt: skip
+    return url.render_as_string(hide_password=False)
