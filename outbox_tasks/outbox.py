@@ -16,7 +16,14 @@ from celery.result import AsyncResult
 
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.settings import Settings
-from outbox_tasks.writing.capture import capture_app, capturing, direct, refuse_chords, refuse_unaccepted
+from outbox_tasks.writing.capture import (
+    capture_app,
+    capturing,
+    direct,
+    refuse_chords,
+    refuse_unaccepted,
+    storing_on_commit,
+)
 from outbox_tasks.writing.feed import Feed, FeedWriter
 from outbox_tasks.writing.nudge import broker_nudge, feed_nudge
 from outbox_tasks.writing.transactions import (
@@ -170,12 +177,13 @@ class Outbox:
         """Inside, every Celery task that this thread or coroutine calls is stored in the session's transaction.
 
         This works for all apps and all ways to call: `delay`, `apply_async`, `send_task`, chains, groups. The calls
-        return and raise the same as ever. A retry of the running task is not stored, because its exception rolls the
+        return and raise the same as ever. With Django, `delay_on_commit` and `transaction.on_commit(task.delay)` are
+        stored at the end of the block. A retry of the running task is not stored, because its exception rolls the
         transaction back. `confirm`: as for `apply_async`.
         Raises `NotInTransaction`.
         """
         transaction(session, "celery.task")
-        with capturing(partial(self._store, session), confirm=confirm):
+        with capturing(partial(self._store, session), confirm=confirm), storing_on_commit(session):
             yield
 
     def direct(self) -> AbstractContextManager[None]:

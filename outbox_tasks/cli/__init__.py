@@ -6,6 +6,9 @@ Each command is in the file of its name. A file is loaded when its command is us
 from __future__ import annotations
 
 import gc
+import os
+import sys
+from pathlib import Path
 
 import click
 
@@ -69,4 +72,6 @@ def main() -> None:
     """The entry point of `outbox-tasks`."""
     # Imports leave nothing behind to collect: looking for it took a quarter of a command's start.
     gc.disable()
+    if "DJANGO_SETTINGS_MODULE" in os.environ:
+        sys.path.append(str(Path.cwd()))  # where manage.py finds the project
     outbox(prog_name="outbox-tasks")

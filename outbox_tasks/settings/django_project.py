@@ -14,30 +14,39 @@ from sqlalchemy import URL
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.settings.destination import HIDDEN
 
-NAME, ALIAS = "OUTBOX", "default"
+NAME, ALIAS, APP = "OUTBOX", "default", "outbox_tasks.django"
+VARIABLE = "DJANGO_SETTINGS_MODULE"
 
 
 def read_django() -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `OUTBOX` says; and the URL of Django's default database, if that is PostgreSQL.
+    """What `OUTBOX` says; and the URL of Django's default database, if the outbox's app makes its tables there.
 
     Both are empty where there is no Django project: it has its settings, or DJANGO_SETTINGS_MODULE says where they are.
-    An error in the project's settings is raised as it is.
+    An error inside the project's settings is raised as it is.
     """
     if not _is_django():
         return {}, {}
     from django.conf import settings
 
-    said = getattr(settings, NAME, {})
+    try:
+        said = getattr(settings, NAME, {})
+    except ModuleNotFoundError as error:
+        module = os.environ.get(VARIABLE, "")
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        rule = "there is no such module; start in the project's directory, or leave the variable out"
+        raise ConfigurationError(setting=VARIABLE, value=module, rule=rule) from None
     if not isinstance(said, Mapping):
         rule = "in Django's settings it must be a dict, with the names that outbox.toml has"
         raise ConfigurationError(setting=NAME, value=HIDDEN, rule=rule)
     database = settings.DATABASES.get(ALIAS, {})
-    is_ours = any(word in database.get("ENGINE", "") for word in ("postgresql", "postgis"))
-    return dict(said), {"database_url": database_url(database)} if is_ours else {}
+    has_tables = any(app.startswith(APP) for app in settings.INSTALLED_APPS)
+    is_postgresql = any(word in database.get("ENGINE", "") for word in ("postgresql", "postgis"))
+    return dict(said), {"database_url": database_url(database)} if has_tables and is_postgresql else {}
 
 
 def _is_django() -> bool:
-    if os.environ.get("DJANGO_SETTINGS_MODULE"):
+    if os.environ.get(VARIABLE):
         return "django" in sys.modules or find_spec("django") is not None
     return "django.conf" in sys.modules and bool(sys.modules["django.conf"].settings.configured)
 

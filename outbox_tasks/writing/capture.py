@@ -9,12 +9,13 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from celery import Celery, current_task
+from celery import Celery, Task, current_task
 from celery.backends.base import DisabledBackend
+from celery.canvas import Signature
 from celery.result import AsyncResult
 
 from outbox_tasks.errors import UncapturableTask
@@ -59,6 +60,32 @@ def capturing(store: Store, *, confirm: bool = False) -> Iterator[None]:
     finally:
         _store.reset(token)
         _confirm.reset(confirmed)
+
+
+@contextmanager
+def storing_on_commit(session: Any) -> Iterator[None]:
+    """At the end, make the calls of tasks that Django's connection would make after its commit: they are stored now.
+    What else waits for the commit goes on waiting. Other kinds of sessions have nothing like it."""
+    before = [function for _, function, *_ in getattr(session, "run_on_commit", ())]
+    yield
+    kept: list[Any] = []
+    calls: list[Any] = []
+    for waiting in getattr(session, "run_on_commit", ()):  # Django has taken out what a savepoint has rolled back
+        function = waiting[1]
+        ours = _calls_task(function) and not any(function is old for old in before)
+        (calls if ours else kept).append(waiting)
+    if calls:
+        session.run_on_commit = kept
+    for _, function, *_ in calls:
+        function()
+
+
+def _calls_task(function: Any) -> bool:
+    """Whether it is `delay` or `apply_async` of a task or signature, perhaps with arguments."""
+    while isinstance(function, partial):
+        function = function.func
+    of_task = isinstance(getattr(function, "__self__", None), Task | Signature)
+    return of_task and function.__name__ in ("delay", "apply_async")
 
 
 @contextmanager

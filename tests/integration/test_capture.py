@@ -18,6 +18,7 @@ import pytest
 import redis
 from celery import Celery, chain, chord, group, signals
 from celery.app.trace import build_tracer
+from celery.contrib.django.task import DjangoTask
 from celery.exceptions import TimeoutError
 from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
@@ -152,6 +153,28 @@ class TestStoredCalls:
                 task.delay(2)
                 savepoint.rollback()
         assert stored(rows) == [first.id]
+
+    def test_with_django_what_waits_for_the_commit_is_stored(
+        self, outbox: Outbox, task: Any, engine: Engine, rows: Rows
+    ) -> None:
+        seen: list[int] = []
+        with driver("Django", outbox, engine) as django:
+            from django.db import transaction
+
+            django.begin()
+            transaction.on_commit(partial(seen.append, 1))
+            with outbox.capture(django.session):
+                transaction.on_commit(partial(task.delay, 1, name="Zoë"))
+                transaction.on_commit(task.s(2).delay)
+                transaction.on_commit(partial(seen.append, 2))
+                django.savepoint()
+                transaction.on_commit(partial(task.delay, 3))
+                django.undo()
+                DjangoTask.delay_on_commit(task, 4)
+            assert seen == []
+            django.commit()
+        assert seen == [1, 2]
+        assert [json.loads(row.payload)[0] for row in rows.hot()] == [[1], [2], [4]]
 
     @pytest.mark.parametrize("position", range(20))
     def test_unchanged_code_reaches_no_broker(

@@ -7,17 +7,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.schema import FIRST, VERSION
 from outbox_tasks.migrations import upgrade
+from outbox_tasks.settings.django_project import database_url
 
 SETTINGS = """
 import json, os
+OUTBOX = json.loads(os.environ.get("OUTBOX_OF_DJANGO", "{}"))
 SECRET_KEY = "x"
 USE_TZ = True
 INSTALLED_APPS = ["outbox_tasks.django", "shop", *os.environ.get("MORE_APPS", "").split()]
@@ -44,6 +49,27 @@ PERMISSIONS = """
 from django.contrib.auth.models import Permission
 ours = Permission.objects.filter(content_type__app_label="outbox_tasks")
 print("Permissions:", *ours.values_list("codename", flat=True))
+"""
+
+
+RELAY = """
+from celery import Celery
+from outbox_tasks import Outbox
+app = Celery("shop")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+outbox = Outbox(celery=app)
+outbox.install(app)
+"""
+
+DELIVERED = """
+from django.db import connection, transaction
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.store import Store
+from relay import outbox
+with transaction.atomic():
+    outbox.publish(connection, "order.created", {"id": 1})
+print("Drained:", drain(Store.connect(outbox.settings), Publishers(outbox.settings)))
 """
 
 
@@ -141,6 +167,57 @@ def test_another_database_than_postgresql_is_refused_with_what_to_do(project: Pr
     said = project.manage(MIGRATE, fails=True, DATABASE=sqlite).splitlines()[-1]
     assert "Django's database 'default': it is sqlite, and only postgresql is supported." in said
     assert "router" in said
+
+
+def test_the_settings_of_a_project_are_enough(project: Project) -> None:
+    (project.directory / "relay.py").write_text(RELAY)
+    # As Celery's documentation has it: the project makes its Celery app before Django reads the settings.
+    (project.directory / "shop" / "__init__.py").write_text("from relay import app")
+    project.env.update(DJANGO_SETTINGS_MODULE="shop.settings")
+    (project.directory / "settings.py").rename(project.directory / "shop" / "settings.py")
+    said = json.dumps({"destinations": {"orders": {"url": "http://127.0.0.1:1/"}}, "nudge": False})
+    found = project.manage(MIGRATE, ("shell", "--no-imports", "-c", DELIVERED), OUTBOX_OF_DJANGO=said)
+    assert "Drained: Drained(steps=Counter({<Step.OUTAGE" in found
+
+
+def test_a_wrong_name_in_the_settings_of_a_project_is_refused(project: Project) -> None:
+    (project.directory / "shop" / "__init__.py").write_text("from relay import app")
+    (project.directory / "relay.py").write_text(RELAY)
+    said = project.manage(("check",), fails=True, OUTBOX_OF_DJANGO='{"bundel_size": 1}')
+    assert "bundel_size" in said.splitlines()[-1]
+    assert "did you mean bundle_size?" in said.splitlines()[-1]
+
+
+def test_a_command_finds_the_project_in_its_directory(project: Project) -> None:
+    command = [str(Path(sys.executable).with_name("outbox-tasks")), "init"]
+    run = partial(
+        subprocess.run, command, cwd=project.directory, capture_output=True, text=True, timeout=60, check=False
+    )
+    done = run(env=project.env)
+    assert done.returncode == 0, done.stderr
+    assert versions(project) == list(range(FIRST, VERSION + 1))
+    lost = run(env={**project.env, "DJANGO_SETTINGS_MODULE": "shop.lost"})
+    assert "Setting DJANGO_SETTINGS_MODULE = 'shop.lost' is not usable: there is no such module;" in lost.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        (
+            {"NAME": "shop", "USER": "ann", "PASSWORD": "p@ss/word", "HOST": "db.example", "PORT": 6432},
+            "postgresql://ann:p%40ss%2Fword@db.example:6432/shop",
+        ),
+        ({"NAME": "shop", "HOST": "/run/postgresql"}, "postgresql:///shop?host=%2Frun%2Fpostgresql"),
+        (
+            {"NAME": "shop", "HOST": "db", "PORT": "", "OPTIONS": {"sslmode": "require", "pool": True}},
+            "postgresql://db/shop?sslmode=require",
+        ),
+        ({"OPTIONS": {"service": "shop"}}, "postgresql://?service=shop"),
+    ],
+)
+def test_the_url_of_django_s_database(given: dict[str, Any], url: str) -> None:
+    assert database_url(given) == url
+    engine_url(url)
 
 
 def test_every_migration_has_one_of_django() -> None:
