@@ -16,6 +16,7 @@ QUICK = {
     "scale": ["--messages", "4000", "--publishers", "1,2", "--claimers", "1,2", "--memory", "10000"],
     "simulate": ["--clients", "20", "--seconds", "3"],
     "claim": ["--rows", "20000"],
+    "snapshot": ["--messages", "100000", "--rounds", "1"],
     "write": ["--rounds", "100"],
     "order": ["--messages", "10000"],
     "fairness": ["--seconds", "5"],

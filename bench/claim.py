@@ -69,17 +69,17 @@ class Side:
 
     def turn(self, shares: dict[str, int]) -> tuple[float, float, float]:
         """Milliseconds of a claim, for 100 messages; its CPU and that of the delivery, in µs a message."""
-        cpu, began = self._cpu(), time.perf_counter()
+        cpu, began = self.cpu(), time.perf_counter()
         bundles = claimed(self.claims, shares)
         ms = (time.perf_counter() - began) * 1000
         count = sum(len(bundle.tickets) for bundle in bundles)
         assert count == sum(shares.values()), f"{count} of {sum(shares.values())} claimed"
         for bundle in bundles:
             deliver(self.delivers, dict.fromkeys(shares, Slow(0)), bundle)
-        spent = [(after - before) / count for before, after in zip(cpu, self._cpu(), strict=True)]
+        spent = [(after - before) / count for before, after in zip(cpu, self.cpu(), strict=True)]
         return ms * BATCH / count, spent[0], spent[1]
 
-    def _cpu(self) -> list[float]:
+    def cpu(self) -> list[float]:
         """Microseconds; nothing is counted if the server is elsewhere."""
         return [int(found.read_text().split()[0]) / 1000 if found.exists() else 0.0 for found in self.schedules]
 
@@ -96,14 +96,15 @@ def sides() -> Iterator[tuple[Side, Side]]:
         made = []
         for settings in (filled, empty):
             stores = Store.connect(settings), Store.connect(settings)
-            made.append(Side(settings, *stores, (_schedule(stores[0]), _schedule(stores[1]))))
+            made.append(Side(settings, *stores, (schedule(stores[0]), schedule(stores[1]))))
         yield made[0], made[1]
         for one in made:
             one.claims.close()
             one.delivers.close()
 
 
-def _schedule(store: Store) -> Path:
+def schedule(store: Store) -> Path:
+    """Where the system counts the CPU of the server's process of a store."""
     with store.engine.connect() as connection:
         return Path(f"/proc/{connection.scalar(text('SELECT pg_backend_pid()'))}/schedstat")
 

@@ -20,7 +20,7 @@ from bench.machine import Watch, sentence
 from outbox_tasks import __version__
 
 NAMES = (
-    "yardsticks", "latency", "idle", "write", "order", "claim", "scale", "simulate", "fairness", "operate",
+    "yardsticks", "latency", "idle", "write", "order", "claim", "snapshot", "scale", "simulate", "fairness", "operate",
     "retention", "destinations", "supervised", "feeds", "web", "starvation",
 )  # fmt: skip
 """The benches, in the order of the page."""
