@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
@@ -20,8 +20,9 @@ T = TypeVar("T")
 THREADS = 12
 """More than may read the database at once. So people are told that the page is busy, and who visits is asked."""
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class Asgi:
@@ -31,7 +32,7 @@ class Asgi:
         self._page = page
         self._threads = PerProcess(lambda: ThreadPoolExecutor(THREADS, thread_name_prefix="outbox-page"))
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -52,7 +53,7 @@ class Asgi:
         if threads := self._threads.take():
             threads.shutdown()
 
-    async def _respond(self, scope: dict[str, Any], receive: Receive) -> Response:
+    async def _respond(self, scope: Scope, receive: Receive) -> Response:
         page, request = self._page, _head(scope)
         try:
             request = replace(request, query=query_of(scope.get("query_string", b"")))
@@ -85,7 +86,7 @@ class Asgi:
                 return
 
 
-def _head(scope: dict[str, Any]) -> Request:
+def _head(scope: Scope) -> Request:
     root = scope.get("root_path", "").rstrip("/")
     path = scope["path"]
     # By the specification the path begins with the root. Some servers leave it out. A proxy that strips its prefix

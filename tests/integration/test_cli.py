@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -143,3 +147,17 @@ def test_an_error_is_an_object_too_where_a_program_reads(run: Run, rows: Rows) -
     assert missing.stderr.startswith("Error: There is no message ")
     assert run("show", str(uuid4())).stdout == ""
     assert json.loads(run("audit", "--payload", "1", "--json").stdout) == {"error": "No. 1 of the audit is no edit."}
+
+
+def test_a_mistyped_command_names_the_nearest_one() -> None:
+    said = CliRunner().invoke(outbox, ["stauts"])
+    assert said.exit_code == 2
+    assert "No such command 'stauts'. Did you mean 'status'?" in said.stderr
+    assert "Did you mean" not in CliRunner().invoke(outbox, ["xyzzy"]).stderr
+
+
+def test_a_shell_completes_commands() -> None:
+    asked = {"_OUTBOX_TASKS_COMPLETE": "bash_complete", "COMP_WORDS": "outbox-tasks st", "COMP_CWORD": "1"}
+    program = Path(sys.executable).with_name("outbox-tasks")
+    done = subprocess.run(program, env={**os.environ, **asked}, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["plain,status"]

@@ -26,7 +26,10 @@ from outbox_tasks import Inbox, Message, Outbox
 from outbox_tasks.settings.destination import Destination, Route
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_blocked, settled, stale
+from outbox_tasks.web import Page
 from sqlalchemy.orm import Session
+from starlette.applications import Starlette
+from wsgiref.types import WSGIApplication
 
 orders = Destination(url="kafka://h/orders")
 mails = Destination(url="https://h", max_attempts=3, concurrency=2, rate_limit=1.5, send_timeout=2, claim_check=None)
@@ -38,6 +41,8 @@ plain = Settings()
 fewer = settings.replace(max_in_flight=5)
 message = Message("order.created", {"id": 1}, key="a", delay=timedelta(seconds=3))
 outbox = Outbox(settings)
+Starlette().mount("/outbox", Page(outbox).asgi)
+under_wsgi: WSGIApplication = Page(outbox).wsgi
 
 
 def publish(session: Session) -> UUID:
