@@ -50,8 +50,8 @@ class SettingsFileError(OutboxError):
 
 class NoDestinations(OutboxError):
     says = """
-    No destination is configured, so the relay can send nothing: {origin}. Add [destinations.<name>] with a url to
-    the settings file. If it has one, start in the directory of the file, or name the file in OUTBOX_CONFIG."""
+    No destination is configured, so the relay can send nothing: {origin}. Add {addition}. If the settings file has
+    one, start in the directory of the file, or name the file in OUTBOX_CONFIG."""
 
 
 class UnsupportedDialect(OutboxError):

@@ -33,7 +33,7 @@ from outbox_tasks.settings.destination import (
     SecondsOrZero,
     Url,
 )
-from outbox_tasks.settings.django_project import read_django
+from outbox_tasks.settings.django_project import is_django, read_django
 from outbox_tasks.settings.feed import LIST, FeedPlace
 from outbox_tasks.settings.operation import OperationSettings
 from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
@@ -160,7 +160,9 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     def check_destinations(self) -> None:
         """Raises `NoDestinations` if there are none: a relay without any could only make dead letters."""
         if not self.destinations:
-            raise NoDestinations(origin=self.origin)
+            own = "[destinations.<name>] with a url to the settings file"
+            in_django = '"destinations": {"<name>": {"url": …}} to OUTBOX in Django\'s settings'
+            raise NoDestinations(origin=self.origin, addition=in_django if is_django() else own)
 
     def destination(self, name: str, event_type: str) -> Destination:
         """The destination called `name`. Raises `UnknownDestination`."""

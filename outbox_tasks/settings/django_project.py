@@ -24,7 +24,7 @@ def read_django() -> tuple[dict[str, Any], dict[str, Any]]:
     Both are empty where there is no Django project: it has its settings, or DJANGO_SETTINGS_MODULE says where they are.
     An error inside the project's settings is raised as it is.
     """
-    if not _is_django():
+    if not is_django():
         return {}, {}
     from django.conf import settings
 
@@ -45,7 +45,8 @@ def read_django() -> tuple[dict[str, Any], dict[str, Any]]:
     return dict(said), {"database_url": database_url(database)} if has_tables and is_postgresql else {}
 
 
-def _is_django() -> bool:
+def is_django() -> bool:
+    """Whether this process has the settings of a Django project."""
     if os.environ.get(VARIABLE):
         return "django" in sys.modules or find_spec("django") is not None
     return "django.conf" in sys.modules and bool(sys.modules["django.conf"].settings.configured)

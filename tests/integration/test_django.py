@@ -134,6 +134,8 @@ def versions(project: Project, schema: str = "public") -> list[int]:
         engine.dispose()
 
 
+SAID = {"destinations": {"orders": {"url": "http://127.0.0.1:1/"}}}
+
 MIGRATE, UNCHANGED = ("migrate",), ("makemigrations", "--check", "--dry-run")
 
 
@@ -146,7 +148,7 @@ def test_migrate_makes_the_tables_and_a_test_finds_them(project: Project) -> Non
 
 
 def test_migrate_makes_the_permissions_of_the_page(project: Project) -> None:
-    project.env["MORE_APPS"] = "django.contrib.auth django.contrib.contenttypes"
+    project.env.update(MORE_APPS="django.contrib.auth django.contrib.contenttypes", OUTBOX_OF_DJANGO=json.dumps(SAID))
     said = project.manage(MIGRATE, ("shell", "--no-imports", "-c", PERMISSIONS), UNCHANGED, ("check",))
     assert "Permissions: act look payload\n" in said
     assert "No changes detected" in said
@@ -186,6 +188,35 @@ def test_a_wrong_name_in_the_settings_of_a_project_is_refused(project: Project) 
     said = project.manage(("check",), fails=True, OUTBOX_OF_DJANGO='{"bundel_size": 1}')
     assert "bundel_size" in said.splitlines()[-1]
     assert "did you mean bundle_size?" in said.splitlines()[-1]
+
+
+def test_check_tells_of_settings_that_can_t_be_right(project: Project) -> None:
+    said = project.manage(("check",), fails=True, OUTBOX_OF_DJANGO='{"bundel_size": 1}')
+    assert "(outbox_tasks.E004) Setting bundel_size" in said
+    said = project.manage(("check",))
+    assert "(outbox_tasks.W002) No destination is configured" in said
+    assert "to OUTBOX in Django's settings" in said
+    sqlite = json.dumps({"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"})
+    said = project.manage(("check",), DATABASE=sqlite, OUTBOX_OF_DJANGO=json.dumps(SAID))
+    assert "(outbox_tasks.W003) The relay has no database" in said
+    assert "W002" not in said
+
+
+CALLED = """
+from django.core.management import call_command
+call_command("outbox", "list", "--json")
+print("Returned")
+"""
+
+
+def test_manage_has_the_commands_of_the_outbox(project: Project) -> None:
+    help = project.manage(("outbox", "--help"))
+    assert "Usage: manage.py outbox [OPTIONS] COMMAND" in help
+    assert "Send dead letters again." in help
+    project.manage(MIGRATE)
+    assert "Returned" in project.manage(("shell", "--no-imports", "-c", CALLED))
+    assert "There is nothing to redrive." in project.manage(("outbox", "redrive", "--all", "--dry-run"))
+    assert "Did you mean 'status'?" in project.manage(("outbox", "statsu"), fails=True)
 
 
 def test_a_command_finds_the_project_in_its_directory(project: Project) -> None:

@@ -67,7 +67,7 @@ def test_the_map_shows_the_rooms_on_the_floors_of_the_import_rules() -> None:
         ]
         if one["type"] == "layers" and one.get("exhaustive")
     ]
-    [block] = re.findall(r"```\n(cli .*?)```", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.DOTALL)
+    [block] = re.findall(r"```\n(django .*?)```", (DOCS / "architecture.md").read_text(encoding="utf-8"), re.DOTALL)
     shown = [set(line.split("  ")[0].split(" · ")) for line in block.splitlines() if not line.startswith(" ")]
     assert shown == [set(layer.split(" | ")) for layer in contract["layers"] if layer != "__main__"]
 

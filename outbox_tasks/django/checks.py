@@ -1,0 +1,35 @@
+"""What `manage.py check` says of the settings. The checks of the tasks' backend are in `backend.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.core import checks
+
+from outbox_tasks.errors import ConfigurationError, NoDestinations, SettingsFileError
+from outbox_tasks.settings import Settings
+
+
+def check_settings(**_: Any) -> list[checks.CheckMessage]:
+    """Whether the settings can be read, and are enough for a relay."""
+    return list(_found())
+
+
+def _found() -> Iterator[checks.CheckMessage]:
+    try:
+        settings = Settings()
+    except (ConfigurationError, SettingsFileError) as error:
+        hint = (
+            "Correct it in OUTBOX in Django's settings, in the variable OUTBOX_… or in outbox.toml: where it was set."
+        )
+        yield checks.Error(str(error), hint=hint, id="outbox_tasks.E004")
+        return
+    try:
+        settings.check_destinations()
+    except NoDestinations as error:
+        yield checks.Warning(str(error), id="outbox_tasks.W002")
+    if settings.database_url is None:
+        hint = "Set database_url in OUTBOX, to a PostgreSQL database: postgresql://…"
+        text = "The relay has no database: DATABASES['default'] is not PostgreSQL, and there is no database_url."
+        yield checks.Warning(text, hint=hint, id="outbox_tasks.W003")
