@@ -8,11 +8,11 @@ bin := $(VENV)/bin
 pip := $(bin)/python -m pip --disable-pip-version-check --quiet --quiet install -c constraints.txt
 runtime := $(VENV)/.installed-runtime
 everything := $(VENV)/.installed-everything
-sources := outbox_tasks workers beat_schedule.py $(wildcard tests bench lab examples)
+sources := outbox_tasks workers beat_schedule.py docs/conf.py $(wildcard tests bench lab examples)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo up quick test search clock fault lint format bench constraints audit clean
+.PHONY: help venv demo up quick test search clock fault lint format docs bench constraints audit clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ lint: $(everything) ## ruff, mypy and the import floors
 format: $(everything) ## let ruff lay out the code and mend what it can
 	@$(bin)/ruff check --fix $(sources)
 	@$(bin)/ruff format $(sources)
+
+docs: $(everything) ## the documentation site, into build/docs
+	@$(bin)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs && echo "build/docs/index.html"
 
 bench: $(runtime) ## the relay beside raw Celery, pgbench and XADD (ARGS=claim: another bench; ARGS=--help lists them)
 	@$(bin)/python -m bench $(or $(ARGS),yardsticks)

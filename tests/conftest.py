@@ -57,7 +57,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 EMPTY = range(15, 0, -1)
 """Databases of the Redis server that may be ours."""
 
-KINDS = ("unit", "model", "contract", "storage", "integration", "acceptance", "fault", "examples")
+KINDS = ("unit", "model", "contract", "storage", "integration", "acceptance", "fault", "docs", "examples")
 
 
 LONG = ("test_model", "test_every_publisher", "test_monitor", "test_typing", "test_web_browser")

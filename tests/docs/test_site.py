@@ -1,0 +1,39 @@
+"""The documentation site, as `make docs` builds it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+HOME = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; a warning is an error."""
+    made = tmp_path_factory.mktemp("site")
+    argv = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", made / "doctrees", DOCS, made / "html"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr
+    return made / "html"
+
+
+def test_every_page_is_built_and_can_be_searched(site: Path) -> None:
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS).with_suffix("")
+        assert (site / f"{name}.html").exists(), name
+        assert f'"{name}"' in index, name
+
+
+def test_a_link_that_leaves_the_docs_leads_to_the_home_of_the_project(site: Path) -> None:
+    pages = {path.stem: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    assert f'href="{HOME}/blob/main/lab/moves.py"' in pages["architecture"]
+    assert f'href="{HOME}/tree/main/outbox_tasks/sql"' in pages["how-it-works"]
+    assert [name for name, text in pages.items() if 'href="../outbox_tasks' in text] == []
