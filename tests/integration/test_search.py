@@ -10,6 +10,7 @@ import pytest
 from outbox_tasks.model import Step, Verdict, sibling, uuid7
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import STATES, Filter, Lookup
+from outbox_tasks.operating.messages.paging import read_page
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
 from tests.integration.conftest import Lease, after
@@ -95,11 +96,26 @@ class TestList:
     def test_filters(self, lookup: Lookup, rows: Rows, wanted: dict[str, Any], expected: str) -> None:
         old = {"created_at": seconds_from_now(-7200), "id": UUID(int=7 << 76)}
         ids = {
+            rows.insert(event_type="order_paid", **old)[0]: "c",
             rows.insert(event_type="order.made", attempts=1, last_error_code="busy")[0]: "a",
             rows.insert(event_type="order.paid", key="k")[0]: "b",
-            rows.insert(event_type="order_paid", **old)[0]: "c",
         }
         assert sorted(ids[id] for id in found(lookup, **wanted)) == sorted(expected)
+
+    def test_old_messages_are_found_behind_many_newer_ones(
+        self, lookup: Lookup, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("outbox_tasks.operating.messages.find.LOOK", 5)
+        old = [rows.insert(created_at=seconds_from_now(-n))[0] for n in (9000, 8000, 7000)]
+        new = [rows.insert(created_at=seconds_from_now(-n))[0] for n in range(200, 100, -1)]
+        for id in (*old, *new):
+            rows.settle(id)
+        assert found(lookup, older_than=3600.0) == old[::-1]
+        assert found(lookup, older_than=7500.0) == old[1::-1]
+        assert found(lookup, older_than=90_000.0) == []
+        page = read_page(store, Filter(older_than=3600.0), 2)
+        assert [str(message["id"]) for message in page.messages] == old[:0:-1]
+        assert page.complete
 
     def test_messages_at_work_that_a_backlog_hides_are_found(
         self, lookup: Lookup, rows: Rows, monkeypatch: pytest.MonkeyPatch

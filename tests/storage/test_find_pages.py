@@ -126,6 +126,7 @@ class TestPlans:
             ("find/at_work.sql", 1500, page),
             ("find/at_work.sql", 1500, {**page, "newer": True, "last": self.SENT + self.WORK // 2}),
             ("find/at_work.sql", 1500, {**page, "states": ["running", "leased"]}),
+            ("find/aged.sql", 200, {"age": 90_000.0, "until": None}),
             ("find/dead.sql", 3000, dead),
             ("find/dead.sql", 1000, {**dead, "destination": "d0"}),
             ("find/dead.sql", 1000, {**dead, "kin": "kin1"}),

@@ -105,7 +105,7 @@ class Operator:
 
     def _walk(self, wanted: Filter, until: datetime, *, counted: bool, ends: float = inf) -> Iterator[Any]:
         """The wanted messages, or with `counted` their kinds; None: there are more, but the time is over."""
-        verb, place = start(wanted, newer=True)
+        verb, place = start(self._database, wanted, newer=True)
         verb = verb.replace(".sql", "_counted.sql") if counted else verb
         parameters = {**wanted.parameters, "until": until, "look": LOOK, "size": None}
         while True:

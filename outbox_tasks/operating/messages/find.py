@@ -130,7 +130,7 @@ class Lookup:
     def find(self, wanted: Filter, size: int, limit: float | None = None) -> Found:
         """The newest `size` of the wanted messages; if only dead letters are wanted, the last to die. `limit`: seconds
         that a statement may run."""
-        verb, place = start(wanted, newer=False)
+        verb, place = start(self._database, wanted, newer=False)
         # Where an index has these together and in order, the first rows are the wanted ones.
         ready = "kin" in place and wanted.facts.keys() <= {"states", "destination", "group"}
         asked = {**wanted.parameters, **place, "size": size, "look": size if ready else max(size, LOOK)}
@@ -237,14 +237,17 @@ def latest(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return max(rows, key=lambda row: (row["finished_at"] is None, row["finished_at"]))
 
 
-def start(wanted: Filter, *, newer: bool) -> tuple[str, dict[str, Any]]:
+def start(database: Database, wanted: Filter, *, newer: bool) -> tuple[str, dict[str, Any]]:
     """The verb that walks through the wanted messages, and where it begins. If only dead letters are wanted, it goes by
     their death."""
     place: dict[str, Any] = {"newer": newer, "last": FIRST if newer else LAST}
     if wanted.group is not None or set(wanted.states) == {DEAD}:
         return "find/dead.sql", {**place, "time": "-infinity" if newer else "infinity", "kin": wanted.group}
-    archived = not wanted.states or not set(wanted.states).isdisjoint(ARCHIVED)
-    return MESSAGES if archived else AT_WORK, place
+    if wanted.states and set(wanted.states).isdisjoint(ARCHIVED):
+        return AT_WORK, place
+    if wanted.older_than is not None and not newer:
+        place["last"] = database.ask("find/aged.sql", age=wanted.older_than, until=None)[0].last
+    return MESSAGES, place
 
 
 def shown(row: Any) -> dict[str, Any]:

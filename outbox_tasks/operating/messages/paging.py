@@ -69,7 +69,7 @@ def read_page(
     Raises ValueError if the cursor is of a list with other filters.
     """
     newer = at is not None and at.newer
-    verb, beyond = start(wanted, newer=newer)
+    verb, beyond = start(database, wanted, newer=newer)
     kind: Kind = "death" if "time" in beyond else "seq"
     if at is not None and at.kind != kind:
         raise ValueError("the cursor belongs to other filters")
