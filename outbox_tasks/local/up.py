@@ -57,20 +57,14 @@ def up(
     data are thrown away at the end.
     """
     with signals_as_ctrl_c(), suppress(KeyboardInterrupt), ExitStack() as stack:
-        # Entered first, left last: it says so when everything else has stopped.
-        stack.callback(console.print, "All is stopped.")
-        with console.status("Starting database and broker …"):
-            servers = Servers(stack, given, directory)
-        with console.status("Creating the outbox tables …"):
-            settings = Settings(database_url=servers.database_url)
-            with migrating(settings) as connection:
-                upgrade(connection, settings.database_schema)
+        servers, settings = _servers(stack, given, directory, console)
+        servers.offer_example(given)
         beside = [*(_web(settings, console) if web else ()), *(_flower(given, console) if flower else ())]
         log = Log(console)
         programs = [program for program, _, _ in beside]
         if settings.feeds:
             programs.append(Program("feed", feed_worker_argv(), WORKER_READY))
-        relay = Relay(servers.env, publishers=publishers, concurrency=2, beside=programs, on_line=log)
+        relay = Relay(servers.env(given), publishers=publishers, concurrency=2, beside=programs, on_line=log)
         with console.status("Starting the relay …"):
             stack.enter_context(relay)
         stack.callback(console.print, "Stopping; Ctrl-C once more to hurry …")
@@ -80,6 +74,30 @@ def up(
             servers.check()
             relay.supervise(log.say)
             time.sleep(SUPERVISE_INTERVAL)
+
+
+def servers_only(given: Mapping[str, str], *, directory: Path | None, console: Console) -> None:
+    """Database, broker and the outbox tables, until Ctrl-C: for an application that runs the relay itself."""
+    with signals_as_ctrl_c(), suppress(KeyboardInterrupt), ExitStack() as stack:
+        servers, _ = _servers(stack, given, directory, console)
+        _welcome(console, servers, None)
+        while True:
+            servers.check()
+            time.sleep(SUPERVISE_INTERVAL)
+
+
+def _servers(
+    stack: ExitStack, given: Mapping[str, str], directory: Path | None, console: Console
+) -> tuple[Servers, Settings]:
+    """Database and broker with the outbox tables, until the stack is left."""
+    stack.callback(console.print, "All is stopped.")  # entered first, left last: when everything else has stopped
+    with console.status("Starting database and broker …"):
+        servers = Servers(stack, given, directory)
+    with console.status("Creating the outbox tables …"):
+        settings = Settings(database_url=servers.database_url)
+        with migrating(settings) as connection:
+            upgrade(connection, settings.database_schema)
+    return servers, settings
 
 
 class Servers:
@@ -98,14 +116,19 @@ class Servers:
         self.broker_url = given.get(BROKER) or settings.broker_url or ""
         if not self.broker_url:
             self.broker_url = self._start(stack, BROKER, EmbeddedValkey(directory))
-            if not (self.destinations or given.get(DESTINATIONS)):
-                # So that the first message can be published at once.
-                stream = self.broker_url.replace("redis://", "redis+stream://").removesuffix("/0") + f"/1/{EXAMPLE}"
-                self.exports[DESTINATIONS] = json.dumps({EXAMPLE: {"url": stream}})
-                self.destinations = [EXAMPLE]
-        self.env = {**given, **self.exports}
-        if settings.monitor_port is not None:  # also if it is in outbox.toml
-            self.env[MONITOR_PORT] = str(settings.monitor_port)
+        self._monitor_port = settings.monitor_port
+
+    def offer_example(self, given: Mapping[str, str]) -> None:
+        """If nothing says where messages go, let them go to our broker: so the first can be published at once."""
+        if BROKER in self.exports and not (self.destinations or given.get(DESTINATIONS)):
+            stream = self.broker_url.replace("redis://", "redis+stream://").removesuffix("/0") + f"/1/{EXAMPLE}"
+            self.exports[DESTINATIONS] = json.dumps({EXAMPLE: {"url": stream}})
+            self.destinations = [EXAMPLE]
+
+    def env(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The variables of the relay's processes."""
+        ports = {} if self._monitor_port is None else {MONITOR_PORT: str(self._monitor_port)}  # also of outbox.toml
+        return {**given, **self.exports, **ports}
 
     def _start(self, stack: ExitStack, variable: str, server: EmbeddedServer) -> str:
         self._running.append(stack.enter_context(server))
@@ -159,19 +182,21 @@ def _flower(given: Mapping[str, str], console: Console) -> Beside:
     yield program, "Flower", f"http://{LOOPBACK}:{port}  as outbox, password {password}"
 
 
-def _welcome(console: Console, servers: Servers, beside: Mapping[str, str]) -> None:
+def _welcome(console: Console, servers: Servers, beside: Mapping[str, str] | None) -> None:
+    """`beside`: where the programs beside the relay answer; None: there is no relay."""
     names = ", ".join(servers.destinations) or "none: add [destinations.<name>] to outbox.toml"
-    shown = {"Database": redacted(servers.database_url), "Broker": redacted(servers.broker_url), **beside}
+    shown = {"Database": redacted(servers.database_url), "Broker": redacted(servers.broker_url), **(beside or {})}
     table = Table.grid(padding=(0, 2))
     for name, text in {**shown, "Destinations": names}.items():
         table.add_row(name, Text(text))
-    console.print(Panel(table, title="outbox-tasks is up", expand=False))
+    title = "outbox-tasks is up" if beside is not None else "The servers are up, without a relay"
+    console.print(Panel(table, title=title, expand=False))
     # Outside the panel, so that people can copy them.
     if servers.exports:
         console.print("In the shell of your application:\n", style="bold")
         for variable, value in servers.exports.items():
             console.print(Text(f"export {variable}={shlex.quote(value)}"), soft_wrap=True)
-    if servers.destinations:
+    if servers.destinations and beside is not None:
         console.print("\nPublish something:\n", style="bold")
         arguments = rf"'hello', '{{\"n\": 1}}', destination => '{servers.destinations[0]}'"
         console.print(Text(f'psql "${DATABASE}" -c "SELECT outbox_publish({arguments})"'), soft_wrap=True)

@@ -515,6 +515,18 @@ class TestUp:
             assert again.wait(60) == 1
         eventually(lambda: not any(running(process.pid) for process in processes))
 
+    def test_without_a_relay_it_starts_the_servers_and_makes_the_tables(self, directory: Path) -> None:
+        with up(directory, "--no-relay") as servers:
+            exports = exported(read_until(servers, "Ctrl-C stops everything"))
+            assert set(exports) == {"OUTBOX_DATABASE_URL", "OUTBOX_BROKER_URL"}
+            with psycopg.connect(exports["OUTBOX_DATABASE_URL"]) as connection:
+                assert connection.execute("SELECT count(*) FROM outbox_all").fetchone() == (0,)
+            commands = [" ".join(child.cmdline()) for child in psutil.Process(servers.pid).children(recursive=True)]
+            assert not [command for command in commands if "celery" in command]
+            servers.send_signal(signal.SIGINT)
+            read_until(servers, "All is stopped.")
+            assert servers.wait(60) == 0
+
 
 def test_free_port_prefers_and_finds_another() -> None:
     port = free_port()
