@@ -1,4 +1,4 @@
-"""What we use of Celery, kombu, billiard and SQLAlchemy that their documentation does not promise, and all our patches.
+"""What we use of Celery, kombu, billiard, SQLAlchemy and Django that they do not promise, and all our patches.
 
 Seen on Celery and kombu 5.5 and 5.7. `tests/unit/test_internals.py` fails for each one that a release no longer has, or
 no longer calls; `tests/acceptance/test_older_celery.py` runs it on 5.5. The Redis functions do nothing on other
@@ -257,3 +257,9 @@ def can_await() -> bool:
     current = greenlet.getcurrent()
     ours = type(current).__module__.startswith("sqlalchemy.")
     return bool(getattr(current, "__sqlalchemy_greenlet_provider__", ours))
+
+
+def block_of_test(connection: Any) -> object | None:
+    """The transaction of a Django `TestCase` that is open on a connection, which it rolls back: its innermost `Atomic`
+    with `_from_testcase`."""
+    return next((block for block in reversed(connection.atomic_blocks) if block._from_testcase), None)

@@ -26,8 +26,8 @@ from outbox_tasks.wire.cloudevents import TRACE
 from outbox_tasks.writing.unsent import remember
 
 Store = Callable[[Message], object]
-"""Stores a message, and chooses its destination. Returns an object that lives as long as the transaction, and whose
-`is_active` says whether it is still open."""
+"""Stores a message, and chooses its destination. Returns an object that lives as long as the transaction; if it
+may live longer, its `is_active` says whether the transaction is still open."""
 
 _producer: ContextVar[Producer | None] = ContextVar("outbox_recorder", default=None)
 

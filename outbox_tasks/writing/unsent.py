@@ -22,7 +22,7 @@ class _Transaction:
     def waits_for_this_thread(self) -> bool:
         """Whether it is open, and only this thread could commit it."""
         opened = self._opened()
-        return opened is not None and opened.is_active and self._thread == get_ident()
+        return opened is not None and getattr(opened, "is_active", True) and self._thread == get_ident()
 
 
 _transactions: WeakKeyDictionary[Any, _Transaction] = WeakKeyDictionary()

@@ -33,6 +33,7 @@ TESTS = """
 from django.db import connection, transaction
 from django.test import TestCase
 from outbox_tasks import Outbox, Settings
+from outbox_tasks.errors import ResultNotThereYet
 
 class Publishing(TestCase):
     def test_publishes(self):
@@ -42,6 +43,22 @@ class Publishing(TestCase):
         with connection.cursor() as cursor:
             cursor.execute("SELECT event_type FROM outbox_all")
             assert cursor.fetchall() == [("order.created",)]
+
+
+class OnCommit(TestCase):
+    def test_only_the_callbacks_of_the_application_are_seen(self):
+        destinations = {"orders": {"url": "a://b"}, "tasks": {"url": "celery://"}}
+        outbox = Outbox(Settings(broker_url="redis://127.0.0.1:1/0", destinations=destinations))
+        called = []
+        with self.captureOnCommitCallbacks(execute=True) as callbacks:
+            with transaction.atomic():
+                outbox.publish(connection, "order.created", {"id": 1}, to="orders")
+                result = outbox.delay(connection, "mail.send")
+                transaction.on_commit(lambda: called.append(1))
+        assert called == [1]
+        assert len(callbacks) == 1
+        with self.assertRaises(ResultNotThereYet):
+            result.get(timeout=1)
 """
 
 
@@ -143,7 +160,7 @@ def test_migrate_makes_the_tables_and_a_test_finds_them(project: Project) -> Non
     said = project.manage(MIGRATE, UNCHANGED, ("test", "shop"))
     assert "outbox_tasks.0001_initial... OK" in said
     assert "No changes detected" in said
-    assert "Ran 1 test" in said
+    assert "Ran 2 tests" in said
     assert versions(project) == list(range(FIRST, VERSION + 1))
 
 

@@ -288,3 +288,20 @@ def test_sqlalchemy_can_await_in_its_greenlets_only() -> None:
     assert not internals.can_await()
     assert asyncio.run(inside())
     assert Marked(internals.can_await).switch()
+
+
+def test_django_marks_the_transaction_that_a_test_case_rolls_back() -> None:
+    pytest.importorskip("django")
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.transaction import Atomic
+    from django.test import TestCase
+
+    assert calls(Atomic.__enter__, "atomic_blocks")
+    assert calls(TestCase._enter_atomics.__func__, "_from_testcase")
+    assert calls(BaseDatabaseWrapper.__init__, "atomic_blocks")
+    connection = SimpleNamespace(atomic_blocks=[])
+    assert internals.block_of_test(connection) is None
+    outer, of_test, inner = (Atomic("default", True, False) for _ in range(3))
+    of_test._from_testcase = True
+    connection.atomic_blocks += [outer, of_test, inner]
+    assert internals.block_of_test(connection) is of_test
