@@ -82,10 +82,12 @@ class Bench:
                 workers, count, lambda: not self.broker.llen("celery") and not self.broker.hlen("unacked")
             )
 
-    def drain(self, count: int, bundle_size: int, *, publishers: int = WORKERS, claimers: int = 1) -> dict[str, float]:
+    def drain(
+        self, count: int, bundle_size: int, *, publishers: int = WORKERS, claimers: int = 1, profile: str = ""
+    ) -> dict[str, float]:
         """Deliver `count` committed messages."""
         self.stream.delete("bench")
-        with self.relay(bundle_size, publishers, claimers) as workers:
+        with self.relay(bundle_size, publishers, claimers, profile) as workers:
             self.write(count)
             self.nudge()
             figures = self.measure(workers, count, lambda: self.stream.xlen("bench") >= count)
@@ -129,9 +131,11 @@ class Bench:
         ]
 
     @contextmanager
-    def relay(self, bundle_size: int, publishers: int = WORKERS, claimers: int = 1) -> Iterator[list[Child]]:
+    def relay(
+        self, bundle_size: int, publishers: int = WORKERS, claimers: int = 1, profile: str = ""
+    ) -> Iterator[list[Child]]:
         """A relay of solo workers, until the end of the block."""
-        self.environment["OUTBOX_BUNDLE_SIZE"] = str(bundle_size)
+        self.environment |= {"OUTBOX_BUNDLE_SIZE": str(bundle_size), "OUTBOX_PROFILE": profile}
         claim = [commands.claim_worker_argv(f"claim{n}", loglevel="WARNING") for n in range(claimers)]
         publish = [commands.publish_worker_argv(n, pool="solo", loglevel="WARNING") for n in range(publishers)]
         argvs = [[word for word in argv if word != "-E"] for argv in (*claim, *publish)]

@@ -3,15 +3,15 @@
 - *raw Celery*: tasks that do nothing;
 - *pgbench*: updates of single rows by their primary key, 8 clients, prepared, `synchronous_commit = off`;
 - *XADD*: one client writes the messages' fields to a Redis Stream, 100 in a pipeline;
-- the relay *in bundles* (of 100; of 250 while more is due than a claim takes) and *one by one*: a committed backlog,
-  until all of it is in a Redis Stream.
+- the relay *in bundles* (of 100; of 250 while more is due than a claim takes), *one by one* (`bundle_size = 1`) and
+  *per message* (`profile = "per-message"`): a committed backlog, until all of it is in a Redis Stream.
 
-Raw Celery and the relay have two solo workers, no task events and log level WARNING. CPU is that of all processes that
-take part, with the servers. Ratios are those of neighbours in a round. Latency is from the return of the commit to the
-entry in the stream, in whole milliseconds, rounded up. The WAL is all that PostgreSQL wrote from the insert to the
-archive, with autovacuum off. `--against CHECKOUT` lets the relay of another release take its turns, on servers of its
-own. `--deep` adds the claim of 100 messages from a table with 5M archived, 1M pending and 50k leased ones, against an
-empty one.
+Raw Celery and the relay have two solo workers, no task events (but for *per message*) and log level WARNING. CPU is
+that of all processes that take part, with the servers. Ratios are those of neighbours in a round. Latency is from the
+return of the commit to the entry in the stream, in whole milliseconds, rounded up. The WAL is all that PostgreSQL
+wrote from the insert to the archive, with autovacuum off. `--against CHECKOUT` lets the relay of another release take
+its turns, on servers of its own. `--deep` adds the claim of 100 messages from a table with 5M archived, 1M pending and
+50k leased ones, against an empty one.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from bench.relay import Bench, cpu_seconds, running
 from bench.report import Figures, Say, bench, spread
 from outbox_tasks.local.binaries import PostgresInstall
 from outbox_tasks.model import uuid7
+from outbox_tasks.settings.profile import PER_MESSAGE
 
 CLIENTS, PIPELINE, WARM = 8, 100, 2.0
 RATES = (10, 300)
@@ -195,6 +196,7 @@ def main(
         "relay, in bundles": lambda run: run.drain(messages, bundle_size=100),
         "raw Celery, no-op task": lambda run: run.raw(few),
         "relay, one by one": lambda run: run.drain(few, bundle_size=1),
+        "relay, per message": lambda run: run.drain(few, bundle_size=1, profile=PER_MESSAGE),
     }
     found: dict[str, list[dict[str, float]]] = defaultdict(list)
     with ExitStack() as stack:

@@ -39,7 +39,7 @@ SWITCH = 0.0005
 
 def configuration(settings: Settings) -> dict[str, Any]:
     """Celery's configuration for the relay's own app."""
-    has_setting = "worker_disable_prefetch" in SETTING_KEYS
+    takes_several = not settings.per_message and "worker_disable_prefetch" in SETTING_KEYS
     return {
         # A worker outlives any outage of its broker.
         "broker_connection_max_retries": None,
@@ -64,7 +64,9 @@ def configuration(settings: Settings) -> dict[str, Any]:
         # A worker takes only what it can start now: in a busy worker's memory leases would run out. A free worker may
         # take several single messages and run them together. Celery has this setting since 5.6, for Redis only.
         "worker_disable_prefetch": True,
-        "worker_prefetch_multiplier": LIMIT if has_setting and is_redis(settings.broker_url or "") else 1,
+        "worker_prefetch_multiplier": LIMIT if takes_several and is_redis(settings.broker_url or "") else 1,
+        # As if each worker was started with -E.
+        "worker_send_task_events": settings.per_message,
         # A stopping worker lets its sends end, and gives back what it has not started.
         "worker_soft_shutdown_timeout": settings.hard_time_limit,
         "worker_enable_soft_shutdown_on_idle": True,

@@ -257,7 +257,7 @@ def bundled(
         for n, some in enumerate(packed):
             tickets = tuple(map(_ticket, some))
             # A worker may fetch `GATHERED` messages of this size with one statement.
-            gather = most == 1 and _bytes(some) <= BUNDLE_BYTES // GATHERED
+            gather = most == 1 and not settings.per_message and _bytes(some) <= BUNDLE_BYTES // GATHERED
             yield Bundle(destination, lease, tickets, more=n in waking, gather=gather, lane=lane)
 
 

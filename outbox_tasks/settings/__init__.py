@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, ImportString, PrivateAttr, ValidationError
+from pydantic import Field, ImportString, PrivateAttr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -36,6 +36,7 @@ from outbox_tasks.settings.destination import (
 from outbox_tasks.settings.django_project import is_django, read_django
 from outbox_tasks.settings.feed import LIST, FeedPlace
 from outbox_tasks.settings.operation import OperationSettings
+from outbox_tasks.settings.profile import PER_MESSAGE, Profile, check_profile, with_profile
 from outbox_tasks.settings.sources import PREFIX, Environment, first_problem, read_file, settings_file
 from outbox_tasks.settings.web import WebSettings
 
@@ -84,6 +85,9 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     serializer: ImportString[Callable[[Any], tuple[bytes, str]]] | None = None
     """`module.function`, for payloads that are neither str nor bytes: payload → (bytes, content type). None: JSON."""
 
+    profile: Profile | None = None
+    """`per-message`: beat alone wakes the claim, and each message is a Celery task of its own, which runs alone. It
+    sets `bundle_size = 1`, `nudge = false` and `direct = false`; and workers send task events."""
     claim_interval: Seconds = 1.0
     """How often beat asks whether anything is due, to wake the claim; what the nudge missed waits this long at most."""
     bundle_size: BundleSize = 100
@@ -134,6 +138,11 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         for name, destination in self.destinations.items():
             self.destinations[name] = destination.model_copy(update={"name": name})
         self._check_contradictions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_profile(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return with_profile(values)
 
     @classmethod
     def settings_customise_sources(
@@ -215,6 +224,11 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
             several = f"there are several celery:// destinations ({', '.join(free or celery)})"
             raise NoTaskDestination(task=task, found=several if celery else "there is no celery:// destination")
         return (free or celery)[0]
+
+    @property
+    def per_message(self) -> bool:
+        """Whether the profile says that each message is a Celery task of its own, which runs alone."""
+        return self.profile == PER_MESSAGE
 
     def bundle_size_of(self, destination: str) -> int:
         """Most messages in one bundle to `destination`."""
@@ -321,8 +335,10 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
         return 12 * self.breaker_pause
 
     def _check_contradictions(self) -> None:
+        check_profile(self.profile, "", self)
         _check_backoff("", self)
         for name, destination in self.destinations.items():
+            check_profile(self.profile, f"destinations.{name}.", destination)
             _check_backoff(f"destinations.{name}.", self.limits_of(name))
             destination.check_claim_check()
             destination.check_confirm()
