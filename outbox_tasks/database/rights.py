@@ -76,6 +76,9 @@ COMPUTED = (
 )  # fmt: skip
 """The functions that work with the rights of their caller."""
 
+MEASURED = ("outbox_backlog",)
+"""What autoscalers and dashboards ask, with the rights of its owner."""
+
 HOUSEKEEPING = ("outbox_day_turn", "outbox_day_make", "outbox_day_drop")
 """The functions that make and drop days, with the rights of their owner."""
 
@@ -90,5 +93,7 @@ def functions(kind: Kind) -> tuple[str, ...]:
     """The names of the functions that a role may call."""
     if kind == "writer":
         return WRITTEN
-    own = {"relay": (*HOUSEKEEPING, "outbox_write"), "worker": ("outbox_write",)}.get(kind, ())
-    return COMPUTED + own
+    own = {
+        "relay": (*HOUSEKEEPING, "outbox_write"), "worker": ("outbox_write",), "operator": MEASURED, "reader": MEASURED,
+    }  # fmt: skip
+    return COMPUTED + own[kind]

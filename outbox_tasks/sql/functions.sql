@@ -1,5 +1,5 @@
--- What applications call in SQL: outbox_publish and outbox_cancel. Part of schema.sql. They have the rights of their
--- owner: who may call them needs no right to read or delete.
+-- What others call in SQL: applications outbox_publish and outbox_cancel, autoscalers outbox_backlog. Part of schema.sql.
+-- They have the rights of their owner: who may call them needs no right to read or delete.
 
 CREATE FUNCTION outbox_publish(
   event_type text, payload bytea, key text DEFAULT NULL, destination text DEFAULT NULL,
@@ -96,5 +96,43 @@ CREATE FUNCTION outbox_cancel(ids uuid[]) RETURNS SETOF uuid LANGUAGE sql SECURI
   SELECT * FROM outbox_discard(ids, true, NULL, '{"what": "cancelled"}', 'cancelled', 'it was taken back before it was delivered')
 $$;
 
+-- How many messages publish workers could send now: those that are due, and those already in their hands. Of one
+-- destination, or of all. Not those of a paused destination, nor those behind another message of their key; and one message
+-- of a destination that is out of reach, since one tries it. Counts each destination up to `most`, by indexes, so a backlog
+-- of millions costs no more.
+CREATE FUNCTION outbox_backlog(destination text DEFAULT NULL, most integer DEFAULT 10000) RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+  WITH RECURSIVE known AS (  -- the destinations that have something: one probe of each index for each
+    SELECT coalesce(outbox_backlog.destination, '') AS name
+    UNION ALL
+    SELECT least(
+      (SELECT r.destination FROM outbox_ready r WHERE r.key IS NULL AND r.destination > known.name
+       ORDER BY r.destination LIMIT 1),
+      (SELECT r.destination FROM outbox_ready r WHERE r.key IS NOT NULL AND r.destination > known.name
+       ORDER BY r.destination LIMIT 1),
+      (SELECT h.destination FROM outbox_held h WHERE h.free AND h.destination > known.name
+       ORDER BY h.destination LIMIT 1),
+      (SELECT w.destination FROM outbox_waiting w WHERE w.destination > known.name ORDER BY w.destination LIMIT 1))
+    FROM known WHERE known.name IS NOT NULL AND outbox_backlog.destination IS NULL
+  ), asked AS (
+    SELECT name, CASE WHEN d.opened_at IS NULL THEN outbox_backlog.most ELSE 1 END AS most
+    FROM (SELECT name FROM known UNION SELECT l.destination FROM outbox_leases l) AS n LEFT JOIN outbox_destinations d USING (name)
+    WHERE name = coalesce(outbox_backlog.destination, name) AND name <> '' AND d.paused_at IS NULL
+  ), leased AS (
+    SELECT l.destination AS name, sum(cardinality(l.seqs)) AS count FROM outbox_leases l GROUP BY l.destination
+  )
+  SELECT coalesce(sum(least(asked.most, coalesce(leased.count, 0) + (SELECT count(*) FROM (
+    SELECT FROM outbox_ready r WHERE r.destination = asked.name AND r.key IS NULL
+    UNION ALL
+    SELECT FROM outbox_ready r WHERE r.destination = asked.name AND r.key IS NOT NULL AND r.since <= now()
+    UNION ALL
+    SELECT FROM outbox_held h WHERE h.destination = asked.name AND h.free AND h.since <= now()
+    UNION ALL
+    SELECT FROM outbox_waiting w WHERE w.destination = asked.name AND w.due <= now()
+    LIMIT asked.most) AS due))), 0)::bigint
+  FROM asked LEFT JOIN leased USING (name)
+$$;
+
 REVOKE EXECUTE ON FUNCTION outbox_publish(text, bytea, text, text, jsonb, timestamptz, uuid, text, text, text, text, boolean),
-                           outbox_cancel(uuid[]) FROM PUBLIC;
+                           outbox_cancel(uuid[]), outbox_backlog(text, integer) FROM PUBLIC;

@@ -88,6 +88,7 @@ HARM = {
     "UPDATE outbox_days SET ended_at = now()": "",
     "SELECT outbox_day_make(0)": "relay",
     "SELECT outbox_write('[]')": "writer worker relay",
+    "SELECT outbox_backlog()": "operator reader",
     "SELECT payload FROM outbox_messages_0": "",
     "SELECT history FROM outbox_trouble": "worker relay operator",
     "SELECT payload FROM outbox_at_work": "worker relay operator",
@@ -246,10 +247,11 @@ class TestEachStatement:
         assert place.ask(RELATIONS.format(**writer)) is None
         assert place.ask(TRUSTED.format(**writer)) == "outbox_cancel outbox_publish outbox_write outbox_write_one"
 
-    def test_with_the_owner_s_rights_is_the_writers_and_the_housekeeping_s(self, place: Place) -> None:
+    def test_with_the_owner_s_rights_writes_keeps_house_or_counts(self, place: Place) -> None:
         others = {kind: place.ask(TRUSTED.format(schema=SCHEMA, role=role(place, kind))) for kind in KINDS[1:]}
         days = "outbox_day_drop outbox_day_make outbox_day_turn outbox_write"
-        assert others == {"worker": "outbox_write", "relay": days, "operator": None, "reader": None}
+        count = "outbox_backlog"
+        assert others == {"worker": "outbox_write", "relay": days, "operator": count, "reader": count}
 
     def may(self, connection: Connection, statement: str) -> bool:
         savepoint = connection.begin_nested()

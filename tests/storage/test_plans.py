@@ -115,6 +115,17 @@ def test_of_thirty_days_none_is_read_from_its_beginning(box: Box) -> None:
     assert box.value("SELECT count(*) FROM outbox_dead") == 30 * 1500 - len(dead)
 
 
+@pytest.mark.parametrize("analyzed", [True, False])
+def test_the_backlog_of_many_is_counted_up_to_its_limit(box: Box, analyzed: bool) -> None:
+    """By the pages that it reads: none for a paused destination."""
+    fill(box, SENT, WORK, analyzed=analyzed)
+    box.connection.execute("INSERT INTO outbox_destinations (name, paused_at) VALUES ('d3', now())")
+    for arguments, most in (("", 1800), ("'d1'", 600), ("'d3'", 50), ("'nobody'", 50), ("'d1', 100", 100)):
+        [[[plan]]] = box.rows(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT outbox_backlog({arguments})")
+        pages = plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"]
+        assert pages < most, (arguments, pages)
+
+
 @pytest.fixture
 def store(next_settings: Settings) -> Iterator[Store]:
     made = Store.connect(next_settings.replace(destinations={"orders": {"url": "a://b"}}))

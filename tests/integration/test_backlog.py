@@ -1,0 +1,96 @@
+"""What an autoscaler asks: how many messages publish workers could send now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, insert, text
+
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.store import Store
+from tests.claims import take
+from tests.conftest import Rows, seconds_from_now
+
+LATER = seconds_from_now(3600)
+
+Ask = Callable[..., int]
+
+
+@pytest.fixture
+def backlog(store: Store, engine: Engine, schema: str) -> Ask:
+    def ask(arguments: str = "") -> int:
+        with engine.connect() as connection:
+            return int(connection.scalar(text(f"SELECT {schema}.outbox_backlog({arguments})")) or 0)
+
+    return ask
+
+
+def trouble(rows: Rows, name: str, **columns: Any) -> None:
+    """A destination is paused, or out of reach."""
+    with rows.engine.begin() as connection:
+        connection.execute(insert(rows.tables.destinations).values(name=name, **columns))
+
+
+def test_is_zero_at_first(backlog: Ask) -> None:
+    assert backlog() == backlog("'orders'") == 0
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{}, {"priority": -1}, {"key": "order:1"}, {"attempts": 3}, {"lease": UUID(int=1), "locked_until": LATER}],
+    ids=["new", "low priority", "with a key", "retried", "in a worker's hands"],
+)
+def test_counts_what_is_due_or_in_a_worker_s_hands(backlog: Ask, rows: Rows, columns: dict[str, Any]) -> None:
+    rows.insert(3, **columns)
+    rows.insert(2, destination="audit")
+    assert (backlog(), backlog("'orders'"), backlog("'audit'"), backlog("'mails'")) == (5, 3, 2, 0)
+
+
+@pytest.mark.parametrize("key", [None, "order:1"], ids=["without a key", "with a key"])
+def test_leaves_out_what_is_later_or_dead(backlog: Ask, rows: Rows, key: str | None) -> None:
+    rows.insert(3, key=key, locked_until=LATER)
+    rows.insert(3, key=key, status="dead", dead_at=seconds_from_now(-1))
+    assert backlog() == 0
+
+
+def test_leaves_out_what_is_behind_another_message_of_its_key(backlog: Ask, rows: Rows, store: Store) -> None:
+    rows.insert(1, key="order:1", status="dead", dead_at=seconds_from_now(-1))
+    rows.insert(5, key="order:1")
+    rows.insert(1, key="order:2")
+    assert len(take(store, {"orders": 10}, str(UUID(int=1)))) == 1  # a claim puts the five behind the dead one
+    assert backlog() == 1
+
+
+def test_counts_none_of_a_paused_destination_and_one_of_those_out_of_reach(backlog: Ask, rows: Rows) -> None:
+    """More workers could not send them. One tries whether the destination answers, so there must be a worker."""
+    for destination in ("paused", "away", "orders"):
+        rows.insert(4, destination=destination)
+    trouble(rows, "paused", paused_at=seconds_from_now(-5), paused_by="ann")
+    trouble(rows, "away", opened_at=seconds_from_now(-5), pause_until=LATER)
+    trouble(rows, "idle", opened_at=seconds_from_now(-5), pause_until=LATER)
+    assert [backlog(f"'{name}'") for name in ("paused", "away", "idle", "orders")] == [0, 1, 0, 4]
+    assert backlog() == 5
+
+
+def test_counts_each_destination_up_to_a_limit(backlog: Ask, rows: Rows) -> None:
+    rows.insert(30)
+    rows.insert(20, lease=UUID(int=1), locked_until=LATER)
+    rows.insert(30, destination="audit")
+    rows.insert(3, destination="mails")
+    assert backlog("most => 25") == 25 + 25 + 3
+    assert backlog("'orders', 40") == 40
+    assert backlog("most => NULL") == 83
+
+
+def test_ends_at_zero_once_all_is_sent(backlog: Ask, rows: Rows, store: Store) -> None:
+    rows.insert(7)
+    rows.insert(7, key="order:1")
+    assert backlog() == 14
+    publishers = Publishers(store.settings)
+    drain(store, publishers)
+    publishers.close()
+    assert backlog() == 0
