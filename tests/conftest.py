@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -28,7 +29,6 @@ from sqlalchemy.sql import ColumnElement
 
 from outbox_tasks import Outbox
 from outbox_tasks.database.connection import engine_url
-from outbox_tasks.database.pieces import SECOND
 from outbox_tasks.database.schema import quoted, tables
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
@@ -124,7 +124,7 @@ def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 def seconds_from_now(seconds: float) -> ColumnElement[Any]:
     """A time by the database's clock, for a column."""
-    return func.clock_timestamp() + literal(seconds) * SECOND
+    return func.clock_timestamp() + literal(timedelta(seconds=seconds))
 
 
 class MakeSettings(Protocol):

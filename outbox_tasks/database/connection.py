@@ -22,14 +22,12 @@ from sqlalchemy import (
     create_engine,
     event,
     make_url,
-    select,
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_tasks import sql
 from outbox_tasks.database.patient import NoAnswer, Patient
-from outbox_tasks.database.pieces import alone, check_dialect, idle, unhurried
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
 from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUnavailable, SchemaMissing
 from outbox_tasks.model import FIRST, LAST
@@ -77,7 +75,7 @@ def engine_url(url: str) -> URL:
         rule = "it must be a URL such as postgresql://user@host:5432/database"
         raise ConfigurationError(setting="database_url", value=HIDDEN, rule=rule) from error
     backend = {"postgres": "postgresql"}.get(backend, backend)
-    check_dialect(backend)
+    sql.check_dialect(backend)
     if parsed.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
         rule = "the relay speaks to PostgreSQL through psycopg 3: postgresql+psycopg://…, or just postgresql://…"
         raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
@@ -150,7 +148,7 @@ class Database:
     """The settings of its connections, if they can have any: see `_options`."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
-        check_dialect(engine.dialect.name)
+        sql.check_dialect(engine.dialect.name)
         self.engine = engine
         self.settings = settings
         self.tables = tables(settings.database_schema)
@@ -198,18 +196,10 @@ class Database:
         """Close the pooled connections."""
         self.engine.dispose()
 
-    def do(self, statement: Executable, parameters: dict[str, Any]) -> int:
-        """Run a statement. Returns how many rows it changed, if the database counts them."""
+    def rows(self, statement: Executable, parameters: dict[str, Any]) -> Sequence[Any]:
+        """Run a statement of SQLAlchemy's and return its rows."""
         with self.connection() as connection:
-            return connection.execute(statement, parameters).rowcount
-
-    def rows(self, statement: Executable, parameters: dict[str, Any], limit: float | None = None) -> Sequence[Any]:
-        """Run a statement and return its rows. `limit`: seconds that it may run, if not the usual ones."""
-        with self.connection() as connection:
-            if limit is None:
-                return connection.execute(statement, parameters).all()
-            with _unhurried(connection, limit) as transaction:
-                return transaction.execute(statement, parameters).all()
+            return connection.execute(statement, parameters).all()
 
     def ask(self, verb: str, limit: float | None = None, /, **parameters: Any) -> Sequence[Any]:
         """Run a verb in a transaction of its own, and return its rows. `limit`: seconds that it may run, if not the
@@ -224,12 +214,17 @@ class Database:
     def transaction(self, limit: float | None = None) -> Iterator[Run]:
         """Run several verbs in one transaction. If this process is stopped meanwhile, the server undoes them soon.
         `limit`: see `ask`."""
+        with self._begun(limit) as driver:
+            yield lambda verb, /, **parameters: self._execute(driver, verb, parameters)
+
+    @contextmanager
+    def _begun(self, limit: float | None = None) -> Iterator[Patient]:
         with self._driver() as driver, _patient(driver, limit):
             driver.execute("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '5s'", prepare=False)
             if limit is not None:
                 driver.execute("SELECT set_config('statement_timeout', %s, true)", [f"{limit * 1000:.0f}"])
             try:
-                yield lambda verb, /, **parameters: self._execute(driver, verb, parameters)
+                yield driver
             except BaseException:
                 if not driver.closed:
                     driver.execute("ROLLBACK", prepare=False)
@@ -271,14 +266,14 @@ class Database:
     def round_trip(self) -> float:
         """Seconds that the shortest statement takes."""
 
-        def once(connection: Connection) -> float:
+        def once(driver: Patient) -> float:
             began = time.monotonic()
-            connection.execute(select(1))
+            driver.execute("SELECT 1")
             return time.monotonic() - began
 
-        with self.connection() as connection:
-            first = once(connection)
-            return first if first < SLOW_TRIP else min(first, once(connection))
+        with self._driver() as driver:
+            first = once(driver)
+            return first if first < SLOW_TRIP else min(first, once(driver))
 
     @contextmanager
     def alone(self, what: str) -> Iterator[bool]:
@@ -286,12 +281,12 @@ class Database:
 
         If the process ends, its connection ends, and the lock with it. The lock belongs to a transaction, because
         behind PgBouncer a session is shared. The transaction has no snapshot, so it does not hold back vacuum."""
-        with self.connection() as connection:
-            transaction = connection.execution_options(isolation_level="READ COMMITTED")
-            with transaction.begin():
-                ours = transaction.execute(alone(self.settings.database_schema, what)).scalar()
-                transaction.execute(idle())
-                yield bool(ours)
+        with self._begun() as driver:
+            place = self.settings.database_schema
+            [row] = self._execute(driver, "keep/alone.sql", {"what": what, "place": place})
+            # It may stay idle. This command needs no snapshot, so it also gives up that of the statement before it.
+            driver.execute("SET LOCAL idle_in_transaction_session_timeout = 0", prepare=False)
+            yield bool(row.ours)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -321,21 +316,6 @@ def _patient(driver: Patient, limit: float | None) -> Iterator[None]:
     driver.patience = usual if limit is None else limit + NETWORK_TIME
     try:
         yield
-    finally:
-        driver.patience = usual
-
-
-@contextmanager
-def _unhurried(connection: Connection, seconds: float) -> Iterator[Connection]:
-    """A transaction whose statements may run for `seconds`."""
-    driver = connection.connection.driver_connection
-    assert isinstance(driver, Patient)
-    transaction = connection.execution_options(isolation_level="READ COMMITTED")
-    usual, driver.patience = driver.patience, seconds + NETWORK_TIME
-    try:
-        with transaction.begin():
-            transaction.execute(unhurried(), {"limit": f"{seconds * 1000:.0f}"})
-            yield transaction
     finally:
         driver.patience = usual
 

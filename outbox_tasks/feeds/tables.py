@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from outbox_tasks import sql
-from outbox_tasks.database.pieces import check_dialect
 
 TABLES = ("feed.sql", "inbox.sql")
 """What an application in Python needs."""
@@ -17,7 +16,7 @@ def statements(dialect: str, schema: str | None = None, *, languages: bool = Fal
     also what other languages call. Raises `UnsupportedDialect`.
 
     In the files an empty line stands between two statements, and nowhere else."""
-    check_dialect(dialect, sql.FEEDS)
+    sql.check_dialect(dialect, sql.FEEDS)
     folder = sql.FEEDS[dialect]
     names = TABLES + (LANGUAGES[folder] if languages else ())
     parts = (part for name in names for part in sql.source(f"feed/{folder}/{name}").split(";\n\n"))

@@ -7,13 +7,13 @@ it also runs in psql, with `\\set schema public` and a `\\set` for each paramete
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.errors import ConfigurationError, UnsupportedDialect
 
 _PARTS = re.compile(
     r"(?P<keep>'(?:[^']|'')*'|\$\$.*?\$\$|::)"  # texts, bodies of functions, casts
@@ -30,6 +30,9 @@ NUMBERED = "numeric_dollar"
 
 MARKED = "qmark"
 """SQLite's style, and that of some drivers for MariaDB: `?`."""
+
+DIALECTS = ("postgresql",)
+"""The dialects of the relay's own tables."""
 
 FEEDS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql", "sqlite": "sqlite"}
 """For each dialect that can have feeds, the folder of its own verbs in `feed/`."""
@@ -94,6 +97,12 @@ def rendered(text: str, schema: str | None, style: str = NUMBERED, quote: str = 
         return f"${names.index(match['name']) + 1}"
 
     return _PARTS.sub(replaced, text).strip().rstrip(";"), tuple(names)
+
+
+def check_dialect(name: str, dialects: Iterable[str] = DIALECTS) -> None:
+    """Raises `UnsupportedDialect` if the statements don't fit the dialect."""
+    if name not in dialects:
+        raise UnsupportedDialect(dialect=name, supported=", ".join(dialects))
 
 
 def quote_of(dialect: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from sqlalchemy import Connection
 
 from outbox_tasks import sql
-from outbox_tasks.database.pieces import DIALECTS, check_dialect
 from outbox_tasks.errors import NotInTransaction
 from outbox_tasks.internals import is_heard, raise_as_sqlalchemy
 
@@ -27,8 +26,8 @@ class Verb(NamedTuple):
 
     def said_to(self, dialect: str) -> str:
         """The file for a dialect. Raises `UnsupportedDialect`."""
-        check_dialect(dialect, sql.FEEDS if self.feed else DIALECTS)
-        return self.file if dialect in DIALECTS else f"feed/{sql.FEEDS[dialect]}/{self.feed}"
+        sql.check_dialect(dialect, sql.FEEDS if self.feed else sql.DIALECTS)
+        return self.file if dialect in sql.DIALECTS else f"feed/{sql.FEEDS[dialect]}/{self.feed}"
 
 
 class DjangoConnection(Protocol):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import redis
-from sqlalchemy import Engine, bindparam, func, insert, literal, select, text, update
+from sqlalchemy import Engine, func, insert, literal, select, text, update
 
 from outbox_tasks.celery import make_app
-from outbox_tasks.database.pieces import SECOND
 from outbox_tasks.local.servers import EmbeddedValkey
 from outbox_tasks.operating import retention
 from outbox_tasks.relay.store import Store
@@ -148,7 +148,7 @@ def fill(store: Store, inboxes: Inboxes, count: int, *, age: float) -> None:
     made = select(
         literal("billing"),
         func.concat(literal(str(age)), " ", func.gen_random_uuid()),
-        func.clock_timestamp() - bindparam("age", age) * SECOND,
+        func.clock_timestamp() - literal(timedelta(seconds=age)),
     ).select_from(func.generate_series(1, count))
     with inboxes.engine.begin() as connection:
         connection.execute(insert(i).from_select(["consumer", "message_id", "received_at"], made))

@@ -42,9 +42,11 @@ STATEMENTS = {
     "worker": "write/first",
     "worker relay": "run/end run/fail",
     "worker operator": "run/retry",
-    "writer worker relay operator reader": "act/replay_alone claim/alone feed/durable look/pages run/identity",
+    "writer worker relay operator reader": """
+        act/now act/replay_alone claim/alone doctor/backend doctor/indexes doctor/prepared doctor/rights doctor/server
+        doctor/sessions doctor/settings doctor/slots doctor/vacuum feed/durable keep/alone look/pages run/identity""",
     "worker relay operator reader": """
-        claim/marks claim/next_due find/became find/dead find/dead_counted find/groups find/messages
+        claim/marks claim/next_due doctor/upgraded find/became find/dead find/dead_counted find/groups find/messages
         find/states keep/missing look/archived look/sends run/by_task run/completed run/whereabouts test/direct""",
     "worker relay operator": """
         claim/bury claim/lease claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/gather
@@ -64,7 +66,7 @@ STATEMENTS = {
         test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered traffic/tripped
         traffic/unspent traffic/untried""",
     "relay operator reader": """
-        alert/known deliver/crowded feed/states feed/wanted find/ahead
+        alert/known deliver/crowded doctor/timeline feed/states feed/wanted find/ahead
         find/at_work find/at_work_counted keep/at_work keep/days
         keep/writers look/blocked_keys look/books look/counts look/heads look/present look/sample
         look/strays report/course report/heartbeats report/tallied traffic/neighbours traffic/publishers

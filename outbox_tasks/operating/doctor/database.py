@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 from outbox_tasks.database.connection import PIPE, Database
 from outbox_tasks.database.schema import quoted
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
-from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.clocks import compared
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
 from outbox_tasks.operating.doctor.site import Results, Site
@@ -31,7 +31,7 @@ WANTED = {name: value for name, value in PIPE.items() if name != "TimeZone"}
 def reach(site: Site) -> Results:
     """Whether the database answers. Without that, no other check can run."""
     try:
-        [row] = site.rows(statements.server())
+        row = site.server
     except ConfigurationError as refused:
         yield error(
             "settings", str(refused), "Without it the doctor can ask the database nothing.", "Set OUTBOX_DATABASE_URL."
@@ -90,14 +90,14 @@ def pooler(site: Site) -> Results:
         return
     with closing(Database.connect(site.settings)) as one, closing(Database.connect(site.settings)) as other:
         # A pooler invents the process number that it gives at connecting.
-        if _pid(one) == _pid_at_connecting(one):
+        if _backend(one).pid == _pid_at_connecting(one):
             yield Fine("no pooler in between")
             return
-        pids = [(_pid(one), _pid(other)) for _ in range(ROUNDS)]
+        pids = [(_backend(one).pid, _backend(other).pid) for _ in range(ROUNDS)]
         if len({mine for mine, _ in pids}) == 1 and all(mine != theirs for mine, theirs in pids):
             yield Fine("a pooler in session mode")
             return
-        kept = [one.rows(statements.backend(), {})[0].kept for _ in range(PREPARED_AFTER)]
+        kept = [_backend(one).kept for _ in range(PREPARED_AFTER)]
     if any(kept):
         yield error(
             "pooler_prepared",
@@ -110,8 +110,8 @@ def pooler(site: Site) -> Results:
         yield Fine("a pooler in transaction mode, which keeps track of prepared statements")
 
 
-def _pid(database: Database) -> int:
-    return int(database.rows(statements.backend(), {})[0].pid)
+def _backend(database: Database) -> Any:
+    return database.ask("doctor/backend.sql")[0]
 
 
 def _pid_at_connecting(database: Database) -> int:
@@ -124,7 +124,7 @@ def _pid_at_connecting(database: Database) -> int:
 def session(site: Site) -> Results:
     """Whether the relay's connections have the settings that it needs."""
     names = ["statement_timeout", *WANTED]
-    found = {row.name: row.setting for row in site.rows(statements.options(), names=names)}
+    found = {row.name: row.setting for row in site.look("settings", names=names)}
     limit = site.settings.statement_timeout or 3.0
     # A DateStyle such as `ISO, MDY`: the order of day and month does not matter.
     wanted = {name: value for name, value in WANTED.items() if found.get(name, "").split(",")[0] != value.split(",")[0]}
@@ -133,19 +133,19 @@ def session(site: Site) -> Results:
     if not wanted:
         yield Fine("the settings that we rely on and statement_timeout are in force")
         return
-    [row] = site.rows(statements.server())
+    role = quoted(site.server.role)
     yield warning(
         "session_settings",
         f"Not in force on the relay's connections: {', '.join(sorted(wanted))}.",
         "A pooler has dropped them, or statement_timeout = 0 leaves them to the role. A bad plan or a hanging "
         "statement then holds up a worker. With another style or isolation, statements fail.",
-        "\n".join(f"ALTER ROLE {quoted(row.role)} SET {name} = '{value}';" for name, value in sorted(wanted.items())),
+        "\n".join(f"ALTER ROLE {role} SET {name} = '{value}';" for name, value in sorted(wanted.items())),
     )
 
 
 def timeline(site: Site) -> Results:
     """Whether a standby has taken over, or a backup was restored."""
-    for row in site.rows(statements.on_timeline(site.store.tables), fresh=FRESH):
+    for row in site.look("timeline", fresh=FRESH):
         moved = row.timeline != row.now
         if not moved and not row.fresh:
             yield Fine("the server is on the timeline that it was on")
@@ -162,4 +162,4 @@ def timeline(site: Site) -> Results:
 
 def clock(site: Site) -> Results:
     """Whether this host's clock agrees with the database's."""
-    yield compared("database", lambda: float(site.rows(statements.clock())[0].now))
+    yield compared("database", lambda: site.store.ask("act/now.sql")[0].now.timestamp())

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from outbox_tasks.operating import health, overview
-from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.operating.doctor.transactions import oldest_snapshot
@@ -52,7 +51,7 @@ def periodic_tasks(site: Site) -> Results:
     if heartbeats.claims_late:
         found.append(_claims_late(site))
     # Beat runs it for the first time an hour after its start.
-    if (site.rows(statements.upgraded(site.store.tables))[0].age if maintain is None else maintain) > UNMAINTAINED:
+    if (site.look("upgraded")[0].age if maintain is None else maintain) > UNMAINTAINED:
         found.append(
             warning(
                 "no_maintenance",

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 from celery import Celery
-from sqlalchemy import Executable
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
@@ -93,9 +92,19 @@ class Site:
             # A connection of its own: waiting for answers leaves a Redis connection in the middle of a command.
             return ask_workers(self.app, connection)
 
-    def rows(self, statement: Executable, **parameters: Any) -> Sequence[Any]:
-        """The answer of the database. Raises `DatabaseUnavailable` or `SchemaMissing`."""
-        return self.store.rows(statement, parameters)
+    @cached_property
+    def server(self) -> Any:
+        """Its version, our role and more: see doctor/server.sql."""
+        return self.look("server")[0]
+
+    @cached_property
+    def sessions(self) -> Sequence[Any]:
+        """The other sessions of the database: see doctor/sessions.sql."""
+        return self.look("sessions")
+
+    def look(self, what: str, **parameters: Any) -> Sequence[Any]:
+        """What a verb in sql/doctor finds. Raises `DatabaseUnavailable` or `SchemaMissing`."""
+        return self.store.ask(f"doctor/{what}.sql", place=self.settings.database_schema, **parameters)
 
     def close(self) -> None:
         """Close what was opened."""

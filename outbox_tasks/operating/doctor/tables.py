@@ -14,7 +14,6 @@ from outbox_tasks.database.rights import functions
 from outbox_tasks.database.rights import rights as rights_of
 from outbox_tasks.database.schema import NO_RIGHTS, VERSION, Tables, qualified, quoted, where
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
-from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.operating.doctor.transactions import oldest_snapshot
@@ -78,21 +77,22 @@ def rights(site: Site) -> Results:
     t = site.store.tables
     needed = [{"relation": name, "privilege": one} for name, privileges in rights_of("relay") for one in privileges]
     lacking: dict[str, list[str]] = {}
-    for row in site.rows(statements.rights(t), needed=json.dumps(needed)):
-        lacking.setdefault(row.relation, []).append(row.privilege)
-    granted = [(", ".join(sorted(some)), name, _named(t, name)) for name, some in lacking.items()]
-    uncallable = [row.function for row in site.rows(statements.uncallable(t), names=list(functions("relay")))]
-    granted += [("EXECUTE", name, f"FUNCTION {name}") for name in uncallable]
-    [row] = site.rows(statements.server())
+    for row in site.look("rights", needed=json.dumps(needed), functions=list(functions("relay"))):
+        lacking.setdefault(row.name, []).append(row.privilege)
+    granted = [
+        (", ".join(sorted(some)), name, f"FUNCTION {name}" if some == ["EXECUTE"] else _named(t, name))
+        for name, some in lacking.items()
+    ]
+    role = site.server.role
     if granted:
         yield error(
             "rights_missing",
-            f"The role {row.role} lacks rights: {'; '.join(f'{some} on {name}' for some, name, _ in granted)}.",
+            f"The role {role} lacks rights: {'; '.join(f'{some} on {name}' for some, name, _ in granted)}.",
             "If the relay works with this role, whatever needs them fails: claims, sends, counts, housekeeping.",
-            "\n".join(f"GRANT {some} ON {what} TO {quoted(row.role)};" for some, _, what in granted),
+            "\n".join(f"GRANT {some} ON {what} TO {quoted(role)};" for some, _, what in granted),
         )
     else:
-        yield Fine(f"the role {row.role} has all rights that it needs")
+        yield Fine(f"the role {role} has all rights that it needs")
 
 
 def _named(t: Tables, name: str) -> str:
@@ -104,7 +104,7 @@ def indexes(site: Site) -> Results:
     t = site.store.tables
     tables, expected = _made()
     owners = [*tables, *{table for table, _ in expected.values()} - tables.keys()]
-    there = {row.name: row for row in site.rows(statements.indexes(t), tables=owners)}
+    there = {row.name: row for row in site.look("indexes", tables=owners)}
     lost = {name for name, (_, made) in expected.items() if name not in there or not _same(made, there[name].columns)}
     invalid = {name for name, row in there.items() if not row.valid}
     yield from (_index_missing(t, name, *expected[name], there=name in there) for name in sorted(lost))
@@ -148,7 +148,7 @@ def _index_invalid(t: Tables, name: str, *, known: bool) -> Finding:
 def vacuuming(site: Site) -> Results:
     """Whether autovacuum keeps the tables small."""
     t, tables = site.store.tables, _made()[0]
-    rows = site.rows(statements.vacuuming(t), tables=list(tables))
+    rows = site.look("vacuum", tables=list(tables))
     own = {row.name: dict(option.split("=", 1) for option in row.options or []) for row in rows}
     found = [*_autovacuum_off(t, rows[0], own)]
     for row in rows:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from outbox_tasks.database.schema import quoted
-from outbox_tasks.operating.doctor import statements
 from outbox_tasks.operating.doctor.finding import Fine, note, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.text import span
@@ -24,9 +23,10 @@ KEEPS = "While it lasts, vacuum removes no younger dead row from any table: clai
 
 def open_for_long(site: Site) -> Results:
     """Whether a session has had a transaction open for longer than `stale_after`, or holds up all keys."""
-    found = site.rows(statements.transactions(site.store.tables), long=site.long, soon=min(SOON, site.long))
-    old = [row for row in found if row.age > site.long]
-    writers = [row for row in found if row.keys] if site.settings.await_writers else []
+    begun = [row for row in site.sessions if row.age is not None]
+    old = [row for row in begun if row.age > site.long]
+    late = {True: min(SOON, site.long), False: site.long}
+    writers = [row for row in begun if row.keys and row.age > late[row.all_keys]] if site.settings.await_writers else []
     if holding := [row for row in old if row.holds]:
         yield warning(
             "xmin_held",
@@ -36,7 +36,7 @@ def open_for_long(site: Site) -> Results:
         )
     yield from _writers(writers)
     reported = holding + writers
-    if idle := [r for r in old if (r.state or "").startswith("idle in transaction") and r not in reported]:
+    if idle := [r for r in old if r.state.startswith("idle in transaction") and r not in reported]:
         yield note(
             "idle_in_transaction",
             f"{_named(idle)} is idle in a transaction.",
@@ -72,20 +72,18 @@ def _writers(rows: list[Any]) -> Results:
 
 
 def _hidden(site: Site) -> Results:
-    [[hidden]] = site.rows(statements.hidden())
-    if hidden:
-        [me] = site.rows(statements.server())
+    if hidden := sum(row.hidden for row in site.sessions):
         yield note(
             "sessions_hidden",
             f"Sessions of other roles that the relay's role may not look into: {hidden}.",
             "One of them may hold something up; the doctor can't know.",
-            f"GRANT pg_read_all_stats TO {quoted(me.role)};",
+            f"GRANT pg_read_all_stats TO {quoted(site.server.role)};",
         )
 
 
 def prepared(site: Site) -> Results:
     """Whether nobody has ended a prepared transaction."""
-    rows = site.rows(statements.prepared(site.store.tables), long=site.long)
+    rows = site.look("prepared", long=site.long)
     if not rows:
         return
     names = ", ".join(f"{row.gid!r} of {row.owner} ({span(row.age)})" for row in rows[:SHOWN])
@@ -100,7 +98,7 @@ def prepared(site: Site) -> Results:
 
 def slots(site: Site) -> Results:
     """Whether replication slots keep dead rows for a standby."""
-    for row in site.rows(statements.slots()):
+    for row in site.look("slots"):
         if row.active and row.age <= AGED:
             continue
         what = f"for {row.age:,} transactions" if row.active else "for a standby that is not connected"
@@ -114,13 +112,14 @@ def slots(site: Site) -> Results:
 
 def oldest_snapshot(site: Site) -> tuple[str, str]:
     """Which session holds the oldest snapshot, since when, and how to end it; no remedy if there is none."""
-    [me] = site.rows(statements.server())
-    for row in site.rows(statements.oldest_snapshot()):
-        since = "since when is hidden" if row.age is None else f"for {span(row.age)}"
-        holder = f"session {row.pid} ({row.application or 'a client'}, role {row.role}, {since})"
-        more = f"\nGRANT pg_read_all_stats TO {quoted(me.role)};  -- to see more of it" if row.age is None else ""
-        return f"The oldest snapshot is held by the {holder}.", f"SELECT pg_terminate_backend({row.pid});{more}"
-    return "No session holds a snapshot now.", ""
+    row = max((row for row in site.sessions if row.snapshot is not None), key=lambda row: row.snapshot, default=None)
+    if row is None:
+        return "No session holds a snapshot now.", ""
+    hidden = row.age is None
+    since = "since when is hidden" if hidden else f"for {span(row.age)}"
+    holder = f"session {row.pid} ({row.application or 'a client'}, role {row.role}, {since})"
+    more = f"\nGRANT pg_read_all_stats TO {quoted(site.server.role)};  -- to see more of it" if hidden else ""
+    return f"The oldest snapshot is held by the {holder}.", f"SELECT pg_terminate_backend({row.pid});{more}"
 
 
 def _named(rows: list[Any]) -> str:

@@ -15,8 +15,6 @@ from threading import Event
 from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import func, select
-
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge, UnknownMessage
 from outbox_tasks.operating.messages.find import COUNTED, DEAD, Filter, Lookup, start
@@ -236,7 +234,7 @@ class Operator:
 
     def _now(self) -> datetime:
         """By the database's clock."""
-        now: datetime = self._database.rows(select(func.now()), {})[0][0]
+        now: datetime = self._database.ask("act/now.sql")[0].now
         return now
 
 

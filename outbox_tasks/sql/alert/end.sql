@@ -5,10 +5,12 @@
 -- check counts what is stale, so if nothing new came, that is over.
 UPDATE :schema.outbox_alerts a
 SET over_at = now(),
-    told = CASE WHEN a.kind IN ('breaker', 'stale', 'late', 'feed') THEN a.untold ELSE a.told END,
-    untold = CASE WHEN a.kind IN ('breaker', 'stale', 'late', 'feed') THEN 0 ELSE a.untold END,
-    post_at = CASE WHEN a.kind IN ('breaker', 'stale', 'late', 'feed') AND :posting::boolean THEN now() ELSE a.post_at END,
-    posts = CASE WHEN a.kind IN ('breaker', 'stale', 'late', 'feed') THEN 0 ELSE a.posts END
+    (told, untold, posts, post_at) = (
+      SELECT CASE WHEN is_sent THEN a.untold ELSE a.told END,
+             CASE WHEN is_sent THEN 0 ELSE a.untold END,
+             CASE WHEN is_sent THEN 0 ELSE a.posts END,
+             CASE WHEN is_sent AND :posting::boolean THEN now() ELSE a.post_at END
+      FROM (SELECT a.kind NOT IN ('dead_letter', 'key_blocked') AS is_sent) AS state)
 WHERE a.over_at IS NULL AND a.last_at < now() - :quiet::float * interval '1 second' AND NOT CASE a.kind
   WHEN 'breaker' THEN EXISTS (
     SELECT FROM :schema.outbox_destinations d WHERE d.name = a.destination AND d.opened_at IS NOT NULL)
@@ -21,4 +23,4 @@ WHERE a.over_at IS NULL AND a.last_at < now() - :quiet::float * interval '1 seco
     WHERE d.destination = a.destination AND d.dead_at > a.first_at - interval '1 minute' AND d.key IS NOT NULL)
   ELSE false END
 RETURNING a.name, a.kind, a.destination, a.first_at, a.last_at, a.told_at, a.over_at, a.count, a.told, a.facts,
-          a.kind IN ('breaker', 'stale', 'late', 'feed') AS now
+          a.kind NOT IN ('dead_letter', 'key_blocked') AS now

@@ -1,0 +1,2 @@
+-- The time, by the database's clock.
+SELECT now() AS now
