@@ -1,0 +1,96 @@
+"""What the fragments of a page take for granted: an application with its tables, and the outbox's.
+
+A page imports it in a hidden set-up: `from tests.docs.shop import *`. Its destinations are those of the page's
+outbox.toml; without one, `orders` is a Redis Stream and `tasks` a Celery broker.
+"""
+
+# ruff: noqa: F401
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from celery import Celery, chain, shared_task
+from sqlalchemy import create_engine, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
+
+from outbox_tasks import Destination, Inbox, LeasedMessage, Message, Outbox, Outcome, Settings
+from outbox_tasks.database.connection import engine_url
+from outbox_tasks.migrations import upgrade
+
+REDIS = os.environ["OUTBOX_BROKER_URL"].removesuffix("/0")
+
+if not Path("outbox.toml").exists():
+    Path("outbox.toml").write_text(f"""
+[destinations.orders]
+url = "{REDIS.replace("redis:", "redis+stream:")}/1/orders"
+[destinations.tasks]
+url = "celery://?broker={REDIS}/2"
+[routes]
+"order.*" = ["orders"]
+""")
+
+engine = create_engine(engine_url(os.environ["OUTBOX_DATABASE_URL"]))
+SessionFactory = sessionmaker(engine)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Charge(Base):
+    __tablename__ = "charges"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    order: Mapped[int]
+
+
+Base.metadata.create_all(engine)
+with engine.begin() as connection:
+    upgrade(connection)
+
+app = Celery("shop", broker=f"{REDIS}/2")
+app.set_default()
+
+
+@app.task
+def send_receipt(order: int) -> None: ...
+
+
+@app.task
+def remind(order: int) -> None: ...
+
+
+@app.task
+def charge(order: int) -> None: ...
+
+
+@app.task
+def ship(charged: Any = None) -> None: ...
+
+
+def place_order(cart: object) -> None:
+    """Code that calls tasks."""
+    send_receipt.delay(42)
+
+
+order, cart, message_id = Order(id=42), object(), UUID(int=42)
+outbox = Outbox(celery=app)
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Returns what the condition returned."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"it did not become true within {seconds:g} s"
+        time.sleep(0.1)
+    return value
