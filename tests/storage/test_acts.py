@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outbox_tasks.model import Outcome
-from outbox_tasks.operating.messages.acting import Acting, Lease, Person
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.storage.conftest import Box
+from tests.storage.people import Acting, Lease, Person
 from tests.storage.test_drain import Receiver, drained
 from tests.storage.test_drain import storage as storage
 from tests.storage.test_keys import numbers

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from outbox_tasks.model import Outcome
-from outbox_tasks.operating.messages.acting import Acting
 from outbox_tasks.relay.store import Store
 from tests.storage.conftest import Box
+from tests.storage.people import Acting
 from tests.storage.test_acts import ANN, bury, counted, entry, history, ids
 from tests.storage.test_acts import acting as acting
 from tests.storage.test_drain import Receiver, _claim, drained

@@ -10,11 +10,10 @@ from uuid import uuid4
 import pytest
 
 from outbox_tasks.model import Outcome
-from outbox_tasks.operating.messages.acting import Acting
-from outbox_tasks.operating.messages.finding import Finding, Looked, Wanted
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.storage.conftest import Box
+from tests.storage.people import Acting, Finding, Looked, Wanted
 from tests.storage.test_acts import ANN, bury, entry, ids
 from tests.storage.test_acts import acting as acting
 from tests.storage.test_drain import Receiver, drained
@@ -109,7 +108,7 @@ class TestStates:
         assert {row.seq: row.attempts for row in found} == attempts
 
     def test_by_id(self, box: Box, finding: Finding, everywhere: dict[int, str]) -> None:
-        found = {row.id: row.state for row in finding.states(ids(box))}
+        found = {row.id: row.state for row in finding.ask("find/states.sql", ids=ids(box))}
         assert found == dict(zip(ids(box), (everywhere[seq] for seq in sorted(everywhere)), strict=True))
         for id in ids(box):
             [one] = finding.one(id)
@@ -214,20 +213,20 @@ class TestOne:
         acting.replay([copy], {}, entry(box, "replay"), ANN)
         [id] = {id for [id] in box.rows("SELECT id FROM outbox_messages")}
         assert sorted(row.state for row in finding.one(id)) == ["pending", "sent"]
-        assert [row.state for row in finding.states([id])] == ["pending", "sent"]
+        assert [row.state for row in finding.ask("find/states.sql", ids=[id])] == ["pending", "sent"]
 
     def test_waits_for_the_first_of_its_key(self, box: Box, storage: Store, finding: Finding) -> None:
         box.write(3, key="a")
         box.write(1, key="b")
         drained(storage, Receiver(lambda message: Outcome.retry("busy", "later")))
         box.write(1, key="a")
-        ahead = finding.ahead("orders", "a", 5, blocks=True)
+        ahead = finding.ahead("a", 5, blocks=True)
         assert (ahead.id, ahead.state, ahead.count, ahead.last_error_code) == (ids(box, 1)[0], "retrying", 3, "busy")
-        assert finding.ahead("orders", "a", 1, blocks=True) is None
+        assert finding.ahead("a", 1, blocks=True) is None
         box.connection.execute("DELETE FROM outbox_waiting WHERE seq = 1")
         box.connection.execute("INSERT INTO outbox_dead (seq, destination, key, kin) VALUES (1, 'orders', 'a', 'x')")
-        assert finding.ahead("orders", "a", 5, blocks=True).state == "dead"
-        skipped = finding.ahead("orders", "a", 5, blocks=False)
+        assert finding.ahead("a", 5, blocks=True).state == "dead"
+        skipped = finding.ahead("a", 5, blocks=False)
         assert (skipped.id, skipped.count) == (ids(box, 2)[0], 2)
 
     @pytest.mark.parametrize("state", ["ready", "leased"])
@@ -239,7 +238,7 @@ class TestOne:
                 "INSERT INTO outbox_leases (token, locked_until, destination, holder, seqs, keys)"
                 " VALUES (gen_random_uuid(), now() + interval '9 s', 'orders', 'w', '{1}', '{a}')"
             )
-        assert finding.ahead("orders", "a", 2, blocks=True).id == ids(box, 1)[0]
+        assert finding.ahead("a", 2, blocks=True).id == ids(box, 1)[0]
 
 
 def test_what_became_of_a_redrive(box: Box, storage: Store, finding: Finding, acting: Acting) -> None:
@@ -248,7 +247,7 @@ def test_what_became_of_a_redrive(box: Box, storage: Store, finding: Finding, ac
     acting.act_on("redrive", dead, ANN, entry(box))
     outcomes = iter([Outcome.sent(), Outcome.dead("bad", "never"), Outcome.retry("busy", "later")])
     drained(storage, Receiver(lambda message: next(outcomes, Outcome.sent())))
-    became = {(row.state, row.code): row.count for row in finding.became(dead, since)}
+    became = {(row.state, row.code): row.count for row in finding.ask("find/became.sql", ids=dead, since=since)}
     assert became == {("sent", None): 2, ("dead", "bad"): 1, ("retrying", "busy"): 1}
     later = box.value("SELECT clock_timestamp()")
-    assert {row.state for row in finding.became(dead, later)} == {"dead", "retrying"}
+    assert {row.state for row in finding.ask("find/became.sql", ids=dead, since=later)} == {"dead", "retrying"}

@@ -10,11 +10,12 @@ import psycopg
 import psycopg.sql
 import pytest
 
-from outbox_tasks.operating.messages.finding import LAST, Finding, Looked, Wanted
+from outbox_tasks.operating.messages.find import LAST
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Run
 from tests.storage.conftest import Box
 from tests.storage.filled import as_the_relay, fill, planned
+from tests.storage.people import Finding, Looked, Wanted
 from tests.storage.running import begin_of
 from tests.storage.test_drain import Receiver, drained
 from tests.storage.test_drain import storage as storage

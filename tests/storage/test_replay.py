@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
-from outbox_tasks.operating.messages.acting import Acting
-from outbox_tasks.operating.messages.finding import Finding, Wanted
 from outbox_tasks.relay.store import Store
 from tests.storage.conftest import Box
+from tests.storage.people import Acting, Finding, Wanted
 from tests.storage.test_acts import ANN, bury, counted, entry, history, ids
 from tests.storage.test_acts import acting as acting
 from tests.storage.test_drain import Receiver, drained
@@ -106,10 +105,10 @@ def test_what_a_replay_copies(box: Box, storage: Store, finding: Finding) -> Non
         seq for seq in sorted(states) if states[seq] == "discarded"
     ]
     assert seqs(finding.archived(Wanted(), EVER[0], EVER[0], look=10)) == []
-    assert [row.seq for row in finding.named([*ids(box), uuid4()])] == [
+    assert [row.seq for row in finding.ask("find/named.sql", ids=[*ids(box), uuid4()])] == [
         seq for [seq] in box.rows("SELECT seq FROM outbox_archive ORDER BY finished_at, seq")
     ]
-    first = finding.originals([1])[0]
+    first = finding.ask("find/originals.sql", seqs=[1])[0]
     assert (UUID(first.id), first.payload, json.loads(first.headers)) == (
         ids(box, 1)[0],
         b'{"a": 1}',
