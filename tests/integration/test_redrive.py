@@ -5,25 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sqlalchemy import text
 
 from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge, UnknownMessage
-from outbox_tasks.model import Step, Verdict
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
 from tests.claims import take
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
-from tests.integration.conftest import Lease, after, bundle_of
 
 DEAD = Filter(states=("dead",))
 
@@ -37,6 +31,16 @@ def bury(rows: Rows, count: int = 1, **columns: Any) -> list[str]:
 def acts(rows: Rows) -> list[Any]:
     """The audit."""
     return rows._read(text(f"SELECT * FROM {rows.tables.audit} ORDER BY seq"))
+
+
+def environment(store: Store) -> dict[str, str]:
+    """What another process needs to be at the same outbox."""
+    place = {"URL": store.settings.database_url, "SCHEMA": store.settings.database_schema}
+    return {
+        **os.environ,
+        **{f"OUTBOX_DATABASE_{name}": str(value) for name, value in place.items()},
+        "OUTBOX_CONFIG": os.devnull,
+    }
 
 
 @pytest.fixture
@@ -60,37 +64,27 @@ class TestRedrive:
         [claimed] = take(store, {"orders": 1}, str(uuid4()))
         assert (claimed.id, claimed.status) == (id, "pending")
 
-    def test_max_age_counts_from_the_redrive(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(destinations={"orders": {"url": "a://b", "max_age": 3600}})
-        [id] = bury(rows, created_at=seconds_from_now(-90_000))
-        Operator(store, "ann").act("redrive", [UUID(id)])
-        [claimed] = take(store, {"orders": 1}, str(uuid4()))
-        assert claimed.status == "pending"
-
-    def test_a_message_that_killed_its_worker_still_travels_alone(
-        self, store: Store, rows: Rows, operator: Operator
-    ) -> None:
-        [id] = bury(rows, last_error_code="unsettled")
-        operator.act("redrive", [UUID(id)])
-        assert take(store, {"orders": 1}, str(uuid4()))[0].alone
-
-    def test_changes_only_dead_letters(self, rows: Rows, operator: Operator) -> None:
-        [pending], [dead], nobody = rows.insert(), bury(rows), str(uuid4())
-        done = operator.act("redrive", [UUID(id) for id in (pending, dead, nobody)])
-        assert (done.count, done.missed) == (1, [UUID(pending), UUID(nobody)])
-        assert rows.one(pending).history is None
-
-    def test_leaves_messages_that_died_after_the_plan(self, rows: Rows, operator: Operator) -> None:
-        first = bury(rows, 3)
+    def test_leaves_messages_that_died_after_the_plan_and_others(self, rows: Rows, operator: Operator) -> None:
+        first, others = bury(rows, 3), [*rows.insert(), str(uuid4())]
         plan = operator.plan(DEAD)
         later = bury(rows, 2, dead_at=seconds_from_now(0))
-        done = operator.act("redrive", [UUID(id) for id in first + later], until=plan.until)
-        assert done.missed == [UUID(id) for id in later]
+        done = operator.act("redrive", [UUID(id) for id in first + others + later], until=plan.until)
+        assert (done.count, done.missed) == (3, [UUID(id) for id in others + later])
+        assert rows.one(others[0]).history is None
         assert list(operator.chosen(DEAD, plan.until)) == []
 
-    @pytest.mark.parametrize(
-        ("wanted", "expected"),
-        [
+    def test_chooses_by_filter_in_the_order_of_death(self, rows: Rows, operator: Operator, store: Store) -> None:
+        long_ago = seconds_from_now(-7200)
+        ids = {
+            "d": bury(rows, destination="mails", event_type="mail.sent", dead_at=seconds_from_now(-10)),
+            "c": bury(rows, last_error_code="timeout", created_at=long_ago, dead_at=seconds_from_now(-20)),
+            "b": bury(rows, event_type="order.paid", key="k", dead_at=seconds_from_now(-30)),
+            "a": bury(rows, event_type="order.created", dead_at=seconds_from_now(-40)),
+        }
+        names = {UUID(id): name for name, [id] in ids.items()}
+        rows.insert(3)
+        [group] = [g["group"] for g in Lookup(store).groups()[0] if names[UUID(str(g["id"]))] == "a"]
+        wanted: list[tuple[dict[str, Any], str]] = [
             ({}, "abcd"),
             ({"destination": "mails"}, "d"),
             ({"event_type": "order.*"}, "abc"),
@@ -101,31 +95,14 @@ class TestRedrive:
             ({"older_than": 3600}, "c"),
             ({"newer_than": 3600}, "abd"),
             ({"destination": "orders", "newer_than": 3600, "key": "k"}, "b"),
-            ({"group": "of a"}, "a"),
-        ],
-    )
-    def test_chooses_by_filter_in_the_order_of_death(
-        self, rows: Rows, operator: Operator, store: Store, wanted: dict[str, Any], expected: str
-    ) -> None:
-        ids = {
-            "d": bury(rows, destination="mails", event_type="mail.sent", dead_at=seconds_from_now(-10))[0],
-            "c": bury(
-                rows, last_error_code="timeout", created_at=seconds_from_now(-7200), dead_at=seconds_from_now(-20)
-            ),
-            "b": bury(rows, event_type="order.paid", key="k", dead_at=seconds_from_now(-30))[0],
-            "a": bury(rows, event_type="order.created", dead_at=seconds_from_now(-40))[0],
-        }
-        ids["c"] = ids["c"][0]
-        names = {UUID(id): name for name, id in ids.items()}
-        rows.insert(3)
-        if "group" in wanted:
-            [group] = [g["group"] for g in Lookup(store).groups()[0] if str(g["id"]) == ids["a"]]
-            wanted = {"group": group}
-        plan = operator.plan(Filter(states=("dead",), **wanted))
-        chosen = operator.chosen(Filter(states=("dead",), **wanted), plan.until)
-        assert "".join(names[id] for id in chosen) == expected
-        assert plan.count == sum(kind.count for kind in plan.kinds) == len(expected)
-        assert {names[kind.example] for kind in plan.kinds} <= set(expected)
+            ({"group": group}, "a"),
+        ]
+        for fields, expected in wanted:
+            plan = operator.plan(Filter(states=("dead",), **fields))
+            chosen = operator.chosen(Filter(states=("dead",), **fields), plan.until)
+            assert "".join(names[id] for id in chosen) == expected, fields
+            assert plan.count == sum(kind.count for kind in plan.kinds) == len(expected), fields
+            assert {names[kind.example] for kind in plan.kinds} <= set(expected), fields
 
     def test_pages_miss_no_message_that_died_at_the_same_time(
         self, rows: Rows, operator: Operator, monkeypatch: pytest.MonkeyPatch
@@ -142,50 +119,7 @@ class TestRedrive:
         wanted = Filter(states=("dead",), event_type="other")
         assert len(list(operator.chosen(wanted, operator.plan(wanted).until))) == 10
 
-
-class TestRaces:
-    def test_two_at_once_take_each_message_once(self, new_store: MakeStore, rows: Rows, monkeypatch: Any) -> None:
-        monkeypatch.setattr("outbox_tasks.operating.messages.acts.BATCH", 20)
-        ids = [UUID(id) for id in bury(rows, 600)]
-        barrier = threading.Barrier(2)
-
-        def redrive(who: str) -> Any:
-            operator = Operator(new_store(), who)
-            barrier.wait()
-            return operator.act("redrive", ids)
-
-        with ThreadPoolExecutor(2) as pool:
-            first, second = pool.map(redrive, ("ann", "bob"))
-        assert first.count + second.count == 600
-        assert {row.status for row in rows.hot()} == {"pending"}
-        assert all(len(row.history) == 1 for row in rows.hot())
-        assert [act.count for act in acts(rows)] == [done.count for done in (first, second)] or [
-            act.count for act in acts(rows)
-        ] == [done.count for done in (second, first)]
-
-    def test_beside_claims_delivers_each_message_once(self, new_store: MakeStore, rows: Rows) -> None:
-        """A claim that runs meanwhile leases what has just been redriven, and no row is in two hands."""
-        ids = [UUID(id) for id in bury(rows, 300)]
-        store, taken = new_store(), []
-        over = threading.Event()
-
-        def claim() -> None:
-            finished = False
-            while not finished:
-                last = over.is_set()
-                found = take(store, {"orders": 10}, str(uuid4()))
-                taken.extend(row.id for row in found)
-                finished = last and not found
-
-        with ThreadPoolExecutor(1) as pool:
-            claiming = pool.submit(claim)
-            done = Operator(new_store(), "ann").act("redrive", ids, rate=3000)
-            over.set()
-            claiming.result(timeout=30)
-        assert done.count == 300
-        assert sorted(taken) == sorted(map(str, ids))
-
-    def test_if_killed_the_audit_says_how_much_was_done(self, store: Store, rows: Rows) -> None:
+    def test_a_killed_redrive_has_said_in_the_audit_how_much_was_done(self, store: Store, rows: Rows) -> None:
         ids = bury(rows, 200)
         code = (
             "import sys, uuid; from outbox_tasks.operating.messages.acts import Operator;"
@@ -193,10 +127,7 @@ class TestRaces:
             "from outbox_tasks.settings import Settings; store = Store.connect(Settings());"
             "Operator(store, 'ann').act('redrive', [uuid.UUID(id) for id in sys.argv[1:]], rate=40)"
         )
-        place = store.settings
-        environment = {**os.environ, "OUTBOX_DATABASE_URL": str(place.database_url)}
-        environment |= {"OUTBOX_DATABASE_SCHEMA": str(place.database_schema), "OUTBOX_CONFIG": os.devnull}
-        with subprocess.Popen([sys.executable, "-c", code, *ids], env=environment) as process:
+        with subprocess.Popen([sys.executable, "-c", code, *ids], env=environment(store)) as process:
             eventually(lambda: [row for row in rows.hot() if row.status == "pending"], 60)
             process.kill()
         redriven = [row for row in rows.hot() if row.status == "pending"]
@@ -205,53 +136,8 @@ class TestRaces:
         assert all(row.history[-1]["entry"] == act.seq for row in redriven)
         assert Operator(store, "bob").act("redrive", [UUID(id) for id in ids]).count == 200 - act.count
 
-    def test_skips_locked_rows(self, rows: Rows, operator: Operator) -> None:
-        ids = [UUID(id) for id in bury(rows, 2)]
-        with rows.engine.connect() as other, other.begin():
-            schema = rows.tables.messages.schema
-            other.execute(text(f"SELECT FROM {schema}.outbox_dead WHERE seq = {rows.one(ids[0]).seq} FOR UPDATE"))
-            assert operator.act("redrive", ids).missed == [ids[0]]
-        assert operator.act("redrive", ids).missed == [ids[1]]
-
-    def test_a_leased_message_is_not_discarded(
-        self, store: Store, rows: Rows, lease: Lease, operator: Operator
-    ) -> None:
-        bundle = lease(2)
-        ids = [UUID(ticket.id) for ticket in bundle.tickets]
-        assert operator.act("discard", ids, states=("pending", "dead")).missed == ids
-        begun = store.begin(bundle)
-        assert operator.act("discard", ids, states=("pending", "dead")).missed == ids
-        assert store.settle(bundle.lease, "orders", [Verdict(t, Step.SENT) for t in after(begun)]) == set(map(str, ids))
-        assert [row.state for row in rows.archived()] == ["sent", "sent"]
-
-    def test_discards_and_claims_share_the_messages(self, new_store: MakeStore, rows: Rows) -> None:
-        ids = [UUID(id) for id in rows.insert(400)]
-        store, taken = new_store(), []
-
-        def claim() -> None:
-            while found := take(store, {"orders": 7}, str(uuid4())):
-                taken.extend(row.id for row in found)
-
-        with ThreadPoolExecutor(1) as pool:
-            claiming = pool.submit(claim)
-            done = Operator(new_store(), "ann").act("discard", reversed(ids), states=("pending",), rate=4000)
-            claiming.result(timeout=30)
-        assert done.count + len(taken) == 400
-        assert {row.id for row in rows.archived()} == set(ids) - {UUID(id) for id in taken}
-
 
 class TestDiscard:
-    def test_moves_the_message_to_the_archive(self, rows: Rows, operator: Operator) -> None:
-        [dead], [waits] = bury(rows, key="k"), rows.insert(key="k")
-        done = operator.act("discard", [UUID(dead), UUID(waits)], states=("dead", "retrying"))
-        assert done.count == 2
-        assert rows.hot() == []
-        first, second = rows.archived()
-        assert (first.state, first.last_error_code, first.key, first.attempts) == ("discarded", "http_400", "k", 3)
-        assert (second.last_error_code, second.last_error) == ("discarded", "discarded by ann: the shop is back")
-        assert [row.history[-1]["what"] for row in (first, second)] == ["discarded", "discarded"]
-        assert [(act.action, act.count) for act in acts(rows)] == [("discard", 2)]
-
     def test_of_dead_letters_leaves_waiting_messages(self, rows: Rows, operator: Operator) -> None:
         [waits] = rows.insert()
         assert operator.act("discard", [UUID(waits)]).missed == [UUID(waits)]
@@ -260,12 +146,6 @@ class TestDiscard:
         [id] = bury(rows)
         assert Operator(new_store(archive="delete"), "ann").act("discard", [UUID(id)]).count == 1
         assert (rows.hot(), rows.archived(), acts(rows)[0].count) == ([], [], 1)
-
-    def test_frees_the_next_message_of_its_key(self, store: Store, rows: Rows, operator: Operator) -> None:
-        [dead], [waits] = bury(rows, key="k"), rows.insert(key="k")
-        assert take(store, {"orders": 10}, str(uuid4())) == []
-        operator.act("discard", [UUID(dead)])
-        assert [claimed.id for claimed in take(store, {"orders": 10}, str(uuid4()))] == [waits]
 
 
 class TestEdit:
@@ -314,19 +194,6 @@ class TestEdit:
             operator.edit(UUID(id), b"[1]", b"[2]", "application/json")
         assert rows.one(id).payload == b"[1]"
 
-    def test_waits_for_a_redrive_that_is_about_to_commit(self, rows: Rows, new_store: MakeStore) -> None:
-        [id] = bury(rows)
-        dead = f"{rows.tables.messages.schema}.outbox_dead"
-        with ThreadPoolExecutor(1) as pool, rows.engine.connect() as other:
-            with other.begin():
-                gone = f"WITH gone AS (DELETE FROM {dead} WHERE seq = {rows.one(id).seq} RETURNING seq, destination)"
-                ready = f"{rows.tables.messages.schema}.outbox_ready (seq, destination, size)"
-                other.execute(text(f"{gone} INSERT INTO {ready} SELECT seq, destination, 2 FROM gone"))
-                edit = pool.submit(Operator(new_store(), "ann").edit, UUID(id), b"{}", b"[]", "application/json")
-                eventually(lambda: rows._read(text("SELECT FROM pg_locks WHERE NOT granted")))
-            with pytest.raises(NotDead):
-                edit.result(timeout=30)
-
 
 class TestPurge:
     def test_deletes_dead_letters_for_good(self, rows: Rows, operator: Operator) -> None:
@@ -338,38 +205,3 @@ class TestPurge:
         assert (done.count, done.missed) == (2, [UUID(new)])
         assert ([str(row.id) for row in rows.hot()], rows.archived()) == ([new], [])
         assert acts(rows)[0].action == "purge"
-
-
-class TestOrder:
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(
-        dead=st.lists(st.booleans(), min_size=6, max_size=6),
-        keys=st.lists(st.sampled_from(["a", "b"]), min_size=6, max_size=6),
-        shuffled=st.permutations(range(6)),
-    )
-    def test_redriven_messages_are_delivered_in_the_order_of_their_key(
-        self, store: Store, rows: Rows, operator: Operator, dead: list[bool], keys: list[str], shuffled: list[int]
-    ) -> None:
-        """Whichever were dead, and in whatever order they are redriven, each by itself."""
-        rows.clear()
-        ids = [(bury(rows, key=key) if died else rows.insert(key=key))[0] for died, key in zip(dead, keys, strict=True)]
-        delivered: list[str] = []
-        for n in [n for n in shuffled if dead[n]]:
-            operator.act("redrive", [UUID(ids[n])])
-            delivered += deliver(store)
-        delivered += deliver(store)
-        for key in ("a", "b"):
-            own = [id for id, its in zip(ids, keys, strict=True) if its == key]
-            assert [id for id in delivered if id in own] == own
-
-
-def deliver(store: Store) -> list[str]:
-    """Claim and send all that may go; returns the ids in the order of their sends."""
-    sent: list[str] = []
-    while claimed := take(store, {"orders": 10}, lease := str(uuid4())):
-        bundle = bundle_of(claimed, lease)
-        tickets = after(store.begin(bundle))
-        order = [claimed.id for claimed in claimed]
-        store.settle(lease, "orders", [Verdict(ticket, Step.SENT) for ticket in tickets])
-        sent += sorted((ticket.id for ticket in tickets), key=order.index)
-    return sent

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.model import Step, Ticket, Verdict, content
+from outbox_tasks.model import Step, Verdict, content
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.runs import Begun, Received, Run, Runs
 from tests.claims import take
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
-from tests.integration.conftest import Lease, after, bundle_of
+from tests.integration.conftest import Lease, after
 
 LATER = seconds_from_now(3600)
 HANDED: dict[str, Any] = {"attempts": 1, "lease": uuid4(), "handed_at": seconds_from_now(-5), "locked_until": LATER}
@@ -42,16 +42,6 @@ def begun(runs: Runs, id: str, hold: float = 60) -> Run:
 
 
 class TestHandOver:
-    def test_the_row_stays_and_waits_for_its_run(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease()
-        [ticket] = after(store.begin(bundle))
-        assert store.settle(bundle.lease, "orders", [Verdict(ticket, Step.HANDED, 100)]) == {ticket.id}
-        row = rows.one(ticket.id)
-        assert (row.begun, row.attempts, row.lease) == (False, 1, None)
-        assert 95 < (row.locked_until - row.handed_at).total_seconds() <= 100
-        assert rows.state(ticket.id) == "handed over"
-        assert take(store, {"orders": 10}, str(uuid4())) == []
-
     def test_a_recall_leaves_it_alone(self, store: Store, rows: Rows) -> None:
         [id] = rows.insert(payload=b"{}", locked_by="gone", **HANDED)
         assert (store.recall(), store.recall("gone")) == (0, 0)
@@ -89,24 +79,18 @@ class TestBegin:
         assert rows.state(id) == "running"
         assert runs.whereabouts(id) == ("running", rows.one(id).locked_by)
 
-    def test_before_the_relay_has_settled(self, store: Store, runs: Runs, rows: Rows, lease: Lease) -> None:
-        bundle = lease(payload=b"{}")
-        [ticket] = after(store.begin(bundle))
-        run = begun(runs, ticket.id)
-        assert store.settle(bundle.lease, "orders", [Verdict(ticket, Step.HANDED, 100)]) == set()
-        assert rows.state(ticket.id) == "running"
-        assert runs.done(run)
-
-    @pytest.mark.parametrize(
-        "columns",
-        [{}, {"lease": uuid4(), "locked_until": LATER}, {"status": "dead"}, {"attempts": 1, "locked_until": LATER}],
-        ids=["pending", "claimed", "dead", "waits for a retry"],
-    )
-    def test_nothing_else_begins(self, runs: Runs, rows: Rows, columns: dict[str, Any]) -> None:
-        [id] = rows.insert(payload=b"{}", **columns)
-        before = rows.one(id)
-        assert runs.begin(run_of(id), SAME, 60) is None
-        assert rows.one(id) == before
+    def test_nothing_else_begins(self, runs: Runs, rows: Rows) -> None:
+        others: list[dict[str, Any]] = [
+            {},
+            {"lease": uuid4(), "locked_until": LATER},
+            {"status": "dead"},
+            {"attempts": 1, "locked_until": LATER},
+        ]
+        ids = [rows.insert(payload=b"{}", **columns)[0] for columns in others]
+        before = rows.hot()
+        assert [runs.begin(run_of(id), SAME, 60) for id in (*ids, str(uuid4()))] == [None] * 5
+        assert rows.hot() == before
+        assert runs.whereabouts(str(uuid4())) is None
 
     def test_a_copy_that_says_something_else_does_not(self, runs: Runs, rows: Rows) -> None:
         envelope = {"celery-message": '{"retries": 1}'}
@@ -138,10 +122,6 @@ class TestBegin:
         assert (claimed.id, claimed.cause, claimed.attempts, claimed.alone) == (ids[1], "not_started", 0, False)
         assert runs.begin(run_of(ids[1]), SAME, 60) is None
 
-    def test_a_row_that_is_not_there_is_said_to_be_unknown(self, runs: Runs) -> None:
-        assert runs.begin(run_of(str(uuid4())), SAME, 60) is None
-        assert runs.whereabouts(str(uuid4())) is None
-
 
 class TestRun:
     def test_is_renewed_with_its_own_token_only(self, runs: Runs, rows: Rows) -> None:
@@ -165,18 +145,6 @@ class TestRun:
         assert rows.one(ending.id).locked_until == before
         assert runs.renew({ending: 100}) == {ending.token: True}
 
-    def test_of_a_lost_worker_is_sent_again_and_its_attempt_counts(self, runs: Runs, store: Store, rows: Rows) -> None:
-        [id] = rows.insert(payload=b"{}", **HANDED)
-        run = begun(runs, id)
-        assert runs.lose([run]) == {id}
-        [claimed] = take(store, {"orders": 10}, str(uuid4()))
-        assert (claimed.cause, claimed.attempts, claimed.alone) == ("worker_lost", 1, False)
-        row = rows.one(id)
-        assert (row.last_error_code, row.handed_at, row.begun) == ("worker_lost", None, False)
-        assert "worker" in row.last_error
-        assert not runs.done(run)
-        assert runs.renew({run: 60}) == {}
-
     def test_that_keeps_losing_its_worker_dies(self, runs: Runs, store: Store, rows: Rows) -> None:
         [id] = rows.insert(payload=b"{}", **HANDED | {"attempts": store.settings.destinations["orders"].max_attempts})
         runs.lose([begun(runs, id)])
@@ -191,18 +159,6 @@ class TestRun:
 
 
 class TestEnd:
-    def test_done_moves_the_row_and_writes_what_follows(self, runs: Runs, rows: Rows) -> None:
-        [id] = rows.insert(payload=b"{}", **HANDED)
-        run = begun(runs, id)
-        following = {"id": str(uuid4()), "event_type": "next", "destination": "orders", "text": "{}",
-                     "content_type": "application/json"}  # fmt: skip
-        assert runs.done(run, [following])
-        assert not runs.done(run, [following | {"id": str(uuid4())}])
-        [row], [next_one] = rows.archived(), rows.hot()
-        assert (row.state, row.attempts, row.locked_by, row.last_error_code) == ("sent", 1, "worker", None)
-        assert str(next_one.id) == following["id"]
-        assert runs.whereabouts(id) == ("sent", "worker")
-
     def test_a_task_that_asked_not_to_be_recorded_is_discarded(self, runs: Runs, rows: Rows) -> None:
         [id] = rows.insert(payload=b"{}", **HANDED)
         assert runs.discard(begun(runs, id), "revoked", "by a person\0")
@@ -216,36 +172,6 @@ class TestEnd:
         assert (row.status, row.lease, row.begun, row.handed_at) == ("dead", None, False, None)
         assert (row.last_error_code, row.last_error) == ("ValueError", "no such order")
         assert row.history[-1]["traceback"] == "Traceback …"
-
-    def test_its_own_retry_is_due_later_and_says_what_the_new_copy_says(
-        self, runs: Runs, store: Store, rows: Rows
-    ) -> None:
-        [id] = rows.insert(payload=b"{}", **HANDED)
-        run = begun(runs, id)
-        envelope = {"celery-message": '{"retries": 1}'}
-        copy = {"text": "[1]", "headers": envelope, "content_type": "application/json"}
-        assert runs.retry(run, copy, 100, "OSError", "busy")
-        row = rows.one(id)
-        assert (row.payload, row.headers, row.attempts, row.lease, row.handed_at) == (b"[1]", envelope, 0, None, None)
-        assert row.last_error_code == "OSError"
-        assert rows.state(id) == "scheduled"
-        rows.change([id], locked_until=seconds_from_now(-1))
-        lease = str(uuid4())
-        bundle = bundle_of(take(store, {"orders": 10}, lease), lease)
-        [ticket] = after(store.begin(bundle))
-        store.settle(lease, "orders", [Verdict(Ticket(ticket.id, ticket.attempt, ""), Step.HANDED, 100)])
-        assert runs.begin(run_of(id), SAME, 60) is None, "a copy from before the retry"
-        received = Received("", id, content(b"[1]", {}))
-        again = runs.begin(run_of(id), content(b"[1]", envelope), 60, received=received)
-        assert again == Begun(1, "orders", None, ANY)
-
-    def test_a_copy_that_was_put_back_may_begin_again(self, runs: Runs, rows: Rows) -> None:
-        [id] = rows.insert(payload=b"{}", **HANDED)
-        run = begun(runs, id)
-        assert runs.requeue(run, 100)
-        assert not runs.done(run)
-        assert rows.state(id) == "handed over"
-        assert runs.done(begun(runs, id))
 
     def test_a_lease_that_ran_out_does_not_end_a_run_that_nobody_took(self, runs: Runs, rows: Rows) -> None:
         [id] = rows.insert(payload=b"{}", **HANDED)

@@ -8,6 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 from math import isfinite
 from typing import Any
 from uuid import UUID, uuid4
@@ -25,9 +26,14 @@ from tests.claims import take
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.conftest import Lease, after, bundle_of
 
+Begun = tuple[str, tuple[Ticket, ...]]
+
 LONG_AGO = seconds_from_now(-2 * GRACE)
 
 TWO = {name: {"url": "a://b", "max_attempts": 3} for name in ("orders", "audit")}
+
+
+TIMES = ("infinity", "-infinity", "294276-12-31", "4713-01-01 BC")
 
 
 def token() -> str:
@@ -55,27 +61,18 @@ class TestClaim:
         assert (row.last_error_code, row.last_error) == (None, None)
         assert 55 < due_in(rows, id) <= 60
 
-    def test_returns_rows_in_the_order_of_insertion(self, store: Store, rows: Rows) -> None:
+    def test_takes_rows_in_the_order_of_insertion(self, store: Store, rows: Rows) -> None:
         ids = rows.insert(50) + rows.insert(1, locked_until=seconds_from_now(-100))
-        assert [c.id for c in take(store, {"orders": 100}, token())] == ids
-
-    def test_takes_the_first_one_first(self, store: Store, rows: Rows) -> None:
-        [oldest] = rows.insert(1)
-        rows.insert(5)
-        assert [c.id for c in take(store, {"orders": 1}, token())] == [oldest]
+        assert [c.id for share in (1, 100) for c in take(store, {"orders": share}, token())] == ids
 
     def test_gives_each_destination_its_share(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations=TWO)
         rows.insert(20, destination="orders", locked_until=seconds_from_now(-100))
         rows.insert(5, destination="audit")
-        claimed = take(store, {"orders": 7, "audit": 7}, token())
-        assert Counter(c.destination for c in claimed) == {"orders": 7, "audit": 5}
-
-    def test_leaves_a_destination_alone_that_it_is_not_asked_for(self, new_store: MakeStore, rows: Rows) -> None:
-        store = new_store(destinations=TWO)
-        rows.insert(destination="audit")
-        assert take(store, {"orders": 10}, token()) == []
-        assert take(store, {}, token()) == []
+        for shares, expected in (
+            ({}, {}), ({"audit": 1}, {"audit": 1}), ({"orders": 7, "audit": 7}, {"orders": 7, "audit": 4}),
+        ):  # fmt: skip
+            assert Counter(c.destination for c in take(store, shares, token())) == expected
 
     def test_works_with_the_largest_numbers_that_settings_take(self, new_store: MakeStore, rows: Rows) -> None:
         largest: dict[str, Any] = {
@@ -111,12 +108,6 @@ class TestClaim:
         before = rows.one(id)
         assert take(store, {"orders": 10}, token()) == []
         assert rows.one(id) == before
-
-    def test_takes_a_message_as_soon_as_it_is_due(self, store: Store, rows: Rows) -> None:
-        [id] = rows.insert(locked_until=seconds_from_now(300))
-        assert take(store, {"orders": 10}, token()) == []
-        rows.change(locked_until=seconds_from_now(0.2))
-        assert eventually(lambda: take(store, {"orders": 10}, token()))[0].id == id
 
     def test_skips_rows_that_another_transaction_has_locked(
         self, store: Store, new_store: MakeStore, rows: Rows, engine: Engine
@@ -196,13 +187,13 @@ class TestClaim:
         assert take(store, {"orders": 1}, token()) == []
 
     def test_two_stores_at_once_never_share_a_row(self, new_store: MakeStore, rows: Rows) -> None:
-        ids = rows.insert(2000)
+        ids = rows.insert(600)
         together = threading.Barrier(2)
 
         def run(store: Store) -> list[str]:
             together.wait(10)
             taken: list[str] = []
-            while claimed := take(store, {"orders": 50}, token()):
+            while claimed := take(store, {"orders": 20}, token()):
                 taken += [c.id for c in claimed]
             return taken
 
@@ -211,7 +202,7 @@ class TestClaim:
         assert not set(first) & set(second)
         # What one skipped because the other had it locked, the other has taken.
         assert sorted(first + second) == sorted(ids)
-        assert len(rows.hot()) == 2000
+        assert len(rows.hot()) == 600
 
 
 class TestBegin:
@@ -230,30 +221,25 @@ class TestBegin:
         assert isinstance(message.payload, bytes)
         assert (row.attempts, row.begun, str(row.lease), row.locked_by) == (1, True, bundle.lease, holder())
 
-    @pytest.mark.parametrize("time", ["infinity", "-infinity", "294276-12-31", "4713-01-01 BC"])
-    @pytest.mark.parametrize("column", ["created_at", "deliver_at"])
-    def test_a_time_that_python_cannot_represent_stops_no_begin(
-        self, store: Store, rows: Rows, column: str, time: str
-    ) -> None:
+    def test_a_time_that_python_cannot_represent_stops_no_begin(self, store: Store, rows: Rows) -> None:
         """Also on PostgreSQL before 17, which has no difference of infinite times."""
-        ids = rows.insert(2)
-        rows.change(ids[:1], **{column: text(f"'{time}'::timestamptz")})
+        ids = rows.insert(9)
+        for n, (column, when) in enumerate(product(("created_at", "deliver_at"), TIMES)):
+            rows.change(ids[n : n + 1], **{column: text(f"'{when}'::timestamptz")})
         lease = token()
-        assert len(take(store, {"orders": 2}, lease)) == 2
+        assert len(take(store, {"orders": 9}, lease)) == 9
         begun = store.begin(Bundle("orders", lease, tuple(Ticket(id, 0, "a") for id in ids)))
         assert begun.keys() == set(ids)
         assert all(isfinite(message.age) for message in begun.values())
 
-    def test_grants_the_run_lease_at_least(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease()
-        rows.change(locked_until=seconds_from_now(5))
-        store.begin(bundle)
-        assert 35 < due_in(rows, bundle.tickets[0].id) <= 40
-
-    def test_never_shortens_the_lease(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease()
-        store.begin(bundle)
-        assert 55 < due_in(rows, bundle.tickets[0].id) <= 60
+    def test_grants_the_run_lease_at_least_and_never_shortens_the_lease(
+        self, store: Store, rows: Rows, lease: Lease
+    ) -> None:
+        short, long = lease(), lease()
+        rows.change([short.tickets[0].id], locked_until=seconds_from_now(5))
+        for bundle, least in ((short, 35), (long, 55)):
+            store.begin(bundle)
+            assert least < due_in(rows, bundle.tickets[0].id) <= least + 5
 
     @pytest.mark.parametrize(
         "spoil",
@@ -281,16 +267,13 @@ class TestBegin:
         assert not first & second
         assert len(first | second) == 200
 
-    def test_begins_only_the_messages_that_are_still_ours(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease(3)
-        lost = bundle.tickets[1].id
-        rows.change([lost], lease=UUID(int=7))
-        assert set(store.begin(bundle)) == {ticket.id for ticket in bundle.tickets} - {lost}
-
-    def test_counts_the_attempt_of_each_message(self, store: Store, rows: Rows, lease: Lease) -> None:
-        rows.insert(), rows.insert(attempts=2)
+    def test_begins_only_the_messages_that_are_still_ours_and_counts_the_attempt_of_each(
+        self, store: Store, rows: Rows, lease: Lease
+    ) -> None:
+        kept, lost, tried = [*rows.insert(2), *rows.insert(attempts=2)]
         bundle = lease(0)
-        assert [message.attempts for message in store.begin(bundle).values()] == [1, 3]
+        rows.change([lost], lease=UUID(int=7))
+        assert {id: message.attempts for id, message in store.begin(bundle).items()} == {kept: 1, tried: 3}
 
     def test_a_retry_begins_only_with_its_own_lease(self, store: Store, rows: Rows, lease: Lease) -> None:
         bundle = lease()
@@ -304,8 +287,8 @@ class TestBegin:
 
 class TestSettle:
     @pytest.fixture
-    def begun(self, store: Store, lease: Lease) -> tuple[str, tuple[Ticket, ...]]:
-        bundle = lease(3)
+    def begun(self, store: Store, lease: Lease) -> Begun:
+        bundle = lease(4)
         return bundle.lease, after(store.begin(bundle))
 
     def test_a_sent_message_moves_to_the_archive_with_all_columns(self, store: Store, rows: Rows, lease: Lease) -> None:
@@ -323,51 +306,32 @@ class TestSettle:
         assert kept.state == "sent"
         assert before.created_at < kept.finished_at <= datetime.now(UTC)
 
-    def test_a_retry_keeps_its_lease_for_the_wait_and_the_queue(
-        self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]]
-    ) -> None:
-        lease, [ticket, *_] = begun
-        verdict = Verdict(ticket, Step.RETRY, 30.0, "busy", "later")
-        assert store.settle(lease, "orders", [verdict]) == {ticket.id}
-        row = rows.one(ticket.id)
-        assert (str(row.lease), row.begun, row.attempts, row.status) == (verdict.lease, False, 1, "pending")
-        assert (row.last_error_code, row.last_error, row.dead_at) == ("busy", "later", None)
-        assert 85 < due_in(rows, ticket.id) <= 90
-        assert rows.state(ticket.id) == "retrying"
-
-    def test_a_release_is_due_after_its_wait(
-        self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]]
-    ) -> None:
-        lease, [ticket, *_] = begun
-        assert store.settle(lease, "orders", [Verdict(ticket, Step.RELEASE, 300.0, "busy", "later")]) == {ticket.id}
-        row = rows.one(ticket.id)
-        assert (row.lease, row.begun, row.attempts, row.status) == (None, False, 1, "pending")
-        assert 295 < due_in(rows, ticket.id) <= 300
-
-    def test_a_dead_letter_stays_with_its_error(
-        self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]]
-    ) -> None:
-        lease, [ticket, *_] = begun
-        assert store.settle(lease, "orders", [Verdict(ticket, Step.DEAD, 0, "wrong_type", "no stream")]) == {ticket.id}
-        row = rows.one(ticket.id)
-        assert (row.status, row.lease, row.begun, row.attempts) == ("dead", None, False, 1)
-        assert (row.last_error_code, row.last_error) == ("wrong_type", "no stream")
-        assert row.dead_at is not None
-
-    def test_a_mixed_bundle_is_settled_in_one_go(
-        self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]]
-    ) -> None:
-        lease, [sent, dead, retry] = begun
+    def test_each_message_of_a_bundle_gets_what_its_verdict_says(self, store: Store, rows: Rows, begun: Begun) -> None:
+        lease, (sent, again, later, refused) = begun
+        retry = Verdict(again, Step.RETRY, 30.0, "busy", "later")
         verdicts = [
             Verdict(sent, Step.SENT),
-            Verdict(dead, Step.DEAD, 0, "bad_headers", "rubbish"),
-            Verdict(retry, Step.RETRY, 5, "busy", "later"),
+            retry,
+            Verdict(later, Step.RELEASE, 300.0, "throttled", "not so fast"),
+            Verdict(refused, Step.DEAD, 0, "wrong_type", "no stream"),
         ]
-        assert store.settle(lease, "orders", verdicts) == {sent.id, dead.id, retry.id}
-        assert [rows.state(t.id) for t in (sent, dead, retry)] == ["sent", "dead", "retrying"]
+        assert store.settle(lease, "orders", verdicts) == {sent.id, again.id, later.id, refused.id}
+        assert [rows.state(t.id) for t in begun[1]] == ["sent", "retrying", "retrying", "dead"]
+        found = {
+            ticket.id: (str(row.lease), row.begun, row.attempts, row.status, row.last_error_code, row.last_error)
+            for ticket in begun[1][1:]
+            for row in [rows.one(ticket.id)]
+        }
+        assert found == {
+            again.id: (retry.lease, False, 1, "pending", "busy", "later"),
+            later.id: ("None", False, 1, "pending", "throttled", "not so fast"),
+            refused.id: ("None", False, 1, "dead", "wrong_type", "no stream"),
+        }
+        assert 85 < due_in(rows, again.id) <= 90, "a retry keeps its lease for the wait and for the queue"
+        assert 295 < due_in(rows, later.id) <= 300
+        assert [rows.one(ticket.id).dead_at is None for ticket in begun[1][1:]] == [True, True, False]
         assert store.settle(lease, "orders", []) == set()
 
-    @pytest.mark.parametrize("step", [Step.SENT, Step.RETRY, Step.RELEASE, Step.DEAD])
     @pytest.mark.parametrize(
         "spoil",
         [
@@ -378,48 +342,40 @@ class TestSettle:
         ],
     )
     def test_a_message_that_is_not_ours_any_more_is_left_as_it_is(
-        self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]], step: Step, spoil: Any
+        self, store: Store, rows: Rows, begun: Begun, spoil: Any
     ) -> None:
         lease, [ticket, *_] = begun
         lease, ticket = spoil(rows, lease, ticket) or (lease, ticket)
         before = rows.hot()
-        assert store.settle(lease, "orders", [Verdict(ticket, step, 1, "code", "error")]) == set()
-        assert (rows.hot(), rows.archived()) == (before, [])
+        for step in (Step.SENT, Step.RETRY, Step.RELEASE, Step.DEAD):
+            assert store.settle(lease, "orders", [Verdict(ticket, step, 1, "code", "error")]) == set(), step
+            assert (rows.hot(), rows.archived()) == (before, []), step
 
-    def test_a_send_counts_if_its_lease_has_run_out_and_nobody_claimed_the_message(
-        self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]]
-    ) -> None:
-        lease, [ticket, *_] = begun
-        rows.change(locked_until=seconds_from_now(-10))
-        assert store.settle(lease, "orders", [Verdict(ticket, Step.SENT)]) == {ticket.id}
-
-    def test_a_second_settle_changes_nothing(
-        self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]]
+    def test_a_send_counts_once_also_if_its_lease_has_run_out_and_nobody_claimed_the_messages(
+        self, store: Store, rows: Rows, begun: Begun
     ) -> None:
         lease, tickets = begun
+        rows.change(locked_until=seconds_from_now(-10))
         verdicts = [Verdict(ticket, Step.SENT) for ticket in tickets]
-        assert len(store.settle(lease, "orders", verdicts)) == 3
+        assert store.settle(lease, "orders", verdicts) == {ticket.id for ticket in tickets}
         assert store.settle(lease, "orders", verdicts) == set()
-        assert len(rows.archived()) == 3
+        assert len(rows.archived()) == 4
 
-    @pytest.mark.parametrize(
-        ("text", "stored"),
-        [
-            ("NUL \0 in it", "NUL \\0 in it"),
-            ("half \ud800 of a pair", "half ? of a pair"),
-            ("naïve 😀 'quoted' %s {x} \\u0000", "naïve 😀 'quoted' %s {x} \\u0000"),
-            ("", ""),
-            (None, None),
-        ],
-    )
-    def test_any_code_and_error_text_can_be_stored(
-        self, store: Store, rows: Rows, begun: tuple[str, tuple[Ticket, ...]], text: str | None, stored: str | None
-    ) -> None:
+    def test_any_code_and_error_text_can_be_stored(self, store: Store, rows: Rows, lease: Lease) -> None:
         """Third-party publishers choose both."""
-        lease, [ticket, *_] = begun
-        assert store.settle(lease, "orders", [Verdict(ticket, Step.RELEASE, 1, text, text)]) == {ticket.id}
-        row = rows.one(ticket.id)
-        assert (row.last_error_code, row.last_error) == (stored, stored)
+        stored = {
+            "NUL \0 in it": "NUL \\0 in it",
+            "half \ud800 of a pair": "half ? of a pair",
+            "naïve 😀 'quoted' %s {x} \\u0000": "naïve 😀 'quoted' %s {x} \\u0000",
+            "": "",
+            None: None,
+        }
+        bundle = lease(len(stored))
+        tickets = after(store.begin(bundle))
+        verdicts = [Verdict(ticket, Step.RELEASE, 1, said, said) for ticket, said in zip(tickets, stored, strict=True)]
+        store.settle(bundle.lease, "orders", verdicts)
+        found = [rows.one(ticket.id) for ticket in tickets]
+        assert [(row.last_error_code, row.last_error) for row in found] == [(text, text) for text in stored.values()]
 
 
 class TestRelease:
@@ -436,18 +392,15 @@ class TestRelease:
         store.release(bundle.lease, bundle.tickets, 100)
         assert 95 < due_in(rows, bundle.tickets[0].id) <= 100
 
-    def test_leaves_messages_that_have_begun(self, store: Store, rows: Rows, lease: Lease) -> None:
+    def test_leaves_messages_that_are_not_ours_or_have_begun(self, store: Store, rows: Rows, lease: Lease) -> None:
         bundle = lease()
+        assert store.release(token(), bundle.tickets) == set()
+        assert str(rows.hot()[0].lease) == bundle.lease
         tickets = after(store.begin(bundle))
         before = rows.hot()
         assert store.release(bundle.lease, tickets) == set()
         assert store.release(bundle.lease, bundle.tickets) == set()
         assert rows.hot() == before
-
-    def test_leaves_messages_that_are_not_ours(self, store: Store, rows: Rows, lease: Lease) -> None:
-        bundle = lease()
-        assert store.release(token(), bundle.tickets) == set()
-        assert str(rows.hot()[0].lease) == bundle.lease
 
 
 class TestRecall:
@@ -504,20 +457,17 @@ class TestBuryUnroutable:
         assert rows.one(known) == before
         assert store.bury_unroutable() == []
 
-    @pytest.mark.parametrize("key", [None, "order:42"])
-    @pytest.mark.parametrize("due", [60, -1, 60 - GRACE])
-    def test_leaves_messages_that_have_not_been_due_for_long(
-        self, store: Store, rows: Rows, due: float, key: str | None
-    ) -> None:
+    def test_leaves_messages_that_have_not_been_due_for_long(self, store: Store, rows: Rows) -> None:
         """A new version of the application may write for a destination before the relay is deployed that has it."""
-        rows.insert(destination="new", locked_until=seconds_from_now(due), key=key)
+        for key in (None, "order:42"):
+            for due in (60, -1, 60 - GRACE):
+                rows.insert(destination="new", locked_until=seconds_from_now(due), key=key)
         assert store.bury_unroutable() == []
 
     def test_gets_through_any_number_of_destinations_and_rows(self, store: Store, rows: Rows) -> None:
         rows.insert(3)
         rows.insert(250, destination="flood", locked_until=LONG_AGO)
-        for n in range(130):
-            rows.insert(destination=f"unknown-{n}", locked_until=LONG_AGO)
+        rows.insert(130, destination=text("'unknown-' || generate_series"), locked_until=LONG_AGO)
         runs = 0
         while store.bury_unroutable():
             runs += 1
