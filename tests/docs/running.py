@@ -72,6 +72,9 @@ class Page:
             "PYTHONPATH": os.pathsep.join([str(self.directory), str(ROOT)]),
             "HOME": str(self.directory),
             "LANG": "C.UTF-8",
+            "CELERY_WORKER_LOGLEVEL": "INFO",  # without it, neither says that it is ready
+            "CELERY_BEAT_LOGLEVEL": "INFO",
+            "CELERY_WORKER_WITHOUT_MINGLE": "1",
             "OUTBOX_DATABASE_URL": self.database("shop"),
             "OUTBOX_BROKER_URL": f"redis://{self._redis}/0",
             **{variable: self.port(number) for variable, number in USUAL.items()},
@@ -205,7 +208,10 @@ class Page:
             return any(text in server.tail(500) for text in READY)
 
         if "Ctrl-C" not in line:
-            eventually(is_ready, SECONDS)
+            try:
+                eventually(is_ready, SECONDS)
+            except AssertionError as error:
+                raise BlockFailed(f"{place}: {line}: {error}\n{server.tail(40)}") from None
 
     def _tails(self) -> str:
         return "".join(f"\n--- {server.argv[-1]}\n{server.tail(15)}" for server in self._servers)

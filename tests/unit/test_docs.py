@@ -53,6 +53,16 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not heading or heading in headings(target), link
 
 
+def test_the_first_screen_of_the_readme_is_short() -> None:
+    """What comes before the line that installs, without code and what is hidden."""
+    first, installs, _ = (ROOT / "README.md").read_text(encoding="utf-8").partition("pip install")
+    assert installs
+    words = re.sub(r"<!--.*?-->|```.*?(```|$)", "", first, flags=re.DOTALL).split()
+    assert 30 < len(words) <= 75, words
+    code = re.findall(r"```python\n(.*?)```", first, re.DOTALL)
+    assert len("".join(code).splitlines()) <= 10
+
+
 def headings(page: Path) -> set[str]:
     """As GitHub names them in links."""
     found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
