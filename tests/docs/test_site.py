@@ -7,7 +7,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
+
+from outbox_tasks.cli import outbox
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -37,3 +40,23 @@ def test_a_link_that_leaves_the_docs_leads_to_the_home_of_the_project(site: Path
     assert f'href="{HOME}/blob/main/lab/moves.py"' in pages["architecture"]
     assert f'href="{HOME}/tree/main/outbox_tasks/sql"' in pages["how-it-works"]
     assert [name for name, text in pages.items() if 'href="../outbox_tasks' in text] == []
+
+
+def test_the_reference_says_what_the_code_says(site: Path) -> None:
+    said = {page: (site / f"reference/{page}.html").read_text(encoding="utf-8") for page in ("python", "cli", "errors")}
+    for name in ("publish", "publish_many", "cancel", "delay", "apply_async", "capture", "complete"):
+        assert f'id="outbox_tasks.Outbox.{name}"' in said["python"], name
+    assert [
+        name for name in outbox.list_commands(click.Context(outbox)) if f'id="outbox-tasks-{name}"' not in said["cli"]
+    ] == []
+    assert ">NotInTransaction<" in said["errors"]
+    assert "the session is not inside a transaction" in said["errors"]
+
+
+def test_programs_find_all_pages_as_text(site: Path) -> None:
+    listed, full = ((site / name).read_text(encoding="utf-8") for name in ("llms.txt", "llms-full.txt"))
+    for page in DOCS.rglob("*.md"):
+        name = page.relative_to(DOCS).with_suffix("")
+        assert f"/{name}.html)" in listed or page.stem == "index", name
+    assert "<!--" not in full
+    assert "Insert a message into the session" in full
