@@ -3,6 +3,7 @@
     celery -A workers.claim worker -n claim@%h
     celery -A workers.publish worker -n publish1@%h
     celery -A workers.maintenance worker -n maintenance@%h
+    celery -A workers.feeds worker -n feeds@%h               # for sites with feeds
 
 Each is the app of `outbox_tasks.celery`, narrowed. What the command line says (-Q, -c, -n) wins over what is
 said here. More throughput: more publish workers, on as many hosts as you like.
