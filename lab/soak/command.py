@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
+from outbox_tasks.cli.shared.output import console, echo_json, json_option, say, wants_json
 
 
 @click.command()
@@ -39,7 +39,7 @@ from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
     "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write the verdict to this HTML file too."
 )
 def soak(
-    as_json: bool, seed: int | None, minutes: float, every: float | None, rate: float | None, short_leases: bool,
+    seed: int | None, minutes: float, every: float | None, rate: float | None, short_leases: bool,
     extras: tuple[str, ...], only: tuple[str, ...], alone: bool, flush_broker: bool, directory: Path | None,
     report: Path | None,
 ) -> None:  # fmt: skip
@@ -74,7 +74,7 @@ def soak(
         raise
     if report is not None:
         report.write_text(reports.html(result), encoding="utf-8")
-    if as_json:
+    if wants_json():
         echo_json(result.json())
     else:
         reports.show(result, console())

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from outbox_tasks.cli.shared.options import limit_option
-from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
+from outbox_tasks.cli.shared.output import answer, json_option
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.settings import Settings
@@ -22,35 +22,26 @@ from outbox_tasks.text import many, moment, one_line, redacted
 @click.option("--test", is_flag=True, help="Post a test to alert_webhook, and print its answer.")
 @limit_option(50)
 @json_option
-def alerts(test: bool, limit: int, as_json: bool) -> None:
+def alerts(test: bool, limit: int) -> None:
     """List the alerts that people were sent, open ones first. Exit code 1 if one is open."""
     if test:
-        _test(as_json)
+        _test()
         return
     with open_store() as store:
         rows = AlertTable(store).known(limit)
     found = [{**webhook.as_json(row, store.settings.source), "told_at": row.told_at} for row in rows]
-    is_open = any(row.over_at is None for row in rows)
-    if as_json:
-        echo_json({"alerts": found})
-    elif found:
-        console().print(_listed(rows))
-    else:
-        say("There was no alert.")
-    raise SystemExit(is_open)
+    answer({"alerts": found}, _listed(rows) if rows else "There was no alert.")
+    raise SystemExit(any(row.over_at is None for row in rows))
 
 
-def _test(as_json: bool) -> None:
+def _test() -> None:
     settings = Settings()
     if settings.alert_webhook is None:
         rule = "a test needs an address; set OUTBOX_ALERT_WEBHOOK, for example to https://hooks.example.com/…"
         raise ConfigurationError(setting="alert_webhook", value=None, rule=rule)
     webhook.check(settings)
-    answer = webhook.post(settings.alert_webhook, webhook.test(settings.source))
-    if as_json:
-        echo_json({"posted": redacted(settings.alert_webhook), "answer": answer})
-    else:
-        say(f"{redacted(settings.alert_webhook)} accepted the test: {answer}.")
+    said, place = webhook.post(settings.alert_webhook, webhook.test(settings.source)), redacted(settings.alert_webhook)
+    answer({"posted": place, "answer": said}, f"{place} accepted the test: {said}.")
 
 
 def _listed(rows: list[Any]) -> RenderableType:

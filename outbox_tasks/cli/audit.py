@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 
 from outbox_tasks.cli.shared.options import limit_option
-from outbox_tasks.cli.shared.output import cell, console, echo_json, echo_raw, json_option, say, table
+from outbox_tasks.cli.shared.output import answer, cell, echo_raw, json_option, table
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.audit import deed, facts_of
 from outbox_tasks.operating.messages.find import DEAD, Became, Lookup
@@ -20,14 +20,14 @@ from outbox_tasks.text import moment, one_line
 @click.option("--payload", "entry", type=int, metavar="NO", help="Print the payload that edit no. NO replaced.")
 @click.option("--became", "redriven", type=int, metavar="NO", help="Say what became of the messages of redrive no. NO.")
 @json_option
-def audit(limit: int, entry: int | None, redriven: int | None, as_json: bool) -> None:
+def audit(limit: int, entry: int | None, redriven: int | None) -> None:
     """List who did what, and why, the last one first: redrive, discard, edit, purge, pause, resume.
 
     With --became, exit code 1 if a message of the redrive is dead again.
     """
     with open_store() as store:
         if redriven is not None:
-            _became(Lookup(store).became(redriven), redriven, as_json)
+            _became(Lookup(store).became(redriven), redriven)
             return
         if entry is not None:
             former = Lookup(store).former_payload(entry)
@@ -36,29 +36,20 @@ def audit(limit: int, entry: int | None, redriven: int | None, as_json: bool) ->
             echo_raw(former)
             return
         found = Lookup(store).acts(limit)
-    if as_json:
-        echo_json({"acts": found})
-    elif found:
-        screen = console()
-        screen.print(_table(found, screen.width))
-    else:
-        say("Nobody has done anything yet.")
+    answer({"acts": found}, _table(found) if found else "Nobody has done anything yet.")
 
 
-def _became(found: Became | None, entry: int, as_json: bool) -> None:
+def _became(found: Became | None, entry: int) -> None:
     if found is None:
         raise click.ClickException(f"No. {entry} of the audit is no redrive that has changed messages.")
-    if as_json:
-        echo_json({"known": found.kept, "became": [row._asdict() for row in found.rows]})
-    else:
-        say(f"{found.text}.")
+    answer({"known": found.kept, "became": [row._asdict() for row in found.rows]}, f"{found.text}.")
     if found.count(DEAD):
         raise SystemExit(1)
 
 
-def _table(found: list[dict[str, Any]], width: int) -> Table:
+def _table(found: list[dict[str, Any]]) -> Table:
     """Who did what, when, to which messages and why."""
-    shown = table(width, "no.", "when", "who", "what", right=("no.",))
+    shown = table("no.", "when", "who", "what", right=("no.",))
     for one in found:
         line = cell(deed(one), "bold").append(f" {one_line(one['target'] or '')}", "")
         for more, style in ((one["why"], ""), (facts_of(one), "dim")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from outbox_tasks.cli.shared.output import json_option
+from outbox_tasks.cli.shared.output import json_option, wants_json
 
 
 @click.command()
@@ -12,7 +12,7 @@ from outbox_tasks.cli.shared.output import json_option
 @click.option(
     "--orders", default=5000, show_default=True, type=click.IntRange(1, 1_000_000), help="How many orders to commit."
 )
-def demo(as_json: bool, orders: int) -> None:
+def demo(orders: int) -> None:
     """Show the relay at work, and count at the destination what arrived.
 
     It commits orders with their messages, and rolls others back. The destination fails sometimes, one message can
@@ -21,4 +21,4 @@ def demo(as_json: bool, orders: int) -> None:
     """
     from outbox_tasks.local.demo import demo as run
 
-    raise SystemExit(run(orders=orders, as_json=as_json))
+    raise SystemExit(run(orders=orders, as_json=wants_json()))

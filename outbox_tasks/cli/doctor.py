@@ -8,7 +8,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option
+from outbox_tasks.cli.shared.output import answer, cell, console, json_option, wants_json
 from outbox_tasks.cli.shared.store import installed
 from outbox_tasks.errors import ConfigurationError, SettingsFileError
 from outbox_tasks.operating.doctor import CODES, Examination, examine, refused
@@ -21,8 +21,7 @@ STYLES = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 @click.command()
 @click.option("--only", metavar="CODE", multiple=True, help="Only look for this finding; may be given again.")
 @json_option
-@click.pass_context
-def doctor(context: click.Context, only: tuple[str, ...], as_json: bool) -> None:
+def doctor(only: tuple[str, ...]) -> None:
     """Look for what is wrong, and say why it matters and what to do about it. Exit code 1 if something is wrong.
 
     It looks at the database, its tables, open transactions, the broker, the workers, the messages and the destinations.
@@ -32,9 +31,8 @@ def doctor(context: click.Context, only: tuple[str, ...], as_json: bool) -> None
         if code not in CODES:
             raise click.BadParameter(f"there is no finding {code!r}; there are: {', '.join(sorted(CODES))}")
     found = _examined(only)
-    if as_json:
-        echo_json(_plain(found))
-    else:
+    answer(_plain(found))
+    if not wants_json():
         _show(found)
     raise SystemExit(not found.healthy)
 

@@ -10,7 +10,7 @@ import click
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from outbox_tasks.cli.shared.acts import stoppable
-from outbox_tasks.cli.shared.output import console, echo_json, json_option, say
+from outbox_tasks.cli.shared.output import console, echo_json, json_option, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
@@ -25,17 +25,17 @@ from outbox_tasks.text import many, one_line
 @click.command()
 @click.option("--for", "seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after this many seconds.")
 @json_option
-def drain(seconds: float | None, as_json: bool) -> None:
+def drain(seconds: float | None) -> None:
     """Send due messages from this process, without workers, then end.
 
     For cron, or a function that runs on a schedule. It takes leases as workers do, so several drains and workers can
     run at once. A message that fails is due again later. Ctrl-C and SIGTERM end it after the current bundle. Exit
     code 1 if a message is dead, or if due messages could not be sent: it says which destination has them, and why.
     """
-    raise SystemExit(_run(seconds, as_json=as_json))
+    raise SystemExit(_run(seconds))
 
 
-def _run(seconds: float | None, *, as_json: bool) -> int:
+def _run(seconds: float | None) -> int:
     """Drain, and say what it did. Returns the exit code."""
     settings = Settings()
     settings.check_destinations()
@@ -61,21 +61,15 @@ def _run(seconds: float | None, *, as_json: bool) -> int:
             counters.close()
             publishers.close()
         not_sent = unsent(store) if drained.ended else []
-    _report(drained, not_sent, as_json=as_json)
+    _report(drained, not_sent)
     return int(bool(drained.dead or drained.steps[Step.OUTAGE] or not_sent))
 
 
-def _report(drained: Drained, not_sent: Sequence[Unsent], *, as_json: bool) -> None:
-    counts = {"sent": drained.sent, "later": drained.later, "dead": drained.dead}
-    if as_json:
-        echo_json(
-            {
-                **counts,
-                "ended": drained.ended,
-                "outages": drained.steps[Step.OUTAGE],
-                "left": [asdict(one) for one in not_sent],
-            }
-        )
+def _report(drained: Drained, not_sent: Sequence[Unsent]) -> None:
+    if wants_json():
+        counts = {"sent": drained.sent, "later": drained.later, "dead": drained.dead, "ended": drained.ended}
+        left = [asdict(one) for one in not_sent]
+        echo_json({**counts, "outages": drained.steps[Step.OUTAGE], "left": left})
         return
     text = f"Sent {drained.sent:,}"
     if drained.later:

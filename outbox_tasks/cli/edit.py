@@ -12,7 +12,7 @@ from rich.text import Text
 
 from outbox_tasks.cli.shared.acts import act_on_ids
 from outbox_tasks.cli.shared.options import ActOptions, act_options
-from outbox_tasks.cli.shared.output import console, echo_json, say
+from outbox_tasks.cli.shared.output import answer, console, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import NotDead, UnknownMessage
 from outbox_tasks.operating.messages.acts import Operator
@@ -45,19 +45,14 @@ def edit(id: UUID, source: BinaryIO | None, content_type: str | None, redrive: b
         operator.check(found, payload, kind)
         if (payload, kind) == (former, found["content_type"]):
             raise click.ClickException("Nothing was changed.")
-        if not options.as_json:
+        if not wants_json():
             console().print(_difference(former, payload, found["content_type"], kind))
-        if options.dry_run:
-            if options.as_json:
-                echo_json({"dry_run": True, "size": len(payload), "former_size": len(former)})
+        plan = {"size": len(payload), "former_size": len(former)}
+        if not options.agreed(plan, "Keep this payload" + (" and send it?" if redrive else "?")):
             return
-        if not options.yes:
-            click.confirm("Keep this payload" + (" and send it?" if redrive else "?"), abort=True)
         entry = operator.edit(id, former, payload, kind)
-        if not options.as_json:
-            say(f"Edited. The former payload: outbox-tasks audit --payload {entry}")
-        elif not redrive:
-            echo_json({"edited": id, "audit": entry})
+        if not (redrive and wants_json()):
+            answer({"edited": id, "audit": entry}, f"Edited. The former payload: outbox-tasks audit --payload {entry}")
         if redrive:
             act_on_ids(store, "redrive", ("dead",), [id], replace(options, yes=True))
 

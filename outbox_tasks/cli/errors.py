@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outbox_tasks.cli.shared.options import limit_option
-from outbox_tasks.cli.shared.output import ago, cell, console, echo_json, json_option, say, table
+from outbox_tasks.cli.shared.output import ago, answer, cell, json_option, say, table, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import COUNTED, MOST_GROUPS, Lookup
 from outbox_tasks.operating.messages.life import error_of
@@ -20,7 +20,7 @@ from outbox_tasks.text import one_line
 @click.option("--destination", metavar="NAME", help="Only messages to this destination.")
 @limit_option(50)
 @json_option
-def errors(destination: str | None, limit: int, as_json: bool) -> None:
+def errors(destination: str | None, limit: int) -> None:
     """Show the errors of the dead letters, in groups: how many, since when, an example.
 
     A group has one destination, one event type and one error. Numbers and names in the error make no difference.
@@ -28,16 +28,11 @@ def errors(destination: str | None, limit: int, as_json: bool) -> None:
     with open_store() as store:
         found, complete = Lookup(store).groups(destination)
     shown = found[:limit]
-    if as_json:
-        for group in shown:
-            group["redrive"] = f"outbox-tasks redrive --group {group['group']}"
-        echo_json({"groups": shown, "complete": complete and len(shown) == len(found)})
+    none = "There are no dead letters." if complete else "None were found."
+    groups = [{**group, "redrive": f"outbox-tasks redrive --group {group['group']}"} for group in shown]
+    answer({"groups": groups, "complete": complete and len(shown) == len(found)}, _groups(shown) if found else none)
+    if wants_json() or not found:
         return
-    if not found:
-        say("There are no dead letters." if complete else "None were found.")
-        return
-    screen = console()
-    screen.print(_groups(shown, screen.width))
     say("\nSee the last message of a group: outbox-tasks show ID. Send a group: outbox-tasks redrive --group GROUP.")
     if len(shown) < len(found):
         say(f"These are the largest {limit:,} of {len(found):,} groups; --limit shows more.", err=True)
@@ -45,9 +40,9 @@ def errors(destination: str | None, limit: int, as_json: bool) -> None:
         say(f"Only the first {MOST_GROUPS:,} groups were looked at.", err=True)
 
 
-def _groups(found: list[dict[str, Any]], width: int) -> Table:
+def _groups(found: list[dict[str, Any]]) -> Table:
     """Each group: its name, how many, since when, and an example."""
-    shown = table(width, "group", "dead", "first", "last", "what", right=("dead",))
+    shown = table("group", "dead", "first", "last", "what", right=("dead",))
     for one in found:
         what = Text(f"{one_line(one['destination'])}  {one_line(one['event_type'])}", "bold")
         what.append(f"\n{error_of(one)}", "red").append(f"\n{one['id']}", "dim")

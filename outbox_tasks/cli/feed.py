@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from outbox_tasks.cli.shared.acts import stoppable
-from outbox_tasks.cli.shared.output import echo_json, json_option, say
+from outbox_tasks.cli.shared.output import answer, json_option
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.feeds.source import open_source
 from outbox_tasks.relay.bridge import bridge_all
@@ -35,30 +35,25 @@ def init(url: str, schema: str | None) -> None:
 @feed.command()
 @click.argument("name", required=False)
 @json_option
-def run(name: str | None, as_json: bool) -> None:
+def run(name: str | None) -> None:
     """Copy what a feed has, or all feeds, one after the other. Exit code 1 if one could not be copied."""
     with open_store() as store, stoppable() as stopped:
         done = bridge_all(store, stopped.is_set, name)
-    if as_json:
-        echo_json({one: asdict(bridged) for one, bridged in done.items()})
-    else:
-        for one, bridged in done.items():
-            text = f"copied {bridged.copied:,}, {bridged.dead:,} dead" if bridged.taken else "left alone"
-            say(one_line(f"{one}: {bridged.error or text}"))
+    lines = []
+    for one, bridged in done.items():
+        text = f"copied {bridged.copied:,}, {bridged.dead:,} dead" if bridged.taken else "left alone"
+        lines.append(one_line(f"{one}: {bridged.error or text}"))
+    answer({one: asdict(bridged) for one, bridged in done.items()}, "\n".join(lines) or None)
     raise SystemExit(any(bridged.error for bridged in done.values()))
 
 
 @feed.command()
 @json_option
-def status(as_json: bool) -> None:
+def status() -> None:
     """Show each feed: what was copied, what waits, and what is wrong. Exit code 1 if one is in trouble."""
     with open_store() as store:
         states = Feeds(store).states()
-    if as_json:
-        echo_json([state._asdict() for state in states])
-    else:
-        for state in states:
-            say(one_line(_line(state)))
+    answer([state._asdict() for state in states], "\n".join(one_line(_line(state)) for state in states) or None)
     raise SystemExit(any(state.failures for state in states))
 
 

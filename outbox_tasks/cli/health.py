@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from outbox_tasks.cli.shared.output import echo_json, json_option, say
+from outbox_tasks.cli.shared.output import answer, json_option
 from outbox_tasks.operating.health import examine
 from outbox_tasks.settings import Settings
 
@@ -15,7 +15,7 @@ from outbox_tasks.settings import Settings
 @click.command()
 @click.option("--worker", metavar="NODE", help="Only check that this worker is alive. %h means this host.")
 @json_option
-def health(worker: str | None, as_json: bool) -> None:
+def health(worker: str | None) -> None:
     """Judge by the database whether all is in order. Exit code 1 if it is not.
 
     It is not if the database does not answer or the tables are old, if no worker consumes a queue, if there was no
@@ -24,8 +24,6 @@ def health(worker: str | None, as_json: bool) -> None:
     """
     node = worker and worker.replace("%h", socket.gethostname())
     found = examine(Settings(), node)
-    if as_json:
-        echo_json({"ok": not found, "findings": [asdict(problem) for problem in found]})
-    else:
-        say("\n".join(problem.text for problem in found) or "in order")
+    text = "\n".join(problem.text for problem in found) or "in order"
+    answer({"ok": not found, "findings": [asdict(problem) for problem in found]}, text)
     raise SystemExit(bool(found))

@@ -6,8 +6,8 @@ from typing import get_args
 
 import click
 
-from outbox_tasks.cli.shared.options import F
-from outbox_tasks.cli.shared.output import echo_json, json_option, say
+from outbox_tasks.cli.shared.options import together
+from outbox_tasks.cli.shared.output import answer, json_option, say
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.rights import Kind
 from outbox_tasks.database.schema import VERSION
@@ -23,22 +23,17 @@ MAY: dict[Kind, str] = {
 }
 
 
-def role_options(command: F) -> F:
-    """An option for each kind of role."""
-    for kind, what in reversed(MAY.items()):
-        text = f"Let this database role {what}, and do nothing else."
-        command = click.option(f"--{kind}", multiple=True, metavar="ROLE", help=text)(command)
-    return command
+ROLE = "Let this database role {}, and do nothing else."
 
 
 @click.command()
-@role_options
+@together(*(click.option(f"--{kind}", multiple=True, metavar="ROLE", help=ROLE.format(MAY[kind])) for kind in MAY))
 @click.option("--sql", is_flag=True, help="Print the GRANT statements for the roles, and run nothing.")
 @click.option(
     "--finish", "last", is_flag=True, help="No process of an earlier release is left: do what had to wait for that."
 )
 @json_option
-def init(sql: bool, last: bool, as_json: bool, **roles: tuple[str, ...]) -> None:
+def init(sql: bool, last: bool, **roles: tuple[str, ...]) -> None:
     """Create the outbox tables, or upgrade them to this release.
 
     Safe to run twice, and on many hosts at once.
@@ -61,17 +56,14 @@ def init(sql: bool, last: bool, as_json: bool, **roles: tuple[str, ...]) -> None
         finished = finish(connection, settings.database_schema) if last else []
         for kind, role in chosen:
             grant(connection, kind, role, settings.database_schema)
-    if as_json:
-        echo_json(
-            {"version": VERSION, "applied": applied, "finished": finished, **{f"{kind}s": roles[kind] for kind in MAY}}
-        )
-        return
-    say(
-        f"The outbox tables are now at version {VERSION} (applied: {', '.join(map(str, applied))})."
+    now = (
+        f"now at version {VERSION} (applied: {', '.join(map(str, applied))})"
         if applied
-        else f"The outbox tables are already at version {VERSION}."
+        else f"already at version {VERSION}"
     )
+    lines = [f"The outbox tables are {now}."]
     if last:
-        say(f"Upgrades that are now finished: {', '.join(map(str, finished)) or 'none was left'}.")
-    for kind, role in chosen:
-        say(f"The role {role} may {MAY[kind]}.")
+        lines.append(f"Upgrades that are now finished: {', '.join(map(str, finished)) or 'none was left'}.")
+    lines += [f"The role {role} may {MAY[kind]}." for kind, role in chosen]
+    given = {f"{kind}s": roles[kind] for kind in MAY}
+    answer({"version": VERSION, "applied": applied, "finished": finished, **given}, "\n".join(lines))

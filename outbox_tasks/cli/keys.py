@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from outbox_tasks.cli.shared.options import limit_option
-from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option, say
+from outbox_tasks.cli.shared.output import answer, cell, json_option, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.messages.waits import dead_head, of_destinations
@@ -21,7 +21,7 @@ from outbox_tasks.text import one_line
 @click.option("--blocked", is_flag=True, help="The default: keys that a dead message holds up.")
 @limit_option(100)
 @json_option
-def keys(blocked: bool, limit: int, as_json: bool) -> None:
+def keys(blocked: bool, limit: int) -> None:
     """List the keys that are held up: by which message, since when, how many wait. Exit code 1 if there are any."""
     with open_store() as store:
         found = [row._asdict() for row in overview.blocked_keys(store, limit)]
@@ -29,16 +29,12 @@ def keys(blocked: bool, limit: int, as_json: bool) -> None:
             one["waits"] = str(dead_head(one))
         shut = {name: str(wait) for name, wait in sorted(of_destinations(store).items())}
         more = overview.count_blocked_keys(store, COUNTED) - len(found) if len(found) == limit else 0
-    if as_json:
-        echo_json({"blocked": found, "more": max(0, more), "destinations": shut})
-    elif found:
-        console().print(_table(found))
+    shown = _table(found) if found else None if shut else "No key is held up."
+    answer({"blocked": found, "more": max(0, more), "destinations": shut}, shown)
+    if not wants_json():
         if more > 0:
             about = " or more" if more + len(found) >= COUNTED else ""
             say(f"There are {more:,}{about} more: --limit shows them.", err=True)
-    elif not shut:
-        say("No key is held up.")
-    if not as_json:
         for wait in shut.values():
             say(one_line(f"All keys of this destination wait, because {wait}"))
     raise SystemExit(bool(found))

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from outbox_tasks.cli.shared.options import as_filter, filter_options, limit_option
-from outbox_tasks.cli.shared.output import STATE_STYLES, ago, console, echo_json, json_option, say
+from outbox_tasks.cli.shared.output import STATE_STYLES, ago, answer, json_option, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.find import STATES, Found, Lookup
 from outbox_tasks.operating.messages.life import error_of
@@ -23,7 +23,7 @@ from outbox_tasks.text import moment, one_line
 @filter_options
 @limit_option(50, 10_000)
 @json_option
-def list_messages(states: tuple[str, ...], error: str | None, limit: int, as_json: bool, **given: Any) -> None:
+def list_messages(states: tuple[str, ...], error: str | None, limit: int, **given: Any) -> None:
     """List messages, the newest first.
 
     It looks at the newest messages, at the oldest that are not yet sent, and at those that the filters lead to, but not
@@ -33,11 +33,10 @@ def list_messages(states: tuple[str, ...], error: str | None, limit: int, as_jso
     with open_store() as store:
         found = Lookup(store).find(wanted, limit)
         known = store.settings.destinations
-    if as_json:
-        echo_json({"messages": found.messages, "complete": found.complete, "back_to": found.back_to})
+    shown = {"messages": found.messages, "complete": found.complete, "back_to": found.back_to}
+    answer(shown, _listed(found.messages) if found.messages else None)
+    if wants_json():
         return
-    if found.messages:
-        console().print(_listed(found.messages))
     for line in _remarks(found, limit):
         say(line, err=True)
     if not found.messages and wanted.destination is not None and wanted.destination not in known:

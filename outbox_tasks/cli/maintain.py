@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from outbox_tasks.cli.shared.output import echo_json, json_option, say
+from outbox_tasks.cli.shared.output import answer, json_option, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
 from outbox_tasks.telemetry.counters import Counters
@@ -13,7 +13,7 @@ from outbox_tasks.text import many
 
 @click.command()
 @json_option
-def maintain(as_json: bool) -> None:
+def maintain() -> None:
     """Do the housekeeping that beat asks for every hour, until nothing is left to do.
 
     It makes the archive's next partitions, exports and drops its old days, and deletes old inbox marks, counts and
@@ -32,13 +32,10 @@ def maintain(as_json: bool) -> None:
         counters.ran("maintain")
         counters.close()
     kept = {str(day): why for day, why in done.trimmed.kept.items()}
-    if as_json:
-        found = {"partitions": made, "marks": forgotten, "dropped": sorted(dropped), "kept": kept}
-        echo_json({**found, "failed": done.failed})
-    else:
-        say(f"Made {many(made, 'partition')}, forgot {many(forgotten, 'mark')}, dropped {many(len(dropped), 'day')}.")
-        for day, why in kept.items():
-            say(f"{day} is still there: {why}", err=True)
-        for what in done.failed:
+    found = {"partitions": made, "marks": forgotten, "dropped": sorted(dropped), "kept": kept, "failed": done.failed}
+    counts = many(made, "partition"), many(forgotten, "mark"), many(len(dropped), "day")
+    answer(found, "Made {}, forgot {}, dropped {}.".format(*counts))
+    if not wants_json():
+        for what in (*(f"{day} is still there: {why}" for day, why in kept.items()), *done.failed):
             say(what, err=True)
     raise SystemExit(bool(kept or done.failed))

@@ -8,7 +8,7 @@ import click
 
 from outbox_tasks.cli.shared.acts import act_on_filter
 from outbox_tasks.cli.shared.options import ActOptions, Duration, act_options, as_filter
-from outbox_tasks.cli.shared.output import echo_json, say
+from outbox_tasks.cli.shared.output import answer, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.messages.acts import Operator
@@ -40,15 +40,11 @@ def purge(older_than: float, dead: bool, destination: str | None, options: ActOp
 
 def _purge_archive(store: Store, older_than: timedelta, options: ActOptions) -> None:
     days = retention.days_before(store, older_than)
-    if not options.as_json:
+    if not wants_json():
         older = f"{many(len(days), 'day')} of the archive {'is' if len(days) == 1 else 'are'} wholly older"
         say(f"{older}: {', '.join(map(str, days))}" if days else "No day of the archive is wholly older.")
-    if options.dry_run or not days:
-        if options.as_json:
-            echo_json({"dry_run": options.dry_run, "days": days})
+    if not options.agreed({"days": days}, "Delete them?", empty=not days):
         return
-    if not options.yes:
-        click.confirm("Delete them?", abort=True)
     operator = Operator(store, options.who, options.why)
     with operator.audited("purge", {"older_than": older_than.total_seconds()}) as facts:
         trimmed = retention.drop_days(store, older_than)
@@ -56,10 +52,8 @@ def _purge_archive(store: Store, older_than: timedelta, options: ActOptions) -> 
             "days": [str(day) for day in trimmed.dropped],
             "kept": {str(day): why for day, why in trimmed.kept.items()},
         }
-    if options.as_json:
-        echo_json(facts)
-    else:
-        say(f"{many(len(trimmed.dropped), 'day')} deleted.")
+    answer(facts, f"{many(len(trimmed.dropped), 'day')} deleted.")
+    if not wants_json():
         for day, why in trimmed.kept.items():
             say(f"{day} is still there: {why}", err=True)
     raise SystemExit(bool(trimmed.kept))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -10,12 +10,12 @@ from uuid import UUID
 import click
 
 from outbox_tasks.cli.shared.acts import kinds_table, messages, progress, stoppable
-from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options
-from outbox_tasks.cli.shared.output import console, echo_json, say
+from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options, limit_and_rate
+from outbox_tasks.cli.shared.output import answer, console, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.archive import replay_files
 from outbox_tasks.operating.archive.replay import Replay, Replayer
-from outbox_tasks.operating.messages.acts import Done, Plan
+from outbox_tasks.operating.messages.acts import Done
 from outbox_tasks.operating.messages.find import ARCHIVED, Filter
 
 
@@ -35,32 +35,23 @@ class Moment(click.ParamType):  # type: ignore[type-arg] # generic only in newer
 @click.command()
 @click.argument("ids", nargs=-1, type=click.UUID)
 @click.option(
-    "--file",
-    "files",
-    multiple=True,
-    metavar="URL",
+    "--file", "files", multiple=True, metavar="URL",
     help="Of these exported files, not of the archive; may have *, and may be given again.",
-)
+)  # fmt: skip
 @click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice(ARCHIVED),
+    "--state", "states", multiple=True, type=click.Choice(ARCHIVED),
     help="Only this state; may be given again. Without it: sent.",
-)
+)  # fmt: skip
 @filter_options
 @click.option("--since", type=Moment(), metavar="TIME", help="Sent from then on: 2026-11-22, 2026-11-22T15:30 (UTC).")
 @click.option("--until", type=Moment(), metavar="TIME", help="Sent until then.")
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 @click.option("--to", metavar="NAME", help="To this destination, not to that of each message.")
 @click.option("--new-ids", is_flag=True, help="Consumers take them as new messages, not as repetitions.")
-@click.option("--limit", type=click.IntRange(1), help="At most this many.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="This many a second.")
+@limit_and_rate
 @click.option("--resume", "entry", type=int, metavar="NO", help="Go on with a replay that was stopped: its audit no.")
 @act_options
-def replay(
-    ids: tuple[UUID, ...], entry: int | None, rate: float | None, options: ActOptions, **given: Any
-) -> None:  # fmt: skip
+def replay(ids: tuple[UUID, ...], entry: int | None, rate: float | None, options: ActOptions, **given: Any) -> None:
     """Send messages of the archive again: these IDS, or all that match the filters.
 
     Copies are written behind all that waits, in their old order. They have the headers `replayed` and `replayed-id`.
@@ -75,20 +66,17 @@ def replay(
         replayer = Replayer(store, options.who, options.why, wanted, entry)
         plan = replayer.planned()
         total = plan.count if replayer.left is None else min(plan.count, replayer.left)
-        if not options.as_json:
-            _show(plan)
-        if options.dry_run or not total:
-            if options.as_json:
-                kinds = [{name: value for name, value in asdict(kind).items() if name != "code"} for kind in plan.kinds]
-                echo_json({"dry_run": options.dry_run, "count": plan.count, "kinds": kinds})
+        if not wants_json():
+            console().print(kinds_table(plan.kinds) if plan.count else "There is nothing to replay.")
+        kinds = [{name: value for name, value in asdict(kind).items() if name != "code"} for kind in plan.kinds]
+        first = f"the first {total:,} of " if total < plan.count else ""
+        to = f" to {replayer.wanted.to}" if replayer.wanted.to else ""
+        question = f"Replay {first}{messages(plan.count)}{to}?"
+        if not options.agreed({"count": plan.count, "kinds": kinds}, question, empty=not total):
             return
-        if not options.yes:
-            first = f"the first {total:,} of " if total < plan.count else ""
-            to = f" to {replayer.wanted.to}" if replayer.wanted.to else ""
-            click.confirm(f"Replay {first}{messages(plan.count)}{to}?", abort=True)
-        with stoppable() as stop, progress(total, replace(options, rate=rate)) as moved:
+        with stoppable() as stop, progress(total) as moved:
             done = replayer.replay(rate, stop, moved)
-    _report(done, bool(ids), options)
+    _report(done, bool(ids))
 
 
 def _wanted(
@@ -114,20 +102,10 @@ def _wanted(
     return Replay(wanted, since, until, tuple(dict.fromkeys(ids)), named, to, new_ids, limit)
 
 
-def _show(plan: Plan) -> None:
-    if plan.count:
-        screen = console()
-        screen.print(kinds_table(plan.kinds, screen.width))
-    else:
-        say("There is nothing to replay.")
-
-
-def _report(done: Done, named: bool, options: ActOptions) -> None:
-    if options.as_json:
-        shown = {"replayed": done.count, "waiting": len(done.missed), "stopped": done.stopped, "audit": done.entry}
-        echo_json(shown)
-    else:
-        say(f"{messages(done.count)} replayed{', then it was stopped' if done.stopped else ''}.")
+def _report(done: Done, named: bool) -> None:
+    shown = {"replayed": done.count, "waiting": len(done.missed), "stopped": done.stopped, "audit": done.entry}
+    answer(shown, f"{messages(done.count)} replayed{', then it was stopped' if done.stopped else ''}.")
+    if not wants_json():
         if done.missed:
             say(f"{messages(len(done.missed))} of the same id wait already: not replayed.", err=True)
         if done.stopped and not named:

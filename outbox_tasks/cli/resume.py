@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from outbox_tasks.cli.shared.options import who_and_why
-from outbox_tasks.cli.shared.output import echo_json, json_option, say
+from outbox_tasks.cli.shared.output import answer, json_option
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating import pauses
 
@@ -14,11 +14,9 @@ from outbox_tasks.operating import pauses
 @click.argument("destination")
 @who_and_why
 @json_option
-def resume(destination: str, who: str, why: str | None, as_json: bool) -> None:
+def resume(destination: str, who: str, why: str | None) -> None:
     """End the pause of a destination, or close its breaker: its messages are due again."""
     with open_store(destination) as store:
         changed = pauses.resume(store, destination, who, why)
-    if as_json:
-        echo_json({"resumed": destination, "changed": changed})
-    else:
-        say(f"{destination} goes on." if changed else f"{destination} was neither paused nor in trouble.")
+    said = "goes on" if changed else "was neither paused nor in trouble"
+    answer({"resumed": destination, "changed": changed}, f"{destination} {said}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -12,15 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from outbox_tasks.cli.shared.output import (
-    STATE_STYLES,
-    ago,
-    cell,
-    console,
-    echo_json,
-    echo_raw,
-    json_option,
-)
+from outbox_tasks.cli.shared.output import STATE_STYLES, ago, answer, cell, echo_raw, json_option
 from outbox_tasks.cli.shared.payload import shown_payload
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.errors import UnknownMessage
@@ -33,7 +25,7 @@ from outbox_tasks.text import moment, printable
 @click.argument("id", type=click.UUID)
 @click.option("--payload", "only_payload", is_flag=True, help="Print the bytes of the payload, and nothing else.")
 @json_option
-def show(id: UUID, only_payload: bool, as_json: bool) -> None:
+def show(id: UUID, only_payload: bool) -> None:
     """Show everything about one message, its history and its payload.
 
     Exit code 1 if there is no such message.
@@ -44,36 +36,24 @@ def show(id: UUID, only_payload: bool, as_json: bool) -> None:
         raise UnknownMessage(id=id)
     if only_payload:
         echo_raw(found["payload"])
-    elif as_json:
-        echo_json(_with_text(found))
     else:
-        console().print(_message(found))
+        answer(_with_text(found), _message(found))
 
 
 def _with_text(found: dict[str, Any]) -> dict[str, Any]:
     """The message for JSON: a payload that is not text in base64."""
-    payload = found.pop("payload")
+    payload, rest = found["payload"], {name: value for name, value in found.items() if name != "payload"}
     try:
-        return {**found, "payload": payload.decode()}
+        return {**rest, "payload": payload.decode()}
     except ValueError:
-        return {**found, "payload_base64": base64.b64encode(payload).decode()}
+        return {**rest, "payload_base64": base64.b64encode(payload).decode()}
 
 
 def _message(one: dict[str, Any]) -> RenderableType:
     """The facts, the history and the payload."""
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(one):
-        facts.add_row(name, value if isinstance(value, Text) else Text(printable(str(value))))
-    parts: list[RenderableType] = [Text(f"Message {one['id']}", "bold"), facts]
-    timeline = Table.grid(padding=(0, 2))
-    timeline.add_column(style="dim", no_wrap=True)
-    timeline.add_column(overflow="fold")
-    for event in life(one):
-        at = event.at if isinstance(event.at, str) else moment(event.at)
-        timeline.add_row(cell(at), Text(printable(event.text)))
-    parts += [Text("\nHistory", "bold"), timeline]
+    parts: list[RenderableType] = [Text(f"Message {one['id']}", "bold"), _grid(_facts(one))]
+    events = ((event.at if isinstance(event.at, str) else moment(event.at), event.text) for event in life(one))
+    parts += [Text("\nHistory", "bold"), _grid(events)]
     if len(one["history"]) >= KEPT:
         parts.append(Text(f"Of a long history, the first entry and the last {KEPT - 1} are kept.", "dim"))
     if traces := tracebacks(one):
@@ -81,6 +61,15 @@ def _message(one: dict[str, Any]) -> RenderableType:
     size = f"{len(one['payload']):,} bytes"
     parts += [Text(f"\nPayload, {printable(one['content_type'])}, {size}", "bold"), Text(shown_payload(one["payload"]))]
     return Group(*parts)
+
+
+def _grid(rows: Iterable[tuple[str, Any]]) -> Table:
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="dim", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(cell(name), value if isinstance(value, Text) else Text(printable(str(value))))
+    return made
 
 
 def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 import click
 
 from outbox_tasks import __version__
-from outbox_tasks.cli.shared.output import cell, console, echo_json, json_option
+from outbox_tasks.cli.shared.output import answer, cell, console, echo_json, json_option, wants_json
 from outbox_tasks.cli.shared.status_table import status_shown
 from outbox_tasks.cli.shared.store import installed, open_store
 from outbox_tasks.database.schema import VERSION
@@ -25,7 +26,7 @@ from outbox_tasks.relay.store import Store
     help="Look again every 2 or SECONDS seconds, until Ctrl-C.",
 )  # fmt: skip
 @json_option
-def status(watch: float | None, as_json: bool) -> None:
+def status(watch: float | None) -> None:
     """Show what is wrong, how much waits for each destination and for how long, and who is at work.
 
     Counts are exact up to 10,000; "~" marks an estimate. Rates are those of the last few minutes. Exit code 0, even
@@ -36,15 +37,10 @@ def status(watch: float | None, as_json: bool) -> None:
         queues = Queues(store.settings, app)
         if watch is None:
             found = snapshot(store, queues)
-            if as_json:
-                echo_json(found)
-            else:
-                console().print(status_shown(found, console().width))
+            answer(found, status_shown(found, console().width))
         else:
-            try:
-                _watch(lambda: snapshot(store, queues), watch, as_json)
-            except KeyboardInterrupt:
-                return
+            with suppress(KeyboardInterrupt):
+                _watch(lambda: snapshot(store, queues), watch)
 
 
 def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
@@ -84,8 +80,8 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
     }
 
 
-def _watch(take: Callable[[], dict[str, Any]], every: float, as_json: bool) -> None:
-    if as_json:
+def _watch(take: Callable[[], dict[str, Any]], every: float) -> None:
+    if wants_json():
         while True:
             echo_json(take())
             time.sleep(every)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -14,8 +14,8 @@ from uuid import UUID
 
 import click
 
-from outbox_tasks.cli.shared.options import ActOptions, F, act_options, as_filter, filter_options
-from outbox_tasks.cli.shared.output import STATE_STYLES, console, echo_json, say, table
+from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options, limit_and_rate, together
+from outbox_tasks.cli.shared.output import STATE_STYLES, console, echo_json, say, table, wants_json
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.operating.messages.acts import Action, Done, Kind, Operator, Plan
 from outbox_tasks.operating.messages.filters import DONE, for_act
@@ -27,21 +27,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def choice_options(command: F) -> F:
-    """Which messages: IDS or filters; how many, how fast; and `act_options`."""
-    for option in reversed(
-        [
-            click.argument("ids", nargs=-1, type=click.UUID),
-            click.option("--group", metavar="GROUP", help="Only messages of this error group: see `errors`."),
-            filter_options,
-            click.option("--all", "everything", is_flag=True, help="All of them."),
-            click.option("--limit", type=click.IntRange(1), help="At most this many."),
-            click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="This many a second."),
-            act_options,
-        ]
-    ):
-        command = option(command)
-    return command
+choice_options = together(
+    click.argument("ids", nargs=-1, type=click.UUID),
+    click.option("--group", metavar="GROUP", help="Only messages of this error group: see `errors`."),
+    filter_options,
+    click.option("--all", "everything", is_flag=True, help="All of them."),
+    limit_and_rate,
+    act_options,
+)
+"""Which messages: IDS or filters; how many, how fast; and `act_options`."""
 
 
 def act(
@@ -74,23 +68,15 @@ def act(
 def act_on_ids(store: Store, action: Action, states: tuple[str, ...], ids: list[UUID], options: ActOptions) -> None:
     """Do it to these messages, and say which were in another state."""
     found = Lookup(store).states(ids)
-    if not options.as_json:
+    if not wants_json():
         for id in ids:
             say(f"{id}  {found.get(str(id), 'not there')}")
-    if options.dry_run:
-        if options.as_json:
-            echo_json({"dry_run": True, "messages": [{"id": id, "state": found.get(str(id))} for id in ids]})
+    plan = {"messages": [{"id": id, "state": found.get(str(id))} for id in ids]}
+    if not options.agreed(plan, f"{action.capitalize()} {messages(len(ids))}?"):
         return
-    if not options.yes:
-        click.confirm(f"{action.capitalize()} {messages(len(ids))}?", abort=True)
     target = str(ids[0]) if len(ids) == 1 else None
-    facts = {} if target else {"named": len(ids)}
-    operator = Operator(store, options.who, options.why)
-    with stoppable() as stop, progress(len(ids), options) as moved:
-        done = operator.act(
-            action, ids, states=states, target=target, facts=facts, rate=options.rate, stop=stop, progress=moved
-        )
-    _report(store, action, done, options)
+    how = {"states": states, "target": target, "facts": {} if target else {"named": len(ids)}}
+    _report(store, action, _done(store, action, ids, options, len(ids), **how))
 
 
 def act_on_filter(
@@ -103,32 +89,27 @@ def act_on_filter(
     """Do it to all messages of the filter that were there when it began. `until` moves that moment."""
     operator = Operator(store, options.who, options.why)
     plan = operator.plan(wanted, until)
-    if not options.as_json:
+    if not wants_json():
         _show(plan, action, store)
-    if options.dry_run or not plan.count:
-        if options.as_json:
-            kinds = [asdict(kind) for kind in plan.kinds]
-            echo_json({"dry_run": options.dry_run, "count": plan.count, "more": plan.more, "kinds": kinds})
+    first = f"the first {options.limit:,} of " if options.limit and options.limit < plan.count else ""
+    question = f"{action.capitalize()} {first}{messages(plan.count, plan.more)}?"
+    shown = {"count": plan.count, "more": plan.more, "kinds": [asdict(kind) for kind in plan.kinds]}
+    if not options.agreed(shown, question, empty=not plan.count):
         return
-    if not options.yes:
-        first = f"the first {options.limit:,} of " if options.limit and options.limit < plan.count else ""
-        click.confirm(f"{action.capitalize()} {first}{messages(plan.count, plan.more)}?", abort=True)
     chosen = islice(operator.chosen(wanted, plan.until), options.limit)
-    facts = {**wanted.facts, **({"limit": options.limit} if options.limit else {})}
     total = options.limit if plan.more else min(plan.count, options.limit or plan.count)
-    with stoppable() as stop, progress(total, options) as moved:
-        done = operator.act(
-            action,
-            chosen,
-            until=plan.until,
-            states=wanted.states,
-            facts=facts,
-            rate=options.rate,
-            stop=stop,
-            progress=moved,
-        )
+    facts = {**wanted.facts, **({"limit": options.limit} if options.limit else {})}
+    done = _done(store, action, chosen, options, total, until=plan.until, states=wanted.states, facts=facts)
     done.missed.clear()  # somebody else acted on these first; their number is enough
-    _report(store, action, done, options)
+    _report(store, action, done)
+
+
+def _done(
+    store: Store, action: Action, ids: Iterable[UUID], options: ActOptions, total: int | None, **how: Any
+) -> Done:
+    with stoppable() as stop, progress(total) as moved:
+        operator = Operator(store, options.who, options.why)
+        return operator.act(action, ids, rate=options.rate, stop=stop, progress=moved, **how)
 
 
 def messages(count: int, more: bool = False) -> str:
@@ -140,18 +121,17 @@ def _show(plan: Plan, action: Action, store: Store) -> None:
     if not plan.count:
         say(f"There is nothing to {action}.")
         return
-    screen = console()
-    screen.print(kinds_table(plan.kinds, screen.width))
+    console().print(kinds_table(plan.kinds))
     if action == "redrive":
         for name in sorted({kind.destination for kind in plan.kinds} - store.settings.destinations.keys()):
             say(f"{name!r} is not configured here: its messages would be dead again in an hour.", err=True)
 
 
-def kinds_table(found: Sequence[Kind], width: int) -> Table:
+def kinds_table(found: Sequence[Kind]) -> Table:
     """How many of each destination, event type, state and error, with an example of each."""
     from rich.text import Text
 
-    shown = table(width, "messages", "state", "what", right=("messages",))
+    shown = table("messages", "state", "what", right=("messages",))
     for kind in found:
         what = Text(f"{one_line(kind.destination)}  {one_line(kind.event_type)}")
         if kind.code is not None:
@@ -161,9 +141,9 @@ def kinds_table(found: Sequence[Kind], width: int) -> Table:
     return shown
 
 
-def _report(store: Store, action: Action, done: Done, options: ActOptions) -> None:
+def _report(store: Store, action: Action, done: Done) -> None:
     states = Lookup(store).states(done.missed) if done.missed else {}
-    if options.as_json:
+    if wants_json():
         missed = [{"id": id, "state": states.get(str(id))} for id in done.missed]
         echo_json({DONE[action]: done.count, "stopped": done.stopped, "missed": missed, "audit": done.entry})
     else:
@@ -196,10 +176,10 @@ def stoppable() -> Iterator[Event]:
 
 
 @contextmanager
-def progress(total: int | None, options: ActOptions) -> Iterator[Callable[[int], object]]:
+def progress(total: int | None) -> Iterator[Callable[[int], object]]:
     """A bar on a terminal, and the function that moves it."""
     screen = console(stderr=True)
-    if options.as_json or not screen.is_terminal:
+    if wants_json() or not screen.is_terminal:
         yield lambda count: None
         return
     from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from functools import reduce, wraps
 from typing import Any, TypeVar, cast
 
 import click
 
-from outbox_tasks.cli.shared.output import json_option
+from outbox_tasks.cli.shared.output import answer, json_option, wants_json
 from outbox_tasks.errors import InvalidFilter
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import Filter
@@ -32,22 +32,29 @@ class Duration(click.ParamType):  # type: ignore[type-arg] # generic only in new
             self.fail(error.reason, param, ctx)
 
 
-def filter_options(command: F) -> F:
-    """--destination, --type, --key, --error, --older-than and --newer-than."""
-    for option in reversed(
-        [
-            click.option("--destination", metavar="NAME", help="Only messages to this destination."),
-            click.option("--type", "event_type", metavar="PATTERN", help="Only these event types, such as order.*."),
-            click.option("--key", help="Only messages with this key."),
-            click.option("--error", metavar="CODE", help="Only this last error code, or this error group."),
-            click.option(
-                "--older-than", type=Duration(), metavar="TIME", help="Written more than 90s, 15m, 2h, 3d ago."
-            ),
-            click.option("--newer-than", type=Duration(), metavar="TIME", help="Written less than that ago."),
-        ]
-    ):
-        command = option(command)
-    return command
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Options that several commands have, as one decorator. Help lists them in this order."""
+    return lambda command: reduce(lambda made, option: option(made), reversed(options), command)
+
+
+filter_options = together(
+    click.option("--destination", metavar="NAME", help="Only messages to this destination."),
+    click.option("--type", "event_type", metavar="PATTERN", help="Only these event types, such as order.*."),
+    click.option("--key", help="Only messages with this key."),
+    click.option("--error", metavar="CODE", help="Only this last error code, or this error group."),
+    click.option("--older-than", type=Duration(), metavar="TIME", help="Written more than 90s, 15m, 2h, 3d ago."),
+    click.option("--newer-than", type=Duration(), metavar="TIME", help="Written less than that ago."),
+)
+
+limit_and_rate = together(
+    click.option("--limit", type=click.IntRange(1), help="At most this many."),
+    click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="This many a second."),
+)
+
+who_and_why = together(
+    click.option("--why", help="Why it is done, for the audit."),
+    click.option("--who", default=getpass.getuser, metavar="NAME", help="Who does it, if not you, for the audit."),
+)
 
 
 def as_filter(states: tuple[str, ...], error: str | None, group: str | None = None, **given: Any) -> Filter:
@@ -65,36 +72,37 @@ def limit_option(default: int, most: int | None = None) -> Callable[[F], F]:
     )
 
 
-def who_and_why(command: F) -> F:
-    """--why and --who, for the audit."""
-    why = click.option("--why", help="Why it is done, for the audit.")
-    who = click.option("--who", default=getpass.getuser, metavar="NAME", help="Who does it, if not you, for the audit.")
-    return why(who(command))
-
-
 @dataclass(frozen=True)
 class ActOptions:
     """How it is done."""
 
     yes: bool
     dry_run: bool
-    as_json: bool
     who: str
     why: str | None
     limit: int | None = None
     rate: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.as_json and not (self.yes or self.dry_run):
-            raise click.UsageError("with --json nobody is asked: add --yes or --dry-run")
+    def agreed(self, plan: Mapping[str, Any], question: str, *, empty: bool = False) -> bool:
+        """Whether to do it. People have seen the plan and are asked; programs get it, if nothing is to be done."""
+        if self.dry_run or empty:
+            answer({"dry_run": self.dry_run, **plan})
+            return False
+        return self.yes or click.confirm(question, abort=True)
 
 
 def act_options(command: F) -> F:
     """--dry-run, --yes, --why, --who and --json; the command takes them as `options`."""
 
     @wraps(command)
-    def with_options(yes: bool, dry_run: bool, as_json: bool, who: str, why: str | None, **given: Any) -> Any:
-        return command(options=ActOptions(yes, dry_run, as_json, who, why), **given)
+    def with_options(yes: bool, dry_run: bool, who: str, why: str | None, **given: Any) -> Any:
+        if wants_json() and not (yes or dry_run):
+            raise click.UsageError("with --json nobody is asked: add --yes or --dry-run")
+        return command(options=ActOptions(yes, dry_run, who, why), **given)
 
-    made = click.option("--yes", is_flag=True, help="Do it without asking.")(who_and_why(json_option(with_options)))
-    return cast(F, click.option("--dry-run", is_flag=True, help="Only show what would be done.")(made))
+    return together(
+        click.option("--dry-run", is_flag=True, help="Only show what would be done."),
+        click.option("--yes", is_flag=True, help="Do it without asking."),
+        who_and_why,
+        json_option,
+    )(cast(F, with_options))

@@ -13,7 +13,7 @@ import click
 from outbox_tasks.text import one_line, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -32,7 +32,25 @@ def _remember(context: click.Context, _: click.Parameter, value: bool) -> bool:
     return value
 
 
-json_option = click.option("--json", "as_json", is_flag=True, callback=_remember, help="Print one JSON object.")
+json_option = click.option(
+    "--json", is_flag=True, expose_value=False, callback=_remember, help="Print one JSON object."
+)
+"""--json: `answer` knows it, and `wants_json`."""
+
+
+def wants_json() -> bool:
+    """Whether a program asks, and nobody is there to be asked."""
+    return bool(click.get_current_context().meta.get(JSON))
+
+
+def answer(found: Any, shown: str | RenderableType | None = None) -> None:
+    """What a command found: `found` for programs, or `shown` for people."""
+    if wants_json():
+        echo_json(found)
+    elif isinstance(shown, str):
+        say(shown)
+    elif shown is not None:
+        console().print(shown)
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -84,11 +102,11 @@ def cell(text: object, style: str = "") -> Text:
     return Text(one_line(str(text)), style)
 
 
-def table(width: int, *columns: str, right: Iterable[str] = ()) -> Table:
+def table(*columns: str, right: Iterable[str] = ()) -> Table:
     """A table that fits the terminal: only the last column may be cut."""
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, header_style="bold", width=width)
+    made = Table(box=None, pad_edge=False, header_style="bold", width=console().width)
     for name in columns:
         made.add_column(
             name, no_wrap=True, overflow="ellipsis", justify="right" if name in right else "left",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -57,34 +58,26 @@ class _Found(Collector):
         return self._found
 
 
+def _gauge(name: str, text: str, labels: Sequence[str], found: Mapping[Any, float]) -> Metric:
+    """`found`: by the values of the labels."""
+    made = GaugeMetricFamily(name, text, labels=labels)
+    for values, number in found.items():
+        made.add_metric(values, number)
+    return made
+
+
 def _messages(destinations: Destinations, configured: Sequence[str]) -> list[Metric]:
-    to = ["destination"]
-    rows = GaugeMetricFamily("outbox_rows", "Messages in a state.", labels=[*to, "state"])
-    due = GaugeMetricFamily("outbox_due", "Messages that could be claimed now.", labels=to)
-    oldest = GaugeMetricFamily("outbox_oldest_due_seconds", "For how long the oldest has been due.", labels=to)
-    held_up = GaugeMetricFamily("outbox_keys_held_up", "Keys held up by a dead message.", labels=to)
-    for name, some in _by_name(destinations, configured).items():
-        for state in overview.STATES:
-            rows.add_metric([name, state], sum(one.states[state] for one in some))
-        due.add_metric([name], sum(one.due for one in some))
-        oldest.add_metric([name], max((one.oldest or 0.0 for one in some), default=0.0))
-        held_up.add_metric([name], sum(one.held_up for one in some))
-    return [rows, due, oldest, held_up]
-
-
-def _handed_over(store: Store) -> list[Metric]:
-    labels = ["destination", "task"]
-    waiting = GaugeMetricFamily("outbox_tasks_waiting", "Handed-over tasks that have not begun.", labels=labels)
-    oldest = GaugeMetricFamily("outbox_tasks_waiting_seconds", "For how long the first of them has.", labels=labels)
-    found: dict[tuple[str, str], tuple[int, float]] = {}
-    for row in store.ask("run/by_task.sql", most=COUNTED):
-        name = row.destination if row.destination in store.settings.destinations else OTHERS
-        count, age = found.get((name, row.task), (0, 0.0))
-        found[name, row.task] = count + row.count, max(age, row.oldest)
-    for key, (count, age) in found.items():
-        waiting.add_metric(key, count)
-        oldest.add_metric(key, age)
-    return [waiting, oldest]
+    to, by = ["destination"], _by_name(destinations, configured)
+    rows = {(name, state): sum(one.states[state] for one in by[name]) for name in by for state in overview.STATES}
+    due = {(name,): sum(one.due for one in some) for name, some in by.items()}
+    oldest = {(name,): max((one.oldest or 0.0 for one in some), default=0.0) for name, some in by.items()}
+    held_up = {(name,): sum(one.held_up for one in some) for name, some in by.items()}
+    return [
+        _gauge("outbox_rows", "Messages in a state.", [*to, "state"], rows),
+        _gauge("outbox_due", "Messages that could be claimed now.", to, due),
+        _gauge("outbox_oldest_due_seconds", "For how long the oldest has been due.", to, oldest),
+        _gauge("outbox_keys_held_up", "Keys held up by a dead message.", to, held_up),
+    ]
 
 
 def _by_name(destinations: Destinations, configured: Sequence[str]) -> dict[str, list[DestinationStatus]]:
@@ -95,60 +88,62 @@ def _by_name(destinations: Destinations, configured: Sequence[str]) -> dict[str,
     return found
 
 
+def _handed_over(store: Store) -> list[Metric]:
+    labels = ["destination", "task"]
+    waiting: Counter[tuple[str, ...]] = Counter()
+    oldest: dict[tuple[str, ...], float] = {}
+    for row in store.ask("run/by_task.sql", most=COUNTED):
+        key = (row.destination if row.destination in store.settings.destinations else OTHERS, row.task)
+        waiting[key] += row.count
+        oldest[key] = max(oldest.get(key, 0.0), row.oldest)
+    return [
+        _gauge("outbox_tasks_waiting", "Handed-over tasks that have not begun.", labels, waiting),
+        _gauge("outbox_tasks_waiting_seconds", "For how long the first of them has.", labels, oldest),
+    ]
+
+
 def _states(destinations: Destinations, configured: Sequence[str]) -> Metric:
-    made = GaugeMetricFamily(
-        "outbox_destination_state", "1: what a destination is, 0: what it is not.", labels=["destination", "state"]
+    found = {(name, state): float(destinations[name].state == state) for name in configured for state in STATES}
+    return _gauge(
+        "outbox_destination_state", "1: what a destination is, 0: what it is not.", ["destination", "state"], found
     )
-    for name in configured:
-        for state in STATES:
-            made.add_metric([name, state], destinations[name].state == state)
-    return made
 
 
 def _processes(seen: Overview) -> list[Metric]:
-    workers = GaugeMetricFamily("outbox_workers", f"Workers seen within {LATE:g} seconds.")
-    ages = GaugeMetricFamily("outbox_worker_seen_seconds", "Since a worker was last seen.", labels=["worker"])
-    ran = GaugeMetricFamily(
-        "outbox_ran_seconds", "Since a claim, a send, beat's tick or maintenance ran.", labels=["what"]
-    )
-    publishing = GaugeMetricFamily("outbox_publish_processes", "Processes that publish.")
-    last = [row for row in seen.heartbeats.last.values() if row.kind != LATE_CLAIM]  # a trouble, not a task
-    for family, rows in ((ages, seen.heartbeats.workers), (ran, last)):
-        for row in rows:
-            family.add_metric([row.name], max(0.0, row.age))
-    workers.add_metric([], len(seen.heartbeats.alive))
-    publishing.add_metric([], seen.publish_processes)
-    return [workers, ages, ran, publishing]
+    beats = seen.heartbeats
+    ages = {(row.name,): max(0.0, row.age) for row in beats.workers}
+    # A late claim is a trouble, not a task.
+    ran = {(row.name,): max(0.0, row.age) for row in beats.last.values() if row.kind != LATE_CLAIM}
+    return [
+        _gauge("outbox_workers", f"Workers seen within {LATE:g} seconds.", [], {(): len(beats.alive)}),
+        _gauge("outbox_worker_seen_seconds", "Since a worker was last seen.", ["worker"], ages),
+        _gauge("outbox_ran_seconds", "Since a claim, a send, beat's tick or maintenance ran.", ["what"], ran),
+        _gauge("outbox_publish_processes", "Processes that publish.", [], {(): seen.publish_processes}),
+    ]
 
 
 def _feeds(seen: Overview) -> list[Metric]:
-    by = ["feed"]
-    copied = GaugeMetricFamily("outbox_feed_copied", "Rows of a feed that were copied, in all.", labels=by)
-    waiting = GaugeMetricFamily("outbox_feed_waiting", "Rows that wait at the source, counted to 10,000.", labels=by)
-    oldest = GaugeMetricFamily("outbox_feed_oldest_seconds", "For how long the oldest of them has.", labels=by)
-    failing = GaugeMetricFamily("outbox_feed_failing_seconds", "Since the source of a feed fails.", labels=by)
-    for one in seen.feeds:
-        copied.add_metric([one.name], one.copied)
-        waiting.add_metric([one.name], one.waiting)
-        oldest.add_metric([one.name], one.age)
-        failing.add_metric([one.name], one.failing or 0.0)
-    return [copied, waiting, oldest, failing]
+    by, feeds = ["feed"], {(one.name,): one for one in seen.feeds}
+    copied = {name: one.copied for name, one in feeds.items()}
+    waiting = {name: one.waiting for name, one in feeds.items()}
+    oldest = {name: one.age for name, one in feeds.items()}
+    failing = {name: one.failing or 0.0 for name, one in feeds.items()}
+    return [
+        _gauge("outbox_feed_copied", "Rows of a feed that were copied, in all.", by, copied),
+        _gauge("outbox_feed_waiting", "Rows that wait at the source, counted to 10,000.", by, waiting),
+        _gauge("outbox_feed_oldest_seconds", "For how long the oldest of them has.", by, oldest),
+        _gauge("outbox_feed_failing_seconds", "Since the source of a feed fails.", by, failing),
+    ]
 
 
 def _archive(store: Store) -> Metric:
-    made = GaugeMetricFamily("outbox_archive_rows", "Messages in the archive, estimated when there are many.")
-    made.add_metric([], overview.archived(store)[0])
-    return made
+    found = {(): overview.archived(store)[0]}
+    return _gauge("outbox_archive_rows", "Messages in the archive, estimated when there are many.", [], found)
 
 
 def _last_day(store: Store) -> Metric:
-    made = GaugeMetricFamily(
-        "outbox_last_day", "What became of messages in the last day.", labels=["destination", "outcome"]
-    )
-    counted: Counter[tuple[str, str]] = Counter()
+    counted: Counter[tuple[str, ...]] = Counter()
     for row in store.ask("report/tallied.sql", minutes=DAY):
         name = row.destination if row.destination in store.settings.destinations else OTHERS
         counted[name, row.outcome] += row.counted
-    for labels, count in counted.items():
-        made.add_metric(labels, count)
-    return made
+    return _gauge("outbox_last_day", "What became of messages in the last day.", ["destination", "outcome"], counted)
