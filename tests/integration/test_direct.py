@@ -94,26 +94,7 @@ def publish(outbox: Outbox, engine: Engine, **options: Any) -> UUID:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_committed_message_is_leased_and_its_task_is_in_the_queue(
-    kind: str, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue, store: Store, stream: Stream
-) -> None:
-    with driver(kind, outbox, engine) as driven:
-        driven.begin()
-        [id] = driven.publish(Message("order.created", {"id": 1}))
-        driven.commit()
-    [bundle] = eventually(queue.bundles)
-    row = rows.one(id)
-    assert (str(row.lease), row.locked_by, row.attempts, row.begun) == (bundle.lease, None, 0, False)
-    assert 0 < (row.locked_until - row.created_at).total_seconds() <= LEASE + 1
-    [verdict] = deliver(store, Publishers(store.settings), bundle)
-    assert verdict.step is Step.SENT
-    assert verdict.ticket.age >= 0  # it was due at once: the end of its lease is not its due time
-    assert stream.ids() == [str(id)]
-    assert [(row.attempts, row.last_error_code) for row in rows.archived()] == [(1, None)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_rolled_back_leaves_nothing(
+def test_a_committed_message_is_leased_and_its_task_is_in_the_queue_and_what_is_rolled_back_leaves_nothing(
     kind: str, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue, store: Store, stream: Stream
 ) -> None:
     """A savepoint's messages may be in a task: nothing begins them."""
@@ -123,16 +104,21 @@ def test_what_is_rolled_back_leaves_nothing(
         driven.rollback()
     with driver(kind, outbox, engine) as driven:
         driven.begin()
-        [kept] = driven.publish(Message("order.created", {}))
+        [id] = driven.publish(Message("order.created", {"id": 1}))
         driven.savepoint()
         driven.publish(Message("order.created", {}))
         driven.undo()
         driven.commit()
-    eventually(lambda: str(kept) in queue.messages())
-    for bundle in queue.bundles():
-        deliver(store, Publishers(store.settings), bundle)
-    assert stream.ids() == [str(kept)]
-    assert rows.hot() == []
+    eventually(lambda: str(id) in queue.messages())
+    [row] = rows.hot()
+    [lease] = {bundle.lease for bundle in queue.bundles() if str(id) in [ticket.id for ticket in bundle.tickets]}
+    assert (row.id, str(row.lease), row.locked_by, row.attempts, row.begun) == (id, lease, None, 0, False)
+    assert 0 < (row.locked_until - row.created_at).total_seconds() <= LEASE + 1
+    verdicts = [v for bundle in queue.bundles() for v in deliver(store, Publishers(store.settings), bundle)]
+    [sent] = [verdict for verdict in verdicts if verdict.step is Step.SENT]
+    assert sent.ticket.age >= 0  # it was due at once: the end of its lease is not its due time
+    assert (stream.ids(), rows.hot()) == ([str(id)], [])
+    assert [(row.attempts, row.last_error_code) for row in rows.archived()] == [(1, None)]
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -146,9 +132,8 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("options", OTHERS.values(), ids=OTHERS)
 def test_another_message_goes_by_the_claim(
-    direct: Callable[..., Settings], engine: Engine, rows: Rows, queue: Queue, options: dict[str, Any]
+    direct: Callable[..., Settings], engine: Engine, rows: Rows, queue: Queue
 ) -> None:
     url = "redis+stream://localhost/0/x"
     destinations = {
@@ -157,19 +142,17 @@ def test_another_message_goes_by_the_claim(
         "narrow": {"url": url, "concurrency": 1},
     }
     outbox = reached(Outbox(direct(destinations=destinations)))
-    queue.client.delete(CLAIM_QUEUE)
+    for what, options in OTHERS.items():
+        queue.client.delete(CLAIM_QUEUE)
+        with Session(engine) as session, session.begin():
+            outbox.publish(session, "order.created", **{"payload": {}, "to": "orders", **options})
+        eventually(queue.nudged)
+        assert [row.lease for row in rows.hot()] == [None], what
+        rows.clear()
     with Session(engine) as session, session.begin():
-        outbox.publish(session, "order.created", **{"payload": {}, "to": "orders", **options})
-    eventually(queue.nudged)
-    assert [row.lease for row in rows.hot()] == [None]
+        outbox.publish_many(session, [Message("order.created", n, to="orders") for n in range(MOST + 1)])
+    assert {row.lease for row in rows.hot()} == {None}, "many at once"
     assert queue.bundles() == []
-
-
-def test_many_at_once_go_by_the_claim(outbox: Outbox, engine: Engine, rows: Rows, queue: Queue) -> None:
-    with Session(engine) as session, session.begin():
-        outbox.publish_many(session, [Message("order.created", n) for n in range(MOST + 1)])
-    eventually(queue.nudged)
-    assert {row.lease for row in rows.hot()} == {None}
 
 
 @pytest.mark.parametrize("off", ["direct", "nudge"])
@@ -291,6 +274,13 @@ def test_a_stored_celery_task_goes_directly_too(
 
 
 class TestTrouble:
+    @pytest.fixture
+    def grants(self, outbox: Outbox) -> Grants:
+        nudge = outbox._writer.nudge
+        assert nudge is not None
+        assert nudge.grants is not None
+        return nudge.grants
+
     def test_a_task_that_never_comes_costs_the_lease_and_no_attempt(
         self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue, store: Store, stream: Stream
     ) -> None:
@@ -314,68 +304,49 @@ class TestTrouble:
         assert [row.lease for row in rows.hot()] == [None, None, None]
 
     def test_it_begins_again_once_the_broker_is_back(
-        self, direct: Callable[..., Settings], engine: Engine, rows: Rows, queue: Queue, own_redis: EmbeddedValkey
+        self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue, own_redis: EmbeddedValkey, grants: Grants
     ) -> None:
-        outbox = reached(Outbox(direct()))
         publish(outbox, engine)
         eventually(queue.bundles)
         own_redis.kill()
-        grants = outbox._writer.nudge.grants  # type: ignore[union-attr]
-        assert grants is not None
         publish(outbox, engine)
         eventually(lambda: grants.stopped)
         own_redis.start()
-
-        def goes_again() -> bool:
-            publish(outbox, engine)
-            return not grants.stopped
-
-        eventually(goes_again)
+        eventually(lambda: publish(outbox, engine) and not grants.stopped)
         publish(outbox, engine)
         assert rows.hot()[-1].lease is not None
 
-    def test_while_the_queue_is_long_messages_go_by_the_claim(
-        self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue
+    def test_while_the_queue_is_long_messages_go_by_the_claim_and_directly_once_it_is_short(
+        self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue, grants: Grants
     ) -> None:
-        for _ in range(LONG + 1):
-            queue.client.lpush(PUBLISH_QUEUE, "{}")
-        eventually(lambda: publish(outbox, engine) and outbox._writer.nudge.grants.paused)  # type: ignore[union-attr]
-        publish(outbox, engine)
-        assert rows.hot()[-1].lease is None
-
-    def test_it_goes_on_once_the_queue_is_short(self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue) -> None:
         """Not once it is a little less long, nor after a while."""
-        grants = outbox._writer.nudge.grants  # type: ignore[union-attr]
-        assert grants is not None
         queue.client.lpush(PUBLISH_QUEUE, *["{}"] * (LONG + 1))
         eventually(lambda: publish(outbox, engine) and grants.paused)
+        publish(outbox, engine)
+        assert rows.hot()[-1].lease is None
         queue.client.ltrim(PUBLISH_QUEUE, 0, SHORT)
-        looked = self.looks(outbox, engine, 2)
-        assert looked
+        self.look(outbox, engine, 2)
         assert grants.paused
         queue.client.delete(PUBLISH_QUEUE)
         eventually(lambda: publish(outbox, engine) and not grants.paused)
 
     @staticmethod
-    def looks(outbox: Outbox, engine: Engine, times: int) -> bool:
+    def look(outbox: Outbox, engine: Engine, times: int) -> None:
         """Publish until the process has looked so often whether older messages wait."""
         line = outbox._writer.nudge._wake.__self__  # type: ignore[union-attr]
         for _ in range(times):
             before = line._looked
             eventually(lambda before=before: publish(outbox, engine) and line._looked > before)
-        return True
 
     def test_while_older_messages_are_due_new_ones_go_by_the_claim(
-        self, direct: Callable[..., Settings], outbox: Outbox, engine: Engine, rows: Rows, queue: Queue
+        self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue, grants: Grants
     ) -> None:
         """The claim says so. The queue may be short all the time."""
-        settings = direct()
+        settings = outbox.settings
         relay = Broker(PinnedCelery("relay", broker=str(settings.broker_url), settings=settings), settings)
         assert not relay.is_behind()
         relay.note_behind()
         assert relay.is_behind()
-        grants = outbox._writer.nudge.grants  # type: ignore[union-attr]
-        assert grants is not None
         eventually(lambda: publish(outbox, engine) and grants.paused)
         publish(outbox, engine)
         assert rows.hot()[-1].lease is None
@@ -383,25 +354,20 @@ class TestTrouble:
         queue.client.delete(BEHIND, *queue.client.keys("outbox.publish*"))  # what it sent until it looked
         eventually(lambda: publish(outbox, engine) and not grants.paused)
 
-    def test_a_paused_destination_gets_nothing_and_the_message_waits_in_the_table(
-        self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue, store: Store, stream: Stream
+    @pytest.mark.parametrize("why", ["it is paused", "its breaker is open"])
+    def test_a_destination_that_gets_nothing_gives_the_message_back(
+        self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue, store: Store, stream: Stream, why: str
     ) -> None:
-        pause(store, "orders", "somebody", None)
+        if why == "it is paused":
+            pause(store, "orders", "somebody", None)
+        else:
+            for _ in range(store.settings.breaker_failures):
+                store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
         id = publish(outbox, engine)
         [bundle] = eventually(queue.bundles)
         [verdict] = deliver(store, Publishers(store.settings), bundle)
         row = rows.one(id)
         assert (verdict.step, row.lease, row.attempts, len(stream)) == (Step.STALE, None, 0, 0)
-
-    def test_an_open_breaker_gives_the_message_back(
-        self, outbox: Outbox, engine: Engine, rows: Rows, queue: Queue, store: Store, stream: Stream
-    ) -> None:
-        for _ in range(store.settings.breaker_failures):
-            store.traffic.tripped("orders", str(uuid4()), "connection", "refused")
-        id = publish(outbox, engine)
-        [bundle] = eventually(queue.bundles)
-        deliver(store, Publishers(store.settings), bundle)
-        assert (rows.one(id).lease, rows.one(id).attempts, len(stream)) == (None, 0, 0)
 
     def test_a_relay_that_does_not_know_the_destination_releases_the_message(
         self, direct: Callable[..., Settings], engine: Engine, rows: Rows, queue: Queue, new_store: MakeStore
