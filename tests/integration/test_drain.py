@@ -23,7 +23,6 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.cli import outbox
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.model import Step
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.drain import Drained, drain
@@ -100,10 +99,10 @@ def test_a_publisher_that_fails_over_some_messages_kills_only_those(
     monkeypatch.syspath_prepend(distribution(tmp_path / "plugins"))
     told = {"url": stream.url.replace("redis+stream", SCHEME), "max_attempts": 1, "backoff_base": 0.01}
     good, bad = [], []
-    for _ in range(50):
+    for _ in range(15):
         good += rows.insert(9, destination="told")
         bad += rows.insert(1, destination="told", payload=b'{"raise": "odd"}')
-    good += rows.insert(2_000, destination="told")
+    good += rows.insert(500, destination="told")
 
     def only_the_dead_are_left() -> bool:
         drained(destinations={"told": told})
@@ -192,15 +191,6 @@ def test_a_destination_that_can_not_be_used_here_is_named_in_the_end_and_the_res
     assert Counter(stream.ids()) == Counter(ids)
 
 
-def test_messages_that_are_not_due_wait(
-    drained: Callable[..., Drained], rows: Rows, engine: Engine, store: Store
-) -> None:
-    with Session(engine) as session, session.begin():
-        Outbox(store.settings).publish(session, "order.created", {}, delay=3600)
-    assert drained().sent == 0
-    assert len(rows.hot()) == 1
-
-
 def test_a_failed_message_goes_back_to_the_table_and_waits(start: Start, rows: Rows) -> None:
     """No Celery is there to keep a retry: none may be left under a lease."""
     [failing] = rows.insert(1, destination="told", payload=b'{"fail": 99}')
@@ -221,15 +211,6 @@ def test_the_exit_code_reports_a_dead_letter(start: Start, rows: Rows) -> None:
     assert f"message {id} is dead: nope" in err
     assert rows.one(id).last_error == "as told"
     assert "as told" not in err
-
-
-def test_a_destination_out_of_reach_is_reported_and_costs_no_attempt(
-    drained: Callable[..., Drained], rows: Rows
-) -> None:
-    rows.insert(3)
-    result = drained(destinations={"orders": {"url": "redis+stream://127.0.0.1:1/0/s"}}, send_timeout=1)
-    assert result.steps == Counter({Step.OUTAGE: 3})
-    assert {row.attempts for row in rows.hot()} == {0}
 
 
 @pytest.fixture
@@ -300,13 +281,6 @@ def test_keys_keep_their_order_and_are_sent_to_the_end(
             ids += [str(outbox.publish(session, "order.created", n, key="one")) for _ in range(10)]
     assert drained(bundle_size=7).sent == 400
     assert stream.ids() == ids
-
-
-def test_several_drains_at_once_share_the_work(start: Start, rows: Rows, stream: Stream) -> None:
-    ids = rows.insert(3_000)
-    processes = [start(max_in_flight=100) for _ in range(3)]
-    assert sum(ended(process)["sent"] for process in processes) == 3_000
-    assert Counter(stream.ids()) == Counter(ids)
 
 
 def test_a_killed_drain_leaves_the_rest_to_the_next(

@@ -1,4 +1,4 @@
-"""The inbox in the transactions of every kind of session: once, however often and however simultaneously it comes."""
+"""The inbox in PostgreSQL, in the transactions of every kind of session. `test_inbox_everywhere`: in each database."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from tests.conftest import Rows, eventually
 from tests.integration.inboxes import KINDS, Inboxes, in_django
 from tests.integration.sessions import configure_django
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
-
 
 @pytest.fixture
 def inboxes(rows: Rows, engine: Engine, schema: str) -> Inboxes:
@@ -41,64 +39,14 @@ def others() -> Iterator[ThreadPoolExecutor]:
 
 
 class TestFirst:
-    @every_kind
+    @pytest.mark.parametrize("kind", KINDS)
     def test_the_first_mark_is_true_and_a_duplicate_is_false(self, inboxes: Inboxes, kind: str) -> None:
         id = uuid4()
+        with pytest.raises(LookupError):
+            inboxes.take(kind, id, fail=True)
+        assert inboxes.marks() == []
         assert [inboxes.take(kind, message) for message in (id, id, str(id), "other")] == [True, False, False, True]
         assert set(inboxes.marks()) == {("billing", str(id)), ("billing", "other")}
-
-    @every_kind
-    def test_a_rollback_takes_the_mark_back(self, inboxes: Inboxes, kind: str) -> None:
-        with pytest.raises(LookupError):
-            inboxes.take(kind, "1", fail=True)
-        assert inboxes.marks() == []
-        assert inboxes.take(kind, "1")
-
-    @every_kind
-    @pytest.mark.parametrize("end", ["commit", "rollback"])
-    def test_the_second_of_two_at_the_same_time_waits_for_the_first(
-        self, inboxes: Inboxes, others: ThreadPoolExecutor, kind: str, end: str
-    ) -> None:
-        with inboxes.engine.connect() as connection:
-            assert not connection.in_transaction()
-            connection.begin()
-            assert inboxes.billing.first(connection, "1")
-            second = others.submit(inboxes.take, kind, "1")
-            eventually(inboxes.waiting)
-            assert not second.done()
-            getattr(connection, end)()
-            assert second.result(10) is (end == "rollback")
-        assert inboxes.marks() == [("billing", "1")]
-
-    def test_one_of_many_at_the_same_time_is_the_first(self, inboxes: Inboxes, others: ThreadPoolExecutor) -> None:
-        start = threading.Barrier(8)
-
-        def race(_: int) -> list[bool]:
-            start.wait(10)
-            return [inboxes.take("Connection", str(n)) for n in range(50)]
-
-        answers = list(others.map(race, range(8)))
-        assert [sum(each) for each in zip(*answers, strict=True)] == [1] * 50
-
-    def test_each_consumer_has_its_own_marks(self, inboxes: Inboxes) -> None:
-        with inboxes.engine.begin() as connection:
-            for consumer in ("billing", "shipping"):
-                assert Inbox(consumer, schema=inboxes.schema).first(connection, "1")
-        assert inboxes.marks() == [("billing", "1"), ("shipping", "1")]
-
-    def test_the_rollback_of_a_savepoint_takes_its_mark_back(self, inboxes: Inboxes) -> None:
-        with Session(inboxes.engine) as session, session.begin():
-            with session.begin_nested() as savepoint:
-                assert inboxes.billing.first(session, "1")
-                savepoint.rollback()
-            assert inboxes.billing.first(session, "1")
-            assert not inboxes.billing.first(session, "1")
-
-    def test_the_longest_texts_fit_into_the_index(self, inboxes: Inboxes) -> None:
-        inbox = Inbox("\U0001f4e6" * 255, schema=inboxes.schema)
-        with inboxes.engine.begin() as connection:
-            assert inbox.first(connection, "\U0001f4ee" * 255)
-            assert not inbox.first(connection, "\U0001f4ee" * 255)
 
     def test_in_the_search_path_it_needs_no_schema(self, inboxes: Inboxes) -> None:
         with inboxes.engine.begin() as connection:
@@ -152,10 +100,10 @@ class TestFirstRefuses:
             inboxes.billing.first(connection, "1")
         assert inboxes.marks() == []
 
-    @every_kind
-    def test_without_the_table_schema_missing_is_raised(self, engine: Engine, kind: str) -> None:
-        with pytest.raises(SchemaMissing, match=r"not in schema 'outbox_nowhere'.*outbox-tasks init"):
-            Inboxes(engine, "outbox_nowhere").take(kind, "1")
+    def test_without_the_table_schema_missing_is_raised(self, engine: Engine) -> None:
+        for kind in KINDS:
+            with pytest.raises(SchemaMissing, match=r"not in schema 'outbox_nowhere'.*outbox-tasks init"):
+                Inboxes(engine, "outbox_nowhere").take(kind, "1")
 
 
 class Effects:
