@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outbox_tasks import Inbox, Outbox, Settings, sql
 from outbox_tasks.database.rights import Kind
+from outbox_tasks.errors import WriterRights
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter
 from outbox_tasks.operating.retention import maintain
@@ -46,8 +47,9 @@ STATEMENTS = {
         act/now act/replay_alone claim/alone doctor/backend doctor/indexes doctor/prepared doctor/rights doctor/server
         doctor/sessions doctor/settings doctor/slots doctor/vacuum feed/durable keep/alone look/pages run/identity""",
     "worker relay operator reader": """
-        claim/marks claim/next_due doctor/upgraded find/became find/dead find/dead_counted find/groups find/messages
-        find/states keep/missing look/archived look/sends run/by_task run/completed run/whereabouts test/direct""",
+        claim/marks claim/next_due doctor/upgraded find/aged find/became find/dead find/dead_counted find/groups
+        find/messages find/states keep/missing look/archived look/sends run/by_task run/completed run/whereabouts
+        test/direct""",
     "worker relay operator": """
         claim/bury claim/lease claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/gather
         deliver/size deliver/vain find/archived find/named find/one find/originals keep/lot keep/measured
@@ -254,6 +256,20 @@ class TestEachStatement:
         days = "outbox_day_drop outbox_day_make outbox_day_turn outbox_write"
         count = "outbox_backlog"
         assert others == {"worker": "outbox_write", "relay": days, "operator": count, "reader": count}
+
+    def test_of_a_writer_runs_no_function_of_its_own(self, place: Place) -> None:
+        """What runs with the owner's rights looks for names nowhere but where PostgreSQL itself keeps them."""
+        hijack = (
+            "CREATE FUNCTION evil.length(text) RETURNS integer LANGUAGE plpgsql AS $$ BEGIN RAISE 'hijacked'; END $$"
+        )
+        publish = f"{quoted('outbox_publish')}('a', '{{}}'::text, key => 'k', destination => 'orders')"
+        place.run(f'CREATE SCHEMA evil AUTHORIZATION "{role(place, "writer")}"')
+        with as_a("writer", place) as writer, writer.begin() as transaction:
+            writer.exec_driver_sql(hijack)
+            writer.exec_driver_sql("SET LOCAL search_path = evil, pg_catalog")
+            assert writer.exec_driver_sql(f"SELECT {publish}").scalar()
+            transaction.rollback()
+        place.run("DROP SCHEMA evil CASCADE")
 
     def may(self, connection: Connection, statement: str) -> bool:
         savepoint = connection.begin_nested()
@@ -504,6 +520,23 @@ def test_the_statements_can_be_printed(place: Place) -> None:
     assert nothing.exit_code == 2
     none = place.command("init", "--sql", *asked, settings=place.settings(database_schema="empty"))
     assert "not in schema 'empty'" in none.output
+
+
+def test_whoever_may_not_write_is_told_how_to_get_the_right(place: Place) -> None:
+    settings = place.settings(database_schema=SCHEMA)
+    outbox, writer = Outbox(settings), role(place, "writer")
+    for function in ("outbox_write_one", "outbox_cancel"):
+        place.run(f'REVOKE EXECUTE ON FUNCTION {quoted(function)} FROM "{writer}"')
+    try:
+        with as_a("writer", place) as connection:
+            with pytest.raises(WriterRights, match=r"permission denied .*init --writer ROLE"), connection.begin():
+                outbox.publish(connection, "order.created", {}, to="orders")
+            with pytest.raises(WriterRights, match="permission denied for function outbox_cancel"), connection.begin():
+                outbox.cancel(connection, uuid4())
+    finally:
+        place.command("init", "--writer", writer, settings=settings)
+    done = place.command("init", "--writer", "nobody_of_this_name", settings=settings)
+    assert (done.exit_code, "The role 'nobody_of_this_name' was given no rights" in done.output) == (1, True)
 
 
 def explained(verb: str) -> str:
