@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+import yaml
 from sqlalchemy import Engine, insert, text
 
 from outbox_tasks.relay.drain import drain
@@ -14,6 +16,8 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from tests.claims import take
 from tests.conftest import Rows, seconds_from_now
+
+KEDA = Path(__file__).parents[2] / "examples" / "kubernetes" / "keda.yaml"
 
 LATER = seconds_from_now(3600)
 
@@ -94,3 +98,11 @@ def test_ends_at_zero_once_all_is_sent(backlog: Ask, rows: Rows, store: Store) -
     drain(store, publishers)
     publishers.close()
     assert backlog() == 0
+
+
+def test_answers_the_question_of_the_example_for_keda(store: Store, rows: Rows, engine: Engine, schema: str) -> None:
+    rows.insert(3)
+    _, scaled = yaml.safe_load_all(KEDA.read_text())
+    with engine.connect() as connection:
+        connection.execute(text(f"SET search_path = {schema}"))
+        assert connection.scalar(text(scaled["spec"]["triggers"][0]["metadata"]["query"])) == 3
