@@ -5,10 +5,12 @@ A module says which processes by a fixture `celery_worker_cluster`, and may repl
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 from pytest_celery import CeleryBrokerCluster, CeleryTestBroker, CeleryWorkerCluster
 from sqlalchemy import Engine
 
@@ -106,3 +108,18 @@ def cluster(relay: Relay, workers: Sequence[Worker]) -> CeleryWorkerCluster:
 def settled(rows: Rows, within: float = 60.0) -> None:
     """Wait until all messages are sent or dead."""
     eventually(lambda: not rows.pending(), within)
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A browser without a window."""
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium here")
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()

@@ -49,7 +49,7 @@ def values(web: Receiver) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def destinations(destinations: dict[str, Any], stream: Stream) -> dict[str, Any]:
     told = destinations["told"]
-    names = ("flooded", "blocked", "away", "hanging", "down")
+    names = ("flooded", "away", "hanging")
     # Nobody listens on port 1.
     away = {"url": "redis+stream://127.0.0.1:1/0/nothing"}
     return {
@@ -70,12 +70,9 @@ def celery_worker_cluster(relay: Relay) -> CeleryWorkerCluster:
 def write(celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox) -> Write:
     """Commits messages."""
 
-    def commit(to: str, payload: Any, count: int = 1, keys: bool = False) -> list[str]:
+    def commit(to: str, payload: Any, count: int = 1) -> list[str]:
         with Session(engine) as session, session.begin():
-            return [
-                str(outbox.publish(session, "order.created", payload, to=to, key=f"order:{n}" if keys else None))
-                for n in range(count)
-            ]
+            return [str(outbox.publish(session, "order.created", payload, to=to)) for _ in range(count)]
 
     return commit
 
@@ -112,13 +109,6 @@ def test_many_processes_send_one_alert_for_dead_letters(write: Write, relay: Rel
     eventually(lambda: [one["name"] for one in logged(relay)].count(alert["name"]) >= 2)
 
 
-def test_blocked_keys_cause_an_alert(write: Write, web: Receiver) -> None:
-    write("blocked", {"refuse": "never"}, 30, keys=True)
-    alert = eventually(lambda: web.of("key_blocked"))[0]
-    assert alert["destination"] == "blocked"
-    assert set(alert["keys"]) <= {f"order:{n}" for n in range(30)}
-
-
 def test_an_outage_and_its_end_cause_alerts(write: Write, web: Receiver, rows: Rows, stream: Stream) -> None:
     ids = write("away", {}, 3)
 
@@ -149,18 +139,6 @@ def test_overdue_messages_and_their_end_cause_alerts(write: Write, web: Receiver
     rows.change(ids, destination="orders")
     over = eventually(lambda: told("over"), 60)[0]
     assert over["text"].startswith("metered is not stale any more")
-
-
-def test_a_webhook_that_was_down_gets_its_alerts_later(write: Write, relay: Relay, web: Receiver) -> None:
-    web.status = 503
-    try:
-        tries = web.tries
-        write("down", {"refuse": "no"})
-        eventually(lambda: web.tries >= tries + 2, 60)
-    finally:
-        web.status = 200
-    eventually(lambda: [one for one in web.of("dead_letter") if one["destination"] == "down"], 60)
-    assert all(web.secret not in node.logs() for node in relay.nodes)
 
 
 def test_a_webhook_that_hangs_holds_up_nothing(write: Write, web: Receiver, stream: Stream) -> None:

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, cast, literal, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
 from outbox_tasks.local.binaries import PostgresInstall
+from outbox_tasks.relay.store.claims import GRACE
 from tests.acceptance.conftest import cluster, settled
 from tests.acceptance.nodes import Relay
-from tests.conftest import Rows, Stream, eventually
+from tests.conftest import Rows, Stream, eventually, seconds_from_now
 
 CELERY = [sys.executable, "-m", "celery"]
 
@@ -92,6 +94,29 @@ def test_a_rolled_back_row_is_not_delivered(
     eventually(lambda: str(outer) in stream.ids())
     settled(rows)
     assert not {str(lost), str(inner)} & set(stream.ids())
+
+
+def test_invalid_rows_end_dead_and_hold_up_no_others(
+    celery_setup: CeleryTestSetup, engine: Engine, outbox: Outbox, rows: Rows, stream: Stream
+) -> None:
+    odd = [cast(literal(headers), JSONB) for headers in ("[1, 2]", '{"a": 1}', '{"a": {"b": "c"}}')]
+    bad = {id: "bad_headers" for headers in odd for id in rows.insert(headers=headers)}
+    for nowhere in ("", "nowhere"):
+        [id] = rows.insert(destination=nowhere, locked_until=seconds_from_now(-2 * GRACE))
+        bad[id] = "unknown_destination"
+    strange = rows.insert(event_type="", payload=b"") + rows.insert(event_type=": \n'" * 5000, key="\r\n" * 127)
+
+    def good() -> str:
+        with Session(engine) as session, session.begin():
+            return str(outbox.publish(session, "order.created", {}, to="orders"))
+
+    ids = {*strange, *(good() for _ in range(10))}
+    eventually(lambda: ids <= set(stream.ids()))
+    for id, code in bad.items():
+        eventually(lambda id=id: good() and rows.state(id) == "dead")
+        assert rows.one(id).last_error_code == code
+    assert not bad.keys() & set(stream.ids())
+    rows.clear_work()
 
 
 def test_a_row_of_psql_is_delivered(

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from pytest_celery import CeleryTestSetup, CeleryWorkerCluster
 from sqlalchemy import Engine, func
 from sqlalchemy.orm import Session
@@ -18,7 +18,6 @@ from outbox_tasks import Outbox
 from outbox_tasks.local.commands import CELERY, WEB_READY, web_argv, web_env
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
-from tests.acceptance.browser import CHROMIUM
 from tests.acceptance.conftest import cluster
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
@@ -67,17 +66,6 @@ def site(relay: Relay, database: Proxy) -> Iterator[str]:
     with Child.start("web", web_argv(), env={**settings, **web_env(port, PASSWORD, NAME)}) as web:
         web.wait_for(WEB_READY, 60)
         yield f"http://{LOOPBACK}:{port}"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium here")
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
