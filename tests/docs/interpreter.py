@@ -14,6 +14,7 @@ import sys
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 IMPORTED = ["outbox_tasks.outbox", "outbox_tasks.inbox", "outbox_tasks.relay.store", "psycopg", "sqlalchemy.orm"]
@@ -72,7 +73,7 @@ def serve(connection: Connection, directory: Path, env: dict[str, str], output: 
     os.environ.clear()
     os.environ.update(env)
     sys.path.insert(0, str(directory))
-    namespace: dict[str, Any] = {"__name__": "page"}
+    module = sys.modules["page"] = ModuleType("page")
     with asyncio.Runner() as runner:
         while True:
             try:
@@ -80,7 +81,7 @@ def serve(connection: Connection, directory: Path, env: dict[str, str], output: 
             except EOFError:
                 break
             try:
-                run(text, place, line, namespace, runner)
+                run(text, place, line, module.__dict__, runner)
             except BaseException:
                 connection.send(traceback.format_exc())
             else:

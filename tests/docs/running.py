@@ -42,9 +42,7 @@ READY = (
 
 DATABASE = re.compile(r"(postgresql|postgres)(\+\w+)?://([^@/\s\"']*@)?localhost(:5432)?/(\w+)")
 REDIS = re.compile(r"(?<=://)localhost:6379\b")
-PORT = re.compile(r"(?:localhost:|127\.0\.0\.1:|--port[ =]|-p )(\d{4,5})\b")
-NOT_OURS = {"5432", "6379"}
-
+PORT = re.compile(r"(?:localhost:|127\.0\.0\.1:|--port[ =]|PORT=|-p )(\d{4,5})\b")
 USUAL = {"FLOWER_PORT": "5555", "FLASK_RUN_PORT": "5000", "UVICORN_PORT": "8000", "OUTBOX_WEB_PORT": "8089"}
 """The ports of programs that are told no port."""
 
@@ -59,6 +57,7 @@ class Page:
         self.skipped: list[Block] = []
         self._postgres_url = postgres_url
         self._redis = f"{LOOPBACK}:{redis_port}"
+        self._given = {str(redis_port), str(urlsplit(postgres_url).port)}
         self._ports: dict[str, str] = {}
         self._databases: dict[str, str] = {}
         self._servers: list[Child] = []
@@ -111,7 +110,7 @@ class Page:
             self._shell(text, place)
         elif block.language == "console":
             for command in re.findall(r"^\$ (.*(?:\\\n.*)*)", text, re.MULTILINE):
-                self._command(command, place, codes=(0, 1))
+                self._command(f"{{ {command}\n}} <<< $'y\\ny\\ny'", place, codes=(0, 1))
         elif block.language == "sql":
             with psycopg.connect(self._environment()["OUTBOX_DATABASE_URL"], autocommit=True) as connection:
                 connection.execute(text.encode())
@@ -123,9 +122,10 @@ class Page:
 
     def real(self, text: str) -> str:
         """The text with the addresses of the servers that are really there."""
+        text = text.replace("0.0.0.0", LOOPBACK)
         text = DATABASE.sub(lambda found: self.database(found[5], found[2] or ""), text)
         text = REDIS.sub(self._redis, text)
-        for number in set(PORT.findall(text)) - NOT_OURS - {self._redis.partition(":")[2]}:
+        for number in set(PORT.findall(text)) - self._given:
             if number not in self._ports.values():
                 text = re.sub(rf"\b{number}\b", self.port(number), text)
         return text
@@ -167,7 +167,9 @@ class Page:
         strict = "set -eu" if codes == (0,) else ""
         script = f"set -o pipefail; {self._resumed} {strict}\n{text}\nstatus=$?\n{keep}\nexit $status"
         done = self._bash(script, place)
-        if done.returncode not in codes:
+        if done.returncode not in codes or (
+            done.returncode and re.search("^(Error|Usage|Aborted)", done.stdout, re.MULTILINE)
+        ):
             raise BlockFailed(f"{place}: exit code {done.returncode} of\n{text}\n{done.stdout}{self._tails()}")
 
     @property
@@ -234,8 +236,9 @@ def parse(block: Block, place: str, database: str) -> None:
                 if done.returncode:
                     raise BlockFailed(f"{place}: {done.stderr}")
             case "sql":
-                with psycopg.connect(database) as connection:
-                    connection.execute(b"PREPARE block AS " + block.text.encode())
+                if "DuckDB" not in block.not_run:
+                    with psycopg.connect(database) as connection:
+                        connection.execute(b"PREPARE block AS " + block.text.encode())
     except (SyntaxError, ValueError, yaml.YAMLError, psycopg.Error) as error:
         raise BlockFailed(f"{place}: {error}") from error
 

@@ -55,8 +55,8 @@ class Charge(Base):
 
 
 Base.metadata.create_all(engine)
-with engine.begin() as connection:
-    upgrade(connection)
+with engine.begin() as _connection:
+    upgrade(_connection)
 
 app = Celery("shop", broker=f"{REDIS}/2")
 app.set_default()
