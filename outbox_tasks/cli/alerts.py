@@ -10,9 +10,8 @@ from rich.text import Text
 
 from outbox_tasks.cli.shared.options import limit_option
 from outbox_tasks.cli.shared.output import answer, json_option
-from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.cli.shared.store import open_store, relay_settings
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.table import AlertTable
 from outbox_tasks.text import many, moment, one_line, redacted
@@ -35,7 +34,7 @@ def alerts(test: bool, limit: int) -> None:
 
 
 def _test() -> None:
-    settings = Settings()
+    settings = relay_settings()
     if settings.alert_webhook is None:
         rule = "a test needs an address; set OUTBOX_ALERT_WEBHOOK, for example to https://hooks.example.com/…"
         raise ConfigurationError(setting="alert_webhook", value=None, rule=rule)

@@ -11,13 +11,12 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from outbox_tasks.cli.shared.acts import stoppable
 from outbox_tasks.cli.shared.output import console, echo_json, json_option, say, wants_json
-from outbox_tasks.cli.shared.store import open_store
+from outbox_tasks.cli.shared.store import open_store, relay_settings
 from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.operating.unsent import COUNTED, Unsent, unsent
 from outbox_tasks.relay.drain import Drained
 from outbox_tasks.relay.drain import drain as send_due
 from outbox_tasks.relay.publishers import Publishers
-from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.counters import Counters
 from outbox_tasks.text import many, one_line
 
@@ -37,7 +36,7 @@ def drain(seconds: float | None) -> None:
 
 def _run(seconds: float | None) -> int:
     """Drain, and say what it did. Returns the exit code."""
-    settings = Settings()
+    settings = relay_settings()
     settings.check_destinations()
     with open_store(settings=settings) as store, stoppable() as stopped, _progress() as progress:
         publishers, counters = Publishers(settings), Counters(lambda: store)

@@ -8,8 +8,8 @@ from dataclasses import asdict
 import click
 
 from outbox_tasks.cli.shared.output import answer, json_option
+from outbox_tasks.cli.shared.store import relay_settings
 from outbox_tasks.operating.health import examine
-from outbox_tasks.settings import Settings
 
 
 @click.command()
@@ -23,7 +23,7 @@ def health(worker: str | None) -> None:
     not paused, and whose circuit is not open.
     """
     node = worker and worker.replace("%h", socket.gethostname())
-    found = examine(Settings(), node)
+    found = examine(relay_settings(), node)
     text = "\n".join(problem.text for problem in found) or "in order"
     answer({"ok": not found, "findings": [asdict(problem) for problem in found]}, text)
     raise SystemExit(bool(found))

@@ -8,11 +8,11 @@ import click
 
 from outbox_tasks.cli.shared.options import together
 from outbox_tasks.cli.shared.output import answer, json_option, say
+from outbox_tasks.cli.shared.store import relay_settings
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.rights import Kind
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.migrations import finish, grant, grants, migrations, upgrade
-from outbox_tasks.settings import Settings
 
 MAY: dict[Kind, str] = {
     "writer": "write messages",
@@ -41,7 +41,7 @@ def init(sql: bool, last: bool, **roles: tuple[str, ...]) -> None:
     chosen = [(kind, role) for kind in get_args(Kind) for role in roles[kind]]
     if sql and not chosen:
         raise click.UsageError(f"say which roles: {', '.join(f'--{kind} ROLE' for kind in MAY)}")
-    settings = Settings()
+    settings = relay_settings()
     with migrating(settings) as connection:
         if sql:
             for kind, role in chosen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from outbox_tasks.cli.shared.output import say
-from outbox_tasks.settings import Settings
+from outbox_tasks.cli.shared.store import relay_settings
 from outbox_tasks.telemetry.monitor import Monitor, standalone
 
 
@@ -14,7 +14,7 @@ from outbox_tasks.telemetry.monitor import Monitor, standalone
 @click.option("--port", type=click.IntRange(0, 65_535), help="Default: `monitor_port`, or 9187. 0: any free port.")
 def monitor(host: str | None, port: int | None) -> None:
     """Answer /livez, /readyz and /metrics over HTTP, until Ctrl-C. A worker with `monitor_port` does it too."""
-    settings = Settings()
+    settings = relay_settings()
     chosen = {"monitor_host": host, "monitor_port": port if port is not None else settings.monitor_port or 9187}
     settings = settings.replace(**{name: value for name, value in chosen.items() if value is not None})
     serving = Monitor(settings, standalone(settings))

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from celery import Celery
 from click.testing import CliRunner, Result
 
+from outbox_tasks import Outbox
 from outbox_tasks.cli import outbox
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.traffic import Share
@@ -147,6 +150,19 @@ def test_an_error_is_an_object_too_where_a_program_reads(run: Run, rows: Rows) -
     assert missing.stderr.startswith("Error: There is no message ")
     assert run("show", str(uuid4())).stdout == ""
     assert json.loads(run("audit", "--payload", "1", "--json").stdout) == {"error": "No. 1 of the audit is no edit."}
+
+
+@pytest.mark.parametrize("command", ["init", "list", "keys", "drain", "health", "alerts", "status"])
+def test_through_an_app_a_command_has_the_settings_that_its_code_made(
+    command: str, store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)  # without outbox.toml, and no variable names a database
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    Outbox(store.settings).install(app)
+    done = CliRunner().invoke(outbox, [command], obj=SimpleNamespace(app=app), prog_name="celery -A shop outbox")
+    assert "database_url" not in done.output
+    assert done.exit_code == (1 if command == "health" else 0), done.output
+    app.close()
 
 
 def test_a_mistyped_command_names_the_nearest_one() -> None:

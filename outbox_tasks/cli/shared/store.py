@@ -22,10 +22,17 @@ def installed() -> tuple[Celery, Settings] | None:
     return None if resources is None else (app, resources.settings)
 
 
+def relay_settings() -> Settings:
+    """Those of the relay in the app of `celery -A <app> outbox`, which code may have made. Otherwise those of the
+    environment and outbox.toml."""
+    found = installed()
+    return Settings() if found is None else found[1]
+
+
 @contextmanager
 def open_store(destination: str | None = None, settings: Settings | None = None) -> Iterator[Store]:
     """The store of the settings. Refuses an unknown destination, and tables of another release."""
-    settings = settings or Settings()
+    settings = settings or relay_settings()
     if destination is not None and destination not in settings.destinations:
         known = ", ".join(sorted(settings.destinations)) or "none"
         raise click.BadParameter(f"{destination!r} is not configured; known: {known}", param_hint="DESTINATION")
