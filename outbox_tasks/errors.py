@@ -189,6 +189,13 @@ class SchemaMissing(OutboxError):
     says = "The outbox tables are not in {where} of this database. Run `outbox-tasks init` once."
 
 
+class SchemaRights(OutboxError):
+    says = """
+    The outbox tables in {where} were not made or changed, because the database role {role!r} may not: {reason}. Do it
+    as the owner of the tables. If there are none yet, the owner of the schema can let this role make them: GRANT CREATE
+    ON SCHEMA … TO {role}."""
+
+
 class FeedMissing(SchemaMissing):
     says = """
     The table {table} is not in {where} of this session's database. Create it once with `outbox-tasks feed init URL`,

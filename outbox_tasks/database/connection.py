@@ -23,13 +23,13 @@ from sqlalchemy import (
     event,
     make_url,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from outbox_tasks import sql
 from outbox_tasks.database.patient import NoAnswer, Patient
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
-from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUnavailable, SchemaMissing
+from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUnavailable, SchemaMissing, SchemaRights
 from outbox_tasks.model import FIRST, LAST
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN
@@ -129,6 +129,12 @@ def migrating(settings: Settings) -> Iterator[Connection]:
             yield connection
     except (OperationalError, InterfaceError, InternalError) as error:
         raise _unavailable(settings, error.orig) from error
+    except ProgrammingError as error:
+        if getattr(error.orig, "sqlstate", None) != NO_RIGHTS:
+            raise
+        raise SchemaRights(
+            role=engine.url.username, where=where(settings.database_schema), reason=error.orig
+        ) from error
 
 
 class Run(Protocol):
