@@ -5,8 +5,8 @@
 
 Before that, stop the old relay (`celery_outbox_relay`), and make the app a plain `celery.Celery` again. The old tables
 are in the database of the outbox. Either all tasks are moved, or none: if one can't be carried, the script names it and
-ends with exit code 1. Each task keeps its id. You may run the script again at any time: a task whose id is in the outbox
-is not moved again.
+ends with exit code 1. Each task keeps its id. You may run the script again at any time: a task whose id is in the
+outbox is not moved again.
 
 Written for the tables of django-celery-outbox 0.4.3.
 """
