@@ -33,6 +33,7 @@ from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUna
 from outbox_tasks.model import FIRST, LAST
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN
+from outbox_tasks.settings.django_project import now_at
 from outbox_tasks.text import redacted, without_secrets
 
 T = TypeVar("T")
@@ -192,6 +193,8 @@ class Database:
 
         @event.listens_for(engine, "do_connect")
         def connect(_dialect: Any, _record: Any, arguments: Any, keywords: Any) -> Patient:
+            if name := engine_url(_database_url(settings)).database:  # only now, because Django's tests move it
+                keywords["dbname"] = name
             made = Patient.connect(*arguments, **keywords)
             made.patience = patience
             return made
@@ -346,7 +349,7 @@ def _database_url(settings: Settings) -> str:
     if settings.database_url is None:
         rule = "it is needed here; set OUTBOX_DATABASE_URL, for example postgresql://user@host/database"
         raise ConfigurationError(setting="database_url", value=None, rule=rule)
-    return settings.database_url
+    return now_at(settings.database_url)
 
 
 def _options(settings: Settings, wanted: Mapping[str, str]) -> dict[str, str]:
@@ -360,7 +363,7 @@ def _options(settings: Settings, wanted: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
-    url = settings.database_url or ""
+    url = now_at(settings.database_url or "")
     reason = without_secrets(" ".join(str(error).split()).rstrip(".?"), url)
     late = isinstance(error, NoAnswer | psycopg.errors.QueryCanceled)
     return (DatabaseTooSlow if late else DatabaseUnavailable)(url=redacted(url), reason=reason)

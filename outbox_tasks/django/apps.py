@@ -6,6 +6,7 @@ from django.apps import AppConfig
 from django.core.checks import register
 
 from outbox_tasks.django.checks import check_settings
+from outbox_tasks.settings.django_project import note_databases
 
 
 class OutboxTasks(AppConfig):  # type: ignore[misc]
@@ -18,3 +19,4 @@ class OutboxTasks(AppConfig):  # type: ignore[misc]
 
     def ready(self) -> None:
         register(check_settings)
+        note_databases()

@@ -14,7 +14,9 @@ from django.http import HttpResponse, StreamingHttpResponse
 from django.urls import re_path
 from django.views.decorators.csrf import csrf_exempt
 
+from outbox_tasks.django.permissions import may
 from outbox_tasks.django.project import outbox_of_project
+from outbox_tasks.settings.django_project import is_of_tests
 from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Refused, Request
 
@@ -24,7 +26,7 @@ def person_of(request: Any) -> Person | None:
     user = request.user
     if not user.is_authenticated:
         return None
-    roles = [role for role in Role if user.has_perm(f"outbox_tasks.{role.name.lower()}")]
+    roles = [role for role in Role if may(user, role.name.lower())]
     if not roles:
         raise Refused(403, f"{user} has none of the permissions outbox_tasks.look, .payload and .act.")
     return Person(user.get_username(), max(roles))
@@ -42,6 +44,8 @@ def show(request: Any, path: str) -> HttpResponse | StreamingHttpResponse:
         return redirect_to_login(request.get_full_path())
     query = request.META.get("QUERY_STRING", "").encode("latin-1", "replace")
     response = page.respond(head, query, request.read)
+    if is_of_tests(page.settings.database_url):
+        page.close()
     if response.more:
         body = chain((response.body,), response.more)
         return StreamingHttpResponse(body, status=response.status, headers=dict(response.headers))

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from psycopg import pq
-from sqlalchemy import URL
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
 
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.settings.destination import HIDDEN
@@ -41,8 +42,7 @@ def read_django() -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigurationError(setting=NAME, value=HIDDEN, rule=rule)
     database = settings.DATABASES.get(ALIAS, {})
     has_tables = any(app.startswith(APP) for app in settings.INSTALLED_APPS)
-    is_postgresql = any(word in database.get("ENGINE", "") for word in ("postgresql", "postgis"))
-    return dict(said), {"database_url": database_url(database)} if has_tables and is_postgresql else {}
+    return dict(said), {"database_url": database_url(database)} if has_tables and is_postgresql(database) else {}
 
 
 def is_django() -> bool:
@@ -50,6 +50,11 @@ def is_django() -> bool:
     if os.environ.get(VARIABLE):
         return "django" in sys.modules or find_spec("django") is not None
     return "django.conf" in sys.modules and bool(sys.modules["django.conf"].settings.configured)
+
+
+def is_postgresql(database: Mapping[str, Any]) -> bool:
+    """Whether an entry of `DATABASES` is PostgreSQL."""
+    return any(word in database.get("ENGINE", "") for word in ("postgresql", "postgis"))
 
 
 def database_url(database: Mapping[str, Any]) -> str:
@@ -64,3 +69,44 @@ def database_url(database: Mapping[str, Any]) -> str:
         int(port) if port else None, database.get("NAME") or None, query,
     )  # fmt: skip
     return url.render_as_string(hide_password=False)
+
+
+_declared: dict[tuple[object, ...], str] = {}
+"""Django's PostgreSQL databases as its settings name them: the alias of each place."""
+
+
+def note_databases() -> None:
+    """Remember where Django's databases are, before its tests make others in their place."""
+    from django.conf import settings
+
+    for alias, database in settings.DATABASES.items():
+        if is_postgresql(database):
+            _declared.setdefault(_place(make_url(database_url(database))), alias)
+
+
+def alias_of(url: str | None) -> str | None:
+    """The alias of Django's database with this URL."""
+    try:
+        return _declared.get(_place(make_url(url))) if _declared and url else None
+    except ArgumentError:  # whoever connects says so
+        return None
+
+
+def now_at(url: str) -> str:
+    """The URL; in Django's tests, that of the database which they made in the place of this one."""
+    if (alias := alias_of(url)) is None:
+        return url
+    from django.db import connections
+
+    parsed, name = make_url(url), connections[alias].settings_dict["NAME"]
+    return url if name == parsed.database else parsed.set(database=name).render_as_string(hide_password=False)
+
+
+def is_of_tests(url: str | None) -> bool:
+    """Whether Django's tests use another database now in the place of this one. They drop it in the end, so nobody may
+    stay connected."""
+    return url is not None and now_at(url) != url
+
+
+def _place(url: URL) -> tuple[object, ...]:
+    return url.host or url.query.get("host"), url.port or 5432, url.database

@@ -12,6 +12,7 @@ import pytest
 
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.django_project import is_django
 from outbox_tasks.testing.messages import SeenMessage, StoredTask
 from outbox_tasks.testing.pipe import Drained, SimulatedCrash
 from outbox_tasks.testing.probe import OutboxProbe, Published
@@ -20,13 +21,20 @@ __all__ = ["Drained", "OutboxProbe", "Published", "Publishers", "SeenMessage", "
 
 
 @pytest.fixture(scope="session")
-def outbox_settings() -> Settings:
+def outbox_database(request: pytest.FixtureRequest) -> None:
+    """The database of the tests. pytest-django makes it."""
+    if is_django() and request.config.pluginmanager.hasplugin("django"):
+        request.getfixturevalue("django_db_setup")
+
+
+@pytest.fixture(scope="session")
+def outbox_settings(outbox_database: None) -> Settings:
     """The settings of the outbox under test: those of the environment and outbox.toml. Override it, with any scope."""
     return Settings()
 
 
 @pytest.fixture
-def outbox(outbox_settings: Settings) -> Iterator[OutboxProbe]:
+def outbox(outbox_database: None, outbox_settings: Settings) -> Iterator[OutboxProbe]:
     """The outbox of this test, with the messages that were written since it began."""
     with OutboxProbe(outbox_settings) as probe:
         yield probe

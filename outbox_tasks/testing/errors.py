@@ -24,6 +24,13 @@ class NotReadable(OutboxError):
     AsyncSession or AsyncConnection: `await session.run_sync(lambda s: outbox.within(s).assert_published(...))`."""
 
 
+class NeverCommitted(OutboxError):
+    says = """
+    Django rolls back the transaction of this test, and drain() would see nothing of it. Use a TransactionTestCase, with
+    pytest-django `@pytest.mark.django_db(transaction=True)`. Or give each message of `outbox.published` to your
+    consumer yourself."""
+
+
 class NotJson(OutboxError):
     says = "The payload of {event_type!r} ({content_type}) is not JSON: {reason}. Read it as `.payload` or `.text`."
 

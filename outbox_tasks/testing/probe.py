@@ -11,10 +11,11 @@ from uuid import UUID
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.model import Outcome
 from outbox_tasks.settings import Settings
+from outbox_tasks.testing.errors import NeverCommitted
 from outbox_tasks.testing.matching import Wanted, WantedTask, explained
 from outbox_tasks.testing.messages import SeenMessage, StoredTask
 from outbox_tasks.testing.pipe import REFUSED, Consumer, Drained, Pipe, Point
-from outbox_tasks.testing.rows import ProbeStore, seen_within
+from outbox_tasks.testing.rows import ProbeStore, rolled_back_by_django, seen_within
 
 COMMITTED = "Only committed messages are seen here; for others there is outbox.within(session)."
 OPEN = "Messages of an AsyncSession are written, and seen, when it commits."
@@ -160,7 +161,11 @@ class OutboxProbe(Published):
         self._store = ProbeStore.open(self.settings)
         self._pipe = Pipe(self._store, beside_relay=beside_relay)
         self._taken = Published(lambda: self.delivered, TAKEN, "delivered")
-        super().__init__(self._store.seen, COMMITTED)
+        super().__init__(self._seen, COMMITTED)
+
+    def _seen(self) -> list[SeenMessage]:
+        connection = rolled_back_by_django(self.settings)
+        return self._store.seen() if connection is None else self.within(connection).published
 
     def within(self, session: Any) -> Published:
         """The messages as that session sees them: with those of its open transaction.
@@ -188,8 +193,11 @@ class OutboxProbe(Published):
         has by name are real; `Publishers(settings)` has all.
         A message that waits, for a retry or by its own delay, waits until `forward`. With `skip_waits` time passes at
         once, until every message is sent or dead; then leases run out too.
-        Raises `RelayAtWork`; `DrainEndless` after `at_most` sends; an AssertionError of a consumer; `SimulatedCrash`.
+        Raises `RelayAtWork`; `NeverCommitted`; `DrainEndless` after `at_most` sends; an AssertionError of a consumer;
+        `SimulatedCrash`.
         """
+        if rolled_back_by_django(self.settings) is not None:
+            raise NeverCommitted
         return self._pipe.drain(skip_waits=skip_waits, publishers=publishers or {}, at_most=at_most)
 
     def consume(self, destination: str, consumer: Consumer) -> None:

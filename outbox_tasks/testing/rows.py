@@ -32,12 +32,14 @@ from sqlalchemy.sql import ColumnElement, Executable
 from outbox_tasks.database.connection import migrating
 from outbox_tasks.database.schema import Tables, qualified
 from outbox_tasks.errors import SchemaMissing, SchemaTooOld
+from outbox_tasks.internals import block_of_test
 from outbox_tasks.migrations import upgrade
 from outbox_tasks.model import EVENT_ID, Bundle, as_time
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claimed import Claimed
 from outbox_tasks.relay.store.traffic import Traffic
 from outbox_tasks.settings import Settings
+from outbox_tasks.settings.django_project import alias_of
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
 from outbox_tasks.testing.messages import SeenMessage
 from outbox_tasks.writing.transactions import is_django, unwrapped
@@ -160,6 +162,16 @@ class ProbeStore(Store):
         with self.transaction() as run:
             run("test/others.sql", since=self.since)
             yield
+
+
+def rolled_back_by_django(settings: Settings) -> Any:
+    """Django's connection to this outbox while a `TestCase` has a transaction open there, which it never commits;
+    else None."""
+    if (alias := alias_of(settings.database_url)) is None:
+        return None
+    from django.db import connections
+
+    return connections[alias] if block_of_test(connections[alias]) is not None else None
 
 
 def seen_within(session: Any, t: Tables, since: int) -> list[SeenMessage]:

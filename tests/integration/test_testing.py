@@ -746,7 +746,7 @@ import django
 from django.conf import settings
 
 url = urlsplit(os.environ["SHOP_DATABASE_URL"])
-settings.configure(DATABASES={"default": {
+settings.configure(INSTALLED_APPS=["outbox_tasks.django"], DATABASES={"default": {
     "ENGINE": "django.db.backends.postgresql", "NAME": url.path[1:], "USER": url.username,
     "PASSWORD": url.password or "", "HOST": url.hostname, "PORT": url.port}})
 django.setup()
