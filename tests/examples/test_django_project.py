@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,9 +15,10 @@ from celery import Celery
 
 from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
-from tests.examples.conftest import PYTHON, Project, paused_on_the_page
+from tests.examples.conftest import EXAMPLES, PYTHON, Project, paused_on_the_page
 
 MANAGE = (PYTHON[0], "manage.py")
+ROOT = EXAMPLES.parent
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +85,68 @@ def test_a_django_task_runs_on_the_celery_worker_and_its_result_can_be_read(site
 
     assert result_of(5) == {"status": "SUCCESSFUL", "workers": 1, "value": {"order": order, "stars": 5}}
     assert result_of(6) == {"status": "FAILED", "workers": 1, "error": "builtins.ValueError"}
+
+
+def run_tests(project: Project, directory: Path, *command: str) -> str:
+    """What the command says. It takes its time."""
+    env = {**os.environ, **project.env, "PYTHONPATH": str(ROOT), "DJANGO_SETTINGS_MODULE": "config.settings"}
+    done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, check=False, timeout=240)
+    return done.stdout + done.stderr
+
+
+def test_the_projects_own_tests_and_those_of_the_admin(project: Project) -> None:
+    said = run_tests(project, project.directory, *MANAGE, "test", "--noinput", "shop", "tests.examples.django_admin")
+    assert re.search(r"^Ran 1\d tests", said, re.MULTILINE), said
+    assert "\nOK" in said, said
+
+
+PYTEST = """
+import pytest
+from shop.models import Mail
+from shop.tasks import book_order, write_confirmation
+
+pytest_plugins = ["outbox_tasks.testing"]
+ORDER = {"email": "ada@example.org", "cents": 1250}
+
+
+@pytest.mark.django_db
+def test_an_order_is_announced(outbox, client, django_capture_on_commit_callbacks):
+    with django_capture_on_commit_callbacks(execute=True) as callbacks:
+        order = client.post("/orders/", ORDER, "application/json").json()
+    outbox.assert_published("order.placed", order_id=order["id"])
+    outbox.assert_task(book_order, args=(order["id"],))
+    assert callbacks == []
+    with pytest.raises(Exception, match="Django rolls back the transaction of this test"):
+        outbox.drain()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_order_is_confirmed(outbox, client):
+    client.post("/orders/", ORDER, "application/json")
+    outbox.consume("mail", lambda m: write_confirmation.apply([m.json], task_id=str(m.id)))
+    assert outbox.drain().sent == 2
+    assert Mail.objects.count() == 1
+
+
+def test_without_a_mark(outbox):
+    with pytest.raises(AssertionError, match="Nothing was published"):
+        outbox.assert_published()
+
+
+@pytest.mark.django_db
+def test_the_page_leaves_no_connection(admin_client):
+    assert admin_client.get("/outbox/").status_code == 200
+"""
+
+
+def test_the_fixture_under_pytest_django(project: Project, tmp_path: Path) -> None:
+    pytest.importorskip("pytest_django")
+    [before] = project.counts("outbox_all")
+    shutil.copytree(project.directory, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "test_orders.py").write_text(PYTEST)
+    said = run_tests(project, tmp_path, *PYTHON, "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
+    assert "4 passed" in said, said
+    assert project.counts("outbox_all") == [before]
 
 
 def test_the_page_asks_django_who_visits_and_what_they_may_do(site: httpx.Client, project: Project) -> None:

@@ -1,9 +1,13 @@
 from celery import shared_task
 from django.db import connection
-from django_tasks import task  # from Django 6 on: from django.tasks import task
 from outbox_tasks import Inbox
 
 from shop.models import Mail, Order
+
+try:
+    from django.tasks import task
+except ImportError:  # before Django 6
+    from django_tasks import task
 
 
 @shared_task
