@@ -358,12 +358,6 @@ class ArchiveUnreadable(OutboxError):
     `outbox-tasks export`, and whole."""
 
 
-class DayDropped(OutboxError):
-    says = """
-    {day} of the archive was dropped while its messages were being replayed. If it was exported, replay the rest from
-    its file, with --file."""
-
-
 class ReplayRefused(OutboxError):
     says = "The replay was refused: {reason}."
 

@@ -152,16 +152,9 @@ LEASE_EXPIRED, DIRECT_EXPIRED = "lease_expired", "direct_expired"
 TOO_LARGE = "too_large"
 """A message that nobody can send: the destination, or the database, does not manage its size."""
 
-TIMELINE_CHANGED = "timeline_changed"
-"""The code of a message that was due as the database was found on another timeline: it may have been delivered, and the
-server that took over does not know it."""
-
 NOT_STARTED, WORKER_LOST = "not_started", "worker_lost"
 """Codes of tasks that were handed over and did not begin to run in time, and of those whose worker was lost as they
 ran."""
-
-ALONE_AFTER = (UNSETTLED, FAILED_TOGETHER, FAILED_ALONE)
-"""A message with one of these codes may have failed its last bundle. So it travels alone."""
 
 
 class Result(StrEnum):

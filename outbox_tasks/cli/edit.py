@@ -14,7 +14,6 @@ from outbox_tasks.cli.shared.acts import act_on_ids
 from outbox_tasks.cli.shared.options import ActOptions, act_options
 from outbox_tasks.cli.shared.output import answer, console, wants_json
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.errors import NotDead, UnknownMessage
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.operating.messages.payload import laid_out, lossless, mended
@@ -33,11 +32,7 @@ def edit(id: UUID, source: BinaryIO | None, content_type: str | None, redrive: b
     The audit keeps the former payload: `outbox-tasks audit --payload NO` prints it. The message keeps its id. A
     consumer that took it despite the error recognises a repetition."""
     with open_store() as store:
-        found = Lookup(store).one(id)
-        if found is None:
-            raise UnknownMessage(id=id)
-        if found["state"] != "dead":
-            raise NotDead(id=id, state=found["state"])
+        found = Lookup(store).dead_letter(id)
         former = found["payload"]
         payload = source.read() if source is not None else _edited(former)
         kind = content_type or found["content_type"]

@@ -13,12 +13,16 @@ from rich.table import Table
 from rich.text import Text
 
 from outbox_tasks.cli.shared.output import STATE_STYLES, ago, answer, cell, echo_raw, json_option
-from outbox_tasks.cli.shared.payload import shown_payload
 from outbox_tasks.cli.shared.store import open_store
-from outbox_tasks.errors import UnknownMessage
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.operating.messages.life import KEPT, UNTIL, error_of, life, tracebacks
+from outbox_tasks.operating.messages.payload import hexadecimal, laid_out
 from outbox_tasks.text import moment, printable
+
+LONGEST = 64 * 1024
+"""Bytes of a payload that a terminal gets. A pipe gets all of it."""
+
+HEX_LINES = 32
 
 
 @click.command()
@@ -32,8 +36,6 @@ def show(id: UUID, only_payload: bool) -> None:
     """
     with open_store() as store:
         found = Lookup(store).one(id)
-    if found is None:
-        raise UnknownMessage(id=id)
     if only_payload:
         echo_raw(found["payload"])
     else:
@@ -107,3 +109,15 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _moment(at: Any) -> str:
     past = ago(at)
     return f"{moment(at)} ({past if past.startswith('in ') else past + ' ago'})"
+
+
+def shown_payload(payload: bytes) -> str:
+    """Text, or the first bytes as hexadecimal numbers."""
+    text = laid_out(payload)
+    if text is None:
+        return hexadecimal(payload, HEX_LINES) + _rest(len(payload) - 16 * HEX_LINES, "bytes")
+    return printable(text[:LONGEST]) + _rest(len(text) - LONGEST, "characters")
+
+
+def _rest(count: int, unit: str) -> str:
+    return f"\n… and {count:,} {unit} more: --payload prints all of it" if count > 0 else ""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -29,10 +28,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql.base import RESERVED_WORDS
-from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql import Select, quoted_name
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import Function
 
 VERSION = 13
 """The version of the tables that this release reads and writes: the number of the newest migration."""
@@ -112,23 +108,6 @@ def quoted(name: str) -> str:
     """A name as SQL takes it: in quotes if it needs them."""
     plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name) and name not in RESERVED
     return name if plain else '"' + name.replace('"', '""') + '"'
-
-
-class _Ours(Function[Any]):
-    """A function in a schema. SQLAlchemy would write the schema's name without quotes."""
-
-    inherit_cache = True
-
-
-@compiles(_Ours)
-def _compiled(ours: _Ours, compiler: SQLCompiler, **options: Any) -> str:
-    [schema] = ours.packagenames
-    return quoted(schema) + compiler.visit_function(ours, **options).removeprefix(schema)
-
-
-def function(schema: str | None, name: str) -> Callable[..., Function[Any]]:
-    """A function of the migrations in `schema`; None: wherever the connection's search_path finds it."""
-    return getattr(func, name) if schema is None else partial(_Ours, name, packagenames=(str(schema),))
 
 
 def qualified(schema: str | None, name: str) -> str:

@@ -174,11 +174,6 @@ def grant(connection: Connection | DjangoConnection, kind: Kind, role: str, sche
         run.script(statement)
 
 
-def grant_writer(connection: Connection | DjangoConnection, role: str, schema: str | None = None) -> None:
-    """The same as `grant(connection, "writer", role, schema)`."""
-    grant(connection, "writer", role, schema)
-
-
 def grants(
     connection: Connection | DjangoConnection, kind: Kind, role: str, schema: str | None = None
 ) -> Iterator[str]:

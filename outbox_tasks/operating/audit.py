@@ -10,9 +10,6 @@ from outbox_tasks.text import many
 FORM = "form"
 """The fact that tells the form of an act from another one with the same token."""
 
-FORMER = "former"
-"""The fact that holds the former payload of an edit, in base64."""
-
 KEPT = 1_000
 """A redrive keeps the ids of so many messages that it has changed: the first ones. See sql/act/redrive.sql."""
 

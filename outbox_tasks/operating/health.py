@@ -39,6 +39,11 @@ class Problem:
     text: str
     """For people."""
 
+    @property
+    def sentence(self) -> str:
+        """The text as a sentence of its own."""
+        return f"{self.text[0].upper()}{self.text[1:]}."
+
 
 def examine(settings: Settings, worker: str | None = None) -> list[Problem]:
     """The problems of the whole relay, or of one worker, by its node's name."""

@@ -22,17 +22,7 @@ from outbox_tasks.errors import (
     MaintainedElsewhere,
     OutboxError,
 )
-from outbox_tasks.operating.archive.days import (
-    TRIES,
-    Day,
-    at_work,
-    days,
-    dropped,
-    ended_days,
-    missing,
-    turn,
-    written_in,
-)
+from outbox_tasks.operating.archive.days import TRIES, Day, days, dropped, ended_days, turn
 from outbox_tasks.operating.archive.export import Part, Progress, export, no_progress
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Feeds
@@ -42,6 +32,12 @@ log = logging.getLogger(__name__)
 
 ACTS = 365 * DAY
 """Seconds for which acts of people are kept."""
+
+LONG = 600.0
+"""Seconds for which the messages of a day may be counted before it goes."""
+
+COUNTED = 10_000
+"""Messages that are still at work are counted up to so many."""
 
 MARKS = 5_000
 """Marks of the inbox that one statement deletes."""
@@ -203,11 +199,12 @@ def _trim(store: Store, older_than: timedelta, done: Trimmed, *, patient: bool) 
 
 def _remove(store: Store, day: Day, done: Trimmed) -> None:
     """Export a day, if `archive_export` is set, and drop it. A day stays unless all of its messages have ended."""
-    if written_in(store, day):
+    if store.ask("keep/writers.sql", day=day.number)[0].open:  # once it is not, it stays so
         raise DayOpen(day=day.date)
-    if count := at_work(store, day):
+    if count := store.ask("keep/at_work.sql", **day.span, most=COUNTED)[0].count:
         raise DayAtWork(day=day.date, count=count)
-    if lost := missing(store, day):
+    # Of messages that are not at work and have not ended, something has lost them.
+    if (lost := store.ask("keep/missing.sql", LONG, **day.span)[0].count) > 0:
         raise DayIncomplete(day=day.date, count=lost)
     url = store.settings.archive_export
     if url is not None and (part := _exported(store, day, url)) and part.written:

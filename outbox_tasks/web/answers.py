@@ -207,16 +207,14 @@ class Answers:
         route, arguments = routes.find(request.method, request.path)
         if person.role < route.role:
             raise Refused(403, f"You may not do this: it needs the role {route.role.name.lower()}.")
+        if self.read_only and route.role is Role.ACT:
+            raise Refused(403, "This page is read-only: nothing can be changed here.")
         if request.method == "POST":
-            if self.read_only:
-                raise Refused(403, "This page is read-only: nothing can be changed here.")
             access.check_origin(request)
         own, token = self._own.get(), access.token_of(request)
-        visit = Visit(
-            request, person, store=own.store, looks=own.looks, searches=own.searches, acts=own.acts,
-            read_only=self.read_only, csrf=token or secrets.token_urlsafe(32), arguments=arguments,
-            titles=routes.TITLES, app=self.app,
-        )  # fmt: skip
+        csrf = token or secrets.token_urlsafe(32)
+        shared = own.store, own.looks, own.searches, own.acts
+        visit = Visit(request, person, arguments, *shared, self.read_only, csrf, routes.TITLES, self.app)
         if not own.turns.acquire(timeout=PATIENCE):
             raise Refused(503, "The page is busy: too many people ask at once. It tries again by itself.")
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -32,22 +33,27 @@ FRESH = 1.9
 looks as two."""
 
 
+@dataclass(frozen=True)
 class Visit:
     """One request of one person."""
 
-    def __init__(
-        self, request: Request, person: Person, *, store: Store, looks: Looks, searches: Searches, acts: Runner,
-        read_only: bool, csrf: str, arguments: Mapping[str, str], titles: Mapping[str, str], app: Celery | None,
-    ) -> None:  # fmt: skip
-        self.request, self.person, self.arguments = request, person, arguments
-        self.store, self.looks, self.settings = store, looks, store.settings
-        self.searches = searches
-        self.acts = acts
-        """People's acts in the background."""
-        self.read_only, self.csrf, self.titles = read_only, csrf, titles
-        self.app = app
+    request: Request
+    person: Person
+    arguments: Mapping[str, str]
+    """What the path names."""
+    store: Store
+    looks: Looks
+    searches: Searches
+    acts: Runner
+    """People's acts in the background."""
+    read_only: bool
+    csrf: str
+    titles: Mapping[str, str]
+    app: Celery | None
 
-    settings: Settings
+    @property
+    def settings(self) -> Settings:
+        return self.store.settings
 
     def ask(self, name: str) -> str | None:
         """A value of the query, without spaces around it."""

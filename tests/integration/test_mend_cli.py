@@ -23,7 +23,7 @@ from sqlalchemy import text
 
 from outbox_tasks.cli import outbox
 from outbox_tasks.cli.shared.options import Duration
-from outbox_tasks.cli.shared.payload import shown_payload
+from outbox_tasks.cli.show import shown_payload
 from outbox_tasks.operating.messages.payload import laid_out, lossless
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import printable

@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from outbox_tasks.errors import UnknownMessage
 from outbox_tasks.model import Step, Verdict, sibling, uuid7
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import STATES, Filter, Lookup
@@ -56,9 +57,9 @@ class TestList:
             assert found(lookup, states=(state,), destination="orders") == [id], state
             assert found(lookup, states=(state,), destination="mails") == [], state
             one = lookup.one(UUID(id))
-            assert one is not None
             assert (one["state"], one["finished_at"] is not None) == (state, state in ("sent", "discarded"))
-        assert lookup.one(uuid4()) is None
+        with pytest.raises(UnknownMessage):
+            lookup.one(uuid4())
 
     def test_is_the_newest_first_each_once(self, lookup: Lookup, rows: Rows) -> None:
         ids = [rows.insert()[0] for _ in range(5)]

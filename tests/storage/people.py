@@ -32,8 +32,8 @@ class Acting(Database):
         self, action: Action, ids: Sequence[UUID], by: Person, entry: int, *, states: Sequence[str] = ("dead",),
         until: datetime | None = None, lease: Lease | None = None,
     ) -> set[UUID] | None:  # fmt: skip
-        """See `Operator._changed`."""
-        return Operator(self, *by)._changed(action, list(ids), states, until, entry, *(lease or ()))
+        """See `Operator.change`."""
+        return Operator(self, *by).change(action, list(ids), states, until, entry, *(lease or ()))
 
     def edit(self, id: UUID, digest: bytes, payload: bytes, content_type: str, by: Person) -> int | None:
         """The entry of the audit; None: the message is not dead, or its payload has another digest."""

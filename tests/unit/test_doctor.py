@@ -32,7 +32,7 @@ def test_a_redis_that_is_too_old(version: str) -> None:
 
 @pytest.mark.parametrize("said", [{"redis_version": "6.2.0"}, {"redis_version": "7.2.4", "valkey_version": "8.0.1"}])
 def test_a_redis_that_is_new_enough(said: dict[str, Any]) -> None:
-    assert broker.old(said) == []
+    assert list(broker.old(said)) == []
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,2 @@
-"""The archive, day by day. `partitions` makes the next days' partitions; `export` writes days as `files` to a
-`storage`; `statements` is the SQL of both. `outbox_tasks.operating.retention` decides which days are dropped, and
-when."""
+"""The archive, day by day: `export` writes days as `files` to a `storage`, and `replay` sends messages of it again.
+`outbox_tasks.operating.retention` decides which days are dropped, and when."""

@@ -16,12 +16,6 @@ AHEAD = 2
 MARGIN = timedelta(hours=1)
 """A day may go so long after its end at the earliest: whoever wrote in it may still have a transaction open."""
 
-LONG = 600.0
-"""Seconds for which the messages of a day may be counted before it goes."""
-
-COUNTED = 10_000
-"""Messages that are still at work are counted up to so many."""
-
 TRIES, WAITS = 8, (0.05, 0.25)
 """How often a run tries again while somebody holds a lock, and seconds between two tries, at random: a regular lock
 would meet regular tries each time. Then the next run tries."""
@@ -58,21 +52,6 @@ def ended_days(database: Database, older_than: timedelta) -> list[Day]:
 def turn(database: Database) -> int:
     """Make the partitions of the next days, and begin a new day if the last one is over. Returns how many it made."""
     return int(database.ask("keep/turn.sql", ahead=AHEAD)[0].made)
-
-
-def written_in(database: Database, day: Day) -> bool:
-    """Whether somebody who wrote in a day has not yet committed. Once this is false for an ended day, it stays so."""
-    return bool(database.ask("keep/writers.sql", day=day.number)[0].open)
-
-
-def at_work(database: Database, day: Day) -> int:
-    """How many messages of a day are still at work, counted up to `COUNTED`."""
-    return int(database.ask("keep/at_work.sql", **day.span, most=COUNTED)[0].count)
-
-
-def missing(database: Database, day: Day) -> int:
-    """How many messages of a day, of which nothing is at work, have not ended either: then something has lost them."""
-    return max(0, int(database.ask("keep/missing.sql", LONG, **day.span)[0].count))
 
 
 def dropped(store: Store, day: Day) -> bool:

@@ -21,7 +21,8 @@ from outbox_tasks.errors import ReplayRefused
 from outbox_tasks.operating.archive import replay_files
 from outbox_tasks.operating.archive.replay_copy import Copier
 from outbox_tasks.operating.archive.replay_sources import Days, Named, Place, Source, Span
-from outbox_tasks.operating.messages.acts import BATCH, STEPS, Done, Kind, Operator, Plan
+from outbox_tasks.operating.archive.storage import shown
+from outbox_tasks.operating.messages.acts import BATCH, STEPS, Done, Operator, Plan
 from outbox_tasks.operating.messages.find import Filter
 
 EVER = datetime.min.replace(tzinfo=UTC)
@@ -51,7 +52,7 @@ class Replay:
         own = {
             **{name: time.isoformat() for name in ("since", "until") if (time := getattr(self, name))},
             **{name: value for name in ("to", "new_ids", "limit") if (value := getattr(self, name))},
-            "files": [replay_files.shown(url) for url in self.files],
+            "files": [shown(url) for url in self.files],
             "named": len(self.ids),
         }
         chosen = {} if self.ids else self.filter.facts
@@ -106,13 +107,11 @@ class Replayer(Operator):
 
     def planned(self) -> Plan:
         """Counts what would be replayed, at most up to the limit."""
-        kinds: dict[tuple[str, str, str], Kind] = {}
+        plan = Plan(self._began)
         for row in self._source.kinds(self._after):
             self._check_destination(self.wanted.to or row.destination, takes_tasks=row.task)
-            kind = Kind(row.destination, row.event_type, row.state, None, row.id)
-            kinds.setdefault((kind.destination, kind.event_type, kind.state), kind).count += row.count
-        found = sorted(kinds.values(), key=lambda kind: -kind.count)
-        return Plan(self._began, sum(kind.count for kind in found), kinds=found)
+            plan.add(row)
+        return plan
 
     @property
     def left(self) -> int | None:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from outbox_tasks.model import EVENT_ID, TASK_HEADER, sibling
 from outbox_tasks.operating.archive.files import COLUMNS, EPOCH, MICROSECOND, Row
+from outbox_tasks.operating.messages.find import event_of
 from outbox_tasks.wire.celery_message import TaskMessage
 from outbox_tasks.wire.cloudevents import UNEXPRESSED
 
@@ -54,10 +55,7 @@ class Copier:
 
     def _identified(self, id: UUID, destination: str, former: str, headers: dict[str, Any]) -> UUID:
         """The id of the copy. To another destination, it is the one that the event would have had there."""
-        try:
-            event = UUID(headers[EVENT_ID])
-        except (KeyError, TypeError, ValueError, AttributeError):
-            event = None
+        event = event_of(headers)
         if self._new is not None:
             if event is not None:
                 headers[EVENT_ID] = str(sibling(event, self._new))

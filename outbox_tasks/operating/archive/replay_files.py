@@ -6,19 +6,18 @@ import json
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from outbox_tasks.errors import ArchiveFilesNotInstalled, ArchiveUnreadable
+from outbox_tasks.errors import ArchiveUnreadable
 from outbox_tasks.model import TASK_HEADER
 from outbox_tasks.operating.archive import files
 from outbox_tasks.operating.archive.files import COLUMNS, EPOCH, MICROSECOND, PAYLOAD, SUFFIXES, Row
 from outbox_tasks.operating.archive.replay_sources import Counted, Place, Source, Span, in_lots
+from outbox_tasks.operating.archive.storage import explained
 from outbox_tasks.operating.messages.find import Filter
-from outbox_tasks.relay.claim_check import SHOWN, without_login
-from outbox_tasks.text import is_text, without_secrets
+from outbox_tasks.text import is_text
 
 TEXTS = [name for name, kind in COLUMNS.items() if kind == "text"]
 NAMES = ", ".join(f'"{name}"' for name in COLUMNS)
@@ -27,7 +26,7 @@ NEEDED = ("id", "seq", "destination", "event_type", "state", "payload", "headers
 
 def found(url: str) -> list[str]:
     """The files that a URL or path names; it may have the patterns * and ?. Raises as `read`."""
-    with _explained(url):
+    with explained(url, ArchiveUnreadable):
         from fsspec.core import url_to_fs
 
         fs, path = url_to_fs(url)
@@ -42,7 +41,7 @@ def read(urls: Sequence[str], wanted: Filter, span: Span) -> Kept:
     before anything is replayed."""
     kept = Kept()
     for number, url in enumerate(urls):
-        with _explained(url):
+        with explained(url, ArchiveUnreadable):
             import fsspec
 
             format = next((name for name, suffix in SUFFIXES.items() if url.endswith(f".{suffix}")), None)
@@ -51,23 +50,6 @@ def read(urls: Sequence[str], wanted: Filter, span: Span) -> Kept:
             with fsspec.open(url, "rb") as file:
                 kept.keep(f"{number:06}", _wanted(files.read(file, format), wanted, span))
     return kept
-
-
-def shown(url: str) -> str:
-    """The URL, without a login."""
-    return without_login(url) if "://" in url else url
-
-
-@contextmanager
-def _explained(url: str) -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        facts = {"scheme": url.partition("://")[0], "missing": error.name or error}
-        raise ArchiveFilesNotInstalled(place=shown(url), **facts) from error
-    except Exception as error:  # a client may raise anything, and so may a damaged file
-        reason = without_secrets(f"{type(error).__name__}: {error}", url, most=SHOWN)
-        raise ArchiveUnreadable(place=shown(url), reason=reason.rstrip(".")) from error
 
 
 def _wanted(rows: Iterator[Row], wanted: Filter, span: Span) -> Iterator[tuple[Row, bool]]:

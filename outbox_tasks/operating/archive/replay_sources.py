@@ -74,7 +74,8 @@ class Days(Source):
 
     def lots(self, after: Place, size: int) -> Iterator[tuple[Place, Sequence[Row]]]:
         for lot in in_lots(((row.seq, row.id, row.size) for row in self._found(after)), size):
-            yield _lot(self._database, lot)
+            seqs = [seq for seq, _, _ in lot]
+            yield Place("", seqs[-1], str(lot[-1][1])), self._database.ask("find/originals.sql", seqs=seqs)
 
     def _found(self, after: Place) -> Iterator[Any]:
         last = max(FIRST, after.seq)
@@ -86,27 +87,17 @@ class Days(Source):
             last = end.end_seq
 
 
-class Named(Source):
+class Named(Days):
     """Messages of the archive by their ids; `missing` are those that are not there."""
 
     def __init__(self, database: Database, ids: Sequence[UUID]) -> None:
         self._database = database
         found = {row.id: row for row in database.ask("find/named.sql", ids=list(ids))}
-        self._found = list(found.values())
+        self._rows = sorted(found.values(), key=lambda row: row.seq)
         self.missing = sorted(set(ids) - found.keys())
 
-    def kinds(self, after: Place) -> Iterator[Any]:
-        return iter([Counted(row.destination, row.event_type, row.state, row.task, 1, row.id) for row in self._found])
-
-    def lots(self, after: Place, size: int) -> Iterator[tuple[Place, Sequence[Row]]]:
-        for lot in in_lots(sorted((row.seq, row.id, row.size) for row in self._found), size):
-            yield _lot(self._database, lot)
-
-
-def _lot(database: Database, lot: list[Any]) -> tuple[Place, Sequence[Row]]:
-    """The messages of a lot, and the place of the last one."""
-    seqs = [seq for seq, _, _ in lot]
-    return Place("", seqs[-1], str(lot[-1][1])), database.ask("find/originals.sql", seqs=seqs)
+    def _found(self, after: Place) -> Iterator[Any]:
+        return iter(self._rows)
 
 
 def in_lots(found: Iterable[Any], size: int) -> Iterator[list[Any]]:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
@@ -20,25 +21,35 @@ MANIFEST = "_manifest.json"
 
 
 @contextmanager
-def opened(url: str, day: date) -> Iterator[DayStorage]:
-    """The directory of a day below `url`. Raises `ArchiveExportFailed`, without the login, for whatever the client
-    raises,
-    or `ArchiveFilesNotInstalled`."""
-    place = without_login(url)
+def explained(url: str, trouble: Callable[..., OutboxError]) -> Iterator[None]:
+    """What a client raises becomes `trouble(place=…, reason=…)` or `ArchiveFilesNotInstalled`, without the login."""
+    place = shown(url)
     try:
-        from fsspec.core import url_to_fs
-
-        # Not a cached instance: its clients do not survive a fork, and it caches listings.
-        fs, root = url_to_fs(url, skip_instance_cache=True)
-        yield DayStorage(fs, root, place, day)
+        yield
     except OutboxError:
         raise
     except ImportError as error:
         scheme, missing = url.partition("://")[0], error.name or error
         raise ArchiveFilesNotInstalled(place=place, scheme=scheme, missing=missing) from error
-    except Exception as error:  # a client may raise anything
+    except Exception as error:  # a client may raise anything, and so may a damaged file
         reason = without_secrets(f"{type(error).__name__}: {error}", url, most=SHOWN)
-        raise ArchiveExportFailed(day=day, place=place, reason=reason.rstrip(".")) from error
+        raise trouble(place=place, reason=reason.rstrip(".")) from error
+
+
+def shown(url: str) -> str:
+    """The URL, without a login."""
+    return without_login(url) if "://" in url else url
+
+
+@contextmanager
+def opened(url: str, day: date) -> Iterator[DayStorage]:
+    """The directory of a day below `url`. Raises `ArchiveExportFailed` or `ArchiveFilesNotInstalled`."""
+    with explained(url, partial(ArchiveExportFailed, day=day)):
+        from fsspec.core import url_to_fs
+
+        # Not a cached instance: its clients do not survive a fork, and it caches listings.
+        fs, root = url_to_fs(url, skip_instance_cache=True)
+        yield DayStorage(fs, root, shown(url), day)
 
 
 class DayStorage:

@@ -3,13 +3,14 @@ servers forbid CONFIG."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from kombu import Producer
 
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.operating.doctor.clocks import compared
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 
 NEARLY, ALMOST = 0.8, 0.95
@@ -18,8 +19,6 @@ writes."""
 
 OLDEST = (6, 2)
 """The first Redis with all commands that kombu uses."""
-
-OWN = "Give the relay a Redis of its own, "
 
 
 def reach(site: Site) -> Results:
@@ -66,60 +65,53 @@ def redis(site: Site) -> Results:
     """Whether the Redis keeps its queues."""
     with site.broker.producer() as producer:
         found = info(producer) or {}
-    problems = [*old(found), *_evicts(found), *_full(found)]
-    yield from problems
-    if not problems:
-        yield Fine("it evicts nothing, and has memory left")
+    return or_fine([*old(found), *_evicts(found), *_full(found)], "it evicts nothing, and has memory left")
 
 
 def _version(found: dict[str, Any]) -> tuple[str, str]:
     return ("Valkey", found["valkey_version"]) if "valkey_version" in found else ("Redis", found["redis_version"])
 
 
-def old(found: dict[str, Any]) -> list[Finding]:
+def old(found: dict[str, Any]) -> Iterator[Finding]:
     """Whether the Redis lacks commands that kombu uses."""
     _, version = _version(found)
-    if tuple(int(part) for part in version.split(".")[:2]) >= OLDEST:
-        return []
-    return [
-        error(
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        yield error(
             "redis_old",
             f"The broker is Redis {version}; Celery's transport needs 6.2 or later.",
             "Nobody gets the tasks that a lost worker held, and other commands fail.",
             "Upgrade it to Redis 7 or Valkey 8.",
         )
-    ]
 
 
-def _evicts(found: dict[str, Any]) -> list[Finding]:
+def _evicts(found: dict[str, Any]) -> Iterator[Finding]:
     policy, limit = str(found.get("maxmemory_policy", "noeviction")), int(found.get("maxmemory", 0))
     if policy == "noeviction":
-        return []
-    fact = f"The broker's eviction policy is {policy}, and its memory " + (
-        f"is limited to {_size(limit)}." if limit else "has no limit."
-    )
+        return
+    memory = f"is limited to {_size(limit)}" if limit else "has no limit"
     cause = "When memory runs out, Redis silently deletes whole queues. Their messages wait until their leases end."
     if policy.startswith("volatile"):
         cause = "Celery's queues have no expiry, so they stay. But a broker should evict nothing."
     kind = note if not limit else warning if policy.startswith("volatile") else error
-    remedy = "redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf, or the service's parameter group. "
-    return [kind("eviction", fact, cause, remedy + OWN + "if a cache needs the policy.")]
+    yield kind(
+        "eviction",
+        f"The broker's eviction policy is {policy}, and its memory {memory}.",
+        cause,
+        "redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf, or the service's parameter group. "
+        "Give the relay a Redis of its own, if a cache needs the policy.",
+    )
 
 
-def _full(found: dict[str, Any]) -> list[Finding]:
+def _full(found: dict[str, Any]) -> Iterator[Finding]:
     limit, used = int(found.get("maxmemory", 0)), int(found.get("used_memory", 0))
-    if not limit or used < NEARLY * limit:
-        return []
-    kind = error if used >= ALMOST * limit else warning
-    return [
-        kind(
+    if limit and used >= NEARLY * limit:
+        yield (error if used >= ALMOST * limit else warning)(
             "memory_low",
             f"The broker uses {_size(used)} of {_size(limit)}, {used / limit:.0%}.",
             "At its limit it refuses every task ('OOM command not allowed'): nothing is claimed until there is room.",
             "See what fills it (redis-cli --bigkeys), and raise maxmemory. The relay itself queues at most "
             "max_in_flight messages, about 100 bytes each.",
         )
-    ]
 
 
 def clock(site: Site) -> Results:

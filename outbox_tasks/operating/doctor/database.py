@@ -59,7 +59,7 @@ def _slow(site: Site) -> Results:
         site.slow = True
         yield error(
             "database_slow",
-            f"{problem.text[0].upper()}{problem.text[1:]}.",
+            problem.sentence,
             "A claim takes several round trips, and so do begin and settle. Messages arrive late, or not at all: "
             "beyond statement_timeout.",
             "Check the network, a proxy or pooler between, and how busy the server is "

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import queue
 import socket
 import ssl
-import threading
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from outbox_tasks.destinations import load
 from outbox_tasks.errors import ConfigurationError, PublisherNotInstalled, UnknownPublisher
 from outbox_tasks.operating.doctor.addresses import Address, addresses
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
-from outbox_tasks.operating.doctor.site import TIMEOUT, Results, Site
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
+from outbox_tasks.operating.doctor.site import TIMEOUT, Results, Site, ask_all
 from outbox_tasks.text import redacted
-
-MARGIN = 1.0
-"""Seconds for looking up names, beside those for connecting."""
 
 CERTIFICATE = "certificate"
 """How the reason begins if the server's certificate is not trusted."""
@@ -36,9 +30,7 @@ def publishers(site: Site) -> Results:
         return
     yield Fine(f"{site.settings.origin}; destinations: {', '.join(sorted(configured))}")
     found = [finding for name in configured for finding in _publisher(site, name)]
-    yield from found
-    if not found:
-        yield Fine("every destination has a publisher")
+    yield from or_fine(found, "every destination has a publisher")
 
 
 def _publisher(site: Site, name: str) -> Iterable[Finding]:
@@ -123,18 +115,8 @@ def _unreachable(name: str, where: str, failed: Mapping[Address, str]) -> Findin
 
 def connection_errors(wanted: Iterable[Address], timeout: float = TIMEOUT) -> Mapping[Address, str | None]:
     """Why a connection to each address can't be opened; None: it can."""
-    wanted = set(wanted)
-    answers: queue.SimpleQueue[tuple[Address, str | None]] = queue.SimpleQueue()
-    for address in wanted:
-        # Looking up a name has no time limit, so a thread that hangs there is left behind.
-        threading.Thread(target=lambda a=address: answers.put((a, _connection_error(a, timeout))), daemon=True).start()
-    found: dict[Address, str | None] = dict.fromkeys(wanted, "its name could not be looked up in time")
-    deadline = time.monotonic() + timeout + MARGIN
-    with suppress(queue.Empty):
-        for _ in wanted:
-            address, why = answers.get(timeout=max(0.0, deadline - time.monotonic()))
-            found[address] = why
-    return found
+    silent = "its name could not be looked up in time"
+    return ask_all(wanted, lambda address: _connection_error(address, timeout), silent, timeout)
 
 
 def _connection_error(address: Address, timeout: float) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -40,6 +41,11 @@ class Fine:
     """One thing that was checked, and is in order."""
 
     fact: str
+
+
+def or_fine(found: Iterable[Finding], fact: str) -> Sequence[Finding | Fine]:
+    """The findings; if there are none, what is in order."""
+    return list(found) or [Fine(fact)]
 
 
 def _finding(severity: Severity, code: str, fact: str, cause: str, remedy: str) -> Finding:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from outbox_tasks.operating import health, overview
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.operating.doctor.transactions import oldest_snapshot
 from outbox_tasks.operating.overview import COUNTED, MINUTES, Destinations, DestinationStatus, rates
@@ -26,43 +26,38 @@ SHOWN = 5
 
 def periodic_tasks(site: Site) -> Results:
     """Whether beat ticks, claims run, and maintenance is done."""
+    claim = span(site.heartbeats.age("claim") or 0.0)
+    return or_fine(_late(site), f"beat ticks, claims run (the last one {claim} ago), and so does maintenance")
+
+
+def _late(site: Site) -> Iterator[Finding]:
     heartbeats = site.heartbeats
     beat, claim, maintain = (heartbeats.age(kind) for kind in ("beat", "claim", "maintain"))
-    found: list[Finding] = []
     if heartbeats.beat_stopped(site.settings):
-        found.append(
-            error(
-                "no_beat",
-                f"Beat {_last('ticked', beat)}.",
-                "New messages may still be sent. Retries, delayed messages, and messages whose nudge was lost wait for "
-                "beat.",
-                "celery -A outbox_tasks beat",
-            )
+        yield error(
+            "no_beat",
+            f"Beat {_last('ticked', beat)}.",
+            "New messages may still be sent. Retries, delayed messages, and messages whose nudge was lost wait for "
+            "beat.",
+            "celery -A outbox_tasks beat",
         )
     if heartbeats.claims_stopped(site.settings):
-        found.append(
-            error(
-                "no_claims",
-                f"A claim {_last('ran', claim)}.",
-                "Nothing new is sent. Beat is missing, or a worker on outbox.claim; or each claim fails, or times out.",
-                "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
-            )
+        yield error(
+            "no_claims",
+            f"A claim {_last('ran', claim)}.",
+            "Nothing new is sent. Beat is missing, or a worker on outbox.claim; or each claim fails, or times out.",
+            "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
         )
     if heartbeats.claims_late:
-        found.append(_claims_late(site))
+        yield _claims_late(site)
     # Beat runs it for the first time an hour after its start.
     if (site.look("upgraded")[0].age if maintain is None else maintain) > UNMAINTAINED:
-        found.append(
-            warning(
-                "no_maintenance",
-                f"Maintenance {_last('ran', maintain)}.",
-                "Beat asks for it each hour. It makes and drops the archive's partitions, and deletes other old rows.",
-                "outbox-tasks maintain\nThen see that beat runs, and a worker on outbox.maintain.",
-            )
+        yield warning(
+            "no_maintenance",
+            f"Maintenance {_last('ran', maintain)}.",
+            "Beat asks for it each hour. It makes and drops the archive's partitions, and deletes other old rows.",
+            "outbox-tasks maintain\nThen see that beat runs, and a worker on outbox.maintain.",
         )
-    yield from found
-    if not found:
-        yield Fine(f"beat ticks, claims run (the last one {span(claim or 0.0)} ago), and so does maintenance")
 
 
 def _claims_late(site: Site) -> Finding:
@@ -102,7 +97,7 @@ def waiting(site: Site) -> Results:
     for problem in health.silent(destinations, site.heartbeats):
         yield error(
             "silent",
-            f"{problem.text[0].upper()}{problem.text[1:]}.",
+            problem.sentence,
             "The messages are claimed, and their leases run out. The publish workers hang, have lost the broker, or "
             "use another one.",
             "Read their logs, and restart them. Compare OUTBOX_BROKER_URL there and on the claim worker.",
@@ -147,9 +142,7 @@ def pauses(site: Site) -> Results:
     """Whether destinations are paused, refuse everything, or have their circuit open."""
     found = [finding for row in site.store.traffic.states() for finding in _paused(row, site.destinations)]
     found += [_refuses(name, one) for name, one in site.destinations.items() if one.state == "refuses"]
-    yield from found
-    if not found:
-        yield Fine("no destination is paused, refuses everything, or has its circuit open")
+    return or_fine(found, "no destination is paused, refuses everything, or has its circuit open")
 
 
 def _refuses(name: str, one: DestinationStatus) -> Finding:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from celery import Celery
 
@@ -20,8 +23,13 @@ from outbox_tasks.operating.overview import Destinations
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 
+T = TypeVar("T")
+
 TIMEOUT = 2.0
 """Seconds that the broker, or a destination, has to answer."""
+
+MARGIN = 1.0
+"""Seconds for looking up a name and connecting, beside those for an answer."""
 
 TIME_LIMIT = 8.0
 """Seconds after which no more check begins: people want to see what was found."""
@@ -112,6 +120,22 @@ class Site:
             self.store.close()
         if "app" in vars(self) and not self.installed:
             self.app.close()
+
+
+def ask_all(about: Iterable[T], ask: Callable[[T], str | None], silent: str, timeout: float) -> dict[T, str | None]:
+    """What is wrong with each, as `ask` says; None: nothing. All are asked at the same time. `silent`: of those that
+    gave no answer in time."""
+    found: dict[T, str | None] = dict.fromkeys(about, silent)
+    answers: queue.SimpleQueue[tuple[T, str | None]] = queue.SimpleQueue()
+    for one in found:
+        # Looking up a name has no time limit, so a thread that hangs there is left behind.
+        threading.Thread(target=lambda one=one: answers.put((one, ask(one))), daemon=True).start()
+    deadline = time.monotonic() + timeout + MARGIN
+    with suppress(queue.Empty):
+        for _ in list(found):
+            one, why = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+            found[one] = why
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from outbox_tasks.database.rights import functions
 from outbox_tasks.database.rights import rights as rights_of
 from outbox_tasks.database.schema import NO_RIGHTS, VERSION, Tables, qualified, quoted, where
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, warning
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.operating.doctor.transactions import oldest_snapshot
 from outbox_tasks.text import span
@@ -153,9 +153,7 @@ def vacuuming(site: Site) -> Results:
     found = [*_autovacuum_off(t, rows[0], own)]
     for row in rows:
         found += [*_dead_rows(site, row, own[row.name]), *_changed(t, row.name, own[row.name])]
-    yield from found
-    if not found:
-        yield Fine(f"autovacuum keeps the tables small (dead rows: {sum(row.dead for row in rows):,})")
+    return or_fine(found, f"autovacuum keeps the tables small (dead rows: {sum(row.dead for row in rows):,})")
 
 
 def _autovacuum_off(t: Tables, server: Any, own: dict[str, Options]) -> Iterator[Finding]:

@@ -1,2 +1,2 @@
 """What people do with messages: `find` finds them; `acts` redrives, discards, edits and purges them, and records who
-did it and why. Each has its statements beside it."""
+did it and why."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
-from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge, UnknownMessage
+from outbox_tasks.errors import EditRefused, PayloadTooLarge
 from outbox_tasks.operating.messages.find import COUNTED, DEAD, Filter, Lookup, start
 from outbox_tasks.text import storable
 
@@ -53,8 +53,18 @@ class Plan:
     count: int = 0
     more: bool = False
     """Whether there may be more: counting ended at `COUNTED`, or when its time was over."""
-    kinds: list[Kind] = field(default_factory=list)
-    """The largest first."""
+    _kinds: dict[tuple[str | None, ...], Kind] = field(default_factory=dict)
+
+    def add(self, row: Any, code: str | None = None) -> None:
+        """Count `row.count` messages of a kind."""
+        kind = Kind(row.destination, row.event_type, row.state, code, row.id)
+        self._kinds.setdefault((kind.destination, kind.event_type, kind.state, code), kind).count += row.count
+        self.count += row.count
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The largest first."""
+        return sorted(self._kinds.values(), key=lambda kind: -kind.count)
 
 
 @dataclass(slots=True)
@@ -83,16 +93,12 @@ class Operator:
         ends = time.monotonic() + seconds
         now = self._now()
         plan = Plan(until(now) if until else now)
-        kinds: dict[tuple[str, str, str, str | None], Kind] = {}
         for row in self._walk(wanted, plan.until, counted=True, ends=ends):
             if row is not None:
-                kind = Kind(row.destination, row.event_type, row.state, row.last_error_code, row.id)
-                kinds.setdefault((kind.destination, kind.event_type, kind.state, kind.code), kind).count += row.count
-                plan.count += row.count
+                plan.add(row, row.last_error_code)
             if row is None or plan.count >= COUNTED:
                 plan.more = True
                 break
-        plan.kinds = sorted(kinds.values(), key=lambda kind: -kind.count)
         return plan
 
     def chosen(self, wanted: Filter, until: datetime) -> Iterator[UUID]:
@@ -142,22 +148,14 @@ class Operator:
             if stop.wait(wait) if wait > 0 else stop.is_set():
                 done.stopped = True
                 break
-            changed = self._changed(action, batch, states, until, done.entry) or set()
+            changed = self.change(action, batch, states, until, done.entry) or set()
             done.count += len(changed)
             done.missed += [id for id in batch if id not in changed]
             progress(len(changed))
         self._close_entry(done.entry)
         return done
 
-    def act_on(
-        self, action: Action, ids: list[UUID], states: Iterable[str], until: datetime, entry: int, **lease: Any
-    ) -> int | None:
-        """Change these messages, as a batch of an act in the background that has this `lease`. Returns how many were
-        changed; None: the act has ended, or another process has its lease."""
-        changed = self._changed(action, ids, states, until, entry, **lease)
-        return None if changed is None else len(changed)
-
-    def _changed(
+    def change(
         self,
         action: Action,
         ids: list[UUID],
@@ -167,8 +165,10 @@ class Operator:
         token: UUID | None = None,
         duration: float = 0.0,
     ) -> set[UUID] | None:
-        lease = {"token": token, "duration": duration}
-        parameters = {"ids": ids, "until": until, "entry": entry, **self._person, **lease}
+        """Change these messages, and count them in this entry of the audit. Returns the ids of those that were changed;
+        None: the act in the background has ended, or another process has its lease. `token`, `duration`: that lease,
+        and for how many seconds it is prolonged."""
+        parameters = {"ids": ids, "until": until, "entry": entry, "token": token, "duration": duration, **self._person}
         if action == "redrive":
             rows = self._database.ask("act/redrive.sql", **parameters)
         elif action not in ("discard", "purge"):  # whoever may write into the audit has written it
@@ -197,28 +197,14 @@ class Operator:
 
         Raises `EditRefused`, `PayloadTooLarge`, `NotDead` or `UnknownMessage`.
         """
-        message = self._dead_letter(id)
-        self.check(message, payload, content_type)
-        parameters = {
-            "message": id,
-            "body": payload,
-            "kind": content_type,
-            "digest": hashlib.sha256(former).digest(),
-            **self._person,
-        }
-        rows = self._database.ask("act/edit.sql", **parameters)
+        lookup = Lookup(self._database)
+        self.check(lookup.dead_letter(id), payload, content_type)
+        edited = {"message": id, "digest": hashlib.sha256(former).digest(), "body": payload, "kind": content_type}
+        rows = self._database.ask("act/edit.sql", **edited, **self._person)
         if not rows:
-            self._dead_letter(id)
+            lookup.dead_letter(id)
             raise EditRefused(id=id, reason="somebody else has changed its payload meanwhile; look at it again")
         return int(rows[0].entry)
-
-    def _dead_letter(self, id: UUID) -> dict[str, Any]:
-        message = Lookup(self._database).one(id)
-        if message is None:
-            raise UnknownMessage(id=id)
-        if message["state"] != DEAD:
-            raise NotDead(id=id, state=message["state"])
-        return message
 
     def check(self, message: dict[str, Any], payload: bytes, content_type: str) -> None:
         """Raises `EditRefused` or `PayloadTooLarge` if the destination could not take this payload."""

@@ -248,18 +248,19 @@ class Runner:
         operator = Operator(self._database, act["who"], act["why"])
         wanted = Filter.recorded(act["wanted"]["filter"])
         ids = [UUID(id) for id in act["wanted"]["ids"]]
-        count, most, lease = act["count"], act["most"], {"token": self._token, "duration": LEASE}
+        count, most = act["count"], act["most"]
         for _ in range(PASSES):
             missed = 0
             chosen = iter(ids) if ids else operator.chosen(wanted, act["as_of"])
             left = None if most is None else max(0, most - count)
             for batch, wait in paced(islice(chosen, left), act["rate"]):
                 yield max(0.0, wait)
-                changed = operator.act_on(act["action"], batch, wanted.states, act["as_of"], act["seq"], **lease)
+                at, entry, lease = act["as_of"], act["seq"], (self._token, LEASE)
+                changed = operator.change(act["action"], batch, wanted.states, at, entry, *lease)
                 if changed is None:
                     return
-                count += changed
-                missed += len(batch) - changed
+                count += len(changed)
+                missed += len(batch) - len(changed)
             missed = len(ids) - count if ids else missed
             if not missed:
                 break

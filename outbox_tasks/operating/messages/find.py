@@ -10,6 +10,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from outbox_tasks.database.connection import Database
+from outbox_tasks.errors import NotDead, UnknownMessage
 from outbox_tasks.model import EVENT_ID, sibling
 from outbox_tasks.operating import audit
 from outbox_tasks.operating.messages import waits
@@ -145,15 +146,15 @@ class Lookup:
             [shown(row) for row in rows], not cut and len(rows) < size, end.looked, end.created_at if cut else None
         )
 
-    def one(self, id: UUID, part: int | None = None, start: int = 0) -> dict[str, Any] | None:
-        """Everything about a message; also `ahead`: the first of its key, `waits`: why it is not going out,
-        `audit`: people's acts on it, and `elsewhere`: the same event's messages to other destinations.
+    def one(self, id: UUID, part: int | None = None, start: int = 0) -> dict[str, Any]:
+        """Everything about a message. Also `ahead`: the first of its key, `waits`: why it is not going out, `audit`:
+        people's acts on it, and `elsewhere`: the same event's messages to other destinations. Raises `UnknownMessage`.
 
         `part`: so many bytes of the payload, from `start`. With 0, nothing that the application wrote is read, or that
         quotes it: headers and history are empty too."""
         rows = self._database.ask("find/one.sql", id=id, part=part, start=start)
         if not rows:
-            return None
+            raise UnknownMessage(id=id)
         message = latest([row._asdict() for row in rows])
         message["ahead"] = None
         if message["key"] is not None and message["state"] in WAITING:
@@ -170,11 +171,15 @@ class Lookup:
         message["elsewhere"] = self._elsewhere(message)
         return message
 
+    def dead_letter(self, id: UUID, part: int | None = None) -> dict[str, Any]:
+        """The same of a dead letter. Raises `UnknownMessage` or `NotDead`."""
+        message = self.one(id, part)
+        if message["state"] != DEAD:
+            raise NotDead(id=id, state=message["state"])
+        return message
+
     def _elsewhere(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        headers = message["headers"]
-        try:
-            event = UUID(headers[EVENT_ID])
-        except (KeyError, TypeError, ValueError, AttributeError):
+        if (event := event_of(message["headers"])) is None:
             return []
         ids = {event, *(sibling(event, name) for name in self._database.settings.destinations)} - {message["id"]}
         rows = self._database.ask("find/states.sql", ids=list(ids))
@@ -227,10 +232,9 @@ class Lookup:
     def became(self, entry: int) -> Became | None:
         """What became of the messages of a redrive; None: it is none, or it has changed nothing."""
         changed = self._database.ask("audit/changed.sql", entry=entry)
-        ids = [row.id for row in changed if row.id is not None]
-        return (
-            Became(len(ids), list(self._database.ask("find/became.sql", ids=ids, since=changed[0].at))) if ids else None
-        )
+        if not (ids := [row.id for row in changed if row.id is not None]):
+            return None
+        return Became(len(ids), list(self._database.ask("find/became.sql", ids=ids, since=changed[0].at)))
 
     def former_payload(self, entry: int) -> bytes | None:
         """The payload before the edit of this audit entry; None: it is no edit."""
@@ -239,6 +243,14 @@ class Lookup:
             return b64decode(rows[0].payload, validate=True) if rows else None
         except ValueError:  # whoever may write into the audit has written it
             return None
+
+
+def event_of(headers: Any) -> UUID | None:
+    """The id of a message's event, if it has several destinations. A writer may have put anything into the headers."""
+    try:
+        return UUID(headers[EVENT_ID])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def _entries(history: Any) -> list[dict[str, Any]]:

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import date
-
-from outbox_tasks.operating.archive.days import Day, days
+from outbox_tasks.operating.archive.days import days
 from outbox_tasks.text import redacted, shell_line
 from outbox_tasks.web import overview
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.visit import Visit
 
 SHOWN, KEPT = 100, 10.0
-"""Partitions that are shown, and seconds for which a look at them is kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """A day of the archive."""
-
-    name: str
-    day: date
-    state: str
-    bytes: int
-    """With its indexes."""
+"""Days that are shown, and seconds for which a look at them is kept."""
 
 
 def archive(visit: Visit) -> Response:
     """How large the archive is, and what becomes of it."""
-    found = visit.look("archive", lambda: _read(visit), seconds=KEPT)
+    found = visit.look("archive", lambda: days(visit.store)[::-1], seconds=KEPT)
     settings = visit.settings
     return visit.show(
         "archive.html",
         found=overview.look_at(visit),
-        partitions=found[:SHOWN],
+        days=found[:SHOWN],
         more=len(found) - SHOWN,
         bytes=sum(one.bytes for one in found),
         export=settings.archive_export and redacted(settings.archive_export),
@@ -43,13 +29,3 @@ def archive(visit: Visit) -> Response:
             shell_line("purge", "--older-than", "30d", "--why", "…"),
         ],
     )
-
-
-def _read(visit: Visit) -> list[Partition]:
-    """The days, the latest first."""
-    return [_partition(day) for day in reversed(days(visit.store))]
-
-
-def _partition(day: Day) -> Partition:
-    state = "being written" if day.ended_at is None else "kept"
-    return Partition(str(day.number), day.date, state, day.bytes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from outbox_tasks.operating import overview as counted
@@ -32,25 +31,6 @@ INHERITED = ("bundle_size", "send_timeout", "backoff_base", "backoff_cap")
 
 GENERAL = ("breaker_failures", "breaker_pause", "stale_after")
 """Settings that are the same for all destinations."""
-
-
-@dataclass(frozen=True, slots=True)
-class Details:
-    """What only this page shows."""
-
-    sends: list[Any]
-    dead: list[dict[str, Any]]
-    keys: list[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """A setting that applies to a destination."""
-
-    name: str
-    value: str
-    whence: str
-    """Its own, a general setting, or the default."""
 
 
 def destination(visit: Visit) -> Response:
@@ -85,12 +65,13 @@ def destination(visit: Visit) -> Response:
     )
 
 
-def _details(visit: Visit, name: str, one: DestinationStatus) -> Details:
+def _details(visit: Visit, name: str, one: DestinationStatus) -> dict[str, Sequence[Any]]:
+    """What only this page shows."""
     sends = visit.store.ask("look/sends.sql", destination=name, most=SENDS)
     wanted = Filter(states=(DEAD,), destination=name)
     dead = Lookup(visit.store).find(wanted, LATEST).messages if one.states[DEAD] else []
     keys = counted.blocked_keys(visit.store, LATEST, name) if one.held_up else []
-    return Details(list(sends), dead, keys)
+    return {"sends": sends, "dead": dead, "keys": keys}
 
 
 def pause(visit: Visit) -> Response:
@@ -119,17 +100,17 @@ def _back(visit: Visit, name: str) -> Response:
     return visit.go(f"/destinations/{name}")
 
 
-def applied(settings: Settings, name: str) -> Iterator[Applied]:
-    """The settings that apply to a destination, without secrets."""
+def applied(settings: Settings, name: str) -> Iterator[tuple[str, str, str]]:
+    """The settings that apply to a destination, without secrets: name, value and whence."""
     own = settings.destinations[name]
     for field in (field for field in Destination.model_fields if field != "name"):
         value = getattr(own, field)
         if value is None and field in INHERITED:
-            yield Applied(field, _plain(getattr(settings, field)), "the general setting")
+            yield field, _plain(getattr(settings, field)), "the general setting"
         else:
-            yield Applied(field, _shown(own, field), "its own" if field in own.model_fields_set else "the default")
+            yield field, _shown(own, field), "its own" if field in own.model_fields_set else "the default"
     for field in GENERAL:
-        yield Applied(field, _plain(getattr(settings, field)), "the general setting")
+        yield field, _plain(getattr(settings, field)), "the general setting"
 
 
 def _shown(own: Destination, field: str) -> str:

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from outbox_tasks.errors import EditRefused, NotDead, PayloadTooLarge
+from outbox_tasks.errors import EditRefused, PayloadTooLarge
 from outbox_tasks.operating.messages.acts import Operator
-from outbox_tasks.operating.messages.find import DEAD
+from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.operating.messages.payload import laid_out, mended
 from outbox_tasks.text import printable, shell_line
-from outbox_tasks.web.access import Role
 from outbox_tasks.web.http import Refused, Response
-from outbox_tasks.web.pages.message import id_of, read
+from outbox_tasks.web.pages.message import id_of
 from outbox_tasks.web.visit import Visit
 
 LONGEST = 512 * 1024
@@ -36,8 +35,6 @@ class Draft:
 
 def edit(visit: Visit) -> Response:
     """The payload in a form, if it is text."""
-    if not visit.may(Role.ACT):
-        raise Refused(403, "This page is read-only: nothing can be changed here.")
     return _form(visit, _dead(visit))
 
 
@@ -120,8 +117,4 @@ def _raw(visit: Visit, name: str) -> str:
 
 
 def _dead(visit: Visit) -> dict[str, Any]:
-    """The message. Raises `NotDead` unless it is a dead letter."""
-    one = read(visit, id_of(visit), LONGEST + 1)
-    if one["state"] != DEAD:
-        raise NotDead(id=one["id"], state=one["state"])
-    return one
+    return Lookup(visit.store).dead_letter(id_of(visit), LONGEST + 1)

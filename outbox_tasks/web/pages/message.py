@@ -64,7 +64,7 @@ def message(visit: Visit) -> Response:
     """Everything about one message."""
     id = id_of(visit)
     part = LAID_OUT if visit.may(Role.PAYLOAD) else 0
-    one = visit.look(f"message {id} {part}", lambda: read(visit, id, part))
+    one = visit.look(f"message {id} {part}", lambda: Lookup(visit.store).one(id, part))
     names: dict[str, Any] = {"again": None} if one["state"] in ARCHIVED else {}
     return visit.show(
         "message.html",
@@ -86,7 +86,7 @@ def message(visit: Visit) -> Response:
 def payload(visit: Visit) -> Response:
     """The bytes of a payload, as a file."""
     id = id_of(visit)
-    one = read(visit, id, PIECE)
+    one = Lookup(visit.store).one(id, PIECE)
     ending, size = "json" if is_json(one["content_type"]) else "bin", one["size"]
     more = _rest(visit.store, one) if size > PIECE else ()
     return visit.download(bytes(one["payload"]), f"{id}.{ending}", size, more)
@@ -96,7 +96,7 @@ def _rest(store: Store, one: dict[str, Any]) -> Iterator[bytes]:
     """The other pieces of a payload. If somebody edits it meanwhile, the download breaks off."""
     for start in range(PIECE, one["size"], PIECE):
         now = Lookup(store).one(one["id"], PIECE, start)
-        if now is None or (now["size"], _edits(now)) != (one["size"], _edits(one)):
+        if (now["size"], _edits(now)) != (one["size"], _edits(one)):
             raise UnknownMessage(id=one["id"])
         yield bytes(now["payload"])
 
@@ -111,14 +111,6 @@ def id_of(visit: Visit) -> UUID:
         return UUID(visit.arguments["id"])
     except ValueError:
         raise NotFound("The id of a message is a UUID, such as 01a2005d-d753-78be-8d86-fb2c39ca288f.") from None
-
-
-def read(visit: Visit, id: UUID, part: int) -> dict[str, Any]:
-    """The message, with so many bytes of its payload. Raises `UnknownMessage`."""
-    found = Lookup(visit.store).one(id, part)
-    if found is None:
-        raise UnknownMessage(id=id)
-    return found
 
 
 def _contents(visit: Visit, one: dict[str, Any]) -> Contents:
