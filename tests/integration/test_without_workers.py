@@ -1,0 +1,127 @@
+"""The examples without workers: the function of AWS Lambda, and the lines of cron. Each drains a real outbox."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from uuid import UUID
+
+import pytest
+import yaml
+
+from outbox_tasks.settings import Settings
+from tests.conftest import MakeSettings, Rows, Stream, seconds_from_now
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CRON = (EXAMPLES / "cron" / "outbox.cron").read_text()
+
+
+class Context:
+    """What Lambda tells a function of its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def get_remaining_time_in_millis(self) -> int:
+        return int(self._seconds * 1000)
+
+
+@pytest.fixture
+def function(
+    settings: MakeSettings, rows: Rows, schema: str, stream: Stream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> ModuleType:
+    """The module, in an environment such as the template gives it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OUTBOX_DATABASE_URL", str(settings().database_url))
+    monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", schema)
+    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": {"url": stream.url, "bundle_size": 1}}))
+    spec = importlib.util.spec_from_file_location("function", EXAMPLES / "lambda" / "function.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestFunction:
+    def test_sends_what_is_due(self, function: ModuleType, rows: Rows, stream: Stream, capsys: Any) -> None:
+        ids = rows.insert(5) + rows.insert(2, key="order:1")
+        rows.insert(1, locked_until=seconds_from_now(600))
+        function.run({}, Context(60))
+        assert sorted(stream.ids()) == sorted(ids)
+        assert json.loads(capsys.readouterr().out)["sent"] == 7
+
+    def test_stops_in_good_order_when_its_time_is_over(
+        self, function: ModuleType, rows: Rows, stream: Stream, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has a second, for messages that go one by one. What it has claimed and not sent is in nobody's hands."""
+        rows.insert(2000)
+        function.run({}, Context(1))
+        left = rows.hot()
+        assert 0 < len(left) == 2000 - len(stream)
+        assert {row.lease for row in left} == {None}
+        monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": {"url": stream.url}}))
+        function.run({}, Context(600))
+        assert len(stream) == len(set(stream.ids())) == 2000
+
+    def test_fails_if_a_message_is_dead(self, function: ModuleType, rows: Rows) -> None:
+        rows.insert(1, attempts=20, lease=UUID(int=1), begun=True, locked_until=seconds_from_now(-60))
+        with pytest.raises(RuntimeError, match="messages are dead, or could not be sent"):
+            function.run({}, Context(60))
+
+    def test_is_what_the_template_names(self, function: ModuleType) -> None:
+        class Loader(yaml.SafeLoader):
+            """Takes CloudFormation's own tags for what stands behind them."""
+
+        Loader.add_multi_constructor("!", lambda loader, suffix, node: node.value)
+        template = yaml.load((EXAMPLES / "lambda" / "template.yaml").read_text(), Loader)
+        properties = template["Resources"]["Drain"]["Properties"]
+        module, _, name = properties["Handler"].partition(".")
+        assert (module, callable(getattr(function, name))) == ("function", True)
+        assert properties["Timeout"] > function.LAST_SEND + Settings().send_timeout
+        assert Settings().send_timeout < function.LAST_SEND
+
+    def test_has_settings_that_can_be_loaded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("OUTBOX_CONFIG", str(EXAMPLES / "lambda" / "outbox.toml"))
+        settings = Settings()
+        settings.check_destinations()
+        assert set(settings.destinations) == {"orders"}
+
+
+def lines_of_cron() -> list[str]:
+    """The commands, as cron gives them to a shell."""
+    return [line.split(maxsplit=6)[6] for line in CRON.splitlines() if line.startswith(("*", "17"))]
+
+
+class TestCron:
+    @pytest.fixture
+    def run(self, settings: MakeSettings, rows: Rows, schema: str, stream: Stream, tmp_path: Path) -> Any:
+        made = settings()
+        (tmp_path / "outbox.env").write_text(
+            f"OUTBOX_DATABASE_URL='{made.database_url}'\nOUTBOX_DATABASE_SCHEMA={schema}\n"
+            f"OUTBOX_DESTINATIONS='{json.dumps({'orders': {'url': stream.url}})}'\n"
+        )
+
+        def run(command: str) -> str:
+            there = command.replace("/etc/outbox/outbox.env", str(tmp_path / "outbox.env"))
+            env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+            done = subprocess.run(["/bin/sh", "-c", there], env=env, cwd=tmp_path, capture_output=True, text=True)
+            return done.stdout + done.stderr
+
+        return run
+
+    def test_drains_silently(self, run: Any, rows: Rows, stream: Stream) -> None:
+        ids = rows.insert(5)
+        drain, maintain = lines_of_cron()
+        assert run(drain) == ""
+        assert sorted(stream.ids()) == sorted(ids)
+        assert run(maintain) == ""
+
+    def test_says_what_is_wrong(self, run: Any, rows: Rows) -> None:
+        rows.insert(1, attempts=20, lease=UUID(int=1), begun=True, locked_until=seconds_from_now(-60))
+        assert "1 is dead" in run(lines_of_cron()[0])
