@@ -289,9 +289,9 @@ class TestTrouble:
     ) -> None:
         bury(rows, 200)
         code = (
-            "import time, uuid; from outbox_tasks.operating.messages.background import Runner;"
+            "import time, uuid; from outbox_tasks.operating.messages import background; background.LEASE = 1.0;"
             "from outbox_tasks.operating.messages.find import Filter; from outbox_tasks.relay.store import Store;"
-            "from outbox_tasks.settings import Settings; runner = Runner(Store.connect(Settings()));"
+            "from outbox_tasks.settings import Settings; runner = background.Runner(Store.connect(Settings()));"
             "runner.begin('redrive', Filter(states=('dead',)), who='ann', why=None, token=uuid.uuid4(), rate=20);"
             "time.sleep(600)"
         )

@@ -143,13 +143,13 @@ def test_an_event_has_one_id_at_all_its_destinations(
 
 
 def test_all_due_messages_are_sent(start: Start, drained: Callable[..., Drained], rows: Rows, stream: Stream) -> None:
-    ids = rows.insert(2_500)
-    assert ended(start()) == {"sent": 2_500, "later": 0, "dead": 0, "ended": True, "outages": 0, "left": []}
+    ids = rows.insert(1_200)
+    assert ended(start()) == {"sent": 1_200, "later": 0, "dead": 0, "ended": True, "outages": 0, "left": []}
     assert Counter(stream.ids()) == Counter(ids)
     assert rows.hot() == []
     with rows.engine.connect() as connection:
         counted = connection.scalar(select(func.sum(rows.tables.tallies.c.count)))
-    assert counted == 2_500, "what `status` shows as its rate"
+    assert counted == 1_200, "what `status` shows as its rate"
     assert drained().sent == 0
 
 
@@ -286,7 +286,7 @@ def test_keys_keep_their_order_and_are_sent_to_the_end(
 def test_a_killed_drain_leaves_the_rest_to_the_next(
     start: Start, new_store: MakeStore, rows: Rows, stream: Stream
 ) -> None:
-    ids = rows.insert(5_000)
+    ids = rows.insert(3_000)
     process = start(**SHORT)
     eventually(lambda: len(stream))
     process.send_signal(signal.SIGKILL)
@@ -305,14 +305,14 @@ def test_a_killed_drain_leaves_the_rest_to_the_next(
 def test_a_drain_that_is_stopped_finishes_its_bundle_and_releases_the_rest(
     start: Start, rows: Rows, stream: Stream, number: signal.Signals
 ) -> None:
-    rows.insert(5_000)
+    rows.insert(3_000)
     process = start(bundle_size=10)
     eventually(lambda: len(stream))
     process.send_signal(number)
     result = ended(process)
     assert not result["ended"]
-    assert 0 < result["sent"] < 5_000
-    assert len(rows.hot()) == 5_000 - result["sent"]
+    assert 0 < result["sent"] < 3_000
+    assert len(rows.hot()) == 3_000 - result["sent"]
     assert not [row for row in rows.hot() if row.lease is not None]
 
 

@@ -70,8 +70,11 @@ def beat(rows: Rows, name: str = "publish@here", kind: str = "worker", ago: floa
         connection.execute(h.insert().values(**made))
 
 
-def test_what_is_wrong_comes_first_and_nothing_is_wider_than_the_terminal(run: Run, store: Store, rows: Rows) -> None:
-    rows.insert(120_000)  # more than are counted, on more pages than are read
+def test_what_is_wrong_comes_first_and_nothing_is_wider_than_the_terminal(
+    run: Run, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox_tasks.operating.overview.PAGES", 20)
+    rows.insert(12_000)  # more than are counted, on more pages than are read
     rows.insert(3, destination="[red]mails", locked_until=seconds_from_now(-7200))
     rows.insert(2, status="dead", dead_at=seconds_from_now(-60))
     rows.insert(1, key="a", status="dead", dead_at=seconds_from_now(-60))
