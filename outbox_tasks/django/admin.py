@@ -24,7 +24,7 @@ from outbox_tasks.django.admin_list import Destination, ErrorCode, MessageList, 
 from outbox_tasks.django.models import DeadLetter, Message
 from outbox_tasks.django.permissions import may
 from outbox_tasks.django.project import outbox_of_project
-from outbox_tasks.errors import OutboxError
+from outbox_tasks.errors import OutboxError, UnknownMessage
 from outbox_tasks.operating.audit import deed
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.acts import Action, Operator
@@ -136,12 +136,9 @@ class _ReadOnly(admin.ModelAdmin):
 
     def get_object(self, request: Any, object_id: str, from_field: str | None = None) -> Any:
         try:
-            id = UUID(object_id)
-        except ValueError:
-            return None
-        with database() as opened:
-            one = Lookup(opened).one(id, PART if may(request.user, "payload") else 0)
-        if one is None:
+            with database() as opened:
+                one = Lookup(opened).one(UUID(object_id), PART if may(request.user, "payload") else 0)
+        except (ValueError, UnknownMessage):
             return None
         found = shown(self.model, one)
         found.one = one

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 
-from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter
+from outbox_tasks.errors import DatabaseTooSlow, InvalidFilter, UnknownMessage
 from outbox_tasks.operating.messages import filters
 from outbox_tasks.operating.messages.find import DEAD, STATES, Lookup
 from outbox_tasks.operating.messages.paging import Cursor, Page, read_page
@@ -85,13 +85,15 @@ class MessageList(ChangeList):
         wanted = filters.asked({"state": self.model_admin.states, **{name: v for name, v in given.items() if v[0]}})
         try:
             one = Lookup(request.outbox).one(UUID(word), 0)
+        except UnknownMessage:
+            return Page()
         except ValueError:
             if word:
                 wanted = filters.asked({**filters.query_of(wanted), "key": [word]})
             at = Cursor.parse(request.GET[PAGE_VAR]) if "~" in request.GET.get(PAGE_VAR, "") else None
             return read_page(request.outbox, wanted, self.list_per_page, at, limit=PATIENCE)
         dead_alone = self.model_admin.states == (DEAD,)
-        return Page([one] if one and (one["state"] == DEAD or not dead_alone) else [])
+        return Page([one] if one["state"] == DEAD or not dead_alone else [])
 
     def _at(self, cursor: Cursor | None) -> Any:
         return cursor and self.get_query_string({PAGE_VAR: str(cursor)})
