@@ -16,7 +16,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from outbox_tasks.django.permissions import may
 from outbox_tasks.django.project import outbox_of_project
-from outbox_tasks.settings.django_project import is_of_tests
+from outbox_tasks.settings.django_project import alias_of, name_in_tests
 from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Refused, Request
 
@@ -44,8 +44,8 @@ def show(request: Any, path: str) -> HttpResponse | StreamingHttpResponse:
         return redirect_to_login(request.get_full_path())
     query = request.META.get("QUERY_STRING", "").encode("latin-1", "replace")
     response = page.respond(head, query, request.read)
-    if is_of_tests(page.settings.database_url):
-        page.close()
+    if name_in_tests(alias_of(page.settings.database_url)):
+        page.close()  # nobody can drop a database that somebody is connected to
     if response.more:
         body = chain((response.body,), response.more)
         return StreamingHttpResponse(body, status=response.status, headers=dict(response.headers))

@@ -71,41 +71,43 @@ def database_url(database: Mapping[str, Any]) -> str:
     return url.render_as_string(hide_password=False)
 
 
-_declared: dict[tuple[object, ...], str] = {}
-"""Django's PostgreSQL databases as its settings name them: the alias of each place."""
+_declared: dict[str, URL] = {}
+"""Django's PostgreSQL databases by alias, as its settings name them. Its tests make others in their place."""
 
 
 def note_databases() -> None:
-    """Remember where Django's databases are, before its tests make others in their place."""
+    """Remember where Django's databases are, before its tests make others."""
     from django.conf import settings
 
-    for alias, database in settings.DATABASES.items():
-        if is_postgresql(database):
-            _declared.setdefault(_place(make_url(database_url(database))), alias)
+    found = {alias: each for alias, each in settings.DATABASES.items() if is_postgresql(each)}
+    _declared.update({alias: make_url(database_url(each)) for alias, each in found.items()})
 
 
 def alias_of(url: str | None) -> str | None:
     """The alias of Django's database with this URL."""
+    if not (url and _declared):
+        return None
     try:
-        return _declared.get(_place(make_url(url))) if _declared and url else None
+        place = _place(make_url(url))
     except ArgumentError:  # whoever connects says so
         return None
+    return next((alias for alias, declared in _declared.items() if _place(declared) == place), None)
+
+
+def name_in_tests(alias: str | None) -> str | None:
+    """The name of the database that Django's tests have made in the place of this one; None: these are no tests."""
+    if alias not in _declared:
+        return None
+    from django.db import connections
+
+    name: str | None = connections[alias].settings_dict["NAME"] or None
+    return None if name == _declared[alias].database else name
 
 
 def now_at(url: str) -> str:
     """The URL; in Django's tests, that of the database which they made in the place of this one."""
-    if (alias := alias_of(url)) is None:
-        return url
-    from django.db import connections
-
-    parsed, name = make_url(url), connections[alias].settings_dict["NAME"]
-    return url if name == parsed.database else parsed.set(database=name).render_as_string(hide_password=False)
-
-
-def is_of_tests(url: str | None) -> bool:
-    """Whether Django's tests use another database now in the place of this one. They drop it in the end, so nobody may
-    stay connected."""
-    return url is not None and now_at(url) != url
+    name = name_in_tests(alias_of(url))
+    return url if name is None else make_url(url).set(database=name).render_as_string(hide_password=False)
 
 
 def _place(url: URL) -> tuple[object, ...]:

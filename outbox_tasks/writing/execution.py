@@ -33,6 +33,7 @@ class Verb(NamedTuple):
 class DjangoConnection(Protocol):
     """`django.db.connection`, or one of `django.db.connections`."""
 
+    alias: str
     vendor: str
     in_atomic_block: bool
 

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, SchemaMissing, UnsupportedSession, WriterRights
 from outbox_tasks.internals import block_of_test, can_await
+from outbox_tasks.settings.django_project import name_in_tests
 from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, inside, write_out_to
 from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, Verb, execute
 
@@ -243,8 +244,8 @@ class _OfDjango(Transaction):
         return self._connection
 
     def wake(self, nudge: Callable[..., object]) -> None:
-        # A test looks at what waits for the commit, and counts it. Its own transaction is never committed.
-        if block_of_test(self._connection) is None:
+        # No relay works on a database of tests. And a test counts what waits for the commit.
+        if block_of_test(self._connection) is None and name_in_tests(self._connection.alias) is None:
             self._connection.on_commit(nudge)
 
     def opened(self) -> object:
