@@ -28,20 +28,26 @@ def page(text: str) -> str:
     """The page with the sections written anew."""
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n{''.join(map(section, NAMES))}{END}{after}"
+    kept = {name: Report.read(name) for name in NAMES}
+    sections = [section(name, report) for name, report in kept.items() if report is not None]
+    others = [f"- *{name}*: {explained(name).splitlines()[0]}\n" for name, report in kept.items() if report is None]
+    without = f"### Without figures\n\n{''.join(others)}\n" if others else ""
+    return f"{before}{BEGIN}\n{''.join(sections)}{without}{END}{after}"
 
 
-def section(name: str) -> str:
-    """What a bench measures, in the words of its file, and what it found."""
-    explained = ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text()))
-    report = Report.read(name)
-    parts = [f"### {name}", str(explained)]
-    if report is not None:
-        if name == "yardsticks":
-            parts.append("![Messages a second: the relay between its yardsticks](images/performance.svg)")
-        parts += map(table, report.figures)
-        options = " ".join(f"{option}={value}" for option, value in report.options.items() if value not in (None, ""))
-        parts.append(f"{report.at[:10]}, release {report.version}, {options}. {sentence(report.machine)}")
+def explained(name: str) -> str:
+    """What a bench measures, in the words of its file."""
+    return str(ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text())))
+
+
+def section(name: str, report: Report) -> str:
+    """What a bench measures, and what it found."""
+    parts = [f"### {name}", explained(name)]
+    if name == "yardsticks":
+        parts.append("![Messages a second: the relay between its yardsticks](images/performance.svg)")
+    parts += map(table, report.figures)
+    options = " ".join(f"{option}={value}" for option, value in report.options.items() if value not in (None, ""))
+    parts.append(f"{report.at[:10]}, release {report.version}, {options}. {sentence(report.machine)}")
     return "\n\n".join(parts) + "\n\n"
 
 

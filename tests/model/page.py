@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/model.md, and the table of moves in docs/architecture.md."""
+"""Writes the generated parts of docs/model.md and tables.md, and the table of moves in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.model.state import Row, Rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "model.md"
 MAP = PAGE.with_name("architecture.md")
+TABLES = Path(__file__).with_name("tables.md")
 
 Edges = dict[tuple[str, Kind], dict[tuple[str, str], None]]
 """For each step what it makes of a row: from which state to which."""

@@ -41,7 +41,7 @@ def test_a_planted_bug_is_found(bug: Bug, variant: Variant, promise: str) -> Non
     print(found)
     assert found.broken == promise, f"\n{found}"
     line = page.bug_line(next(name for name, planted in PLANTED.items() if planted[0] is bug), found)
-    assert line in page.PAGE.read_text(encoding="utf-8").splitlines(), REMEDY
+    assert line in page.TABLES.read_text(encoding="utf-8").splitlines(), REMEDY
 
 
 @pytest.mark.parametrize("limits", RUNS, ids=[limits.name for limits in RUNS])
@@ -65,13 +65,13 @@ def test_a_bug_planted_in_a_run_is_found(bug: planted_runs.Bug, limits: Limits, 
     found = RunSearch(bug(limits)).run()
     assert found.broken == promise, f"\n{found}"
     line = page.bug_line(next(name for name, planted in planted_runs.PLANTED.items() if planted[0] is bug), found)
-    assert line in page.PAGE.read_text(encoding="utf-8").splitlines(), REMEDY
+    assert line in page.TABLES.read_text(encoding="utf-8").splitlines(), REMEDY
 
 
 def test_the_page_has_every_transition() -> None:
     _need_all_searches()
-    assert page.part("steps") == page.step_lines(steps), REMEDY
-    assert page.part("runs") == page.step_lines(run_steps), REMEDY
+    assert page.part("steps", page.TABLES) == page.step_lines(steps), REMEDY
+    assert page.part("runs", page.TABLES) == page.step_lines(run_steps), REMEDY
 
 
 def test_the_code_may_do_what_the_model_does_and_nothing_else() -> None:

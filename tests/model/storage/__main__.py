@@ -27,7 +27,7 @@ def main() -> int:
         print(f"{name}: {found}\n", flush=True)
         bugs.append(page.bug_line(name, found))
     page.write("storage", variants)
-    page.write("storage-bugs", bugs)
+    page.write("storage-bugs", bugs, page.TABLES)
     return int(failed)
 
 
