@@ -66,13 +66,6 @@ def links_that_leave_lead_home(app: Sphinx, docname: str, content: list[str]) ->
     content[0] = re.sub(r"\]\((\.\./[^)\s]+)\)", led_home, content[0])
 
 
-def places_without_pages_stay_empty(app: Sphinx, docname: str, content: list[str]) -> None:
-    """The contents have places for pages that are not written yet."""
-    if docname == "index":
-        lines = content[0].splitlines(keepends=True)
-        content[0] = "".join(line for line in lines if "*" not in line or any(DOCS.glob(line.strip() + ".md")))
-
-
 def the_family_of_errors(app: Sphinx, docname: str, content: list[str]) -> None:
     """The page of errors, from what each says."""
     if docname != "reference/errors":
@@ -120,7 +113,6 @@ def inside_text(node: nodes.Node) -> bool:
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("source-read", places_without_pages_stay_empty)
     app.connect("source-read", links_that_leave_lead_home)
     app.connect("source-read", the_family_of_errors)
     app.connect("sphinx-click-process-options", stars_are_stars)
