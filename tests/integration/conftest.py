@@ -1,24 +1,31 @@
-"""Messages in the hands of a publisher."""
+"""Messages in the hands of a publisher, and commands at the test's outbox."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 import redis
+from click.testing import CliRunner, Result
 
+from outbox_tasks.cli import outbox
 from outbox_tasks.model import Bundle, LeasedMessage, Ticket
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.relay.store.runs import Runs
+from outbox_tasks.settings import Settings
 from tests.claims import take
 from tests.conftest import MakeStore, Rows
 from tests.integration.supervised import Send, Tasks, supervised
 
 Lease = Callable[..., Bundle]
+Command = Callable[..., Result]
 
 
 def bundle_of(claimed: list[Claimed], lease: str) -> Bundle:
@@ -64,3 +71,20 @@ def send(confirming: Store) -> Iterator[Send]:
     publishers = Publishers(confirming.settings)
     yield lambda: {step.value: count for step, count in drain(confirming, publishers).steps.items()}
     publishers.close()
+
+
+def environment(settings: Settings, **more: Any) -> dict[str, str]:
+    """What a process needs to be at the outbox of these settings; `more`: others of its settings."""
+    destinations = {name: {"url": destination.url} for name, destination in settings.destinations.items()}
+    place = {"database_url": settings.database_url, "database_schema": settings.database_schema, "config": os.devnull}
+    given = {**place, "destinations": destinations, **more}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+    return {f"OUTBOX_{name.upper()}": text for name, text in texts.items()}
+
+
+@pytest.fixture
+def command(store: Store, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs `outbox-tasks` at the test's outbox, with what a person types."""
+    for name, value in {**environment(store.settings), "COLUMNS": "200"}.items():
+        monkeypatch.setenv(name, value)
+    return lambda *arguments, typed=None: CliRunner().invoke(outbox, arguments, input=typed, prog_name="outbox-tasks")

@@ -6,16 +6,14 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from celery import Celery
-from click.testing import CliRunner, Result
 from sqlalchemy import Engine, text
 
-from outbox_tasks.cli import outbox
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import ConfigurationError, WebhookFailed
@@ -30,6 +28,7 @@ from outbox_tasks.telemetry.alerts.notifier import connect
 from outbox_tasks.telemetry.alerts.table import KEPT, KEYS, QUIET, AlertTable, Occurrence
 from outbox_tasks.worker.resources import Resources
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
+from tests.integration.conftest import Command
 from tests.integration.plans import explained, pages
 from tests.integration.supervised import Send, Tasks
 from tests.receiver import Receiver, receiver
@@ -451,17 +450,11 @@ class TestSupervisedTasks:
 
 class TestTheCommand:
     @pytest.fixture
-    def run(
-        self, store: Store, postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> Callable[..., Result]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("OUTBOX_DATABASE_URL", postgres_url)
-        monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", schema)
-        monkeypatch.setenv("COLUMNS", "200")
-        return lambda *arguments: CliRunner().invoke(outbox, ["alerts", *arguments], prog_name="outbox-tasks")
+    def run(self, command: Command) -> Command:
+        return partial(command, "alerts")
 
     def test_lists_what_is_going_on_first(
-        self, run: Callable[..., Result], table: AlertTable, later: Callable[[float], None]
+        self, run: Command, table: AlertTable, later: Callable[[float], None]
     ) -> None:
         assert (run().exit_code, run().stdout) == (0, "There was no alert.\n")
         table.record(broken())
@@ -483,9 +476,7 @@ class TestTheCommand:
         table.record(dead(197, code="[red]"))
         assert "orders: 200 messages are dead ([red])" in run().stdout
 
-    def test_fits_a_narrow_terminal(
-        self, run: Callable[..., Result], table: AlertTable, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_fits_a_narrow_terminal(self, run: Command, table: AlertTable, monkeypatch: pytest.MonkeyPatch) -> None:
         table.record(dead(3))
         monkeypatch.setenv("COLUMNS", "80")
         lines = run().stdout.splitlines()
@@ -494,7 +485,7 @@ class TestTheCommand:
         assert max(map(len, lines)) <= 80
         assert "\u2026" not in "".join(lines)
 
-    def test_posts_a_test(self, run: Callable[..., Result], web: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_posts_a_test(self, run: Command, web: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
         refused = run("--test")
         assert (refused.exit_code, "set OUTBOX_ALERT_WEBHOOK" in refused.output) == (1, True)
         monkeypatch.setenv("OUTBOX_ALERT_WEBHOOK", web.url)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
 import sys
 import time
@@ -22,7 +22,8 @@ from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
-from tests.integration.test_redrive import DEAD, acts, bury, environment
+from tests.integration.conftest import environment
+from tests.integration.test_redrive import DEAD, acts, bury
 
 Begin = Callable[..., int]
 MakeRunner = Callable[[], Runner]
@@ -296,9 +297,7 @@ class TestTrouble:
             "time.sleep(600)"
         )
         destinations = {"orders": {"url": f"redis+stream://{redis_url[8:]}/x"}}
-        place = {
-            **environment(store), "OUTBOX_BROKER_URL": redis_url, "OUTBOX_DESTINATIONS": json.dumps(destinations),
-        }  # fmt: skip
+        place = {**os.environ, **environment(store.settings, broker_url=redis_url, destinations=destinations)}
         with subprocess.Popen([sys.executable, "-c", code], env=place) as page:
             eventually(lambda: [row for row in rows.hot() if row.status == "pending"])
             page.kill()

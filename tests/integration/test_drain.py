@@ -31,8 +31,10 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import GRACE
 from tests.acceptance.publishers import SCHEME, distribution
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, eventually, own_stream, seconds_from_now
+from tests.integration.conftest import environment
 
 Start = Callable[..., "subprocess.Popen[str]"]
+Told = Callable[..., tuple[int, str]]
 
 SHORT = {"queue_lease": 3, "send_timeout": 0.5, "statement_timeout": 0.5}
 """What a killed process held comes back after four seconds."""
@@ -50,11 +52,8 @@ def start(rows: Rows, settings: MakeSettings, stream: Stream, tmp_path: Path) ->
             names = {**{name: {"url": each.url} for name, each in made.destinations.items()}, **told}
             env = {
                 **os.environ,
-                "OUTBOX_DATABASE_URL": str(made.database_url),
-                "OUTBOX_DATABASE_SCHEMA": str(made.database_schema),
-                "OUTBOX_DESTINATIONS": json.dumps(names),
+                **environment(made, **values, destinations=names),
                 "PYTHONPATH": os.pathsep.join((str(plugins), str(Path.cwd()))),
-                **{f"OUTBOX_{name.upper()}": str(value) for name, value in values.items()},
             }
             command = [sys.executable, "-m", "outbox_tasks", "drain", "--json", *arguments]
             process = subprocess.Popen(
@@ -170,19 +169,14 @@ def test_without_any_destination_it_refuses_and_says_which_file_it_looked_for(
 
 @pytest.mark.parametrize("key", [None, "k"])
 def test_a_destination_that_can_not_be_used_here_is_named_in_the_end_and_the_rest_is_sent(
-    rows: Rows, settings: MakeSettings, stream: Stream, monkeypatch: pytest.MonkeyPatch, key: str | None
+    rows: Rows, settings: MakeSettings, stream: Stream, key: str | None
 ) -> None:
     """As on a host where the library of one destination is missing."""
     rows.insert(3, destination="large", key=key)
     ids = rows.insert(3, key=key)
     large = {"url": stream.url, "claim_check": "adl://box/large"}
-    for name, value in {
-        "DATABASE_URL": str(settings().database_url),
-        "DATABASE_SCHEMA": str(settings().database_schema),
-        "DESTINATIONS": json.dumps({"large": large, "orders": {"url": stream.url}}),
-    }.items():
-        monkeypatch.setenv(f"OUTBOX_{name}", value)
-    done = CliRunner().invoke(outbox, ["drain"])
+    env = environment(settings(), destinations={"large": large, "orders": {"url": stream.url}})
+    done = CliRunner().invoke(outbox, ["drain"], env=env)
     assert done.exit_code == 1
     assert isinstance(done.exception, SystemExit), done.exception
     assert "Sent 3" in done.output
@@ -214,23 +208,19 @@ def test_the_exit_code_reports_a_dead_letter(start: Start, rows: Rows) -> None:
 
 
 @pytest.fixture
-def told(store: Store, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+def told(store: Store) -> Told:
     """What a drain by hand says, and its exit code."""
 
     def run(destinations: dict[str, Any]) -> tuple[int, str]:
-        monkeypatch.setenv("OUTBOX_DATABASE_URL", str(store.settings.database_url))
-        monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(store.settings.database_schema))
-        for name in ("BACKOFF_CAP", "BREAKER_PAUSE"):
-            monkeypatch.setenv(f"OUTBOX_{name}", "1")
-        monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps(destinations))
-        result = CliRunner().invoke(outbox, ["drain"])
+        env = environment(store.settings, destinations=destinations, backoff_cap=1, breaker_pause=1)
+        result = CliRunner().invoke(outbox, ["drain"], env=env)
         return result.exit_code, " ".join(result.stdout.split())
 
     return run
 
 
 def test_a_destination_whose_circuit_is_open_is_told_by_each_drain_until_it_takes_what_is_due(
-    told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream, own_redis: EmbeddedValkey
+    told: Told, rows: Rows, stream: Stream, own_redis: EmbeddedValkey
 ) -> None:
     with redis.Redis.from_url(own_redis.url) as client:
         client.config_set("requirepass", "another")
@@ -249,7 +239,7 @@ def test_a_destination_whose_circuit_is_open_is_told_by_each_drain_until_it_take
 
 
 def test_a_paused_destination_is_reported_while_something_is_due(
-    told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream, store: Store
+    told: Told, rows: Rows, stream: Stream, store: Store
 ) -> None:
     pauses.pause(store, "orders", "ada", "moving house")
     here = {"orders": {"url": stream.url}}
@@ -261,9 +251,7 @@ def test_a_paused_destination_is_reported_while_something_is_due(
     assert told(here) == (0, "Sent 1. Nothing more is due.")
 
 
-def test_messages_that_a_rate_leaves_for_later_are_reported(
-    told: Callable[..., tuple[int, str]], rows: Rows, stream: Stream
-) -> None:
+def test_messages_that_a_rate_leaves_for_later_are_reported(told: Told, rows: Rows, stream: Stream) -> None:
     rows.insert(3)
     code, said = told({"orders": {"url": stream.url, "rate_limit": 0.01}})
     assert code == 1

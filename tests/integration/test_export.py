@@ -9,16 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import fsspec
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import Engine, Text, cast, func, literal, select, text
 
-from outbox_tasks.cli import outbox
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.archive import export as exporting
 from outbox_tasks.operating.archive import files as archive_files
@@ -27,6 +26,7 @@ from outbox_tasks.operating.retention import drop_days, export_days, maintain
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, eventually
 from tests.integration.archived import Archived
+from tests.integration.conftest import Command, environment
 
 WEEK = timedelta(days=7)
 FORMATS = ("parquet", "jsonl")
@@ -61,16 +61,9 @@ def exporter(new_store: MakeStore, place: Path) -> Store:
 
 
 @pytest.fixture
-def environment(exporter: Store, place: Path) -> dict[str, str]:
+def elsewhere(exporter: Store, place: Path) -> dict[str, str]:
     """What a process of its own needs to be at the same outbox."""
-    mine = exporter.settings
-    return {
-        **os.environ,
-        "OUTBOX_DATABASE_URL": str(mine.database_url),
-        "OUTBOX_DATABASE_SCHEMA": str(mine.database_schema),
-        "OUTBOX_DESTINATIONS": json.dumps({n: {"url": d.url} for n, d in mine.destinations.items()}),
-        "OUTBOX_ARCHIVE_EXPORT": f"file://{place}",
-    }
+    return {**os.environ, **environment(exporter.settings, archive_export=f"file://{place}")}
 
 
 def directory(place: Path, archived: Archived, days: int = 8) -> Path:
@@ -308,7 +301,7 @@ class TestNothingIsDroppedUnverified:
         assert maintain(exporter).trimmed.dropped == [archived.ago(9), archived.ago(8)]
 
     def test_a_storage_that_is_full(
-        self, archived: Archived, exporter: Store, place: Path, environment: dict[str, str]
+        self, archived: Archived, exporter: Store, place: Path, elsewhere: dict[str, str]
     ) -> None:
         """A process that may write no larger files meets the same in the middle of one."""
         noise = func.uuid_send(func.gen_random_uuid())
@@ -316,7 +309,7 @@ class TestNothingIsDroppedUnverified:
         limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))"
         script = f"{limited}\nfrom outbox_tasks.cli import main\nmain()"
         command = [sys.executable, "-c", script, "maintain", "--json"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=elsewhere, capture_output=True, text=True, check=False)
         assert "File too large" in json.loads(done.stdout)["kept"][str(archived.ago(8))]
         assert (done.returncode, archived.count()) == (1, 3_000)
         assert list(directory(place, archived).iterdir()) == []
@@ -363,20 +356,20 @@ class TestRepetition:
 
 
 class TestKilled:
-    def killed_when(self, environment: dict[str, str], condition: Any) -> int:
+    def killed_when(self, elsewhere: dict[str, str], condition: Any) -> int:
         """Run the maintenance in a process of its own, and kill that at this moment; returns its exit code."""
         command = [sys.executable, "-m", "outbox_tasks", "maintain"]
-        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
+        with subprocess.Popen(command, env=elsewhere, stdout=subprocess.DEVNULL) as process:
             eventually(lambda: condition() or process.poll() is not None, 60)
             process.kill()
             return process.wait()
 
     def test_in_the_middle_of_a_file(
-        self, archived: Archived, exporter: Store, place: Path, environment: dict[str, str]
+        self, archived: Archived, exporter: Store, place: Path, elsewhere: dict[str, str]
     ) -> None:
         archived.fill(archived.ago(8), 25_000)
         half = directory(place, archived)
-        code = self.killed_when(environment, lambda: half.exists() and any(half.glob("*.part")))
+        code = self.killed_when(elsewhere, lambda: half.exists() and any(half.glob("*.part")))
         assert code == -signal.SIGKILL
         assert not (half / "_manifest.json").exists()
         assert not list(place.glob("**/*.parquet"))
@@ -387,13 +380,13 @@ class TestKilled:
         assert duck(place, "parquet", "SELECT count(*), count(DISTINCT id) FROM archive") == [(25_000, 25_000)]
 
     def test_between_the_export_and_the_drop(
-        self, archived: Archived, exporter: Store, place: Path, environment: dict[str, str]
+        self, archived: Archived, exporter: Store, place: Path, elsewhere: dict[str, str]
     ) -> None:
         name = archived.fill(archived.ago(8), 100)
         with archived.engine.connect() as reader, reader.begin():
             reader.execute(text(f"SELECT count(*) FROM {archived.schema}.{name}"))  # it keeps the day
             manifest = directory(place, archived) / "_manifest.json"
-            assert self.killed_when(environment, manifest.exists) == -signal.SIGKILL
+            assert self.killed_when(elsewhere, manifest.exists) == -signal.SIGKILL
         assert archived.count() == 100
         eventually(lambda: free(exporter))
         done = drop_days(exporter, WEEK)
@@ -403,13 +396,10 @@ class TestKilled:
 
 class TestCommand:
     @pytest.fixture
-    def run(self, exporter: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("OUTBOX_DATABASE_URL", str(exporter.settings.database_url))
-        monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(exporter.settings.database_schema))
-        return lambda *arguments: CliRunner().invoke(outbox, ["export", *arguments])
+    def run(self, command: Command) -> Command:
+        return partial(command, "export")
 
-    def test_writes_a_day_and_drops_nothing(self, archived: Archived, run: Any, place: Path) -> None:
+    def test_writes_a_day_and_drops_nothing(self, archived: Archived, run: Command, place: Path) -> None:
         for days in (9, 3):
             archived.fill(archived.ago(days), 5)
         done = run("--day", str(archived.ago(3)), "--to", f"file://{place}", "--json")
@@ -422,13 +412,13 @@ class TestCommand:
         assert done.stdout.splitlines()[1].endswith("verified, there already")
         assert archived.count() == 10
 
-    def test_a_day_that_is_not_over_is_refused(self, archived: Archived, run: Any, place: Path) -> None:
+    def test_a_day_that_is_not_over_is_refused(self, archived: Archived, run: Command, place: Path) -> None:
         archived.fill(archived.today)
         done = run("--day", str(archived.today), "--to", f"file://{place}")
         assert (done.exit_code, list(place.iterdir())) == (1, [])
         assert "rows may still be added to it" in done.stderr
 
-    def test_says_where_nothing_is(self, archived: Archived, run: Any, place: Path) -> None:
+    def test_says_where_nothing_is(self, archived: Archived, run: Command, place: Path) -> None:
         done = run("--day", "2001-02-03", "--to", f"file://{place}")
         assert (done.exit_code, done.stdout) == (0, "There are no rows of 2001-02-03.\n")
         done = run()
@@ -438,7 +428,7 @@ class TestCommand:
         assert done.exit_code == 1
         assert "archive_export" in done.stderr
 
-    def test_waits_for_no_maintenance(self, archived: Archived, run: Any, place: Path, exporter: Store) -> None:
+    def test_waits_for_no_maintenance(self, archived: Archived, run: Command, place: Path, exporter: Store) -> None:
         with exporter.alone("maintain"):
             done = run("--to", f"file://{place}")
         assert done.exit_code == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +28,7 @@ from outbox_tasks.web import Page, Person, Role
 from outbox_tasks.web.http import Request
 from tests.conftest import MakeSettings, MakeStore
 from tests.exposed import samples
+from tests.integration.conftest import environment
 from tests.integration.doctoring import found
 
 GONE = "sqlite:////no/such/file.db"
@@ -60,17 +60,10 @@ def store(new_store: MakeStore, fed: Settings) -> Store:
 
 
 @pytest.fixture
-def run(store: Store, fed: Settings, postgres_url: str, broker_url: str, schema: str) -> Callable[..., str]:
-    environment = {
-        "OUTBOX_DATABASE_URL": postgres_url,
-        "OUTBOX_DATABASE_SCHEMA": schema,
-        "OUTBOX_BROKER_URL": broker_url,
-        "OUTBOX_DESTINATIONS": json.dumps({"orders": {"url": "a://b"}}),
-        "OUTBOX_FEEDS": json.dumps({name: {"url": place.url} for name, place in fed.feeds.items()}),  # type: ignore[union-attr]
-        "OUTBOX_CONFIG": os.devnull,
-        "COLUMNS": "80",
-    }
-    return lambda *arguments: CliRunner().invoke(outbox, arguments, env=environment).stdout
+def run(store: Store, broker_url: str) -> Callable[..., str]:
+    feeds = {name: {"url": place.url} for name, place in (store.settings.feeds or {}).items()}
+    env = {**environment(store.settings, broker_url=broker_url, feeds=feeds), "COLUMNS": "80"}
+    return lambda *arguments: CliRunner().invoke(outbox, arguments, env=env).stdout
 
 
 def test_the_status_shows_feeds_those_in_trouble_first(run: Callable[..., str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +22,7 @@ from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings import Settings
 from outbox_tasks.telemetry.heartbeat import LATE
 from tests.conftest import Rows, seconds_from_now
+from tests.integration.conftest import environment
 from tests.integration.doctoring import found
 
 STARTED = "2026-01-01T00:00:00.000+00:00"
@@ -230,13 +230,8 @@ def test_missing_tables_are_a_problem(site: Settings) -> None:
 
 class TestCommand:
     @pytest.fixture
-    def run(self, site: Settings, postgres_url: str, schema: str) -> Callable[..., Result]:
-        env = {
-            "OUTBOX_DATABASE_URL": postgres_url,
-            "OUTBOX_DATABASE_SCHEMA": schema,
-            "OUTBOX_DESTINATIONS": '{"orders": {"url": "a://b"}}',
-            "OUTBOX_CONFIG": os.devnull,
-        }
+    def run(self, site: Settings) -> Callable[..., Result]:
+        env = environment(site)
         return lambda *arguments: CliRunner().invoke(outbox, ["health", *arguments], env=env)
 
     def test_its_exit_code_says_whether_there_is_a_problem(self, run: Callable[..., Result], seen: Seen) -> None:

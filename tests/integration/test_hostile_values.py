@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -27,6 +26,7 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from tests.conftest import MakeSettings, MakeStore, Rows, Stream, seconds_from_now
+from tests.integration.conftest import Command, environment
 from tests.integration.supervised import Send
 
 HOSTILE = (
@@ -116,17 +116,11 @@ class TestAnInbox:
 
 class TestCommands:
     @pytest.fixture
-    def run(self, hostile_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-        monkeypatch.setenv("OUTBOX_DATABASE_URL", str(hostile_settings.database_url))
-        monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(hostile_settings.database_schema))
-        monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({n: {"url": "a://b"} for n in (EVERYTHING, "orders")}))
+    def run(self, hostile_settings: Settings) -> Command:
+        env = environment(hostile_settings, destinations={n: {"url": "a://b"} for n in (EVERYTHING, "orders")})
+        return lambda *arguments: CliRunner().invoke(commands, arguments, prog_name="outbox-tasks", env=env)
 
-        def command(*arguments: str) -> Result:
-            return CliRunner().invoke(commands, arguments, prog_name="outbox-tasks")
-
-        return command
-
-    def test_find_exactly_what_they_are_asked_for(self, run: Any, rows: Rows) -> None:
+    def test_find_exactly_what_they_are_asked_for(self, run: Command, rows: Rows) -> None:
         for value in HOSTILE:
             columns = {"destination": EVERYTHING, "event_type": value, "key": value, "last_error_code": value}
             rows.insert(1, **columns, status="dead", attempts=1, dead_at=seconds_from_now(-60))
@@ -135,7 +129,7 @@ class TestCommands:
             [found] = [json.loads(line)["messages"] for line in done.output.splitlines()]
             assert [one["event_type"] for one in found] == [value], (option, done.output)
 
-    def test_act_on_exactly_that(self, run: Any, rows: Rows) -> None:
+    def test_act_on_exactly_that(self, run: Command, rows: Rows) -> None:
         some, dead = HOSTILE[:4], {"status": "dead", "attempts": 1, "dead_at": seconds_from_now(-60)}
         ids = [rows.insert(1, event_type=value, key=value, destination=EVERYTHING, **dead)[0] for value in some]
         for command in [

@@ -11,11 +11,9 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from click.testing import CliRunner, Result
 from prometheus_client.metrics import MetricWrapperBase
 from sqlalchemy import insert
 
-from outbox_tasks.cli import outbox
 from outbox_tasks.operating import pauses
 from outbox_tasks.operating.heartbeats import LATE_CLAIM
 from outbox_tasks.relay.claim import claim
@@ -25,6 +23,7 @@ from outbox_tasks.telemetry.metrics import database_exposition, exposition
 from outbox_tasks.telemetry.metrics.workers import WorkerMetrics
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.exposed import ROOT, Described, Samples, described, documented, samples
+from tests.integration.conftest import Command
 
 RULES = ROOT / "examples" / "monitoring" / "alert-rules.yml"
 DASHBOARD = ROOT / "examples" / "monitoring" / "grafana-dashboard.json"
@@ -162,17 +161,9 @@ def test_an_empty_outbox_has_zeros(measure: Measure) -> None:
     assert found["outbox_workers"] == found["outbox_archive_rows"] == [({}, 0)]
 
 
-@pytest.fixture
-def run(store: Store, postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.setenv("OUTBOX_DATABASE_URL", postgres_url)
-    monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", schema)
-    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": {"url": "a://b"}}))
-    return lambda *arguments: CliRunner().invoke(outbox, arguments)
-
-
-def test_the_command_prints_it_for_prometheus_and_for_programs(busy: Store, run: Callable[..., Result]) -> None:
-    assert by(samples(run("metrics").stdout_bytes), "outbox_due", "destination")["orders"] == 3
-    found = json.loads(run("metrics", "--json").stdout)["metrics"]
+def test_the_command_prints_it_for_prometheus_and_for_programs(busy: Store, command: Command) -> None:
+    assert by(samples(command("metrics").stdout_bytes), "outbox_due", "destination")["orders"] == 3
+    found = json.loads(command("metrics", "--json").stdout)["metrics"]
     due = [each for each in found if each["name"] == "outbox_due" and each["labels"] == {"destination": "orders"}]
     assert [each["value"] for each in due] == [3]
 

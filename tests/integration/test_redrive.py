@@ -18,6 +18,7 @@ from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
 from tests.claims import take
 from tests.conftest import MakeStore, Rows, eventually, seconds_from_now
+from tests.integration.conftest import environment
 
 DEAD = Filter(states=("dead",))
 
@@ -31,16 +32,6 @@ def bury(rows: Rows, count: int = 1, **columns: Any) -> list[str]:
 def acts(rows: Rows) -> list[Any]:
     """The audit."""
     return rows._read(text(f"SELECT * FROM {rows.tables.audit} ORDER BY seq"))
-
-
-def environment(store: Store) -> dict[str, str]:
-    """What another process needs to be at the same outbox."""
-    place = {"URL": store.settings.database_url, "SCHEMA": store.settings.database_schema}
-    return {
-        **os.environ,
-        **{f"OUTBOX_DATABASE_{name}": str(value) for name, value in place.items()},
-        "OUTBOX_CONFIG": os.devnull,
-    }
 
 
 @pytest.fixture
@@ -127,7 +118,9 @@ class TestRedrive:
             "from outbox_tasks.settings import Settings; store = Store.connect(Settings());"
             "Operator(store, 'ann').act('redrive', [uuid.UUID(id) for id in sys.argv[1:]], rate=40)"
         )
-        with subprocess.Popen([sys.executable, "-c", code, *ids], env=environment(store)) as process:
+        with subprocess.Popen(
+            [sys.executable, "-c", code, *ids], env={**os.environ, **environment(store.settings)}
+        ) as process:
             eventually(lambda: [row for row in rows.hot() if row.status == "pending"], 60)
             process.kill()
         redriven = [row for row in rows.hot() if row.status == "pending"]

@@ -8,18 +8,18 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from celery import Celery
-from click.testing import CliRunner, Result
+from click.testing import Result
 from sqlalchemy import Engine, Text, cast, func, literal
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.cli import outbox as command
 from outbox_tasks.errors import ReplayRefused
 from outbox_tasks.model import sibling
 from outbox_tasks.operating.archive import replay_sources
@@ -31,6 +31,7 @@ from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.archived import Archived
+from tests.integration.conftest import Command
 from tests.integration.test_redrive import acts
 
 SENT = Filter(states=("sent",))
@@ -47,14 +48,8 @@ def store(new_store: MakeStore) -> Store:
 
 
 @pytest.fixture
-def run(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    """Runs `outbox-tasks` at the test's outbox."""
-    monkeypatch.chdir(tmp_path)
-    mine = store.settings
-    monkeypatch.setenv("OUTBOX_DATABASE_URL", str(mine.database_url))
-    monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(mine.database_schema))
-    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({n: {"url": "a://b"} for n in mine.destinations}))
-    return lambda *arguments, typed=None: CliRunner().invoke(command, ["replay", *arguments], input=typed)
+def run(command: Command) -> Command:
+    return partial(command, "replay")
 
 
 def told(result: Result) -> Any:
@@ -226,7 +221,9 @@ class TestStopped:
         assert Replayer(store, "bob", None, Replay(SENT), done.entry).replay().count == 0
 
     @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
-    def test_by_a_signal_it_can_go_on_too(self, run: Any, rows: Rows, archived: Archived, by: signal.Signals) -> None:
+    def test_by_a_signal_it_can_go_on_too(
+        self, run: Command, rows: Rows, archived: Archived, by: signal.Signals
+    ) -> None:
         archived.fill(archived.ago(1), 300)
         arguments = ["-m", "outbox_tasks", "replay", "--all", "--yes", "--rate", "50"]
         output: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -247,7 +244,7 @@ class TestStopped:
 @pytest.mark.parametrize("format", ["jsonl", "parquet"])
 class TestFiles:
     def test_are_replayed_by_the_same_filters_and_in_order(
-        self, new_store: MakeStore, run: Any, rows: Rows, archived: Archived, tmp_path: Path, format: str
+        self, new_store: MakeStore, run: Command, rows: Rows, archived: Archived, tmp_path: Path, format: str
     ) -> None:
         (place := tmp_path / "storage").mkdir()
         for days in (2, 3):
@@ -275,7 +272,7 @@ class TestFiles:
         assert {row.headers.get("tenant") for row in rows.hot() if row.destination == "copies"} == {"Zoë"}
 
     def test_a_damaged_one_is_refused_before_anything_is_replayed(
-        self, new_store: MakeStore, run: Any, rows: Rows, archived: Archived, tmp_path: Path, format: str
+        self, new_store: MakeStore, run: Command, rows: Rows, archived: Archived, tmp_path: Path, format: str
     ) -> None:
         (place := tmp_path / "storage").mkdir()
         archived.fill(archived.ago(2), 10)
@@ -288,7 +285,7 @@ class TestFiles:
 
 
 class TestTheCommand:
-    def test_shows_what_it_would_do_and_asks(self, run: Any, rows: Rows, archived: Archived) -> None:
+    def test_shows_what_it_would_do_and_asks(self, run: Command, rows: Rows, archived: Archived) -> None:
         archived.fill(archived.ago(1), 3)
         archived.fill(archived.ago(1), 1, event_type="order.paid")
         shown = run("--all", "--dry-run")
@@ -307,5 +304,5 @@ class TestTheCommand:
             ("--rate", "0", "--all"), ("--state", "dead"),
         ],
     )  # fmt: skip
-    def test_bad_usage(self, run: Any, arguments: tuple[str, ...]) -> None:
+    def test_bad_usage(self, run: Command, arguments: tuple[str, ...]) -> None:
         assert run(*arguments).exit_code == 2

@@ -28,7 +28,7 @@ from outbox_tasks.operating.retention import Trimmed, drop_days, maintain
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually, seconds_from_now
 from tests.integration.archived import Archived
-from tests.integration.conftest import Lease, after
+from tests.integration.conftest import Lease, after, environment
 
 WEEK = timedelta(days=7)
 
@@ -39,16 +39,9 @@ def archived(rows: Rows, engine: Engine, schema: str) -> Archived:
 
 
 @pytest.fixture
-def environment(settings: MakeSettings) -> dict[str, str]:
+def elsewhere(settings: MakeSettings) -> dict[str, str]:
     """What a process of its own needs to be at the same outbox."""
-    mine = settings()
-    destinations = {name: {"url": destination.url} for name, destination in mine.destinations.items()}
-    return {
-        **os.environ,
-        "OUTBOX_DATABASE_URL": str(mine.database_url),
-        "OUTBOX_DATABASE_SCHEMA": str(mine.database_schema),
-        "OUTBOX_DESTINATIONS": json.dumps(destinations),
-    }
+    return {**os.environ, **environment(settings())}
 
 
 def settled(store: Store, lease: Lease) -> bool:
@@ -240,15 +233,16 @@ class TestOneAtATime:
         assert sorted(day for done in found for day in done.dropped) == sorted(archived.ago(d) for d in range(8, 13))
         assert archived.days() == set()
 
-    def test_a_killed_run_holds_no_lock(self, store: Store, environment: dict[str, str]) -> None:
+    def test_a_killed_run_holds_no_lock(self, store: Store, elsewhere: dict[str, str]) -> None:
         script = (
             "import time\n"
-            "from outbox_tasks.cli.shared.store import open_store\n"
-            "with open_store() as store, store.alone('maintain') as ours:\n"
+            "from outbox_tasks.relay.store import Store\n"
+            "from outbox_tasks.settings import Settings\n"
+            "with Store.connect(Settings()).alone('maintain') as ours:\n"
             "    print(ours, flush=True)\n"
             "    time.sleep(600)\n"
         )
-        with subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen([sys.executable, "-c", script], env=elsewhere, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"True\n"
             with store.alone("maintain") as ours:
@@ -313,11 +307,11 @@ class TestTime:
 
 
 def test_the_command_goes_on_until_all_is_done(
-    archived: Archived, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    archived: Archived, elsewhere: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(retention, "MOMENT", 0)
-    for name, value in environment.items():
+    for name, value in elsewhere.items():
         monkeypatch.setenv(name, value)
     for days in (10, 9, 8):
         archived.fill(archived.ago(days))

@@ -18,6 +18,7 @@ from sqlalchemy import insert, text
 from outbox_tasks.cli import SECTIONS
 from outbox_tasks.relay.store import Store
 from tests.conftest import Rows, seconds_from_now
+from tests.integration.conftest import environment
 
 OVERLINE = "\x1b[53m"
 """An escape sequence that rich never writes of itself."""
@@ -43,12 +44,11 @@ for arguments in json.loads(sys.argv[1]):
 def dead(store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """The id of a dead letter that holds up its key, in an outbox where all that others can write is hostile."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OUTBOX_DATABASE_URL", str(store.settings.database_url))
-    monkeypatch.setenv("OUTBOX_DATABASE_SCHEMA", str(store.settings.database_schema))
-    monkeypatch.setenv("OUTBOX_BROKER_URL", str(store.settings.broker_url))
-    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({EVIL: {"url": "a://b"}, "orders": {"url": "a://b"}}))
-    monkeypatch.setenv("OUTBOX_FEEDS", json.dumps({"eu": {"url": "sqlite:////no/such/file.db"}}))
-    monkeypatch.setenv("OUTBOX_STALE_AFTER", "1")
+    places = {"destinations": {EVIL: {"url": "a://b"}, "orders": {"url": "a://b"}}}
+    feeds = {"eu": {"url": "sqlite:////no/such/file.db"}}
+    more = {**places, "broker_url": store.settings.broker_url, "feeds": feeds, "stale_after": 1}
+    for name, value in environment(store.settings, **more).items():
+        monkeypatch.setenv(name, value)
     hostile = {
         "event_type": EVIL, "destination": EVIL, "key": EVIL, "aggregate_type": EVIL, "aggregate_id": EVIL,
         "payload": json.dumps({"a": EVIL}, ensure_ascii=False).encode(), "content_type": EVIL, "headers": {EVIL: EVIL},
