@@ -44,6 +44,8 @@ copybutton_prompt_text = "$ "
 html_theme = "furo"
 html_title = f"outbox_tasks {release}"
 html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["narrow.css"]
 html_theme_options = {
     "source_repository": SOURCE,
     "source_branch": "main",
