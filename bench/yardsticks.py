@@ -3,7 +3,7 @@
 - *raw Celery*: tasks that do nothing;
 - *pgbench*: updates of single rows by their primary key, 8 clients, prepared, `synchronous_commit = off`;
 - *XADD*: one client writes the messages' fields to a Redis Stream, 100 in a pipeline;
-- the relay *in bundles* (of 100; of 250 while more is due than a claim takes), *one by one* (`bundle_size = 1`) and
+- the relay *in bundles* (of 100; of 500 while more is due than a claim takes), *one by one* (`bundle_size = 1`) and
   *per message* (`profile = "per-message"`): a committed backlog, until all of it is in a Redis Stream.
 
 Raw Celery and the relay have two solo workers, no task events (but for *per message*) and log level WARNING. CPU is

@@ -20,7 +20,7 @@ from outbox_tasks.settings import Settings
 
 log = logging.getLogger("outbox_tasks.claim")
 
-BATCH, LEAST = 1000, 50
+BATCH, LEAST = 2000, 50
 """Rows leased by one statement, shared among the destinations; but so many of each, or their bundles would be small."""
 
 LONGEST = 5.0

@@ -6,12 +6,12 @@
 -- written by transactions that were open then. Returns the messages; and one row without a number, with the snapshot
 -- in which this looked, and as `id` since when the server counts: a crash begins that anew.
 WITH found AS MATERIALIZED (
-  SELECT r.*, span.size AS share, (row_number() OVER (PARTITION BY r.destination, r.priority ORDER BY r.xid, r.seq) - 1)
-              / span.weight AS turn
+  SELECT r.at, r.destination, r.xid, r.seq, span.size AS share,
+         (row_number() OVER (PARTITION BY r.destination, r.priority ORDER BY r.xid, r.seq) - 1) / span.weight AS turn
   FROM json_to_recordset(:span::json) AS span(destination text, size integer, priority smallint, weight integer,
                                               xid xid8, seq bigint, until xid8)
   CROSS JOIN LATERAL (
-    SELECT r.ctid AS at, r.* FROM :schema.outbox_ready r
+    SELECT r.ctid AS at, r.destination, r.priority, r.xid, r.seq FROM :schema.outbox_ready r
     WHERE r.destination = span.destination AND r.priority = span.priority AND r.key IS NULL
       AND (r.xid, r.seq) > (span.xid, span.seq) AND r.xid <= span.until
     ORDER BY r.xid, r.seq LIMIT span.size
@@ -20,8 +20,7 @@ WITH found AS MATERIALIZED (
 ), placed AS (
   SELECT at, share, row_number() OVER (PARTITION BY destination ORDER BY turn, xid, seq) AS place FROM found
 ), taken AS (
-  DELETE FROM :schema.outbox_ready r USING placed
-  WHERE r.ctid = placed.at AND placed.place <= placed.share
+  DELETE FROM :schema.outbox_ready r WHERE r.ctid = ANY (ARRAY(SELECT at FROM placed WHERE place <= share))
   RETURNING r.*
 )
 SELECT taken.seq, m.id::text, m.event_type, taken.xid::text AS at,

@@ -15,11 +15,17 @@ WITH begun AS (
     AND (SELECT :room::integer IS NULL OR :schema.outbox_has_room(:destination, :room, :keep::float))
     AND set_config('synchronous_commit', 'off', true) = 'off'  -- if a crash undoes this, a send is repeated, not lost
   RETURNING l.seqs
+), ours AS MATERIALIZED (  -- between low and high: so only the partition of their day is read
+  SELECT seqs, (SELECT min(s) FROM unnest(seqs) AS s) AS low, (SELECT max(s) FROM unnest(seqs) AS s) AS high,
+         EXISTS (SELECT FROM :schema.outbox_trouble t WHERE t.seq = ANY (seqs)) AS troubled
+  FROM begun
 )
 SELECT m.seq, m.id::text, m.event_type, m.destination, m.key, m.payload, m.content_type, m.headers,
        m.aggregate_type, m.aggregate_id, date_part('epoch', m.created_at) AS created_at, coalesce(t.attempts, 0) + 1 AS attempts,
        m.latest, date_part('epoch', clock_timestamp()) - date_part('epoch', coalesce(t.since, m.deliver_at, m.created_at)) AS age
-FROM begun CROSS JOIN LATERAL unnest(begun.seqs) WITH ORDINALITY AS ours(seq, place)
-CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = ours.seq LIMIT 1) AS m
-LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t WHERE t.seq = ours.seq LIMIT 1) AS t ON true
-ORDER BY ours.place
+FROM :schema.outbox_messages m
+LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t
+                   WHERE t.seq = m.seq AND (SELECT troubled FROM ours) LIMIT 1) AS t ON true
+WHERE m.seq = ANY ((SELECT seqs FROM ours)::bigint[])
+  AND m.seq >= (SELECT low FROM ours) AND m.seq <= (SELECT high FROM ours)
+ORDER BY m.seq
