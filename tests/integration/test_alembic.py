@@ -1,4 +1,4 @@
-"""The outbox's tables in an application's own Alembic, by the recipe of docs/install.md."""
+"""The outbox's tables in an application's own Alembic, by the recipe of docs/how-to/alembic.md."""
 
 from __future__ import annotations
 
