@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from typing import Any
 from uuid import uuid4
 
@@ -20,8 +21,10 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.claims import Claimed
 from outbox_tasks.relay.store.runs import Runs
 from outbox_tasks.settings import Settings
+from outbox_tasks.web import Page, Role
 from tests.claims import take
-from tests.conftest import MakeStore, Rows
+from tests.conftest import MakeSettings, MakeStore, Rows
+from tests.integration.browsing import Browser, Visit
 from tests.integration.supervised import Send, Tasks, supervised
 
 Lease = Callable[..., Bundle]
@@ -88,3 +91,21 @@ def command(store: Store, monkeypatch: pytest.MonkeyPatch) -> Command:
     for name, value in {**environment(store.settings), "COLUMNS": "200"}.items():
         monkeypatch.setenv(name, value)
     return lambda *arguments, typed=None: CliRunner().invoke(outbox, arguments, input=typed, prog_name="outbox-tasks")
+
+
+@pytest.fixture
+def page_settings() -> dict[str, Any]:
+    """Settings of the page that differ from the usual ones."""
+    return {"broker_url": None}
+
+
+@pytest.fixture
+def visit(store: Store, settings: MakeSettings, page_settings: dict[str, Any]) -> Iterator[Visit]:
+    """Makes browsers of a page over the test's tables. Each page looks anew."""
+    with ExitStack() as pages:
+
+        def make(role: Role = Role.ACT, **values: Any) -> Browser:
+            page = pages.enter_context(closing(Page(settings(**page_settings | values), who=lambda host: None)))
+            return Browser(page, role)
+
+        yield make

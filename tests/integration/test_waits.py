@@ -13,8 +13,8 @@ from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.text import moment
 from tests.conftest import MakeStore, Rows, seconds_from_now
+from tests.integration.browsing import Visit
 from tests.integration.test_status import beat, env, run  # noqa: F401
-from tests.integration.test_web_overview import Visit, visit  # noqa: F401
 
 CLAIMS = ("no claim has ever run; it is due since ", "start beat and a claim worker; outbox-tasks doctor")
 

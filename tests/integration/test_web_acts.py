@@ -5,10 +5,9 @@ from __future__ import annotations
 import http.client
 import re
 import threading
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from html import unescape
-from typing import Any
+from itertools import product
 from urllib.parse import parse_qs, urlencode
 from uuid import UUID, uuid4
 
@@ -21,16 +20,15 @@ from outbox_tasks.operating.messages import acts as batches
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Filter, Lookup
 from outbox_tasks.relay.store import Store
-from outbox_tasks.web import Page, Person, Role
+from outbox_tasks.web import Person, Role
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages import act
 from tests.claims import take
-from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
+from tests.conftest import Rows, eventually, seconds_from_now
+from tests.integration.browsing import Browser, Visit, words
 from tests.integration.conftest import after, bundle_of
 from tests.integration.test_redrive import acts, bury
-from tests.integration.test_web_overview import EVIL, Browser, words
-
-Visit = Callable[..., Browser]
+from tests.integration.test_web_overview import EVIL
 
 
 @pytest.fixture(autouse=True)
@@ -38,20 +36,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is overloaded counts slowly."""
     monkeypatch.setattr(act, "PATIENCE", 60.0)
     monkeypatch.setattr(act, "SOON", 60.0)
-
-
-@pytest.fixture
-def visit(store: Store, settings: MakeSettings) -> Iterator[Visit]:
-    """Makes browsers of a page over the test's tables."""
-    made: list[Page] = []
-
-    def make(role: Role = Role.ACT, **values: Any) -> Browser:
-        made.append(Page(settings(**values), who=lambda host: None))
-        return Browser(made[-1], role)
-
-    yield make
-    for page in made:
-        page.close()
 
 
 @pytest.fixture
@@ -168,11 +152,6 @@ class TestErrors:
             assert "&lt;script&gt;alert(1)" in html
             assert "\u202e" not in html
 
-    def test_the_buttons_are_for_those_who_may_act(self, visit: Visit, store: Store, rows: Rows) -> None:
-        bury(rows)
-        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(web_read_only=True)):
-            assert "/acts/new" not in browser.read(f"/errors/{group_of(store)}")
-
 
 class TestPreview:
     def test_says_how_many_of_which_kind(self, browser: Browser, rows: Rows) -> None:
@@ -244,11 +223,6 @@ class TestPreview:
             ended(browser, entry_of(browser.post("/acts", **preview(browser, key=value), why=f"why {value[:400]}")))
             assert rows.state(id) == "pending"
         assert [done.count for done in acts(rows)] == [1] * len(values)
-
-    def test_is_for_those_who_may_act(self, visit: Visit, rows: Rows) -> None:
-        bury(rows)
-        for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(web_read_only=True)):
-            assert browser.get("/acts/new", action="redrive").status == 403
 
 
 class TestBegin:
@@ -428,10 +402,12 @@ class TestBegin:
         request = browser.request("GET", "/acts/new", query={"action": ["redrive"], "id": ids})
         assert browser.page.handle(request, browser.person).status == 400
 
-    def test_is_for_those_who_may_act(self, visit: Visit, rows: Rows) -> None:
+    def test_is_for_those_who_may_act(self, visit: Visit, store: Store, rows: Rows) -> None:
         bury(rows)
         fields = {**preview(visit()), "why": "so"}
         for browser in (visit(Role.LOOK), visit(Role.PAYLOAD), visit(web_read_only=True)):
+            assert "/acts/new" not in browser.read(f"/errors/{group_of(store)}")
+            assert browser.get("/acts/new", action="redrive").status == 403
             assert browser.post("/acts", **fields).status == 403
         assert visit().post("/acts", **{**fields, "csrf": "x" * 43}).status == 403
         assert acts(rows) == []
@@ -530,37 +506,31 @@ class TestAct:
         assert "<script>alert" not in html
 
 
-@pytest.mark.parametrize("target", ["nothing", "\u202e", "%", None])
-@pytest.mark.parametrize(
-    "facts",
-    [
-        "{}",
-        "5",
-        "null",
-        '"so"',
-        '["so"]',
-        '{"changed": 5, "former": "%"}',
-        '{"changed": ["%", null], "former": 5}',
-        '{"states": 5}',
-        '{"older_than": "x", "seconds": "y", "limit": []}',
-        '{"key": {"a": 1}, "named": "z"}',
-    ],
+FACTS = (
+    "{}",
+    "5",
+    "null",
+    '"so"',
+    '["so"]',
+    '{"changed": 5, "former": "%"}',
+    '{"changed": ["%", null], "former": 5}',
+    '{"states": 5}',
+    '{"older_than": "x", "seconds": "y", "limit": []}',
+    '{"key": {"a": 1}, "named": "z"}',
 )
-def test_an_entry_that_nobody_of_us_wrote_is_shown(
-    browser: Browser, rows: Rows, target: str | None, facts: str
-) -> None:
-    with rows.engine.begin() as connection:
-        made = connection.execute(
-            text(
-                f"INSERT INTO {rows.tables.audit} (who, action, target, count, facts)"
-                " VALUES ('bob', 'redrive', :target, 3, CAST(:facts AS jsonb)) RETURNING seq"
-            ),
-            {"target": target, "facts": facts},
-        )
-        entry = made.scalar_one()
-    assert browser.get(f"/acts/{entry}").status == 200
+
+
+def test_an_entry_that_nobody_of_us_wrote_is_shown(browser: Browser, rows: Rows) -> None:
+    insert = text(
+        f"INSERT INTO {rows.tables.audit} (who, action, target, count, facts)"
+        " VALUES ('bob', 'redrive', :target, 3, CAST(:facts AS jsonb)) RETURNING seq"
+    )
+    for target, facts in product(("nothing", "\u202e", "%", None), FACTS):
+        with rows.engine.begin() as connection:
+            entry = connection.execute(insert, {"target": target, "facts": facts}).scalar_one()
+        assert browser.get(f"/acts/{entry}").status == 200, (target, facts)
+        assert browser.get(f"/audit/{entry}/payload").status in (404, 400), (target, facts)
     assert browser.get("/audit").status == 200
-    assert browser.get(f"/audit/{entry}/payload").status in (404, 400)
 
 
 def test_a_form_that_was_sent_for_another_act_is_refused(browser: Browser, rows: Rows) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html import unescape
 from itertools import chain
 from typing import Any
@@ -20,28 +20,13 @@ from outbox_tasks.operating.messages import find, paging
 from outbox_tasks.operating.messages.acts import Operator
 from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
-from outbox_tasks.web import Page, Person, Role
+from outbox_tasks.web import Person, Role
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages import message as message_page
 from outbox_tasks.web.pages import messages as messages_page
-from tests.conftest import MakeSettings, Rows, seconds_from_now
+from tests.conftest import Rows, seconds_from_now
+from tests.integration.browsing import Browser, Visit
 from tests.integration.test_redrive import bury
-from tests.integration.test_web_overview import Browser
-
-Browse = Callable[..., Browser]
-
-
-@pytest.fixture
-def browse(store: Store, settings: MakeSettings) -> Iterator[Browse]:
-    made: list[Page] = []
-
-    def make(role: Role = Role.ACT, **values: Any) -> Browser:
-        made.append(Page(settings(broker_url=None, **values), who=lambda host: None))
-        return Browser(made[-1], role)
-
-    yield make
-    for page in made:
-        page.close()
 
 
 def listed(html: str) -> list[str]:
@@ -65,11 +50,11 @@ ABSENT = UUID(int=0xABCDEF)
 
 
 class TestList:
-    def test_has_pages_in_both_directions(self, browse: Browse, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_has_pages_in_both_directions(self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(messages_page, "SIZE", 3)
         dead = bury(rows, 7)
         rows.insert(2)
-        browser, query, found = browse(), {"state": "dead"}, []
+        browser, query, found = visit(), {"state": "dead"}, []
         while query:
             html = browser.read("/messages", **query)
             found.append(listed(html))
@@ -80,7 +65,7 @@ class TestList:
         assert listed(browser.read("/messages", **(link(html, "First page") or {}))) == found[0]
 
     def test_says_where_its_search_ended_and_goes_on(
-        self, browse: Browse, rows: Rows, monkeypatch: pytest.MonkeyPatch
+        self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for module, name in ((paging, "LOOK"), (paging, "FIRST_LOOK"), (find, "LOOK")):
             monkeypatch.setattr(module, name, 20)
@@ -88,7 +73,7 @@ class TestList:
         rows.insert(30)
         [wanted] = rows.insert(event_type="order.lost", destination="mails")
         rows.insert(60)
-        browser = browse()
+        browser = visit()
         html = browser.read("/messages", type="order.lost")
         assert listed(html) == []
         assert "Looked at 20 messages" in html
@@ -99,9 +84,9 @@ class TestList:
         assert listed(html) == [wanted]
         assert "No destination has this name here." in html
 
-    @pytest.mark.parametrize(
-        ("query", "said"),
-        [
+    def test_says_what_is_wrong_with_a_filter(self, visit: Visit) -> None:
+        browser = visit()
+        wrong: list[tuple[dict[str, str], str]] = [
             ({"older-than": "x"}, "is not a length of time"),
             ({"newer-than": "99999999999999999999d"}, "is too long"),
             ({"state": "gone"}, "is no state"),
@@ -110,17 +95,15 @@ class TestList:
             ({"at": "<script>"}, "There is no such page"),
             ({"at": "older~0~key~0~1~2"}, "There is no such page"),
             ({"at": "older~death~2026-01-01T00:00:00+00:00~7"}, "a list with other filters"),
-        ],
-    )
-    def test_says_what_is_wrong_with_a_filter(self, browse: Browse, query: dict[str, str], said: str) -> None:
-        answer = browse().get("/messages", **query)
-        assert answer.status == 400
-        assert said in answer.body.decode()
-        assert b"<script>" not in answer.body
+        ]
+        for query, said in wrong:
+            answer = browser.get("/messages", **query)
+            assert (answer.status, said in answer.body.decode()) == (400, True), query
+            assert b"<script>" not in answer.body
 
-    def test_leads_to_what_somebody_searches_for(self, browse: Browse, rows: Rows) -> None:
+    def test_leads_to_what_somebody_searches_for(self, visit: Visit, rows: Rows) -> None:
         [id] = rows.insert(key="order:42", event_type="order.made")
-        browser = browse()
+        browser = visit()
         for word, where in (
             (f" {id.upper()} ", f"/messages/{id}"),
             ("order:42", "/messages?key=order%3A42"),
@@ -130,24 +113,24 @@ class TestList:
             assert location(browser.get("/messages", find=word)) == where
         assert listed(browser.read("/messages", key="order:42")) == [id]
 
-    def test_says_its_filter_in_words_and_keeps_the_fields_closed(self, browse: Browse) -> None:
-        html = browse().read("/messages", destination="orders", state="dead")
+    def test_says_its_filter_in_words_and_keeps_the_fields_closed(self, visit: Visit) -> None:
+        html = visit().read("/messages", destination="orders", state="dead")
         assert '<details class="card"><summary>Filters: ' in html
         summary = html.partition("<summary>Filters")[2].partition("</summary>")[0]
         assert "<strong>orders</strong>" in summary
         assert "<strong>dead</strong>" in summary
 
-    def test_offers_acts_only_to_those_who_may(self, browse: Browse, rows: Rows) -> None:
+    def test_offers_acts_only_to_those_who_may(self, visit: Visit, rows: Rows) -> None:
         [dead], [waits] = bury(rows), rows.insert()
         [runs] = rows.insert(lease=uuid4(), begun=True, locked_until=seconds_from_now(60))
-        html = browse().read("/messages")
+        html = visit().read("/messages")
         assert re.findall(r'name="id" value="([^"]+)"', html) == [waits, dead]
         assert runs in listed(html)
         assert 'href="/acts/new?action=redrive&amp;state=dead"' in html
-        nothing = browse().get("/acts/new", action="redrive", chosen="yes")
+        nothing = visit().get("/acts/new", action="redrive", chosen="yes")
         assert nothing.status == 400
         assert b"no message was chosen" in nothing.body
-        for browser in (browse(Role.PAYLOAD), browse(web_read_only=True)):
+        for browser in (visit(Role.PAYLOAD), visit(web_read_only=True)):
             html = browser.read("/messages")
             assert listed(html) == [runs, waits, dead]
             assert "/acts/" not in html
@@ -155,8 +138,8 @@ class TestList:
 
 
 class TestSearches:
-    def test_of_one_person_hold_up_nobody_else(self, browse: Browse) -> None:
-        browser = browse(Role.LOOK)
+    def test_of_one_person_hold_up_nobody_else(self, visit: Visit) -> None:
+        browser = visit(Role.LOOK)
         other = Browser(browser.page, Role.LOOK)
         other.person = Person("lou", Role.LOOK)
         searches = browser.page._own.get().searches
@@ -170,30 +153,30 @@ class TestSearches:
         assert browser.get("/messages", type="*a*").status == 200
         assert searches._going == {}
 
-    def test_run_for_a_short_time(self, browse: Browse, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_run_for_a_short_time(self, visit: Visit, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(messages_page, "PATIENCE", 0.2)
-        browser = browse(Role.LOOK)
+        browser = visit(Role.LOOK)
         assert browser.get("/errors").status == 200
         with rows.engine.begin() as other:
             other.execute(text(f"LOCK TABLE {rows.tables.messages.fullname}"))
             answer = browser.get("/messages", type="*a*")
         assert (answer.status, b"Name a destination or a key" in answer.body) == (400, True)
 
-    def test_have_few_stars(self, browse: Browse) -> None:
-        browser = browse(Role.LOOK)
+    def test_have_few_stars(self, visit: Visit) -> None:
+        browser = visit(Role.LOOK)
         assert browser.get("/messages", type="*a*a*a*a*").status == 200
         refused = browser.get("/messages", type="*a*a*a*a*a*")
         assert (refused.status, b"at most 5 stars" in refused.body) == (400, True)
 
 
 class TestMessage:
-    def test_shows_its_life_and_what_belongs_to_it(self, browse: Browse, rows: Rows, store: Store) -> None:
+    def test_shows_its_life_and_what_belongs_to_it(self, visit: Visit, rows: Rows, store: Store) -> None:
         parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         [id] = bury(rows, key="k", payload=b'{"order":42}', headers={"traceparent": parent})
         [behind] = rows.insert(key="k", event_type="order.paid")
         Operator(store, "bob", "it is <mended>").edit(UUID(id), b'{"order":42}', b'{"order":43}', "application/json")
         urls = {"web_flower_url": "https://flower.example.com/", "web_trace_url": "https://t.example.com/{trace_id}"}
-        browser = browse(**urls)
+        browser = visit(**urls)
         html, text = browser.read(f"/messages/{id}"), browser.text(f"/messages/{id}")
         for words in ("http_400: refused: no such order 42", "written", "edited by bob: it is <mended>", '"order": 43'):
             assert words in text
@@ -208,33 +191,34 @@ class TestMessage:
         assert f"It waits because 1 message of its key is before it, and the first ({id}) is dead since " in text
         assert "Cancel…" in text
 
-    @pytest.mark.parametrize("items", [3, 100])
-    def test_folds_a_long_payload(self, browse: Browse, rows: Rows, items: int) -> None:
-        [id] = rows.insert(payload=json.dumps(list(range(items))).encode())
-        html = browse().read(f"/messages/{id}")
-        assert ("<details><summary>Show 102 lines</summary>" in html) == (items == 100)
-        assert '<pre tabindex="0" aria-label="Payload">[' in html
+    def test_folds_a_long_payload(self, visit: Visit, rows: Rows) -> None:
+        browser = visit()
+        for items in (3, 100):
+            [id] = rows.insert(payload=json.dumps(list(range(items))).encode())
+            html = browser.read(f"/messages/{id}")
+            assert ("<details><summary>Show 102 lines</summary>" in html) == (items == 100)
+            assert '<pre tabindex="0" aria-label="Payload">[' in html
 
-    def test_hides_payload_and_headers_from_those_who_may_only_look(self, browse: Browse, rows: Rows) -> None:
+    def test_hides_payload_and_headers_from_those_who_may_only_look(self, visit: Visit, rows: Rows) -> None:
         secret = "the secret of the message"
         [id] = bury(rows, payload=secret.encode(), headers={"tenant": secret})
-        hidden = browse(Role.LOOK)
+        hidden = visit(Role.LOOK)
         assert secret not in hidden.read(f"/messages/{id}")
         assert secret not in hidden.read("/messages")
         assert (hidden.get(f"/messages/{id}/payload").status, hidden.get(f"/messages/{id}/edit").status) == (403, 403)
-        reader = browse(Role.PAYLOAD)
+        reader = visit(Role.PAYLOAD)
         assert reader.read(f"/messages/{id}").count(secret) == 2
         assert reader.get(f"/messages/{id}/edit").status == 403
         assert f"/messages/{id}/edit" not in reader.read(f"/messages/{id}")
 
-    def test_hides_what_quotes_its_contents_too(self, browse: Browse, rows: Rows, store: Store) -> None:
+    def test_hides_what_quotes_its_contents_too(self, visit: Visit, rows: Rows, store: Store) -> None:
         """What the database role `reader` may not see, the role look does not see either; and it is not even read."""
         secret, large = "the secret of the message", b"x" * 3_000_000
         note = {"at": "2026-11-01T12:00:00+00:00", "what": "failed", "attempt": 1, "code": "x", "error": secret}
         notes = [{**note, "traceback": f"ValueError: {secret}"}]
         headers = {"tenant": secret, "eventid": str(uuid4())}
         [id] = bury(rows, payload=large, headers=headers, history=notes)
-        hidden, reader = browse(Role.LOOK), browse(Role.PAYLOAD)
+        hidden, reader = visit(Role.LOOK), visit(Role.PAYLOAD)
         for _ in range(2):  # also while a look of somebody who may see more counts
             assert reader.read(f"/messages/{id}").count(secret) == 3
             html = hidden.read(f"/messages/{id}")
@@ -248,12 +232,12 @@ class TestMessage:
         assert max(look.size for kept in looks for look in kept._found.values()) < 100_000
 
     def test_is_downloaded_in_pieces(
-        self, browse: Browse, rows: Rows, store: Store, monkeypatch: pytest.MonkeyPatch
+        self, visit: Visit, rows: Rows, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(message_page, "PIECE", 1000)
         payload = bytes(range(250)) * 10
         [id] = bury(rows, payload=payload)
-        browser = browse()
+        browser = visit()
         answer = browser.get(f"/messages/{id}/payload")
         assert dict(answer.headers)["Content-Length"] == "2500"
         assert [answer.body, *answer.more] == [payload[:1000], payload[1000:2000], payload[2000:]]
@@ -265,10 +249,10 @@ class TestMessage:
         with pytest.raises(UnknownMessage):
             next(pieces)
 
-    def test_gives_the_bytes_of_its_payload_as_a_file(self, browse: Browse, rows: Rows) -> None:
+    def test_gives_the_bytes_of_its_payload_as_a_file(self, visit: Visit, rows: Rows) -> None:
         payload = bytes(range(256)) * 5_000
         [id] = rows.insert(payload=payload, content_type="text/html")
-        browser = browse(Role.PAYLOAD)
+        browser = visit(Role.PAYLOAD)
         answer = browser.get(f"/messages/{id}/payload")
         headers = dict(answer.headers)
         assert answer.body == payload
@@ -278,15 +262,16 @@ class TestMessage:
         assert "1,280,000 bytes, not text" in html
         assert "000010  10 11 12 13" in html
 
-    @pytest.mark.parametrize("id", ["nothing", "../etc", str(ABSENT), f"{ABSENT}/x", "%", "\u202e"])
-    def test_that_does_not_exist_is_not_found(self, browse: Browse, id: str) -> None:
-        assert browse().get(f"/messages/{id}").status == 404
+    def test_that_does_not_exist_is_not_found(self, visit: Visit) -> None:
+        browser = visit()
+        for id in ("nothing", "../etc", str(ABSENT), f"{ABSENT}/x", "%", "\u202e"):
+            assert browser.get(f"/messages/{id}").status == 404, id
 
-    def test_of_a_task_leads_to_the_task(self, browse: Browse, rows: Rows) -> None:
+    def test_of_a_task_leads_to_the_task(self, visit: Visit, rows: Rows) -> None:
         task = {"aggregate_type": "celery.task", "aggregate_id": "a/b?c", "locked_by": "shop@host", "lease": uuid4()}
         runs = {"begun": True, "attempts": 1, "handed_at": seconds_from_now(-5), "locked_until": seconds_from_now(60)}
         [id] = rows.insert(**task, **runs)
-        browser = browse(web_flower_url="http://f.example.com/flower")
+        browser = visit(web_flower_url="http://f.example.com/flower")
         assert 'href="http://f.example.com/flower/task/a%2Fb%3Fc"' in browser.read(f"/messages/{id}")
         text = browser.text(f"/messages/{id}")
         assert "Run by shop@host" in text
@@ -331,12 +316,12 @@ class TestEdit:
         ],
     )
     def test_changes_nothing_that_nobody_touched(
-        self, browse: Browse, rows: Rows, payload: bytes, mended: bytes | None
+        self, visit: Visit, rows: Rows, payload: bytes, mended: bytes | None
     ) -> None:
         mended = mended or payload.replace(b"1", b"7", 1)
         kind = "application/json" if payload.startswith(b"{") else "text/plain"
         [id] = bury(rows, payload=payload, content_type=kind)
-        browser = browse()
+        browser = visit()
         refused = self.send(browser, id, lambda text: text)
         assert refused.status == 400
         assert b"nothing was changed" in refused.body
@@ -346,59 +331,57 @@ class TestEdit:
         assert location(edited) == f"/messages/{id}"
         assert bytes(rows.one(id).payload) == mended
 
-    def test_keeps_digits_that_a_person_writes(self, browse: Browse, rows: Rows) -> None:
+    def test_keeps_digits_that_a_person_writes(self, visit: Visit, rows: Rows) -> None:
         [id] = bury(rows, payload=b'{"a":1}')
         long = '{"a": 1.10, "b": 123456789012345678901234567890.5}'
-        assert self.send(browse(), id, lambda text: long).status == 303
+        assert self.send(visit(), id, lambda text: long).status == 303
         assert rows.one(id).payload == long.encode()
 
-    def test_says_where_json_is_wrong_and_keeps_what_was_written(self, browse: Browse, rows: Rows) -> None:
+    def test_says_where_json_is_wrong_and_keeps_what_was_written(self, visit: Visit, rows: Rows) -> None:
         [id] = bury(rows, payload=b'{"a":1,"b":2}')
-        answer = self.send(browse(), id, lambda text: text.replace("1,", "1"))
+        answer = self.send(visit(), id, lambda text: text.replace("1,", "1"))
         html = answer.body.decode()
         assert answer.status == 400
         assert "line 3 column 3" in html
         assert shown(html) == '{\n  "a": 1\n  "b": 2\n}'
-        deep = self.send(browse(), id, lambda text: "[" * 100_000)
+        deep = self.send(visit(), id, lambda text: "[" * 100_000)
         assert deep.status == 400
         for wrong, said in ({"why": " "}, b"Say why"), ({"content_type": "a\nb"}, b"a content type is"):
-            answer = self.send(browse(), id, lambda text: "{}", **wrong)
+            answer = self.send(visit(), id, lambda text: "{}", **wrong)
             assert (answer.status, shown(answer.body.decode())) == (400, "{}")
             assert said in answer.body
         assert rows.one(id).payload == b'{"a":1,"b":2}'
 
-    def test_overwrites_nobody_elses_edit(self, browse: Browse, rows: Rows, store: Store) -> None:
+    def test_overwrites_nobody_elses_edit(self, visit: Visit, rows: Rows, store: Store) -> None:
         [id] = bury(rows, payload=b"1")
 
         def meanwhile(text: str) -> str:
             Operator(store, "bob").edit(UUID(id), b"1", b"2", "text/plain")
             return "3"
 
-        answer = self.send(browse(), id, meanwhile)
+        answer = self.send(visit(), id, meanwhile)
         assert answer.status == 409
         assert b"somebody else has changed its payload meanwhile" in answer.body
         assert shown(answer.body.decode()) == "3"
         assert rows.one(id).payload == b"2"
 
-    @pytest.mark.parametrize("payload", [b"\x00\xff", b"a\0b", b"a\r\nb\n", b"a\rb", b"x" * 600_000])
-    def test_says_how_else_to_edit_what_a_browser_would_change(
-        self, browse: Browse, rows: Rows, payload: bytes
-    ) -> None:
-        [id] = bury(rows, payload=payload, content_type="text/plain")
-        browser = browse()
-        html = browser.read(f"/messages/{id}/edit")
-        assert "<textarea" not in html
-        assert f"outbox-tasks edit {id} --payload FILE" in html
-        form = {"payload": "b", "content_type": "text/plain", "former": "", "why": "w"}
-        assert browser.post(f"/messages/{id}/edit", **form).status in (400, 409)
-        assert bytes(rows.one(id).payload) == payload
+    def test_says_how_else_to_edit_what_a_browser_would_change(self, visit: Visit, rows: Rows) -> None:
+        browser = visit()
+        for payload in (b"\x00\xff", b"a\0b", b"a\r\nb\n", b"a\rb", b"x" * 600_000):
+            [id] = bury(rows, payload=payload, content_type="text/plain")
+            html = browser.read(f"/messages/{id}/edit")
+            assert "<textarea" not in html
+            assert f"outbox-tasks edit {id} --payload FILE" in html
+            form = {"payload": "b", "content_type": "text/plain", "former": "", "why": "w"}
+            assert browser.post(f"/messages/{id}/edit", **form).status in (400, 409)
+            assert bytes(rows.one(id).payload) == payload
 
-    def test_is_for_dead_letters(self, browse: Browse, rows: Rows) -> None:
+    def test_is_for_dead_letters(self, visit: Visit, rows: Rows) -> None:
         [id] = rows.insert()
-        assert browse().get(f"/messages/{id}/edit").status == 409
-        assert browse().post(f"/messages/{id}/edit", payload="x").status == 409
+        assert visit().get(f"/messages/{id}/edit").status == 409
+        assert visit().post(f"/messages/{id}/edit", payload="x").status == 409
         [dead] = bury(rows)
-        closed = browse(web_read_only=True)
+        closed = visit(web_read_only=True)
         assert closed.get(f"/messages/{dead}/edit").status == 403
         assert closed.post(f"/messages/{dead}/edit", payload="x").status == 403
 
@@ -436,9 +419,9 @@ class TestHostileMessages:
             {"headers": {"traceparent": "javascript:alert(1)", "eventid": EVIL}, "created_at": ALWAYS},
         ],
     )  # fmt: skip
-    def test_are_text_on_small_pages(self, browse: Browse, rows: Rows, columns: dict[str, Any]) -> None:
+    def test_are_text_on_small_pages(self, visit: Visit, rows: Rows, columns: dict[str, Any]) -> None:
         [id] = bury(rows, **columns)
-        browser = browse(web_trace_url="https://t.example.com/{trace_id}", web_flower_url="https://f.example.com")
+        browser = visit(web_trace_url="https://t.example.com/{trace_id}", web_flower_url="https://f.example.com")
         for path in (f"/messages/{id}", "/messages", f"/messages/{id}/edit"):
             answer = browser.get(path)
             html = answer.body.decode()
@@ -451,9 +434,9 @@ class TestHostileMessages:
             if not path.endswith("/edit"):  # a field must send back what it was given
                 assert not set(html) & set("\x1b\u202e\u2066\u200b\x07\0")
 
-    def test_fill_no_list_with_their_length(self, browse: Browse, rows: Rows) -> None:
+    def test_fill_no_list_with_their_length(self, visit: Visit, rows: Rows) -> None:
         long = dict.fromkeys(("event_type", "last_error_code", "last_error"), '"' * 2000)
         bury(rows, 60, key='"' * 255, **long)
-        answer = browse().get("/messages", state="dead")
+        answer = visit().get("/messages", state="dead")
         assert answer.status == 200
         assert len(answer.body) < 200_000

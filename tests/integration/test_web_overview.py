@@ -6,7 +6,7 @@ import re
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from html import unescape
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
@@ -26,10 +26,10 @@ from outbox_tasks.operating.messages.find import Lookup
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import printable
-from outbox_tasks.web import Page, Person, Role
-from outbox_tasks.web.http import Request, Response
+from outbox_tasks.web import Page, Role
 from outbox_tasks.web.pages import doctor
 from tests.conftest import MakeSettings, Rows, eventually, seconds_from_now
+from tests.integration.browsing import Browser, Visit, words
 
 EVIL = "<script>alert(1)</script> & \u202e 100%/a?b#c 'q\" \x07"
 """A name as somebody might choose it to harm the page."""
@@ -42,58 +42,12 @@ DESTINATIONS = {name: {"url": "redis+stream://localhost/1/x"} for name in ("orde
 Open = Callable[..., Page]
 
 
-class Browser:
-    """Somebody who visits a page."""
-
-    def __init__(self, page: Page, role: Role = Role.ACT) -> None:
-        self.page, self.person = page, Person("anna", role)
-        self.token = "t" * 43
-        self.headers = {"cookie": f"outbox_csrf={self.token}"}
-
-    def request(self, method: str, path: str, **more: Any) -> Request:
-        return Request(method, path, headers=self.headers, **more)
-
-    def get(self, path: str, **query: str) -> Response:
-        asked = {name: [value] for name, value in query.items()}
-        return self.page.handle(self.request("GET", path, query=asked), self.person)
-
-    def post(self, path: str, **form: str) -> Response:
-        sent = {name: [value] for name, value in {"csrf": self.token, **form}.items()}
-        return self.page.handle(self.request("POST", path, form=sent), self.person)
-
-    def read(self, path: str, **query: str) -> str:
-        """The page's HTML."""
-        answer = self.get(path, **query)
-        assert answer.status == 200, answer.body.decode()
-        return answer.body.decode()
-
-    def text(self, path: str, **query: str) -> str:
-        """The words on the page."""
-        return words(self.read(path, **query))
-
-
-def words(html: str) -> str:
-    return " ".join(unescape(re.sub(r"<[^>]*>", " ", html)).split())
-
-
 @pytest.fixture
-def visit(store: Store, settings: MakeSettings) -> Iterator[Callable[..., Browser]]:
-    """Makes browsers of a page over the test's tables. Each page looks anew."""
-    made: list[Page] = []
-
-    def make(role: Role = Role.ACT, **values: Any) -> Browser:
-        given: Settings = settings(**{"destinations": DESTINATIONS, "broker_url": None, **values})
-        made.append(Page(given, who=lambda host: None))
-        return Browser(made[-1], role)
-
-    yield make
-    for page in made:
-        page.close()
+def page_settings() -> dict[str, Any]:
+    return {"broker_url": None, "destinations": DESTINATIONS}
 
 
 FORMER = b'{"former": "<script>"}'
-
-Visit = Callable[..., Browser]
 
 
 def beat(rows: Rows, name: str, kind: str = "worker", ago: float = 1.0, **facts: Any) -> None:
