@@ -12,7 +12,7 @@ sources := outbox_tasks workers beat_schedule.py docs/conf.py $(wildcard tests b
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo up quick test search clock fault lint format docs bench constraints audit clean
+.PHONY: help venv demo up quick test search clock fault lint format docs bench package constraints audit clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,15 @@ docs: $(everything) ## the documentation site, into build/docs
 
 bench: $(runtime) ## the relay beside raw Celery, pgbench and XADD (ARGS=claim: another bench; ARGS=--help lists them)
 	@$(bin)/python -m bench $(or $(ARGS),yardsticks)
+
+package: ## wheel and source distribution, into dist/: built, checked, and the wheel tried in an empty environment
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch" build' EXIT && rm -rf dist && $(PYTHON) -m venv "$$scratch/tools" && \
+	  "$$scratch/tools/bin/python" -m pip --disable-pip-version-check --quiet install build twine && \
+	  "$$scratch/tools/bin/python" -m build --outdir dist . >"$$scratch/log" 2>&1 || { cat "$$scratch/log"; exit 1; } && \
+	  "$$scratch/tools/bin/twine" check --strict dist/* && $(PYTHON) -m venv "$$scratch/empty" && \
+	  "$$scratch/empty/bin/python" -m pip --disable-pip-version-check --quiet install -c constraints.txt dist/*.whl && \
+	  cd "$$scratch" && empty/bin/outbox-tasks --version && empty/bin/celery --help | grep -q outbox && \
+	  empty/bin/python -c 'import outbox_tasks as o; [getattr(o, name) for name in o.__all__]; print("the wheel can be used")'
 
 venv: $(everything) ## the virtual environment with everything in it
 

@@ -1,0 +1,190 @@
+"""What people rely on, name by name, is in tests/public-api.txt. Whoever changes it on purpose changes that file too:
+
+PUBLIC_API=write python -m pytest tests/integration/test_public_api.py
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import os
+import tomllib
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+from sqlalchemy import Engine, text
+
+from outbox_tasks import __all__ as exported
+from outbox_tasks import signals
+from outbox_tasks.broker import names
+from outbox_tasks.cli import outbox
+from outbox_tasks.outbox import Options
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
+from outbox_tasks.settings.destination import Destination, Route
+from outbox_tasks.settings.feed import FeedPlace
+from tests.exposed import documented
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "tests" / "public-api.txt"
+
+PYTHON = {
+    "outbox_tasks": [name for name in exported if name not in ("Destination", "Settings", "__version__")],
+    "outbox_tasks.destinations": ["Publisher"],
+    "outbox_tasks.migrations": ["finish", "grant", "grants", "include_name", "upgrade", "upgrade_feed"],
+    "outbox_tasks.testing": ["Drained", "OutboxProbe", "SeenMessage", "SimulatedCrash", "StoredTask"],
+    "outbox_tasks.web": ["Page"],
+}
+OURS = {"found", "handle", "is_static", "known", "longest_form", "person", "respond", "trouble", "write_task"}
+"""Methods that only other parts of the package call."""
+
+FUNCTIONS = ("outbox_backlog", "outbox_cancel", "outbox_publish")
+VIEWS = ("outbox_all", "outbox_archive")
+
+
+def signature(function: Any) -> str:
+    """With its annotations as they are written: each version of Python shows them in a way of its own."""
+    parts, starred = [], False
+    for one in inspect.signature(function).parameters.values():
+        if one.kind is one.KEYWORD_ONLY and not starred:
+            parts.append("*")
+        starred = starred or one.kind in (one.KEYWORD_ONLY, one.VAR_POSITIONAL)
+        stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+        kind = f": {one.annotation}" if isinstance(one.annotation, str) else ""
+        default = "" if one.default is one.empty else f" = {one.default!r}"
+        if "object at" in default or "factory" in default:
+            default = " = …"
+        parts.append(f"{stars}{one.name}{kind}{default}")
+    return f"({', '.join(parts)})"
+
+
+def is_exception(one: object) -> bool:
+    return inspect.isclass(one) and issubclass(one, BaseException)
+
+
+def members(cls: type) -> Iterator[str]:
+    """Those of its own, and of our classes that it is made of."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if base.__module__.startswith("outbox_tasks"):
+            found |= {name: one for name, one in vars(base).items() if not name.startswith("_")}
+            found |= dict.fromkeys(name for name in inspect.get_annotations(base) if not name.startswith("_"))
+    shown = set() if is_exception(cls) else set(inspect.signature(cls).parameters)
+    for name, one in sorted(found.items()):
+        if name in OURS | shown:
+            continue
+        static = inspect.getattr_static(cls, name, None)
+        if isinstance(static, (staticmethod, classmethod)):
+            yield f"{name}{signature(static.__func__)}"
+        elif inspect.isfunction(one):
+            yield f"{name}{signature(one)}"
+        else:
+            yield name
+
+
+def python() -> Iterator[str]:
+    for module, its in PYTHON.items():
+        for name in its:
+            one = getattr(import_module(module), name)
+            yield f"{module}.{name}" + ("" if is_exception(one) else signature(one))
+            if inspect.isclass(one):
+                yield from (f"  {member}" for member in members(one))
+    yield f"outbox_tasks.outbox.Options: {', '.join(inspect.get_annotations(Options))}"
+    errors = import_module("outbox_tasks.errors")
+    for name, one in sorted(vars(errors).items()):
+        if inspect.isclass(one) and one.__module__ == errors.__name__ and not name.startswith("_"):
+            yield f"outbox_tasks.errors.{name}({', '.join(base.__name__ for base in one.__bases__)})"
+    yield from (
+        f"outbox_tasks.signals.{name}" for name, one in vars(signals).items() if isinstance(one, signals.Signal)
+    )
+
+
+def commands(command: click.Command, name: str) -> Iterator[str]:
+    parameters = [one for one in command.params if not (isinstance(one, click.Option) and "--help" in one.opts)]
+    yield " ".join([name, *(f"[{parameter(one)}]" for one in parameters)])
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for below in command.list_commands(context):
+            found = command.get_command(context, below)
+            assert found is not None
+            yield from commands(found, f"{name} {below}")
+
+
+def parameter(one: click.Parameter) -> str:
+    if isinstance(one, click.Argument):
+        return str(one.human_readable_name)
+    is_flag = isinstance(one, click.Option) and one.is_flag
+    choices = "|".join(map(str, one.type.choices)) if isinstance(one.type, click.Choice) else one.type.name
+    return " ".join(["/".join([*one.opts, *one.secondary_opts]), *([] if is_flag else [choices])])
+
+
+def settings() -> Iterator[str]:
+    kinds: dict[str, type[BaseModel]] = {
+        "": Settings, "destinations.<name>.": Destination, "routes.<pattern>.": Route, "feeds.<name>.": FeedPlace,
+    }  # fmt: skip
+    for prefix, model in kinds.items():
+        for name, field in model.model_fields.items():
+            default = (
+                "required" if field.default is PydanticUndefined and field.default_factory is None else field.default
+            )
+            shown = "…" if default is PydanticUndefined else default
+            yield f"{prefix}{field.alias or name} = {shown}"
+
+
+def celery() -> Iterator[str]:
+    yield from (f"task {name}" for name in names.TASKS)
+    yield from (f"queue {name}" for name in names.ALL_QUEUES)
+
+
+def in_sql(engine: Engine, schema: str) -> Iterator[str]:
+    """As in SQL: the functions with their arguments, the views with their columns."""
+    asked = """
+        SELECT proname || '(' || pg_get_function_arguments(oid) || ') RETURNS ' || pg_get_function_result(oid)
+        FROM pg_proc WHERE pronamespace = to_regnamespace(:schema) AND proname = ANY (:functions)
+        UNION ALL
+        SELECT attrelid::regclass::text || ' '
+               || string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
+        FROM pg_attribute JOIN pg_class c ON c.oid = attrelid AND relnamespace = to_regnamespace(:schema)
+        WHERE relname = ANY (:views) AND attnum > 0 GROUP BY attrelid
+    """
+    with engine.connect() as connection:
+        connection.execute(text(f"SET search_path = {schema}"))
+        said = {"schema": schema, "functions": list(FUNCTIONS), "views": list(VIEWS)}
+        yield from sorted(connection.scalars(text(asked), said))
+
+
+def metrics() -> Iterator[str]:
+    for title in ("What workers count", "What the database says"):
+        for name, (kind, labels) in documented(title).items():
+            yield f"{name} {kind} {{{', '.join(sorted(labels))}}}"
+
+
+def entry_points() -> Iterator[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    yield from (f"script {name}" for name in project["scripts"])
+    for group, points in project["entry-points"].items():
+        yield from (f"{group}: {name}" for name in points)
+    yield from (f"extra {name}" for name in project["optional-dependencies"])
+
+
+def test_nothing_that_people_rely_on_changes_unnoticed(store: Store, engine: Engine, schema: str) -> None:
+    parts = {
+        "Python": python(), "Commands": commands(outbox, "outbox-tasks"), "Settings": settings(), "Celery": celery(),
+        "SQL": in_sql(engine, schema), "Metrics": metrics(), "Entry points and extras": entry_points(),
+    }  # fmt: skip
+    intro = "# What people rely on. A change of this file is a change for them: see CONTRIBUTING.md.\n"
+    found = intro + "".join(f"\n## {title}\n\n" + "\n".join(lines) + "\n" for title, lines in parts.items())
+    if os.environ.get("PUBLIC_API") == "write":
+        FILE.write_text(found)
+    known = FILE.read_text()
+    changes = "\n".join(
+        difflib.unified_diff(known.splitlines(), found.splitlines(), "known", "found", n=0, lineterm="")
+    )
+    assert known == found, (
+        f"{changes}\nIf that is meant: PUBLIC_API=write python -m pytest {__file__}, and CHANGELOG.md"
+    )

@@ -1,0 +1,83 @@
+"""What the wheel and the source distribution hold. `make package` builds them as a release does, and tries them."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+import outbox_tasks
+
+ROOT = Path(__file__).parents[2]
+WHEEL_SIZE = 1_500_000
+"""Bytes: three quarters of it would be a surprise."""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with both."""
+    target = tmp_path_factory.mktemp("dist")
+    argv = [sys.executable, "-m", "hatchling", "build", "-d", str(target)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> zipfile.ZipFile:
+    [path] = built.glob("*.whl")
+    assert path.name == f"outbox_tasks-{outbox_tasks.__version__}-py3-none-any.whl"
+    assert path.stat().st_size < WHEEL_SIZE
+    return zipfile.ZipFile(path)
+
+
+def of_the_checkout(folder: str) -> set[str]:
+    files = subprocess.run(["git", "ls-files", "-z", folder], cwd=ROOT, capture_output=True, text=True)
+    if files.returncode:
+        pytest.skip("this is no checkout")
+    return {name for name in files.stdout.split("\0") if name and (ROOT / name).exists()}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    files = {name for name in wheel.namelist() if not name.endswith("/")}
+    notes = f"outbox_tasks-{outbox_tasks.__version__}.dist-info/"
+    ours = {name for name in files if not name.startswith(notes)}
+    assert ours == of_the_checkout("outbox_tasks")
+    assert {"outbox_tasks/py.typed", "outbox_tasks/sql/schema.sql", "outbox_tasks/web/templates/layout.html"} <= ours
+
+
+def test_the_source_distribution_holds_what_its_tests_need(built: Path) -> None:
+    [path] = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        files = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    assert files - {"PKG-INFO"} >= of_the_checkout(".")
+    assert {file for file in files if file.endswith((".pyc", ".env"))} == set()
+
+
+def test_the_metadata_say_what_people_look_for(wheel: zipfile.ZipFile) -> None:
+    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    metadata = message_from_bytes(wheel.read(name))
+    assert metadata["Name"] == "outbox-tasks"
+    assert metadata["License-Expression"] == "MIT"
+    assert any(url.startswith("Homepage, https://") for url in metadata.get_all("Project-URL", []))
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+
+
+def test_each_entry_point_leads_somewhere(wheel: zipfile.ZipFile) -> None:
+    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
+    points = configparser.ConfigParser(delimiters=("=",))
+    points.read_string(wheel.read(name).decode())
+    files = set(wheel.namelist())
+    missing = [
+        target
+        for group in points.sections()
+        for _, target in points.items(group)
+        if not {(module := target.partition(":")[0].replace(".", "/")) + ".py", module + "/__init__.py"} & files
+    ]
+    assert missing == []
