@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 import redis
 from celery import Celery
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kombu import Queue
 from sqlalchemy import Engine, create_engine, text
@@ -39,7 +39,7 @@ from outbox_tasks.writing.nudge import FeedNudge
 from tests.conftest import MakeSettings, MakeStore, Rows, eventually
 from tests.integration.feed_places import DIALECTS, Place, own_place
 from tests.integration.sessions import SYNC, Driver, driver
-from tests.integration.test_sessions import COMMITTED, perform, programs
+from tests.integration.test_sessions import PROGRAMS, perform, programs
 
 KINDS = [*SYNC, *(f"{kind} ours" for kind in ("AsyncSession", "async_scoped_session", "AsyncConnection")), "Django"]
 
@@ -84,25 +84,17 @@ def found(place: Place) -> set[UUID]:
 
 
 class TestEveryKindOfSession:
-    @pytest.mark.parametrize(("steps", "end"), COMMITTED, ids=str)
-    def test_exactly_the_committed_messages_are_in_the_feed(
-        self, driven: Driver, place: Place, steps: tuple[Any, ...], end: str
-    ) -> None:
-        driven.begin()
-        kept = perform(driven, steps)
-        assert found(place) == set()
-        getattr(driven, end)()
-        assert found(place) == (set(kept) if end == "commit" else set())
-
     @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
     @given(written=st.lists(programs, min_size=1, max_size=3))
-    def test_exactly_the_committed_messages_are_in_it_after_any_savepoints(
+    @example(written=PROGRAMS)
+    def test_exactly_the_committed_messages_are_in_the_feed(
         self, driven: Driver, place: Place, written: list[tuple[tuple[Any, ...], str]]
     ) -> None:
         before, expected = found(place), set()
         for steps, end in written:
             driven.begin()
             kept = perform(driven, steps)
+            assert found(place) - before == expected
             getattr(driven, "rollback" if end == "close" and not driven.reusable else end)()
             expected |= set(kept) if end == "commit" else set()
         assert found(place) - before == expected
