@@ -9,7 +9,7 @@ from uuid import UUID
 
 import click
 
-from outbox_tasks.cli.shared.acts import kinds_table, messages, progress, stoppable
+from outbox_tasks.cli.shared.acts import check_choice, kinds_table, messages, progress, stoppable
 from outbox_tasks.cli.shared.options import ActOptions, act_options, as_filter, filter_options, limit_and_rate
 from outbox_tasks.cli.shared.output import answer, console, say, wants_json
 from outbox_tasks.cli.shared.store import open_store
@@ -93,10 +93,7 @@ def _wanted(
     **filters: Any,
 ) -> Replay:
     filtered = any(value is not None for value in (error, since, until, *filters.values())) or bool(files or states)
-    if ids and (everything or filtered or limit):
-        raise click.UsageError("give IDS, or filters, not both")
-    if not (ids or everything or filtered):
-        raise click.UsageError("say which messages to replay: IDS, filters such as --since, or --all")
+    check_choice("replay: IDS, filters such as --since", ids, everything or filtered, limit)
     wanted = as_filter(states or ("sent",), error, **filters)
     named = tuple(one for url in files for one in replay_files.found(url))
     return Replay(wanted, since, until, tuple(dict.fromkeys(ids)), named, to, new_ids, limit)

@@ -52,10 +52,7 @@ def act(
 ) -> None:
     """Do it to the messages that the options choose. Takes the values of `choice_options`."""
     filtered = any(value is not None for value in (group, error, *given.values()))
-    if ids and (everything or filtered or limit):
-        raise click.UsageError("give IDS, or filters, not both")
-    if not (ids or everything or filtered):
-        raise click.UsageError(f"say which messages to {action}: IDS, filters such as --group, or --all")
+    check_choice(f"{action}: IDS, filters such as --group", ids, everything or filtered, limit)
     options = replace(options, limit=limit, rate=rate)
     wanted = for_act(action, as_filter(states, error, group, **given), named=bool(ids))
     with open_store() as store:
@@ -63,6 +60,14 @@ def act(
             act_on_ids(store, action, wanted.states, list(dict.fromkeys(ids)), options)
         else:
             act_on_filter(store, action, wanted, options)
+
+
+def check_choice(what: str, ids: Sequence[UUID], filtered: bool, limit: int | None) -> None:
+    """Raises `UsageError` unless either ids or filters were given."""
+    if ids and (filtered or limit):
+        raise click.UsageError("give IDS, or filters, not both")
+    if not (ids or filtered):
+        raise click.UsageError(f"say which messages to {what}, or --all")
 
 
 def act_on_ids(store: Store, action: Action, states: tuple[str, ...], ids: list[UUID], options: ActOptions) -> None:

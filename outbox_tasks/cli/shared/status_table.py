@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -24,6 +24,15 @@ TROUBLES = (
 )  # fmt: skip
 """States of destinations that the headline names: the sign, the words and the style."""
 
+COUNTS = (
+    ("leased", "leased", ""), ("handed", "handed over", ""), ("runs", "running", ""), ("retry", "retrying", "yellow"),
+    ("later", "scheduled", ""), ("dead", "dead", "red"),
+)  # fmt: skip
+"""Columns of the destinations: the title, the state of the messages and the style."""
+
+SUPERVISED = ("handed over", "running")
+"""States that are shown only if there are such messages."""
+
 FEEDS = 20
 """Feeds that are shown."""
 
@@ -35,17 +44,12 @@ Found = Mapping[str, Any]
 
 def status_shown(found: Found, width: int) -> RenderableType:
     """What `cli.status.snapshot` found: the worst first."""
-    parts: list[RenderableType] = [
-        _headline(found),
-        Text(),
-        _destinations(found, width < NARROW),
-        *_reasons(found),
-        Text(),
-    ]
+    narrow = width < NARROW
+    parts: list[RenderableType] = [_headline(found), Text(), _destinations(found, narrow), *_reasons(found), Text()]
     if found["feeds"]:
         parts += [_feeds(found), Text()]
     if found["workers"]:
-        parts += [_workers(found, short=width < NARROW), Text()]
+        parts += [_workers(found, short=narrow), Text()]
     return Group(*parts, _footer(found))
 
 
@@ -61,22 +65,17 @@ def _headline(found: Found) -> RenderableType:
 
 
 def _destinations(found: Found, narrow: bool) -> Table:
-    table = _plain_table("destination") if narrow else _plain_table("destination", "state")
-    supervised = any(one["states"]["handed over"] or one["states"]["running"] for one in found["destinations"])
-    tasks = ("handed", "runs") if supervised else ()
-    for title in ("due", "leased", *tasks, "retry", "later", "dead", "oldest", "sent\n/min", "failed\n/min"):
-        table.add_column(title, justify="right", no_wrap=True)
+    supervised = any(one["states"][state] for one in found["destinations"] for state in SUPERVISED)
+    columns = [column for column in COUNTS if supervised or column[1] not in SUPERVISED]
+    titles = ("due", *(title for title, *_ in columns), "oldest", "sent\n/min", "failed\n/min")
+    table = _plain_table("destination", *(() if narrow else ("state",)), right=titles)
     for one in found["destinations"]:
-        states, rough = one["states"], one["estimated"]
+        rough = one["estimated"]
         waits_long = one["oldest"] is not None and one["oldest"] > found["stale_after"]
         table.add_row(
             *((_below(one),) if narrow else (cell(one["name"]), _state(one))),
             _count(one["due"], estimated="pending" in rough),
-            _count(states["leased"], estimated="leased" in rough),
-            *(_count(states[state], estimated=state in rough) for state in ("handed over", "running") if supervised),
-            _count(states["retrying"], estimated="retrying" in rough, style="yellow"),
-            _count(states["scheduled"], estimated="scheduled" in rough),
-            _count(states["dead"], estimated="dead" in rough, style="red"),
+            *(_count(one["states"][state], estimated=state in rough, style=style) for _, state, style in columns),
             Text("-" if one["oldest"] is None else span(one["oldest"]), style="red" if waits_long else ""),
             _count(one["sent"]),
             _count(one["failed"], style="yellow"),
@@ -110,17 +109,13 @@ def _reasons(found: Found) -> Iterator[Text]:
 
 def _feeds(found: Found) -> Table:
     """The first feeds: those in trouble are in front."""
-    table = _plain_table("feed", "state")
-    for title in ("copied", "waiting", "oldest", "read"):
-        table.add_column(title, justify="right", no_wrap=True)
+    table = _plain_table("feed", "state", right=("copied", "waiting", "oldest", "read"))
     for one in found["feeds"][:FEEDS]:
-        failing, late = one["failing"] is not None, one["age"] > found["stale_after"]
+        late = one["age"] > found["stale_after"]
+        state = feed_state(one["failing"], one["age"], found["stale_after"])
         table.add_row(
             cell(one["name"]),
-            Text(
-                feed_state(one["failing"], one["age"], found["stale_after"]),
-                style="red" if failing or late else "green",
-            ),
+            Text(state, style="red" if late or one["failing"] is not None else "green"),
             _count(one["copied"]),
             _count(one["waiting"], style="red" if late else ""),
             Text(span(one["age"]) if one["waiting"] else "-", style="red" if late else ""),
@@ -167,7 +162,9 @@ def _ago(sign: Found | None) -> str:
     return f"{span(sign['age'])} ago" if sign else "never"
 
 
-def _plain_table(*titles: str) -> Table:
+def _plain_table(*titles: str, right: Iterable[str] = ()) -> Table:
     table = Table(*titles, box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.columns[0].overflow = "fold"
+    for title in right:
+        table.add_column(title, justify="right", no_wrap=True)
     return table
