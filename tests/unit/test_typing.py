@@ -1,32 +1,44 @@
-"""An application's own module passes strict mypy, without our plugins: what has a default may be left out.
-
-Pyright goes by the same rule (`dataclass_transform`), and also wants the default of a field by its keyword.
+"""An application's own module passes strict mypy, without our plugins, and strict Pyright, which knows no types of
+Celery: what has a default may be left out. Pyright also wants the default of a field by its keyword.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from outbox_tasks import settings
 from outbox_tasks.settings import destination, operation
 
-CACHE = Path(__file__).parents[2] / ".mypy_cache" / "applications"
+ROOT = Path(__file__).parents[2]
+PYRIGHT = ROOT / "node_modules" / "pyright" / "index.js"
+
+CACHE = ROOT / ".mypy_cache" / "applications"
 """What mypy knows of libraries that have not changed: with it a check takes a twentieth of its time."""
 
-SAMPLE = """
+SAMPLE = '''
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from outbox_tasks import Inbox, Message, Outbox
+from celery import Celery  # type: ignore[import-untyped] # pyright: ignore[reportMissingTypeStubs]
+from outbox_tasks import Inbox, LeasedMessage, Message, Outbox, OutboxError, Outcome
+from outbox_tasks.destinations import Publisher
+from outbox_tasks.errors import NotInTransaction
 from outbox_tasks.settings.destination import Destination, Route
 from outbox_tasks.settings import Settings
 from outbox_tasks.signals import breaker_opened, claimed, dead_letter, key_blocked, settled, stale
+from outbox_tasks.testing import OutboxProbe
 from outbox_tasks.web import Page
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
 from wsgiref.types import WSGIApplication
@@ -40,18 +52,44 @@ settings = Settings(
 plain = Settings()
 fewer = settings.replace(max_in_flight=5)
 message = Message("order.created", {"id": 1}, key="a", delay=timedelta(seconds=3))
-outbox = Outbox(settings)
+app = Celery("shop")
+outbox = Outbox(settings, celery=app)
+outbox.install(app)
 Starlette().mount("/outbox", Page(outbox).asgi)
 under_wsgi: WSGIApplication = Page(outbox).wsgi
+inbox = Inbox("billing")
 
 
 def publish(session: Session) -> UUID:
     outbox.publish_many(session, [message])
+    with outbox.capture(session), outbox.direct():
+        pass
+    try:
+        outbox.cancel(session, UUID(int=1))
+    except (NotInTransaction, OutboxError) as error:
+        print(error.says)
     return outbox.publish(session, "order.created", {"id": 42}, key="order:42", delay=5)
 
 
+def call_tasks(session: Session) -> None:
+    outbox.delay(session, "shop.remind", 42)
+    outbox.apply_async(session, "shop.remind", (42,), countdown=60, confirm=True)
+    with outbox.capture(session):
+        print("unchanged code")
+
+
+def publish_by_core(connection: Connection) -> UUID:
+    return outbox.publish(connection, "order.created", {"id": 42}, to=["orders"], headers={"tenant": "a"})
+
+
+async def publish_async(session: AsyncSession, connection: AsyncConnection) -> list[UUID]:
+    taken_back: bool = await outbox.cancel(session, UUID(int=1))
+    print(taken_back, await inbox.first(session, UUID(int=1)))
+    return [outbox.publish(session, "a", 1), await outbox.publish(connection, "a", 1)]
+
+
 def once(session: Session, id: UUID) -> bool:
-    return Inbox("billing").first(session, id)
+    return inbox.first(session, id)
 
 
 @dead_letter.connect
@@ -66,8 +104,31 @@ def count(sender: Any, seconds: float, **_: Any) -> None: ...
 for signal in (breaker_opened, claimed, key_blocked, stale):
     signal.connect(tell, weak=False)
 
+
+class Printer:
+    """A publisher of one's own."""
+
+    def __init__(self, destination: Destination, settings: Settings) -> None:
+        self.name = destination.name
+
+    def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+        return [Outcome.sent() for _ in messages]
+
+    def close(self) -> None: ...
+
+
+publisher: type[Publisher] = Printer
+
+
+def test_publishes(outbox: OutboxProbe) -> None:
+    outbox.assert_published("order.created", id=42, times=1)
+    outbox.fail("orders", Outcome.retry("busy", "come back later"))
+    assert outbox.drain().sent == 1
+    print([seen.payload for seen in outbox.published])
+
+
 tell(None, 1, "2")
-"""
+'''
 
 
 def test_what_applications_write_passes_strict_mypy(tmp_path: Path) -> None:
@@ -77,6 +138,19 @@ def test_what_applications_write_passes_strict_mypy(tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=280)
     [mistake, _] = done.stdout.splitlines()
     assert 'Argument 2 to "tell" has incompatible type "int"; expected "str"' in mistake, done.stdout
+
+
+def test_what_applications_write_passes_strict_pyright(tmp_path: Path) -> None:
+    if not PYRIGHT.exists():
+        pytest.skip("pyright is not installed: npm install pyright@1")
+    (tmp_path / "sample.py").write_text(SAMPLE)
+    (tmp_path / "pyrightconfig.json").write_text(
+        json.dumps({"typeCheckingMode": "strict", "include": ["sample.py"], "extraPaths": [str(ROOT)]})
+    )
+    argv = ["node", str(PYRIGHT), "--outputjson", "--pythonpath", sys.executable, str(tmp_path)]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    [mistake] = json.loads(done.stdout)["generalDiagnostics"]
+    assert mistake["message"].startswith('Argument of type "Literal[1]" cannot be assigned to parameter "destination"')
 
 
 def test_every_default_is_given_by_its_keyword() -> None:
