@@ -209,6 +209,12 @@ def test_the_dashboard_and_the_rules_ask_only_for_what_there_is(place: str, quer
         assert not unknown, f"{place}: {name} has no label {unknown}"
 
 
+def test_each_metric_is_on_the_dashboard_or_in_a_rule() -> None:
+    metrics = documented("What workers count") | documented("What the database says")
+    asked = DASHBOARD.read_text() + RULES.read_text()
+    assert [name for name in metrics if name not in asked] == []
+
+
 def test_promtool_takes_the_rules_and_they_fire_when_they_should() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
