@@ -12,7 +12,7 @@ from typing import Any
 from outbox_tasks import sql
 from outbox_tasks.database.rights import functions
 from outbox_tasks.database.rights import rights as rights_of
-from outbox_tasks.database.schema import NO_RIGHTS, VERSION, Tables, qualified, quoted, where
+from outbox_tasks.database.schema import NO_RIGHTS, VERSION, qualified, quoted, where
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
 from outbox_tasks.operating.doctor.site import Results, Site
@@ -74,13 +74,12 @@ def version(site: Site) -> Results:
 
 def rights(site: Site) -> Results:
     """Whether the relay's role has the rights that it needs."""
-    t = site.store.tables
     needed = [{"relation": name, "privilege": one} for name, privileges in rights_of("relay") for one in privileges]
     lacking: dict[str, list[str]] = {}
     for row in site.look("rights", needed=json.dumps(needed), functions=list(functions("relay"))):
         lacking.setdefault(row.name, []).append(row.privilege)
     granted = [
-        (", ".join(sorted(some)), name, f"FUNCTION {name}" if some == ["EXECUTE"] else _named(t, name))
+        (", ".join(sorted(some)), name, f"FUNCTION {name}" if some == ["EXECUTE"] else _named(site, name))
         for name, some in lacking.items()
     ]
     role = site.server.role
@@ -95,20 +94,19 @@ def rights(site: Site) -> Results:
         yield Fine(f"the role {role} has all rights that it needs")
 
 
-def _named(t: Tables, name: str) -> str:
-    return qualified(t.messages.schema, name)
+def _named(site: Site, name: str) -> str:
+    return qualified(site.settings.database_schema, name)
 
 
 def indexes(site: Site) -> Results:
     """Whether the indexes that our statements need are there, and PostgreSQL can use them."""
-    t = site.store.tables
     tables, expected = _made()
     owners = [*tables, *{table for table, _ in expected.values()} - tables.keys()]
     there = {row.name: row for row in site.look("indexes", tables=owners)}
     lost = {name for name, (_, made) in expected.items() if name not in there or not _same(made, there[name].columns)}
     invalid = {name for name, row in there.items() if not row.valid}
-    yield from (_index_missing(t, name, *expected[name], there=name in there) for name in sorted(lost))
-    yield from (_index_invalid(t, name, known=name in expected) for name in sorted(invalid))
+    yield from (_index_missing(site, name, *expected[name], there=name in there) for name in sorted(lost))
+    yield from (_index_invalid(site, name, known=name in expected) for name in sorted(invalid))
     if not (lost | invalid) & expected.keys():
         # Without them, counting messages would read all of them.
         site.reached.add("indexes")
@@ -121,12 +119,12 @@ def _same(made: str, columns: list[str]) -> bool:
     return named is not None and named[1].split(", ") == [column.strip('"') for column in columns]
 
 
-def _index_missing(t: Tables, name: str, table: str, made: str, *, there: bool) -> Finding:
+def _index_missing(site: Site, name: str, table: str, made: str, *, there: bool) -> Finding:
     # An index of a partitioned table can't be built concurrently.
     concurrently = table in _made()[0]
-    made = made.replace(f" ON {table}", f" ON {_named(t, table)}")
+    made = made.replace(f" ON {table}", f" ON {_named(site, table)}")
     made = made.replace("INDEX", "INDEX CONCURRENTLY", 1) if concurrently else made
-    drop = f"DROP INDEX {_named(t, name)};\n" if there else ""
+    drop = f"DROP INDEX {_named(site, name)};\n" if there else ""
     return error(
         "index_missing",
         f"The index {name} on {table} " + ("has other columns than ours." if there else "is missing."),
@@ -135,28 +133,28 @@ def _index_missing(t: Tables, name: str, table: str, made: str, *, there: bool) 
     )
 
 
-def _index_invalid(t: Tables, name: str, *, known: bool) -> Finding:
-    drop = f"DROP INDEX CONCURRENTLY {_named(t, name)};"
+def _index_invalid(site: Site, name: str, *, known: bool) -> Finding:
+    drop = f"DROP INDEX CONCURRENTLY {_named(site, name)};"
     return (error if known else warning)(
         "index_invalid",
         f"The index {name} is invalid: its build was broken off.",
         "PostgreSQL updates it with each write, but can't use it.",
-        f"REINDEX INDEX CONCURRENTLY {_named(t, name)};" if known else drop,
+        f"REINDEX INDEX CONCURRENTLY {_named(site, name)};" if known else drop,
     )
 
 
 def vacuuming(site: Site) -> Results:
     """Whether autovacuum keeps the tables small."""
-    t, tables = site.store.tables, _made()[0]
+    tables = _made()[0]
     rows = site.look("vacuum", tables=list(tables))
     own = {row.name: dict(option.split("=", 1) for option in row.options or []) for row in rows}
-    found = [*_autovacuum_off(t, rows[0], own)]
+    found = [*_autovacuum_off(site, rows[0], own)]
     for row in rows:
-        found += [*_dead_rows(site, row, own[row.name]), *_changed(t, row.name, own[row.name])]
+        found += [*_dead_rows(site, row, own[row.name]), *_changed(site, row.name, own[row.name])]
     return or_fine(found, f"autovacuum keeps the tables small (dead rows: {sum(row.dead for row in rows):,})")
 
 
-def _autovacuum_off(t: Tables, server: Any, own: dict[str, Options]) -> Iterator[Finding]:
+def _autovacuum_off(site: Site, server: Any, own: dict[str, Options]) -> Iterator[Finding]:
     off = [setting for setting in ("autovacuum", "track_counts") if getattr(server, setting) == "off"]
     of_tables = [
         name for name, options in own.items()
@@ -164,7 +162,7 @@ def _autovacuum_off(t: Tables, server: Any, own: dict[str, Options]) -> Iterator
     ]  # fmt: skip
     why = "Each message leaves dead rows. Nobody removes them, so tables and indexes grow, and looks get slower."
     if of_tables:
-        remedy = "\n".join(f"ALTER TABLE {_named(t, name)} RESET (autovacuum_enabled);" for name in of_tables)
+        remedy = "\n".join(f"ALTER TABLE {_named(site, name)} RESET (autovacuum_enabled);" for name in of_tables)
         yield error("autovacuum_off", f"Autovacuum is off for {', '.join(of_tables)}.", why, remedy)
     if off:
         what = f"Autovacuum is off on this server ({' and '.join(f'{setting} = off' for setting in off)})."
@@ -185,12 +183,12 @@ def _dead_rows(site: Site, row: Any, options: Options) -> Iterator[Finding]:
             f"{holder}",
             "Looks and wakes step over them. Autovacuum is off or too slow, or an old snapshot keeps it from removing "
             "them.",
-            f"VACUUM (VERBOSE) {_named(site.store.tables, row.name)};  -- how many are 'dead but not yet removable'"
+            f"VACUUM (VERBOSE) {_named(site, row.name)};  -- how many are 'dead but not yet removable'"
             + (f"\n{remedy}" if remedy else ""),
         )
 
 
-def _changed(t: Tables, name: str, options: Options) -> Iterator[Finding]:
+def _changed(site: Site, name: str, options: Options) -> Iterator[Finding]:
     ours = _made()[0][name]
     lost = {option: value for option, value in ours.items() if option not in options}
     other = {option: options[option] for option, value in ours.items() if options.get(option, value) != value}
@@ -199,14 +197,14 @@ def _changed(t: Tables, name: str, options: Options) -> Iterator[Finding]:
             "table_options",
             f"{name} has lost options: {', '.join(lost)}.",
             "With the server's defaults, autovacuum waits for a share of the rows: too long with a large backlog.",
-            f"ALTER TABLE {_named(t, name)} SET ({_assigned(lost, ours)});",
+            f"ALTER TABLE {_named(site, name)} SET ({_assigned(lost, ours)});",
         )
     if other:
         yield note(
             "table_options",
             f"{name} has options of your own: {_assigned(other, other)}.",
             "With ours, autovacuum starts after so many dead rows, whatever the table's size.",
-            f"If that is not on purpose: ALTER TABLE {_named(t, name)} SET ({_assigned(other, ours)});",
+            f"If that is not on purpose: ALTER TABLE {_named(site, name)} SET ({_assigned(other, ours)});",
         )
 
 

@@ -24,7 +24,7 @@ from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, WebhookFailed
 from outbox_tasks.model import Step, Ticket, Verdict
 from outbox_tasks.per_process import PerProcess
-from outbox_tasks.signals import Signal, breaker_opened, dead_letter, key_blocked, stale
+from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, stale
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.table import AlertTable, Occurrence, check_interval
 from outbox_tasks.text import logger
@@ -43,14 +43,8 @@ BROKEN_PAUSE = 1.0
 def connect(resources: Resources) -> Alerts:
     """Alert people of what this app's processes find out. Its workers also check for what is stale or over."""
     alerts = Alerts(resources)
-    receivers: dict[Signal, Callable[..., None]] = {
-        dead_letter: alerts.dead_letter,
-        key_blocked: alerts.key_blocked,
-        breaker_opened: alerts.breaker_opened,
-        stale: alerts.stale,
-    }
-    for signal, receiver in receivers.items():
-        signal.connect(receiver, sender=resources.app, weak=False)
+    for signal in (dead_letter, key_blocked, breaker_opened, stale):  # each has a method of its name
+        signal.connect(getattr(alerts, signal.name), sender=resources.app, weak=False)
 
     def start_checks(sender: Any = None, **_: Any) -> None:
         # Called after the pool has forked: threads don't survive a fork.
@@ -70,21 +64,17 @@ class Alerts:
 
     def dead_letter(self, destination: str, message_id: str, event_type: str, code: str | None, **_: Any) -> None:
         """See the signal. The alert has the error's code, not its text, which may quote the message."""
-        facts = {"code": code, "event_type": event_type, "message_id": message_id}
-        self._add(f"dead_letter {destination} {code}", Occurrence("dead_letter", destination, facts))
+        self._put("dead_letter", destination, code=code, event_type=event_type, message_id=message_id)
 
     def key_blocked(self, destination: str, key: str, message_id: str, code: str | None, **_: Any) -> None:
         """See the signal. There is one alert for all keys of a destination: one cause may hold up thousands of them."""
-        facts = {"code": code, "keys": [key], "message_id": message_id}
-        self._add(f"key_blocked {destination}", Occurrence("key_blocked", destination, facts))
+        self._put("key_blocked", destination, code=code, keys=[key], message_id=message_id)
 
     def breaker_opened(self, destination: str, code: str | None, **_: Any) -> None:
-        """See the signal."""
-        self._add(f"breaker {destination}", Occurrence("breaker", destination, {"code": code}))
+        self._put("breaker", destination, code=code)
 
     def stale(self, destination: str, oldest: float, **_: Any) -> None:
-        """See the signal."""
-        self._add(f"stale {destination}", Occurrence("stale", destination, {"oldest": round(oldest, 1)}))
+        self._put("stale", destination, oldest=round(oldest, 1))
 
     def start_checks(self) -> None:
         """See `Notifier.start_checks`."""
@@ -92,12 +82,11 @@ class Alerts:
 
     def close(self) -> None:
         """Record what happened."""
-        notifier = self._notifier.made
-        if notifier is not None:
+        if (notifier := self._notifier.made) is not None:
             notifier.end()
 
-    def _add(self, name: str, occurrence: Occurrence) -> None:
-        self._notifier.get().put(name, occurrence)
+    def _put(self, kind: str, destination: str, **facts: Any) -> None:
+        self._notifier.get().put(Occurrence(kind, destination, facts))
 
 
 class Notifier:
@@ -118,9 +107,9 @@ class Notifier:
         self._thread = threading.Thread(target=self._run, name="outbox-alerts", daemon=True)
         self._thread.start()
 
-    def put(self, name: str, occurrence: Occurrence) -> None:
-        """Count an occurrence of this alert."""
-        self._orders.put(partial(self._add, name, occurrence))
+    def put(self, occurrence: Occurrence) -> None:
+        """Count an occurrence of its alert."""
+        self._orders.put(partial(self._add, occurrence))
 
     def start_checks(self) -> None:
         """From now on, check for what is stale, which alerts are over, and which were not posted."""
@@ -171,11 +160,11 @@ class Notifier:
     def _start_checks(self) -> None:
         self._checking, self._next_check = True, time.monotonic() + self._interval
 
-    def _add(self, name: str, occurrence: Occurrence) -> None:
-        if name in self._pending:
-            self._pending[name].add(occurrence)
+    def _add(self, occurrence: Occurrence) -> None:
+        if (earlier := self._pending.get(occurrence.name)) is not None:
+            earlier.add(occurrence)
         else:
-            self._pending[name] = occurrence
+            self._pending[occurrence.name] = occurrence
 
     def _send(self) -> None:
         if self._table is None:
@@ -207,9 +196,9 @@ class Notifier:
         for destination, oldest in table.stale().items():
             stale.send(sender=self._resources.app, destination=destination, oldest=oldest)
         if table.claims_late():
-            self._add("late", Occurrence("late", "", {}))
+            self._add(Occurrence("late", "", {}))
         for problem in table.feeds_in_trouble():
-            self._add(f"feed {problem.about}", Occurrence("feed", problem.about, {"why": problem.text}))
+            self._add(Occurrence("feed", problem.about, {"why": problem.text}))
         if time.monotonic() >= self._next_deletion:
             self._next_deletion = time.monotonic() + 3600
             table.forget()

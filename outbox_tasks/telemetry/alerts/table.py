@@ -56,6 +56,12 @@ class Occurrence:
     facts: dict[str, Any]
     count: int = 1
 
+    @property
+    def name(self) -> str:
+        """Of the alert: one for each destination, and for each code of its dead letters."""
+        code = [str(self.facts["code"])] if self.kind == "dead_letter" else []
+        return " ".join(filter(None, (self.kind, self.destination, *code)))
+
     def add(self, later: Occurrence) -> None:
         """Count a later one of the same alert. Its facts replace ours, but the keys of both are kept."""
         keys = [*self.facts.get("keys", ()), *later.facts.get("keys", ())]
