@@ -46,7 +46,9 @@ def section(name: str, report: Report) -> str:
     if name == "yardsticks":
         parts.append("![Messages a second: the relay between its yardsticks](images/performance.svg)")
     parts += map(table, report.figures)
-    options = " ".join(f"{option}={value}" for option, value in report.options.items() if value not in (None, ""))
+    said = {option: value for option, value in report.options.items() if value not in (None, "")}
+    said.pop("against", None)  # where the other release lay on that machine
+    options = " ".join(f"{option}={value}" for option, value in said.items())
     parts.append(f"{report.at[:10]}, release {report.version}, {options}. {sentence(report.machine)}")
     return "\n\n".join(parts) + "\n\n"
 
