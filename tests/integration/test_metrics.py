@@ -133,9 +133,9 @@ def test_the_last_days_tallies_are_added_up(busy: Store, measure: Measure) -> No
     assert by(measure(), "outbox_last_day", "outcome") == {"sent": 11}
 
 
-@pytest.mark.parametrize(
-    ("columns", "cause"),
-    [
+@pytest.mark.parametrize(("count", "key"), [(2, None), (1, "k")])
+def test_a_claim_tells_of_leases_that_ran_out_and_why(store: Store, rows: Rows, count: int, key: str | None) -> None:
+    causes: list[tuple[dict[str, object], str | None]] = [
         ({}, None),
         ({"lease": LEASE, "locked_by": "worker-1"}, "lease_expired"),
         ({"lease": LEASE, "locked_by": "worker-1", "last_error_code": "timeout", "attempts": 1}, "lease_expired"),
@@ -143,16 +143,12 @@ def test_the_last_days_tallies_are_added_up(busy: Store, measure: Measure) -> No
         ({"lease": LEASE, "begun": True, "attempts": 1}, "unsettled"),
         # It was given back since then: that is told once.
         ({"last_error_code": "unsettled", "attempts": 1}, None),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("key", [None, "k"])
-def test_a_claim_tells_of_leases_that_ran_out_and_why(
-    store: Store, rows: Rows, columns: dict[str, object], cause: str | None, key: str | None
-) -> None:
-    rows.insert(2 if key is None else 1, key=key, **columns)
-    tally = claim(store, lambda bundles: None, lambda: 0)
-    assert tally.again == ({} if cause is None else {("orders", cause): 2 if key is None else 1})
+    ]
+    for columns, cause in causes:
+        rows.clear()
+        rows.insert(count, key=key, **columns)
+        tally = claim(store, lambda bundles: None, lambda: 0)
+        assert tally.again == ({} if cause is None else {("orders", cause): count}), columns
 
 
 def test_an_empty_outbox_has_zeros(measure: Measure) -> None:
