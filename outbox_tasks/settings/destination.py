@@ -105,7 +105,7 @@ class Route(BaseModel):
 
 
 class Destination(BaseModel):
-    """Where messages can go, and how: one `[destinations.<name>]` table of `outbox.toml`."""
+    """Where messages can go, and how: one `[destinations.<name>]` table of `outbox.toml`, or just its URL."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -144,6 +144,11 @@ class Destination(BaseModel):
     """A running task whose worker has been silent this long is sent again."""
     transport_options: dict[str, Any] = Field(default_factory=dict, repr=False)
     """kombu's transport options, such as `global_keyprefix`, where the destination goes through kombu."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_url(cls, value: object) -> object:
+        return {"url": value} if isinstance(value, str) else value
 
     @property
     def scheme(self) -> str:

@@ -293,7 +293,7 @@ class TestCredentials:
             {"database_url": f"user:{SECRET}@localhost"},
             {"databas_url": URL},
             {"destinations": {"orders": {"url": f"user:{SECRET}@localhost"}}},
-            {"destinations": {"orders": URL}},
+            {"destinations": {"orders": f"user:{SECRET}@localhost"}},
             {"destinations": [URL]},
             {"destinations": {"orders": {"url": "a://b", "password": SECRET}}},
             {"broker": URL},
@@ -341,3 +341,9 @@ def test_a_wrong_setting_of_a_feed_is_named() -> None:
             Settings(feeds={"eu": values})
         assert caught.value.setting == setting
         assert rule in str(caught.value)
+
+
+def test_a_destination_may_be_just_its_url() -> None:
+    settings = Settings(destinations={"orders": "kafka://localhost", "audit": {"url": "kafka://localhost"}})
+    orders, audit = settings.destinations.values()
+    assert orders == audit.model_copy(update={"name": "orders"})
