@@ -56,6 +56,15 @@ DATABASES = {
     }
 }
 
+OUTBOX = {
+    "source": "/shop",
+    "destinations": {
+        "tasks": "celery://",  # where tasks go that were called with outbox.delay
+        "mail": "celery://?task=shop.tasks.write_confirmation",  # for each event, this task is called with it
+    },
+    "routes": {"order.placed": ["mail"]},
+}
+
 # Django's own tasks go through the outbox too, and run on the Celery workers.
 TASKS = {"default": {"BACKEND": "outbox_tasks.django.TasksBackend"}}
 
