@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import subprocess
 import sys
 import tarfile
@@ -67,6 +68,15 @@ def test_the_metadata_say_what_people_look_for(wheel: zipfile.ZipFile) -> None:
     assert metadata["License-Expression"] == "MIT"
     assert any(url.startswith("Homepage, https://") for url in metadata.get_all("Project-URL", []))
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+
+
+def test_the_readme_on_pypi_leads_to_the_repository(wheel: zipfile.ZipFile) -> None:
+    [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    readme = wheel.read(name).decode().partition("\n\n")[2]
+    links = re.findall(r"\]\(([^)\s]+)\)", readme)
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    assert "<!--" not in readme
 
 
 def test_each_entry_point_leads_somewhere(wheel: zipfile.ZipFile) -> None:
