@@ -20,7 +20,7 @@ from outbox_tasks.settings import Settings
 
 log = logging.getLogger("outbox_tasks.claim")
 
-BATCH, LEAST = 2000, 50
+BATCH, LEAST = 1000, 50
 """Rows leased by one statement, shared among the destinations; but so many of each, or their bundles would be small."""
 
 LONGEST = 5.0
@@ -112,9 +112,11 @@ def _wanted(store: Store, queued: int, most: int) -> dict[str, int]:
     """
     settings = store.settings
     room = most - queued
+    # More, if that makes the bundles of a flood larger. Many small ones could wait for longer than their leases.
+    batch = max([BATCH, *(SPREAD * settings.flood_bundle_of(name) for name in settings.destinations)])
     # With less room the bundles would be small, and small bundles cost the workers too much.
-    if room >= min(BATCH, max(1, most // 4)):
-        share = max(1, min(room, max(BATCH, LEAST * len(settings.destinations))) // len(settings.destinations))
+    if room >= min(batch, max(1, most // 4)):
+        share = max(1, min(room, max(batch, LEAST * len(settings.destinations))) // len(settings.destinations))
         return dict.fromkeys(settings.destinations, share)
     # The workers don't work; or no other destination could go first.
     if queued > 2 * settings.max_in_flight or len(settings.destinations) == 1:
@@ -168,9 +170,11 @@ def _is_late(row: Claimed) -> bool:
 
 
 def _note_filled(store: Store, shares: Mapping[str, Share], found: Mapping[str, int]) -> set[str]:
-    """The destinations that filled their share, so that more may be due. Notes them for the next claim too."""
-    filled = {name for name, share in shares.items() if found[name] >= share.size and not share.bounded}
-    store.traffic.flooding = store.traffic.flooding - shares.keys() | filled
+    """The destinations that filled their share, so that more may be due. Notes them for the next claim too, and those
+    of which it has not looked at all messages with keys."""
+    told = {name for name, share in shares.items() if not share.bounded}
+    filled = {name for name in told if found[name] >= shares[name].size}
+    store.traffic.flooding = store.traffic.flooding - shares.keys() | filled | told & store.unread
     return filled
 
 

@@ -349,8 +349,8 @@ class TestTheQueue:
         ("count", "columns", "behind"),
         [
             (GATHERED, {}, False),
-            (BATCH - 1, {}, False),
-            (BATCH, {}, True),
+            (2 * BATCH - 1, {}, False),
+            (2 * BATCH, {}, True),  # of the only stream, a claim takes twice as many
             (GATHERED, {"lease": uuid4(), "locked_by": "worker-1"}, False),
             (GATHERED + 1, {"lease": uuid4(), "locked_by": "worker-1"}, True),
         ],
@@ -372,6 +372,20 @@ class TestTheQueue:
         assert store.traffic.flooding == {"orders"}
         rows.insert(3, destination="mails")
         assert {b.destination for b in claimed(store, store.settings.max_in_flight)} == {"mails"}
+
+    @pytest.mark.parametrize(("more", "sizes"), [(0, [100] * 16), (1, [400] * 4)])
+    def test_bundles_are_larger_if_a_claim_has_not_looked_at_all_keys(
+        self, new_store: MakeStore, rows: Rows, more: int, sizes: list[int]
+    ) -> None:
+        """Also if it takes less than its share of 2000, because keys are busy."""
+        store = new_store(destinations={"orders": {"url": "redis+stream://localhost/0/orders"}})
+        rows.insert(1, key="busy")
+        claimed(store)
+        rows.insert(400, key="busy")
+        for n in range(16):
+            rows.insert(100, key=f"free{n}")
+        rows.insert(more, key="last")
+        assert [len(bundle.tickets) for bundle in claimed(store)] == sizes
 
     def test_nothing_is_claimed_while_no_worker_works(self, new_store: MakeStore, rows: Rows) -> None:
         store = new_store(destinations=TWO)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -52,6 +52,7 @@ class Claims(Database):
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self._lanes, self._keys = Lanes(), Keys(settings)
+        self.unread: Set[str] = self._keys.unread
         self._keys_first = False
         self._ends = Ends(settings.statement_timeout)
         self._strange_at = -inf

@@ -28,12 +28,15 @@ class Keys:
         self._places: dict[str, int] = {}
         self._next: dict[str, int] = {}
         self._marks: set[tuple[int, int]] = set()
+        self.unread: set[str] = set()
+        """The destinations that have more ready messages with keys than the last claim looked at."""
         self._began = time.monotonic()
         self._first = 0
 
     def take(self, run: Run, shares: Mapping[str, int], since: object) -> tuple[list[Claimed], list[Window]]:
         """Take up to `shares[destination]` messages, in the transaction of `run`. `since`: no lease ends before.
         Returns them, and what `put_aside` needs afterwards."""
+        self.unread.clear()
         place = self._settings.database_schema or ""
         alone = run("claim/alone.sql", destinations=json.dumps(list(shares)), place=place)
         if not alone:
@@ -89,6 +92,8 @@ class Keys:
         window = Window(size, self._settings.longest_run_of(name), self._settings.destinations[name], high)
         window.read([row for row in rows if row.destination == name])
         self._next[name] = window.place
+        if window.seen < high:
+            self.unread.add(name)
         return window
 
     def put_aside(self, run: Run, windows: list[Window], since: object) -> None:
