@@ -12,8 +12,9 @@ from uuid import uuid4
 import pytest
 import redis
 from click.testing import CliRunner, Result
+from sqlalchemy import Engine
 
-from outbox_tasks.cli import outbox
+from outbox_tasks import Outbox, cli
 from outbox_tasks.model import Bundle, LeasedMessage, Ticket
 from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
@@ -24,6 +25,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.web import Page, Role
 from tests.claims import take
 from tests.conftest import MakeSettings, MakeStore, Rows
+from tests.integration.archived import Archived
 from tests.integration.browsing import Browser, Visit
 from tests.integration.supervised import Send, Tasks, supervised
 
@@ -39,6 +41,17 @@ def bundle_of(claimed: list[Claimed], lease: str) -> Bundle:
 def after(begun: dict[str, LeasedMessage]) -> tuple[Ticket, ...]:
     """The tickets to settle what was begun."""
     return tuple(Ticket(message.id, message.attempts, message.event_type) for message in begun.values())
+
+
+@pytest.fixture
+def outbox(settings: MakeSettings, rows: Rows) -> Outbox:
+    """An application's outbox, which wakes nobody."""
+    return Outbox(settings(nudge=False))
+
+
+@pytest.fixture
+def archived(rows: Rows, engine: Engine, schema: str) -> Archived:
+    return Archived(engine, schema)
 
 
 @pytest.fixture
@@ -90,7 +103,9 @@ def command(store: Store, monkeypatch: pytest.MonkeyPatch) -> Command:
     """Runs `outbox-tasks` at the test's outbox, with what a person types."""
     for name, value in {**environment(store.settings), "COLUMNS": "200"}.items():
         monkeypatch.setenv(name, value)
-    return lambda *arguments, typed=None: CliRunner().invoke(outbox, arguments, input=typed, prog_name="outbox-tasks")
+    return lambda *arguments, typed=None: CliRunner().invoke(
+        cli.outbox, arguments, input=typed, prog_name="outbox-tasks"
+    )
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Mapper, registry
 
 from outbox_tasks import Outbox
 from outbox_tasks.errors import PublishedTooLate
-from tests.conftest import MakeSettings, Rows, eventually, make_tables, own_schema
+from tests.conftest import Rows, eventually, make_tables, own_schema
 
 Test = Callable[[AsyncEngine], Awaitable[Any]]
 DRIVERS = ["asyncpg", "psycopg"]
@@ -37,11 +37,6 @@ def rows(engine: Engine, schema: str) -> Iterator[Rows]:
     made = Rows(engine, schema)
     yield made
     made.clear()
-
-
-@pytest.fixture
-def outbox(settings: MakeSettings, rows: Rows) -> Outbox:
-    return Outbox(settings(nudge=False))
 
 
 @pytest.fixture(params=DRIVERS)

@@ -18,15 +18,10 @@ from sqlalchemy.orm import Session
 import outbox_tasks
 from outbox_tasks import Message
 from outbox_tasks.outbox import Outbox
-from tests.conftest import MakeSettings, Rows
+from tests.conftest import Rows
 from tests.integration.sessions import KINDS, driver
 
 OURS = str(Path(outbox_tasks.__file__).parent)
-
-
-@pytest.fixture
-def outbox(settings: MakeSettings, rows: Rows) -> Outbox:
-    return Outbox(settings(nudge=False))
 
 
 @pytest.fixture

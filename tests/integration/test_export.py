@@ -16,7 +16,7 @@ from typing import Any
 import duckdb
 import fsspec
 import pytest
-from sqlalchemy import Engine, Text, cast, func, literal, select, text
+from sqlalchemy import Text, cast, func, literal, select, text
 
 from outbox_tasks.operating import retention
 from outbox_tasks.operating.archive import export as exporting
@@ -24,7 +24,7 @@ from outbox_tasks.operating.archive import files as archive_files
 from outbox_tasks.operating.archive.storage import DayStorage
 from outbox_tasks.operating.retention import drop_days, export_days, maintain
 from outbox_tasks.relay.store import Store
-from tests.conftest import MakeStore, Rows, eventually
+from tests.conftest import MakeStore, eventually
 from tests.integration.archived import Archived
 from tests.integration.conftest import Command, environment
 
@@ -40,11 +40,6 @@ PAYLOADS = (
     b"a\x00b",
     b'"\\\x01\x7f\r\n\t',
 )
-
-
-@pytest.fixture
-def archived(rows: Rows, engine: Engine, schema: str) -> Archived:
-    return Archived(engine, schema)
 
 
 @pytest.fixture

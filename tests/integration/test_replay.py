@@ -38,11 +38,6 @@ SENT = Filter(states=("sent",))
 
 
 @pytest.fixture
-def archived(rows: Rows, engine: Engine, schema: str) -> Archived:
-    return Archived(engine, schema)
-
-
-@pytest.fixture
 def store(new_store: MakeStore) -> Store:
     return new_store(destinations={"orders": {"url": "a://b"}, "copies": {"url": "a://b"}})
 

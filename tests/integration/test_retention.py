@@ -34,11 +34,6 @@ WEEK = timedelta(days=7)
 
 
 @pytest.fixture
-def archived(rows: Rows, engine: Engine, schema: str) -> Archived:
-    return Archived(engine, schema)
-
-
-@pytest.fixture
 def elsewhere(settings: MakeSettings) -> dict[str, str]:
     """What a process of its own needs to be at the same outbox."""
     return {**os.environ, **environment(settings())}

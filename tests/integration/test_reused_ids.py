@@ -17,15 +17,10 @@ from outbox_tasks.model import Bundle, Step, Ticket, Verdict
 from outbox_tasks.relay.store import Store
 from outbox_tasks.writing.transactions import sqlstate
 from tests.claims import take
-from tests.conftest import MakeSettings, Rows
+from tests.conftest import Rows
 
 ID = UUID(int=5)
 SAID: dict[str, Any] = {"key": "k", "headers": {"a": "b"}, "aggregate_type": "order", "aggregate_id": "5"}
-
-
-@pytest.fixture
-def outbox(settings: MakeSettings, rows: Rows) -> Outbox:
-    return Outbox(settings(nudge=False))
 
 
 def publish(outbox: Outbox, engine: Engine, payload: Any = "x", **fields: Any) -> UUID:

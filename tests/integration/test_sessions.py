@@ -62,11 +62,6 @@ def rows(engine: Engine, schema: str) -> Iterator[Rows]:
     made.clear()
 
 
-@pytest.fixture
-def outbox(settings: MakeSettings, rows: Rows) -> Outbox:
-    return Outbox(settings(nudge=False))
-
-
 @pytest.fixture(params=KINDS)
 def driven(request: pytest.FixtureRequest, outbox: Outbox, engine: Engine) -> Iterator[Driver]:
     with driver(request.param, outbox, engine) as made:

@@ -35,11 +35,6 @@ from tests.conftest import MakeSettings, Rows, eventually
 AnySession = Session | Connection
 
 
-@pytest.fixture
-def outbox(settings: MakeSettings, rows: Rows) -> Outbox:
-    return Outbox(settings(nudge=False))
-
-
 @pytest.fixture(params=["Session", "Connection"])
 def session(request: pytest.FixtureRequest, engine: Engine) -> Iterator[AnySession]:
     """Both offer begin, begin_nested, commit and rollback."""
