@@ -12,7 +12,7 @@ sources := outbox_tasks workers beat_schedule.py docs/conf.py $(wildcard tests b
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo up quick test search clock fault lint format docs bench package constraints audit clean
+.PHONY: help venv demo up quick test search clock fault matrix lint format docs bench package constraints audit clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,6 +39,9 @@ clock: $(everything) ## the tests that know days, a few seconds into a year
 
 fault: $(runtime) ## two minutes of faults of all kinds against a relay, and a verdict (ARGS="--seed 7")
 	@$(bin)/python -m lab soak --minutes 2 --short-leases $(ARGS)
+
+matrix: $(everything) ## core tests on the versions that people have (ARGS='oldest newest': some cells)
+	@$(bin)/python -m tests.matrix $(ARGS)
 
 lint: $(everything) ## ruff, mypy and the import floors
 	@$(bin)/ruff check --quiet --output-format concise $(sources)

@@ -1,8 +1,8 @@
 """What we use of Celery, kombu, billiard, SQLAlchemy and Django that they do not promise, and all our patches.
 
-Seen on Celery and kombu 5.5 and 5.7. `tests/unit/test_internals.py` fails for each one that a release no longer has, or
-no longer calls; `tests/acceptance/test_older_celery.py` runs it on 5.5. The Redis functions do nothing on other
-transports. Celery is imported only where it is needed: the pipe runs without.
+Seen on Celery and kombu 5.5 to 5.7. `tests/unit/test_internals.py` fails for each one that a release no longer has, or
+no longer calls; `make matrix` runs it on each of them. The Redis functions do nothing on other transports. Celery is
+imported only where it is needed: the pipe runs without.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import cache
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -124,7 +123,8 @@ def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 def seconds_from_now(seconds: float) -> ColumnElement[Any]:
     """A time by the database's clock, for a column."""
-    return func.clock_timestamp() + literal(timedelta(seconds=seconds))
+    # Some statements have it as text, and an older SQLAlchemy can't write a timedelta as one.
+    return func.clock_timestamp() + func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
 class MakeSettings(Protocol):

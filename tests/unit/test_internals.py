@@ -1,6 +1,6 @@
 """The installed Celery, kombu and SQLAlchemy still have, and still call, what `outbox_tasks.internals` relies on.
 
-`tests/acceptance/test_older_celery.py` runs this file on the oldest Celery that is supported, too.
+`make matrix` runs this file on older releases, too.
 """
 
 from __future__ import annotations
