@@ -152,10 +152,6 @@ LEASE_EXPIRED, DIRECT_EXPIRED = "lease_expired", "direct_expired"
 TOO_LARGE = "too_large"
 """A message that nobody can send: the destination, or the database, does not manage its size."""
 
-NOT_STARTED, WORKER_LOST = "not_started", "worker_lost"
-"""Codes of tasks that were handed over and did not begin to run in time, and of those whose worker was lost as they
-ran."""
-
 
 class Result(StrEnum):
     """How a send ended."""

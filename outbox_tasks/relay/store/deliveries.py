@@ -21,8 +21,6 @@ from outbox_tasks.text import storable
 class Deliveries(Database):
     """The verbs of a delivery."""
 
-    settles_at_once = True
-
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self.traffic = Traffic(engine, settings)
