@@ -187,6 +187,15 @@ class TestEdit:
             operator.edit(UUID(id), b"[1]", b"[2]", "application/json")
         assert rows.one(id).payload == b"[1]"
 
+    def test_is_refused_if_the_message_is_redriven_at_this_moment(
+        self, rows: Rows, operator: Operator, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        [id] = bury(rows)
+        monkeypatch.setattr(operator, "check", lambda *_: operator.act("redrive", [UUID(id)]))
+        with pytest.raises(NotDead):
+            operator.edit(UUID(id), b"{}", b"[]", "application/json")
+        assert rows.one(id).payload == b"{}"
+
 
 class TestPurge:
     def test_deletes_dead_letters_for_good(self, rows: Rows, operator: Operator) -> None:
