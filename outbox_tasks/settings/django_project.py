@@ -64,6 +64,9 @@ def database_url(database: Mapping[str, Any]) -> str:
     host, port = str(database.get("HOST") or ""), database.get("PORT")
     if host.startswith("/"):  # the directory of a socket
         query["host"], host = host, ""
+    elif "," in host:  # several servers
+        query.update(host=host, **({"port": str(port)} if port else {}))
+        host, port = "", None
     url = URL.create(
         "postgresql", database.get("USER") or None, database.get("PASSWORD") or None, host or None,
         int(port) if port else None, database.get("NAME") or None, query,
@@ -111,4 +114,4 @@ def now_at(url: str) -> str:
 
 
 def _place(url: URL) -> tuple[object, ...]:
-    return url.host or url.query.get("host"), url.port or 5432, url.database
+    return url.host or url.query.get("host"), url.port or url.query.get("port") or 5432, url.database

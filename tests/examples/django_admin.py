@@ -72,7 +72,7 @@ class Admin(TransactionTestCase):
         text = self.get("deadletter/")
         assert "http_422 (1 dead)" in text
         assert "&lt;script&gt;\\u202e is nobody" in text
-        assert HOSTILE not in text
+        assert HOSTILE[-1] not in text
         assert 'href="/outbox/errors"' in text
 
     def test_the_search_takes_an_id_or_a_key(self) -> None:

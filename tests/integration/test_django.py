@@ -261,6 +261,10 @@ def test_a_command_finds_the_project_in_its_directory(project: Project) -> None:
             "postgresql://db/shop?sslmode=require",
         ),
         ({"OPTIONS": {"service": "shop"}}, "postgresql://?service=shop"),
+        (
+            {"NAME": "shop", "HOST": "a,b", "PORT": "5432,5433"},
+            "postgresql:///shop?host=a%2Cb&port=5432%2C5433",
+        ),
     ],
 )
 def test_the_url_of_django_s_database(given: dict[str, Any], url: str) -> None:
