@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from sqlalchemy import Engine, text
@@ -40,6 +41,8 @@ PYTHON = {
     "outbox_tasks.testing": ["Drained", "OutboxProbe", "SeenMessage", "SimulatedCrash", "StoredTask"],
     "outbox_tasks.web": ["Page"],
 }
+FIXTURE = type(pytest.fixture(lambda: None))
+
 OURS = {"found", "handle", "is_static", "known", "longest_form", "person", "respond", "trouble", "write_task"}
 """Methods that only other parts of the package call."""
 
@@ -94,6 +97,10 @@ def python() -> Iterator[str]:
             yield f"{module}.{name}" + ("" if is_exception(one) else signature(one))
             if inspect.isclass(one):
                 yield from (f"  {member}" for member in members(one))
+    plugin = import_module("outbox_tasks.testing")
+    yield from (
+        f"outbox_tasks.testing: fixture {name}" for name in vars(plugin) if isinstance(vars(plugin)[name], FIXTURE)
+    )
     yield f"outbox_tasks.outbox.Options: {', '.join(inspect.get_annotations(Options))}"
     errors = import_module("outbox_tasks.errors")
     for name, one in sorted(vars(errors).items()):
