@@ -21,20 +21,20 @@ __all__ = ["Drained", "OutboxProbe", "Published", "Publishers", "SeenMessage", "
 
 
 @pytest.fixture(scope="session")
-def outbox_database(request: pytest.FixtureRequest) -> None:
+def _outbox_database(request: pytest.FixtureRequest) -> None:
     """The database of the tests. pytest-django makes it."""
     if is_django() and request.config.pluginmanager.hasplugin("django"):
         request.getfixturevalue("django_db_setup")
 
 
 @pytest.fixture(scope="session")
-def outbox_settings(outbox_database: None) -> Settings:
+def outbox_settings(_outbox_database: None) -> Settings:
     """The settings of the outbox under test: those of the environment and outbox.toml. Override it, with any scope."""
     return Settings()
 
 
 @pytest.fixture
-def outbox(outbox_database: None, outbox_settings: Settings) -> Iterator[OutboxProbe]:
+def outbox(_outbox_database: None, outbox_settings: Settings) -> Iterator[OutboxProbe]:
     """The outbox of this test, with the messages that were written since it began."""
     with OutboxProbe(outbox_settings) as probe:
         yield probe
