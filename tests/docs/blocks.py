@@ -32,9 +32,9 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that its first line names: it is written there, not run."""
+        """The file that its first line names: it is written there, not run. What is only shown is no file."""
         found = FILE.match(self.text.partition("\n")[0])
-        return found["path"] if found else None
+        return found["path"] if found and self.language not in {"", "text"} else None
 
 
 class IndentedBlock(Exception):

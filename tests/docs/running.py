@@ -74,6 +74,7 @@ class Page:
             "CELERY_WORKER_LOGLEVEL": "INFO",  # without it, neither says that it is ready
             "CELERY_BEAT_LOGLEVEL": "INFO",
             "CELERY_WORKER_WITHOUT_MINGLE": "1",
+            "CELERY_WORKER_CONCURRENCY": "1",  # a page that needs more says so
             "OUTBOX_DATABASE_URL": self.database("shop"),
             "OUTBOX_BROKER_URL": f"redis://{self._redis}/0",
             **{variable: self.port(number) for variable, number in USUAL.items()},
