@@ -12,7 +12,10 @@ from click.testing import CliRunner
 
 from bench import page
 from bench.__main__ import QUICK, main
-from bench.report import NAMES, Figures, Report, shown
+from bench.harness import __main__ as harness
+from bench.harness.adapter import MANIFEST
+from bench.report import KEPT, NAMES, Figures, Report, shown
+from outbox_tasks import sql
 
 
 def test_the_page_has_the_explanations_and_the_figures_that_were_kept() -> None:
@@ -57,3 +60,22 @@ def test_a_kept_report_is_read_back(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_help_lists_the_benches() -> None:
     told = CliRunner().invoke(main, ["--help"]).output
     assert all(name in told for name in NAMES), json.dumps(told)
+
+
+def test_the_harness_of_others_looks_at_tables_that_there_are() -> None:
+    schema = (Path(sql.__file__).parent / "schema.sql").read_text()
+    for kind, names in (("TABLE", MANIFEST["event_tables"]), ("INDEX", MANIFEST["event_indexes"])):
+        for name in names:
+            assert f"CREATE {kind} {name.removeprefix('public.')} " in schema
+
+
+def test_the_cells_of_the_harness_are_kept_and_shown() -> None:
+    [figures] = harness.report(KEPT / "harness").figures
+    assert [*figures.rows] == [*harness.CHAOS, *harness.PRESSURE]
+    assert len(figures.columns) == 11
+
+
+def test_its_configuration_of_postgresql_is_read_but_for_where_it_listens(tmp_path: Path) -> None:
+    file = tmp_path / "postgres.conf"
+    file.write_text("# a server\nlisten_addresses = '*'\nwork_mem = 8MB  # much\n\nwal_level = 'replica'\n")
+    assert harness.configuration(file) == {"work_mem": "8MB", "wal_level": "replica"}
