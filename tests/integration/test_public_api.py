@@ -99,7 +99,9 @@ def python() -> Iterator[str]:
                 yield from (f"  {member}" for member in members(one))
     plugin = import_module("outbox_tasks.testing")
     yield from (
-        f"outbox_tasks.testing: fixture {name}" for name in vars(plugin) if isinstance(vars(plugin)[name], FIXTURE)
+        f"outbox_tasks.testing: fixture {name}"
+        for name in vars(plugin)
+        if isinstance(vars(plugin)[name], FIXTURE) and name[0] != "_"
     )
     yield f"outbox_tasks.outbox.Options: {', '.join(inspect.get_annotations(Options))}"
     errors = import_module("outbox_tasks.errors")
