@@ -1,4 +1,4 @@
-"""What 100 messages cost PostgreSQL as the tables fill: many leased, a full archive, a backlog, destinations, keys.
+"""What 100 messages cost PostgreSQL as the tables fill.
 
 Two outboxes on one server take turns: one that fills, and one that has only the 100 messages. Each row is the median of
 40 turns, *÷ empty* that of the ratios of neighbours. CPU is that of the server's process, a message; *deliver* is begin

@@ -1,4 +1,4 @@
-"""What sending costs at each destination, in bundles and one by one: messages a second and CPU, all in one run.
+"""Messages a second and CPU at each destination, in bundles and one by one.
 
 The destinations are those of the contract tests, one after the other, with the servers that those run. A server shares
 the machine with the bench, and some are stand-ins (moto for Amazon, Azurite, librdkafka's mock of Kafka, servers in

@@ -1,12 +1,12 @@
-"""What one destination in trouble costs the others: commit → destination of a healthy one, undisturbed and beside it.
+"""What one destination in trouble costs a healthy one: the time from commit to destination.
 
 One relay with four publish processes; ten messages a second to the healthy destination. Beside it, in turn: nothing,
 then a destination that is *dead* (it takes connections and never answers), *slow* (each send takes 3 s), one that is
 flooded with a backlog, one that refuses all of 10,000 messages for good (*poison*), and one that asks to retry all of
 10,000 (*busy*). Each has had some messages before. The servers are embedded ones.
 
-The last three take all the CPU there is. What that alone does to the healthy messages, the row *loaded machine* shows:
-there is nothing else to send, but for each core a process that only computes, and one more.
+The last three take all the CPU there is. The row *loaded machine* shows what that alone does: a process that only
+computes for each core, and one more.
 """
 
 from __future__ import annotations

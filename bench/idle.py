@@ -1,4 +1,4 @@
-"""The CPU that a relay takes while nothing is to be done: a claim worker, a publish worker with one process, beat.
+"""The CPU that an idle relay takes: a claim worker, a publish worker with one process, beat.
 
 They run as `outbox-tasks up` starts them, with task events.
 Below, how long `outbox-tasks` takes from its start to its end.

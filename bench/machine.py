@@ -58,6 +58,5 @@ def sentence(machine: dict[str, Any]) -> str:
     return (
         f"{machine['cores']} cores ({machine['cpu'] or platform.machine()}), Python {machine['python']}. "
         f"In the {machine['seconds']} s of the run the bench took {machine['ours']} % of the CPU, other processes "
-        f"{machine['others']} %, the hypervisor {machine['steal']} %; load {machine['load_before']} before, "
-        f"{machine['load_after']} after."
+        f"{machine['others']} %, the hypervisor {machine['steal']} %."
     )

@@ -1,4 +1,4 @@
-"""What the commands for people cost when there is much: an archive of millions, a backlog, dead letters in groups.
+"""What the commands for people cost when there is much.
 
 Each line is the median of several runs of a command in this process, from its arguments to its output, and the slowest
 of them; the last ones are run once as programs, with the start of Python. Then 10,000 dead letters of one error group

@@ -1,4 +1,4 @@
-"""What the pipe pays for the end of a day of the archive: dropped as a partition, and deleted row by row.
+"""What the end of a day of the archive costs the pipe: dropped as a partition, and deleted row by row.
 
 One thread claims without a pause, another begins and settles what was claimed, and a process gets rid of the day.
 Compare the longest wait with that of the undisturbed run: a machine does other things too. The server is an embedded

@@ -1,4 +1,4 @@
-"""How the relay grows: more publish workers, more claim workers, and what its processes keep in memory.
+"""More publish workers, more claim workers, and what its processes keep in memory.
 
 - *workers*: drains of the same backlog by 1, 2, 4, 8 publish workers and 1, 2, 4 claim workers, with the most also
   over 10,000 keys. On a few cores the rate can't grow with them. But no message may arrive twice or out of order, the

@@ -1,4 +1,4 @@
-"""A hundred publish clients on one PostgreSQL, as threads of one process: what many hosts would ask of it.
+"""A hundred publish clients on one PostgreSQL, as threads of one process.
 
 Each client has its own connection, and runs the statements of the relay: begin and settle, around a send that takes a
 while. One claim client, or four, lease for all of them. They connect directly, or through PgBouncer in transaction mode

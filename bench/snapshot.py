@@ -1,9 +1,8 @@
 """What an open snapshot costs: a backlog is drained while a real pg_dump stands still in the middle of the messages.
 
-One process claims, begins and settles bundles; nothing is sent. Beside it: nothing, then `pg_dump`, whose output nobody
-reads, so that it holds its snapshot and its lock on every table until the backlog is gone. CPU is that of the two
-server processes. Blocks are those of a message, found or read: of *ready* by its claim, of *leases* by all that a
-bundle needs. *First* and *last* are the first and the last tenth of the backlog.
+One process claims, begins and settles bundles; nothing is sent. `pg_dump` holds its snapshot, and its lock on every
+table, until the backlog is gone. CPU is that of the two server processes. Blocks are those of a message, found or read:
+of *ready* by its claim, of *leases* by all that a bundle needs; in the *first* and the *last* tenth of the backlog.
 """
 
 from __future__ import annotations

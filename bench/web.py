@@ -1,11 +1,9 @@
-"""What the page costs when there is much: an archive of millions, a backlog, 10,000 dead letters in 200 error groups.
+"""What the page costs when there is much, and what people cost who watch it.
 
-- *page*: milliseconds of each page. *server* is the time in `Page.handle` for a person who looks first: all is read
-  from the database. *HTTP* is that of a request to `outbox-tasks web`, mostly for people who share a look. *Chromium*
-  is the time until the browser has loaded it with all that belongs to it, by its own clock. Each is the median of
-  several runs; the slowest stands beside it, which mostly is the first.
-- *watchers*: what people cost who keep the start page open, each in a tab that refreshes every two seconds: the CPU of
-  the page's process and of PostgreSQL, and PostgreSQL's transactions. The page makes one statement a transaction.
+- *page*: milliseconds of each page. *server* is the time in `Page.handle` with all read from the database, *HTTP* that
+  of a request to `outbox-tasks web`, mostly for people who share a look, and *Chromium* that until the browser has
+  loaded it. Medians; the slowest run, mostly the first, stands beside each.
+- *watchers*: what people cost who keep the start page open, each in a tab that refreshes every two seconds.
 
 The server is an embedded one with 1 GB of `shared_buffers`.
 """

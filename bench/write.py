@@ -1,13 +1,11 @@
 """What publishing adds to a transaction of the application, in bulk, and with a broker in trouble.
 
-Each transaction inserts an order, and does one thing more. What that adds is a whole statement: its round trip, its
-rows and our checks. `a bare call of outbox_write_one` writes the same message, by SQLAlchemy alone: what `publish`
-takes beyond that is our own code. CPU is that of this thread and, if the server runs here, that of its backend. The
-ways take turns in any order, transaction by transaction: so the machine's other load slows all of them alike. The
-servers are embedded ones, unless OUTBOX_DATABASE_URL names another database; there the bench keeps to a schema of its
-own. Brokers in trouble: `dead` refuses connections, `silent` accepts them and never answers, `slow` answers after half
-a second. If `txoutbox` is installed, its `insert` takes its turns too: on asyncpg, for which it is made, where what it
-adds is counted from the same transaction without it, and its statement by SQLAlchemy, as we send ours.
+Each transaction inserts an order, and does one thing more. `a bare call of outbox_write_one` writes the same message by
+SQLAlchemy alone: what `publish` takes beyond that is our own code. CPU is that of this thread and of its backend, if
+the server runs here. The ways take turns, transaction by transaction. The servers are embedded ones, unless
+OUTBOX_DATABASE_URL names another database; there the bench uses a schema of its own. A `dead` broker refuses
+connections, a `silent` one never answers, a `slow` one answers after half a second. If `txoutbox` is installed, its
+`insert` takes its turns: on asyncpg, for which it is made, and its statement by SQLAlchemy, as we send ours.
 """
 
 from __future__ import annotations

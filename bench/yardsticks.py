@@ -1,17 +1,16 @@
-"""The relay beside what its parts can do at most, all in one run, in rounds that take turns.
+"""The relay beside what its parts can do at most, in rounds that take turns.
 
 - *raw Celery*: tasks that do nothing;
-- *pgbench*: updates of single rows by their primary key, 8 clients, prepared, `synchronous_commit = off`;
+- *pgbench*: updates of single rows by primary key, 8 clients, prepared, `synchronous_commit = off`;
 - *XADD*: one client writes the messages' fields to a Redis Stream, 100 in a pipeline;
-- the relay *in bundles* (of 100; of 500 while more is due than a claim takes), *one by one* (`bundle_size = 1`) and
-  *per message* (`profile = "per-message"`): a committed backlog, until all of it is in a Redis Stream.
+- the relay *in bundles*, *one by one* (`bundle_size = 1`) and *per message* (`profile = "per-message"`): a committed
+  backlog, until all of it is in a Redis Stream.
 
 Raw Celery and the relay have two solo workers, no task events (but for *per message*) and log level WARNING. CPU is
-that of all processes that take part, with the servers. Ratios are those of neighbours in a round. Latency is from the
-return of the commit to the entry in the stream, in whole milliseconds, rounded up. The WAL is all that PostgreSQL
-wrote from the insert to the archive, with autovacuum off. `--against CHECKOUT` lets the relay of another release take
-its turns, on servers of its own. `--deep` adds the claim of 100 messages from a table with 5M archived, 1M pending and
-50k leased ones, against an empty one.
+that of all processes, servers included. Ratios are those of neighbours in a round. Latency is from the return of the
+commit to the entry in the stream, in whole milliseconds, rounded up. The WAL is that from the insert to the archive,
+without autovacuum. `--against CHECKOUT` adds another release, on servers of its own; `--deep` the claim of 100 messages
+from a table with 5M archived, 1M pending and 50k leased ones.
 """
 
 from __future__ import annotations
