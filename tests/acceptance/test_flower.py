@@ -125,6 +125,7 @@ def test_people_see_each_message_with_its_type_and_destination(
     eventually(lambda: tasks(flower).get(waiting, {}).get("eta"), 60)
 
     page.goto(f"{flower}/tasks")
+    page.wait_for_function("() => window.$ && $.fn.dataTable && $.fn.dataTable.isDataTable('#tasks-table')")
     rows = eventually(lambda: (rows := found(page, "args:order.created")).keys() >= set(sent) and rows)
     for id in sent:
         assert (rows[id]["Name"], rows[id]["State"], rows[id]["ETA"]) == (PUBLISH_TASK, "SUCCESS", "")
