@@ -852,7 +852,7 @@ class TestThePlugin:
         ]
 
     def test_the_examples_of_the_page_pass(self, said: str) -> None:
-        assert self.outcomes(said, *OF_THE_PAGE) == ["PASSED"] * (2 + 1 + 2 + 4 + 2), said
+        assert self.outcomes(said, *OF_THE_PAGE) == ["PASSED"] * (2 + 1 + 1 + 4 + 1), said
 
     def test_the_example_for_django_passes(self, said: str) -> None:
         assert self.outcomes(said, "with_django/test_django.py") == ["PASSED"] * 2, said
