@@ -27,7 +27,7 @@ class Deliveries(Database):
 
     def begin(self, bundle: Bundle, *, unhurried: bool = False) -> dict[str, LeasedMessage]:
         """Take a place among the sends, count an attempt of each message, if the bundle is still ours, and fetch them.
-        Returns them by id, in the bundle's order. `unhurried`: this may take longer than a statement usually may."""
+        Returns them by id, ordered by number. `unhurried`: this may take longer than a statement usually may."""
         limit, fence = self._limit(unhurried), {"token": bundle.lease, "destination": bundle.destination}
         if bundle.leases:
             self.ask("deliver/gather.sql", limit, **fence, tokens=list(bundle.leases))
