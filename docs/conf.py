@@ -41,6 +41,9 @@ autodoc_typehints_format = "short"
 
 copybutton_prompt_text = "$ "
 
+# `-b linkcheck` asks other sites; what is made from this checkout may not be there yet.
+linkcheck_ignore = [re.escape(PROJECT["urls"][name]) for name in ("Source", "Documentation")]
+
 html_theme = "furo"
 html_title = f"outbox_tasks {release}"
 html_show_sphinx = False
