@@ -1,6 +1,6 @@
 """`python -m tests.model`: search all that the tests search, and show what the planted bugs come to.
 
---big searches more; --page writes docs/model.md, tables.md and the moves of docs/architecture.md anew.
+--big searches more; --page writes tables.md and the moves of docs/architecture.md anew.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def main(arguments: list[str]) -> int:
         bugs.append(page.bug_line(name, found))
     if "--page" in arguments:
         page.write("variants", variants)
-        page.write("steps", page.step_lines(steps), page.TABLES)
-        page.write("runs", page.step_lines(runs), page.TABLES)
-        page.write("bugs", bugs, page.TABLES)
+        page.write("steps", page.step_lines(steps))
+        page.write("runs", page.step_lines(runs))
+        page.write("bugs", bugs)
         page.write("moves", page.move_lines(), page.MAP)
     return int(failed)
 

@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/model.md and tables.md, and the table of moves in docs/architecture.md."""
+"""Writes the generated parts of tables.md, and the table of moves in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _places(places: tuple[str, ...]) -> str:
     return "; ".join(found)
 
 
-def write(part: str, lines: Iterable[str], page: Path = PAGE) -> None:
+def write(part: str, lines: Iterable[str], page: Path = TABLES) -> None:
     """Put these lines in the place of that part of a page."""
     text = page.read_text(encoding="utf-8")
     pattern = rf"(<!-- {part}:[^\n]*-->\n(?:\|[^\n]*\n){{2}}).*?(\n?<!-- end -->)"
@@ -130,7 +130,7 @@ def write(part: str, lines: Iterable[str], page: Path = PAGE) -> None:
     )
 
 
-def part(name: str, page: Path = PAGE) -> list[str]:
+def part(name: str, page: Path = TABLES) -> list[str]:
     """The lines of that part of a page."""
     shown = page.read_text(encoding="utf-8")
     return shown.partition(f"<!-- {name}:")[2].partition("<!-- end -->")[0].splitlines()[3:]

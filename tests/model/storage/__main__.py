@@ -1,4 +1,4 @@
-"""`python -m tests.model.storage`: search all that the tests search, and write docs/model.md anew."""
+"""`python -m tests.model.storage`: search all that the tests search, and write tables.md anew."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def main() -> int:
         print(f"{name}: {found}\n", flush=True)
         bugs.append(page.bug_line(name, found))
     page.write("storage", variants)
-    page.write("storage-bugs", bugs, page.TABLES)
+    page.write("storage-bugs", bugs)
     return int(failed)
 
 
