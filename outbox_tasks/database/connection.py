@@ -364,6 +364,8 @@ def _options(settings: Settings, wanted: Mapping[str, str]) -> dict[str, str]:
 
 def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
     url = now_at(settings.database_url or "")
-    reason = without_secrets(" ".join(str(error).split()).rstrip(".?"), url)
+    # Where in a function of ours it happened would be pages of SQL.
+    text = str(error).partition("\nCONTEXT:")[0]
+    reason = without_secrets(" ".join(text.split()).rstrip(".?"), url)
     late = isinstance(error, NoAnswer | psycopg.errors.QueryCanceled)
     return (DatabaseTooSlow if late else DatabaseUnavailable)(url=redacted(url), reason=reason)

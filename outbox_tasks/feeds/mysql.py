@@ -19,6 +19,9 @@ from outbox_tasks.feeds.source import ENOUGH, Row, Source
 WINDOW = 200
 """Rows that are read at once: their messages may be large."""
 
+LOWEST = -(2**63)
+"""Below all numbers: a writer can choose one."""
+
 DELETED = 1000
 """Rows that one statement deletes: its locks are held for a short time."""
 
@@ -86,7 +89,7 @@ class MySQLSource(Source):
         self._check(connection)
         self._read(connection, DIRTY)
         high = self._rows(connection, "highest")[0][0]
-        after = size = 0
+        after, size = LOWEST, 0
         found: list[Row] = []
         behind: set[str] = set()  # keys with a row that is not committed: their later rows wait
         while high is not None and after < high and len(found) < most and size < ENOUGH:

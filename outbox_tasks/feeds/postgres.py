@@ -13,9 +13,6 @@ from outbox_tasks import sql
 from outbox_tasks.database.patient import Patient
 from outbox_tasks.feeds.source import ENOUGH, Row, Source
 
-BITS = 127
-"""Of the number of a feed's sequence, in its marks."""
-
 ALL = 0
 """The class that stands for all keys."""
 
@@ -34,7 +31,7 @@ class PostgresSource(Source):
     dialect: ClassVar[str] = "postgresql"
     style: ClassVar[str] = sql.NUMBERED
 
-    _feed = 0
+    _checked = False
 
     def _connect(self) -> Any:
         url = self._url.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -42,12 +39,12 @@ class PostgresSource(Source):
         # Nothing is prepared or set for the session: there may be a pooler between.
         connection = Patient.connect(url, autocommit=True, prepare_threshold=None, connect_timeout=wait, **CONNECTION)
         connection.patience = self.timeout
-        self._feed = 0
+        self._checked = False
         return connection
 
     def _look(self, connection: Any, most: int) -> list[Row]:
         self._check(connection)
-        marks = self._rows(connection, "marks", feed=self._feed & BITS)
+        marks = self._rows(connection, "marks")
         floors: dict[int, int] = {}
         for _, class_, floor in marks:
             if class_ is not None:
@@ -59,11 +56,11 @@ class PostgresSource(Source):
         return [Row(number, id, key, max(0.0, age), message) for number, id, key, age, message in found]
 
     def _check(self, connection: Any) -> None:
-        """Once a connection: whether rows can be deleted here, and which marks are this feed's."""
-        if not self._feed:
-            replica, self._feed = self._rows(connection, "check")[0]
-            if replica:
+        """Once a connection: whether rows can be deleted here."""
+        if not self._checked:
+            if self._rows(connection, "check")[0][0]:
                 raise self._unavailable("it takes no writes, as replicas do")
+            self._checked = True
 
     def _delete(self, connection: Any, rows: Sequence[tuple[int, str]]) -> None:
         self._rows(connection, "delete", rows=json.dumps(rows))

@@ -74,6 +74,13 @@ class Source(ABC):
             with self._connection() as connection:
                 self._delete(connection, rows)
 
+    def undeletable(self, row: Row) -> SourceMisused:
+        """The trouble with a row that is still there after `delete`."""
+        return self._misused(
+            f"its row {row.number} is still there after it was deleted. A trigger, a rule or row level security may "
+            "keep it, or the reads go to a replica"
+        )
+
     def lag(self) -> tuple[int, float]:
         """How many rows are there, `COUNTED` at most, and the age of the oldest in seconds."""
         with self._connection() as connection:

@@ -35,6 +35,9 @@ LONGEST = 5.0
 LONGEST_OF_ALL = 60.0
 """The same where feeds are copied one after the other."""
 
+LARGEST_COPY = 4 * 1024 * 1024
+"""Characters of messages that are copied at once, if they are of several rows: a copy has a time limit."""
+
 PACE = 2.0
 """Seconds whose share of `rate_limit` a run copies at most. Then the feed waits as long as these rows may take."""
 
@@ -74,7 +77,11 @@ def bridge(
     try:
         source.delete(left)
         clean = True
+        former = None
         while rows := source.look(most):
+            if rows[0][:2] == former:
+                raise source.undeletable(rows[0])
+            former = rows[0][:2]
             if stop() or time.monotonic() >= began + longest or (rate is not None and done.copied >= rate * PACE):
                 done.more = True
                 break
@@ -99,14 +106,15 @@ def bridge(
 def _copy(
     feeds: Feeds, feed: str, token: str, rows: Sequence[Row], settings: Settings, done: Bridged, *, clean: bool = True
 ) -> bool:
-    """Copy rows; those that PostgreSQL refuses as dead letters. Returns whether the lease is still ours. `clean`: all
-    that was copied before is deleted at the source."""
-    try:
-        return _write(feeds, feed, token, [copied(row, feed, settings) for row in rows], done, clean=clean)
-    except (psycopg.DataError, psycopg.IntegrityError) as error:
-        if len(rows) == 1:
-            refused = unreadable(rows[0], feed, " ".join(str(error).split()))
-            return _write(feeds, feed, token, [refused], done, clean=clean)
+    """Copy rows, large ones a few at a time; those that PostgreSQL refuses as dead letters. Returns whether the lease
+    is still ours. `clean`: all that was copied before is deleted at the source."""
+    if len(rows) == 1 or sum(len(row.message) for row in rows) <= LARGEST_COPY:
+        try:
+            return _write(feeds, feed, token, [copied(row, feed, settings) for row in rows], done, clean=clean)
+        except (psycopg.DataError, psycopg.IntegrityError) as error:
+            if len(rows) == 1:
+                refused = unreadable(rows[0], feed, error.diag.message_primary or str(error))
+                return _write(feeds, feed, token, [refused], done, clean=clean)
     first, second = rows[: len(rows) // 2], rows[len(rows) // 2 :]
     if not _copy(feeds, feed, token, first, settings, done, clean=clean):
         return False

@@ -19,6 +19,8 @@ from outbox_tasks.text import is_encodable, is_text
 
 MAX_DESTINATION = 255
 LONGEST_DELAY = 3653 * 86_400.0
+LARGEST = 400 * 1024 * 1024
+"""Characters of a row that can be copied: the largest `max_bytes` in base64, and some more."""
 UNREADABLE = "outbox.unreadable"
 """The event type of a row that names none."""
 
@@ -27,6 +29,9 @@ OPTIONAL = ("aggregate_type", "aggregate_id", "content_type", "deliver_at", "del
 
 def copied(row: Row, feed: str, settings: Settings) -> Copy:
     """The messages of a row. `settings`: with the feed's routes."""
+    if len(row.message) > LARGEST:
+        said = f"it has {len(row.message):,} characters, over the {LARGEST:,} that can be copied; this is its beginning"
+        return unreadable(row._replace(message=row.message[:100_000]), feed, said)
     try:
         return Copy(row.number, row.id, _messages(row, feed, settings))
     except (ValueError, TypeError, RecursionError, OverflowError, OutboxError) as error:

@@ -342,11 +342,16 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
             _check_backoff(f"destinations.{name}.", self.limits_of(name))
             destination.check_claim_check()
             destination.check_confirm()
+        places: dict[tuple[str, str | None], str] = {}
         for name, feed in self.feeds.items():
             if isinstance(feed, str) is not (name == LIST):
                 rule = "it must be a query" if name == LIST else "it must be a table with a url"
                 raise ConfigurationError(setting=f"feeds.{name}", value=HIDDEN, rule=rule)
             if isinstance(feed, FeedPlace):
+                other = places.setdefault((feed.url, feed.url_schema), name)
+                if other != name:
+                    rule = f"it is the source of feeds.{other} too: each would copy every row"
+                    raise ConfigurationError(setting=f"feeds.{name}.url", value=HIDDEN, rule=rule)
                 self._check_routes(f"feeds.{name}.", feed.routes)
         self._check_routes("", self.routes)
 

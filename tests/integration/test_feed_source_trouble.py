@@ -143,6 +143,25 @@ class TestMySQL:
         run(admin, "DROP DATABASE `ten``ant`")
 
 
+def test_keys_keep_their_order_in_a_postgresql_table_that_was_made_anew(overlapping: Place, source: Source) -> None:
+    """As by a restore, while the relay is connected."""
+    if overlapping.dialect != "postgresql":
+        pytest.skip("of PostgreSQL")
+    assert source.look(1) == []
+    admin = overlapping.connect()
+    run(admin, "DROP TABLE outbox_feed CASCADE")
+    run(admin, "DROP SEQUENCE outbox_feed_number CASCADE")
+    admin.commit()
+    overlapping.source().init()
+    first, second = overlapping.connect(), overlapping.connect()
+    overlapping.write(first, "a key")
+    overlapping.write(second, "a key")
+    second.commit()
+    assert source.look(10) == []
+    first.commit()
+    assert len(source.look(10)) == 2
+
+
 class TestSQLite:
     @pytest.fixture
     def file(self, tmp_path: Path) -> Place:

@@ -121,6 +121,82 @@ def test_what_only_the_database_refuses_is_found_by_halving(box: Box, feeds: Fee
     box.check_books()
 
 
+def test_rows_that_are_too_much_for_one_statement_are_copied_a_few_at_a_time(
+    box: Box, app: App, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox_tasks.relay.bridge.LARGEST_COPY", 4_000)
+    written = app.write(3) + app.write(1, text="x" * 5_000) + app.write(20, text="y" * 500)
+    store = Store.connect(settings(database_schema=box.schema))
+    sizes: list[int] = []
+
+    class Watched(Feeds):
+        def copy(self, feed: str, token: str, rows: Sequence[Copy], *, clean: bool = True) -> set[int] | None:
+            sizes.append(sum(len(one.messages[0]["text"]) for one in rows))
+            return super().copy(feed, token, rows, clean=clean)
+
+    assert bridge(Watched(store), app.source, store.settings) == Bridged(copied=24)
+    assert ids(box) == written
+    large, *others = sorted(sizes, reverse=True)
+    assert large == 5_000
+    assert max(others) <= 4_000
+    assert app.left() == 0
+    store.close()
+
+
+def test_a_large_row_has_the_time_that_it_takes(box: Box, app: App, settings: MakeSettings) -> None:
+    store = Store.connect(settings(database_schema=box.schema, statement_timeout=0.1))
+    written = app.write(1, text=8_000_000 * "x")
+    limits: list[float | None] = []
+    begin = store.transaction
+    store.transaction = lambda limit=None: (limits.append(limit), begin(limit))[1]  # type: ignore[method-assign]
+    assert run(Feeds(store), app.source, store) == Bridged(copied=1)
+    assert ids(box) == written
+    assert max(limit for limit in limits if limit is not None) > 7
+    store.close()
+
+
+def test_a_row_that_nobody_could_copy_is_a_dead_letter_with_its_beginning(
+    box: Box, feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox_tasks.relay.feed_rows.LARGEST", 200_000)
+    app.write(1, text=300_000 * "x")
+    good = app.write(1)
+    assert run(feeds, app.source, storage) == Bridged(copied=2, dead=1)
+    assert ids(box)[1:] == good
+    assert box.value("SELECT octet_length(payload) FROM outbox_messages ORDER BY seq LIMIT 1") == 100_000
+    assert "characters, over the 200,000 that can be copied" in box.value("SELECT error FROM outbox_trouble")
+    assert app.left() == 0
+
+
+def test_odd_ids_and_numbers_stop_nobody(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
+    app.database.execute(f"INSERT INTO outbox_feed (id, message) VALUES (CAST(x'{36 * 'ff'}' AS text), '{{}}')")
+    app.insert(f"{36 * 'a'}\0b", None, "{}")
+    app.database.execute("INSERT INTO outbox_feed (number, id, message) VALUES (-5, ?, '{}')", [str(uuid4())])
+    twice = app.write(1)[0]
+    app.insert(twice, None, '{"event_type": "a", "text": ""}')
+    app.database.execute(
+        f"INSERT INTO outbox_feed (number, id, message) VALUES ({2**63 - 1}, ?, '{{}}')", [str(uuid4())]
+    )
+    assert run(feeds, app.source, storage) == Bridged(copied=6, dead=4)
+    assert ids(box).count(twice) == 2
+    assert app.left() == 0
+    assert run(feeds, app.source, storage) == Bridged()
+    box.check_books()
+
+
+def test_rows_that_the_source_keeps_are_trouble_that_is_told(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
+    """Without an end the bridge would read them again and again."""
+    app.database.execute("CREATE TRIGGER keep BEFORE DELETE ON outbox_feed BEGIN SELECT RAISE(IGNORE); END")
+    written = app.write(2)
+    done = run(feeds, app.source, storage)
+    assert done.copied == 2
+    assert "its row 1 is still there after it was deleted" in str(done.error)
+    app.database.execute("DROP TRIGGER keep")
+    wait_over(box)
+    assert run(feeds, app.source, storage) == Bridged()
+    assert ids(box) == written
+
+
 class Dying(Exception):
     pass
 

@@ -347,3 +347,11 @@ def test_a_destination_may_be_just_its_url() -> None:
     settings = Settings(destinations={"orders": "kafka://localhost", "audit": {"url": "kafka://localhost"}})
     orders, audit = settings.destinations.values()
     assert orders == audit.model_copy(update={"name": "orders"})
+
+
+def test_two_feeds_with_one_source_are_refused() -> None:
+    eu = {"url": "mysql://relay:secret@host/shop", "schema": "a"}
+    Settings(feeds={"eu": eu, "us": {**eu, "schema": "b"}})
+    with pytest.raises(ConfigurationError, match=r"feeds\.us\.url .*the source of feeds\.eu too") as caught:
+        Settings(feeds={"eu": eu, "us": eu})
+    assert "secret" not in str(caught.value)

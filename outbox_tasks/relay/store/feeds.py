@@ -9,9 +9,13 @@ from typing import Any, NamedTuple
 
 from outbox_tasks.database.connection import Database
 from outbox_tasks.relay.store.processes import holder
+from outbox_tasks.settings import USUAL_STATEMENT
 
 HOLD = 60.0
 """Seconds that a lease goes on after a copy. A bridge that takes longer loses it, and copies nothing more."""
+
+SLOWEST = 1024 * 1024
+"""Characters that are copied in a second, at the least."""
 
 LONGEST_PAUSE = 30.0
 """Seconds between two tries of a source that fails."""
@@ -69,7 +73,8 @@ class Feeds:
         """Write rows that were not copied before. Returns their numbers; None if the lease is lost. `clean`: see
         `end`."""
         row = json.dumps([{"number": one.number, "id": one.id, "messages": one.messages} for one in rows])
-        with self._database.transaction() as run:
+        limit = (self._database.settings.statement_timeout or USUAL_STATEMENT) + len(row) / SLOWEST
+        with self._database.transaction(limit) as run:
             run("feed/durable.sql")
             found = run("feed/copy.sql", feed=feed, token=token, row=row, hold=HOLD, clean=clean)
             if not found:

@@ -6,10 +6,13 @@
 -- clean: all that was noted before is deleted at the source.
 WITH seen AS MATERIALIZED (
   SELECT * FROM json_to_recordset(:row::json) AS r(number bigint, id text, messages json)
+), span AS MATERIALIZED (  -- whose upper end is beyond the last number: there is none beyond the highest
+  SELECT int8range(least(min(number), top), least(max(number), top), '[]') AS seen
+  FROM seen CROSS JOIN (VALUES (9223372036854775806)) AS highest(top) GROUP BY top
 ), known AS MATERIALIZED (
   SELECT k.number, k.id
   FROM :schema.outbox_copied c CROSS JOIN LATERAL unnest(c.numbers, c.ids) AS k(number, id)
-  WHERE c.feed = :feed AND c.span && (SELECT int8range(min(number), max(number), '[]') FROM seen)
+  WHERE c.feed = :feed AND c.span && (SELECT span.seen FROM span)
 ), fresh AS MATERIALIZED (
   SELECT * FROM seen s WHERE NOT EXISTS (SELECT FROM known k WHERE k.number = s.number AND k.id = s.id)
 ), mine AS MATERIALIZED (
@@ -22,9 +25,8 @@ WITH seen AS MATERIALIZED (
     AND :clean::boolean
 ), noted AS (
   INSERT INTO :schema.outbox_copied (feed, span, numbers, ids)
-  SELECT mine.name, int8range(min(number), max(number), '[]'), array_agg(number ORDER BY number),
-         array_agg(id ORDER BY number)
-  FROM fresh CROSS JOIN mine GROUP BY mine.name
+  SELECT mine.name, span.seen, array_agg(number ORDER BY number), array_agg(id ORDER BY number)
+  FROM fresh CROSS JOIN mine CROSS JOIN span GROUP BY mine.name, span.seen
 ), written AS MATERIALIZED (
   SELECT :schema.outbox_write(json_agg(m.message ORDER BY fresh.number, m.place))
   FROM fresh CROSS JOIN mine CROSS JOIN LATERAL json_array_elements(fresh.messages) WITH ORDINALITY AS m(message, place)

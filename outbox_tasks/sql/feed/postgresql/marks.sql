@@ -5,7 +5,7 @@
 --
 -- feed: the bits of this feed in its marks.
 WITH last AS MATERIALIZED (
-  SELECT last_value - 1 + is_called::integer AS high FROM :schema.outbox_feed_number
+  SELECT last_value - 1 + is_called::integer AS high, tableoid::bigint & 127 AS feed FROM :schema.outbox_feed_number
 )
 SELECT last.high, mark.class AS class_, last.high - ((last.high - mark.low) & 1099511627775) AS floor
 FROM last LEFT JOIN LATERAL (
@@ -13,5 +13,5 @@ FROM last LEFT JOIN LATERAL (
   FROM pg_locks
   WHERE last.high IS NOT NULL AND locktype = 'advisory' AND objsubid = 1 AND mode = 'ShareLock'
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND classid::bigint >> 24 = :feed
+    AND classid::bigint >> 24 = last.feed
 ) AS mark ON (last.high - mark.low) & 1099511627775 < 549755813888
