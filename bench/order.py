@@ -1,15 +1,13 @@
 """What the order of each key costs, beside messages without a key in the same run.
 
-- drain: a committed backlog without keys, as many messages over 10,000 keys of uneven size, over 100 keys, and a fifth
-  as many of a single key, each compared with the messages without keys in its round. Nothing may be missing or out of
-  order;
+- drain: a backlog without keys, as many messages over 10,000 keys of uneven size, over 100 keys, and a fifth as many of
+  a single key. Nothing may be missing or out of order;
 - fair: how late a message of a quiet key arrives while the relay drains a backlog of 10,000 keys, or of one;
 - claim: 2,000 messages through the store, from backlogs of 10,000 keys and of a million;
-- webhook: 30 keys to a webhook that answers in 5 ms, but one time in fifty in 1.5 s. Ideally each connection, or each
-  key if these are fewer, always has a message on its way;
-- write: a transaction of one message, and one of many, by `outbox_write`, with a key and without.
+- webhook: 30 keys to a webhook that answers in 5 ms, but one time in fifty in 1.5 s;
+- write: a transaction of one message, and one of many, with a key and without.
 
-Two solo publish workers; the servers are embedded ones, with 512 MB of `shared_buffers`.
+Two solo publish workers; embedded servers with 512 MB of `shared_buffers`.
 """
 
 from __future__ import annotations

@@ -30,8 +30,9 @@ def page(text: str) -> str:
     after = rest.partition(END)[2]
     kept = {name: Report.read(name) for name in NAMES}
     sections = [section(name, report) for name, report in kept.items() if report is not None]
-    others = [f"- *{name}*: {explained(name).splitlines()[0]}\n" for name, report in kept.items() if report is None]
-    without = f"### Without figures\n\n{''.join(others)}\n" if others else ""
+    others = ", ".join(f"`{name}`" for name, report in kept.items() if report is None)
+    said = "`python -m bench --help` says what each measures."
+    without = f"### Without figures\n\n{others}: {said}\n\n" if others else ""
     return f"{before}{BEGIN}\n{''.join(sections)}{without}{END}{after}"
 
 

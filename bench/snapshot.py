@@ -1,8 +1,8 @@
 """What an open snapshot costs: a backlog is drained while a real pg_dump stands still in the middle of the messages.
 
 One process claims, begins and settles bundles; nothing is sent. `pg_dump` holds its snapshot, and its lock on every
-table, until the backlog is gone. CPU is that of the two server processes. Blocks are those of a message, found or read:
-of *ready* by its claim, of *leases* by all that a bundle needs; in the *first* and the *last* tenth of the backlog.
+table, until the backlog is gone. CPU is that of the two server processes. Blocks are those found or read for a
+message of the *first* and the *last* tenth of the backlog: of *ready* by its claim, of *leases* by all that it needs.
 """
 
 from __future__ import annotations

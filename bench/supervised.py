@@ -1,15 +1,12 @@
 """Supervised tasks beside plain Celery's: what they cost, and what is left of them under faults.
 
 *Cost*: two solo workers, no task events, log level WARNING; tasks that do nothing wait in the queue of stopped workers,
-which then continue. CPU is that of workers and servers. *supervised*: from the tasks handed over to the rows in the
-archive. *not supervised*: plain tasks of an app that supervises others.
+which then continue. CPU is that of workers and servers, from the hand-over to the archive. *not supervised*: plain
+tasks of an app that supervises others.
 
-*Faults*: tasks of eight shapes (quick, long, retrying, failing, a chain of three, killing its worker, completing in a
-transaction that stays open for longer than the lease, or in a savepoint that is rolled back first) on a prefork and a
-threads worker. Every three seconds their Redis is flushed or killed, a child of the pool or a worker is killed, or a
-worker is stopped for twice the lease. The visibility timeout is six seconds, so deliveries repeat. *no trace*: no
-effect, and no dead letter. *at the same time*: two runs of one task overlapped. *without a cause*: the row does not say
-why it ran again.
+*Faults*: tasks of eight shapes on a prefork and a threads worker. Every three seconds their Redis is flushed or killed,
+a child of the pool or a worker is killed, or a worker is stopped for twice the lease. It counts tasks without a trace,
+runs of one task at the same time, and repetitions without a cause.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """What publishing adds to a transaction of the application, in bulk, and with a broker in trouble.
 
 Each transaction inserts an order, and does one thing more. `a bare call of outbox_write_one` writes the same message by
-SQLAlchemy alone: what `publish` takes beyond that is our own code. CPU is that of this thread and of its backend, if
-the server runs here. The ways take turns, transaction by transaction. The servers are embedded ones, unless
-OUTBOX_DATABASE_URL names another database; there the bench uses a schema of its own. A `dead` broker refuses
-connections, a `silent` one never answers, a `slow` one answers after half a second. If `txoutbox` is installed, its
-`insert` takes its turns: on asyncpg, for which it is made, and its statement by SQLAlchemy, as we send ours.
+SQLAlchemy alone: what `publish` takes beyond that is our own code. CPU is that of this thread and of its backend. The
+ways take turns, transaction by transaction. A `dead` broker refuses connections, a `silent` one never answers, a `slow`
+one answers after half a second. `txoutbox`, if it is installed, runs on asyncpg, for which it is made; and its
+statement by SQLAlchemy, as we send ours.
 """
 
 from __future__ import annotations
@@ -285,5 +284,5 @@ def main(say: Say, rounds: int) -> list[Figures]:
     return [
         Figures("a transaction that inserts an order, and", single),
         Figures("in bulk", many),
-        Figures("transaction with one publish", nudged, "brokers in trouble"),
+        Figures("transaction with one publish", nudged),
     ]

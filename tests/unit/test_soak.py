@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -222,5 +223,5 @@ def test_a_page_names_nothing_from_elsewhere(tmp_path: Path) -> None:
 
 
 def test_each_kind_of_fault_is_documented() -> None:
-    page = DOC.read_text(encoding="utf-8")
-    assert [row for kind in KINDS.values() if (row := f"\n| `{kind.name}` | {kind.what} |") not in page] == []
+    rows = re.findall(r"^\| (`.*?`) \| ", DOC.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(KINDS)

@@ -66,13 +66,11 @@ def slow(stage: Stage, chance: random.Random) -> End:
 SERVER = "broker"
 
 KINDS = [
-    Kind(
-        "broker_killed", "`kill -9` of Redis, which forgets everything; it comes back later", killed, own_broker, SERVER
-    ),
-    Kind("broker_flushed", "`FLUSHDB`", flushed, _may_flush, SERVER),
-    Kind("broker_full", "Redis is out of memory: it refuses every write", full, own_broker, SERVER),
-    Kind("broker_silent", "nothing passes between the relay and Redis, and no connection is closed", silent),
-    Kind("broker_half_open", "all connections to Redis are dead, and nobody is told; new ones work", half_open),
-    Kind("broker_reset", "all connections to Redis are reset", reset),
-    Kind("broker_slow", "each packet to and from Redis takes up to 0.2 s longer", slow),
+    Kind("broker_killed", killed, own_broker, SERVER),
+    Kind("broker_flushed", flushed, _may_flush, SERVER),
+    Kind("broker_full", full, own_broker, SERVER),
+    Kind("broker_silent", silent),
+    Kind("broker_half_open", half_open),
+    Kind("broker_reset", reset),
+    Kind("broker_slow", slow),
 ]

@@ -51,13 +51,9 @@ def _limit(stage: Stage, memory: str) -> None:
 
 
 KINDS = [
-    Kind("destination_slow", "each packet takes longer, sometimes longer than a send may", slow),
-    Kind("destination_silent", "nothing passes between the relay and its destination", silent),
-    Kind("destination_away", "the destination closes every connection", away),
-    Kind(
-        "destination_answers_lost",
-        "it takes what it is sent, and dies after that: its answers never arrive",
-        answers_lost,
-    ),
-    Kind("destination_refuses", "it answers every message with an error", refuses),
+    Kind("destination_slow", slow),
+    Kind("destination_silent", silent),
+    Kind("destination_away", away),
+    Kind("destination_answers_lost", answers_lost),
+    Kind("destination_refuses", refuses),
 ]

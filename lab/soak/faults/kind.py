@@ -62,8 +62,6 @@ class Kind:
     """One kind of fault."""
 
     name: str
-    what: str
-    """For the documentation."""
     begin: Callable[[Stage, random.Random], End | None]
     """Makes it happen. Returns what ends it; None: it is over at once."""
     missing: Callable[[Stage], str | None] = always

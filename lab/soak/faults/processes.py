@@ -136,25 +136,16 @@ def machine_busy(stage: Stage, chance: random.Random) -> End:
 
 
 KINDS = [
-    Kind("child_killed", "`kill -9` of a process of a publish worker's pool", child_killed),
-    Kind("child_stopped", "SIGSTOP to a process of a pool, and SIGCONT later", child_stopped),
-    Kind(
-        "worker_killed",
-        "`kill -9` of a publish worker; its pool lives on for a while, beside its successor",
-        worker_killed,
-    ),
-    Kind("worker_stopped", "SIGSTOP to a publish worker, and SIGCONT later", worker_stopped),
-    Kind("claim_killed", "`kill -9` of a claim worker", claim_killed),
-    Kind("claim_stopped", "SIGSTOP to a claim worker, and SIGCONT later", claim_stopped),
-    Kind("beat_killed", "`kill -9` of beat", beat_killed),
-    Kind("two_beats", "a second beat runs beside the first", two_beats),
-    Kind("clock_wrong", "a worker or beat runs with a clock that is up to an hour wrong", clock_wrong, faketime),
-    Kind(
-        "clock_set_back",
-        "beat starts with a clock that is up to an hour ahead, which is set right as it runs",
-        clock_set_back,
-        faketime,
-    ),
-    Kind("application_killed", "`kill -9` of the application, in the middle of its transactions", application_killed),
-    Kind("machine_busy", "six processes that never rest take the processors", machine_busy),
+    Kind("child_killed", child_killed),
+    Kind("child_stopped", child_stopped),
+    Kind("worker_killed", worker_killed),
+    Kind("worker_stopped", worker_stopped),
+    Kind("claim_killed", claim_killed),
+    Kind("claim_stopped", claim_stopped),
+    Kind("beat_killed", beat_killed),
+    Kind("two_beats", two_beats),
+    Kind("clock_wrong", clock_wrong, faketime),
+    Kind("clock_set_back", clock_set_back, faketime),
+    Kind("application_killed", application_killed),
+    Kind("machine_busy", machine_busy),
 ]
