@@ -44,7 +44,7 @@ TESTS = [
 ]  # fmt: skip
 """What touches Celery, SQLAlchemy, Django and PostgreSQL in other ways than all the rest."""
 
-OURS = f"{ROOT}[azure,http,kafka,web]"
+OURS = f"{ROOT}[azure,http,web]"
 TOOLS = [
     "aiosqlite", "alembic", "asyncpg", "django-tasks", "hypothesis", "psutil", "pytest", "pytest-celery",
     "playwright", "pytest-timeout", "sqlmodel", "SQLAlchemy[asyncio]", "Flask",
