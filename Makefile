@@ -60,7 +60,7 @@ bench: $(runtime) ## the relay beside raw Celery, pgbench and XADD (ARGS=claim: 
 	@$(bin)/python -m bench $(or $(ARGS),yardsticks)
 
 package: ## wheel and source distribution, into dist/: built, checked, and the wheel tried in an empty environment
-	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch" build' EXIT && rm -rf dist && $(PYTHON) -m venv "$$scratch/tools" && \
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && rm -rf dist && $(PYTHON) -m venv "$$scratch/tools" && \
 	  "$$scratch/tools/bin/python" -m pip --disable-pip-version-check --quiet install build twine && \
 	  "$$scratch/tools/bin/python" -m build --outdir dist . >"$$scratch/log" 2>&1 || { cat "$$scratch/log"; exit 1; } && \
 	  "$$scratch/tools/bin/twine" check --strict dist/* && $(PYTHON) -m venv "$$scratch/empty" && \
