@@ -36,7 +36,8 @@ class Project:
     def __init__(self, directory: Path, scratch: Path, env: dict[str, str]) -> None:
         self.directory = directory
         self.env = env
-        self._scratch = scratch
+        self.scratch = scratch
+        self.python = sys.executable
         self._children: list[Child] = []
         self._clients: list[httpx.Client] = []
 
@@ -56,10 +57,10 @@ class Project:
 
     def worker(self, app: str, *options: str, **env: str) -> Child:
         """Start a Celery worker; `-B` gives it a beat."""
-        schedule = ["-s", str(self._scratch / "beat")] if "-B" in options else []
-        argv = [*PYTHON, "celery", "-A", app, "worker", "-P", "solo", "-l", "INFO", "--without-mingle", *schedule]
+        schedule = ["-s", str(self.scratch / "beat")] if "-B" in options else []
+        argv = [self.python, "-m", "celery", "-A", app, "worker", "-P", "solo", "-l", "INFO", "--without-mingle"]
         # Celery counts an end by Ctrl-C as a failure.
-        return self.start("worker", *argv, *options, ready=WORKER_READY, stop_signal=signal.SIGTERM, **env)
+        return self.start("worker", *argv, *schedule, *options, ready=WORKER_READY, stop_signal=signal.SIGTERM, **env)
 
     def web(self, *argv: str, **env: str) -> httpx.Client:
         """Start a web server on the port that `{port}` stands for; returns a client, once it answers."""
@@ -121,6 +122,16 @@ def project(
             unclean = made.stop()
             connection.execute(f"DROP DATABASE {database} WITH (FORCE)".encode())
     assert not unclean, "\n".join(unclean)
+
+
+@pytest.fixture
+def database(postgres_url: str) -> Iterator[str]:
+    """The URL of a database for the project alone."""
+    name = f"outbox_test_{uuid4().hex[:12]}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        yield urlsplit(postgres_url)._replace(path=f"/{name}").geturl()
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 @pytest.fixture(autouse=True)
