@@ -8,8 +8,7 @@
 
 Raw Celery and the relay have two solo workers, no task events (but for *per message*) and log level WARNING. CPU is
 that of all processes, servers included. Ratios are those of neighbours in a round. Latency is from the return of the
-commit to the entry in the stream, in whole milliseconds, rounded up. The WAL is without autovacuum. `--against
-CHECKOUT` adds another release; `--deep` the claim of 100 messages from a table with 5M archived and 1M pending ones.
+commit to the entry in the stream, in whole milliseconds, rounded up. The WAL is without autovacuum.
 """
 
 from __future__ import annotations
