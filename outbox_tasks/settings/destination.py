@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, parse_qsl
 
@@ -25,6 +26,7 @@ URL = re.compile(r"([^:/?#]+):(?://([^/?#]*))?([^?#]*)(?:\?([^#]*))?(?:#(.*))?",
 """The parts of a URL: RFC 3986, appendix B."""
 
 
+@lru_cache
 def split(url: str) -> SplitResult:
     """The parts of a URL that may name several hosts. `urlsplit` may refuse an IPv6 address behind another host."""
     found = URL.fullmatch(url)
@@ -34,9 +36,10 @@ def split(url: str) -> SplitResult:
     return SplitResult(scheme.lower(), *rest)
 
 
-def options_of(url: str) -> list[tuple[str, str]]:
+@lru_cache
+def options_of(url: str) -> tuple[tuple[str, str], ...]:
     """The options behind the question mark, decoded. A plus is a plus, as in base64; a space is %20."""
-    return parse_qsl(split(url).query.replace("+", "%2B"), keep_blank_values=True)
+    return tuple(parse_qsl(split(url).query.replace("+", "%2B"), keep_blank_values=True))
 
 
 def _has_scheme(url: str) -> str:
@@ -175,7 +178,7 @@ class Destination(BaseModel):
         return self.confirm == "run"
 
     @property
-    def options(self) -> list[tuple[str, str]]:
+    def options(self) -> tuple[tuple[str, str], ...]:
         """The options of the URL, as they are written."""
         return options_of(self.url)
 

@@ -111,7 +111,7 @@ def wrap() -> None:
 
 
 def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
-    signature = inspect.signature(send_task)
+    names = tuple(inspect.signature(send_task).parameters)[1:]
 
     @wraps(send_task)
     def send_or_store(self: Celery, *args: Any, **options: Any) -> Any:
@@ -119,8 +119,7 @@ def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
         run = None if isinstance(self, AppView) else supervised.get()
         if store is None and run is None:
             return send_task(self, *args, **options)
-        call = signature.bind(self, *args, **options).arguments
-        call.update(call.pop("options", {}))
+        call = {**dict(zip(names, args, strict=False)), **options}
         task_id, parent_id = call.get("task_id"), call.get("parent_id")
         confirm = _confirm.get()
         if _is_of_the_worker(task_id, parent_id):
