@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, Self, TypeVar
+from urllib.parse import unquote
 
 import psycopg
 from psycopg.rows import namedtuple_row
@@ -63,6 +64,9 @@ SLOW_TRIP = 0.25
 TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, PoolTimeout)
 """What a database that can't be reached, or can't do its work, raises."""
 
+LIBPQ = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+"""The options of a connection."""
+
 WITHOUT_LIMIT = 10.0
 """Seconds to wait for an answer if `statement_timeout` is 0."""
 
@@ -80,6 +84,11 @@ def engine_url(url: str) -> URL:
     if parsed.drivername not in ("postgres", "postgresql", "postgresql+psycopg"):
         rule = "the relay speaks to PostgreSQL through psycopg 3: postgresql+psycopg://…, or just postgresql://…"
         raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
+    if unknown := sorted(set(parsed.query) - LIBPQ):
+        rule = f"PostgreSQL knows no option {unknown[0]} of a connection"
+        raise ConfigurationError(setting="database_url", value=redacted(url), rule=rule)
+    if parsed.host and "%2f" in parsed.host.lower():  # the directory of a socket, as libpq reads it
+        parsed = parsed._replace(host=None).update_query_dict({"host": unquote(parsed.host)})  # `set` ignores None
     return parsed.set(drivername="postgresql+psycopg")
 
 

@@ -165,7 +165,7 @@ class Source(ABC):
         return SourceMisused(name=self.name, url=redacted(self._text), reason=without_secrets(reason, self._text))
 
     def _unavailable(self, reason: str) -> SourceUnavailable:
-        reason = without_secrets(reason.rstrip("."), self._text)
+        reason = without_secrets(reason.rstrip(".?"), self._text)
         return SourceUnavailable(name=self.name, url=redacted(self._text), reason=reason)
 
     @property

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import psycopg
 
-from outbox_tasks.errors import ConfigurationError, SourceTrouble
+from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, SourceTrouble
 from outbox_tasks.feeds.source import Row, Source
 from outbox_tasks.relay.feed_list import FeedList
 from outbox_tasks.relay.feed_rows import copied, unreadable
@@ -135,15 +135,16 @@ def bridge_all(store: Store, stop: Callable[[], bool] = lambda: False, only: str
     listed, done = FeedList(store), {}
     try:
         for name in listed.places() if only is None else [only]:
+            if stop():  # a source that does not answer takes some seconds
+                break
             try:
                 source = listed.source(name)
-            except ConfigurationError as error:
+                if source is None:
+                    done[name] = Bridged(error=f"there is no feed {name!r} in the settings")
+                else:
+                    done[name] = bridge(Feeds(store), source, store.settings, longest=LONGEST_OF_ALL, stop=stop)
+            except (ConfigurationError, DatabaseTooSlow) as error:
                 done[name] = Bridged(error=str(error))
-                continue
-            if source is None:
-                done[name] = Bridged(error=f"there is no feed {name!r} in the settings")
-            else:
-                done[name] = bridge(Feeds(store), source, store.settings, longest=LONGEST_OF_ALL, stop=stop)
     finally:
         listed.close()
     return done

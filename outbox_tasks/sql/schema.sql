@@ -15,8 +15,9 @@
 --
 -- Run it in psql:  psql -v schema=public -f schema.sql
 
--- Functions keep this path. In it pg_temp is the last: nobody can put a table of his own in the place of ours.
-SET LOCAL search_path = :schema, pg_catalog, pg_temp;
+-- Functions keep this path. PostgreSQL looks into pg_catalog before it, and pg_temp is the last: nobody can put a function
+-- or a table of his own in the place of PostgreSQL's or ours.
+SET LOCAL search_path = :schema, pg_temp;
 
 CREATE FUNCTION outbox_uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS $$
   -- RFC 9562: milliseconds since 1970 over the first 48 bits of a random UUID, then version 7 (0111; was 0100).

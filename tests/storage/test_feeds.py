@@ -18,7 +18,7 @@ from outbox_tasks.cli import outbox as commands
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import SourceTrouble
 from outbox_tasks.feeds.source import Row, Source, open_source
-from outbox_tasks.relay.bridge import Bridged, bridge
+from outbox_tasks.relay.bridge import Bridged, bridge, bridge_all
 from outbox_tasks.relay.feed_list import FeedList
 from outbox_tasks.relay.store import Store
 from outbox_tasks.relay.store.feeds import Copy, Feeds
@@ -332,6 +332,28 @@ def test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other(
     store.close()
     other.database.close()
     other.source.close()
+
+
+def test_a_drain_sends_though_a_row_can_t_be_copied_in_time(box: Box, app: App, settings: MakeSettings) -> None:
+    store = Store.connect(settings(database_schema=box.schema, feeds={"shop": {"url": app.url}}))
+    app.write(1)
+    box.write()
+    box.connection.execute(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(60); END'"
+    )
+    box.connection.execute("CREATE TRIGGER slow BEFORE INSERT ON outbox_copied EXECUTE FUNCTION slow()")
+    assert drained(store, Receiver()).sent == 1
+    assert app.left() == 1
+    store.close()
+
+
+def test_no_feed_is_begun_after_the_end(app: App, tmp_path: Path, storage: Store, settings: MakeSettings) -> None:
+    """A limit of time holds, however many sources do not answer."""
+    places = {f"shop{n}": {"url": f"sqlite:///{tmp_path}/{n}.db"} for n in range(5)}
+    store = Store.connect(settings(database_schema=storage.settings.database_schema, feeds=places))
+    asked: list[bool] = []
+    assert len(bridge_all(store, lambda: asked.append(True) or len(asked) > 2)) == 2  # type: ignore[func-returns-value]
+    store.close()
 
 
 def test_the_commands_make_copy_and_show_a_feed(

@@ -354,8 +354,11 @@ class TestRole:
         for table in ("outbox_messages", "outbox_ready", "outbox_inbox"):
             writer.execute(f"CREATE TEMPORARY TABLE {table} (nothing integer)".encode())
         hijack = "AS $$ BEGIN RAISE 'hijacked'; END $$ LANGUAGE plpgsql"
+        # In PostgreSQL before 15 everybody could make functions in the schema public.
+        box.connection.execute(f"GRANT CREATE ON SCHEMA {box.schema} TO {box.schema}_writer".encode())
         for function in ("octet_length(bytea) RETURNS integer", "nextval(regclass) RETURNS bigint"):
-            writer.execute(f"CREATE FUNCTION {box.schema}_writer.{function} {hijack}")  # type: ignore[arg-type]
+            for place in (f"{box.schema}_writer", box.schema):
+                writer.execute(f"CREATE FUNCTION {place}.{function} {hijack}")  # type: ignore[arg-type]
         writer.execute(f"SET search_path = pg_temp, {box.schema}_writer, pg_catalog")  # type: ignore[arg-type]
         write(box, verb, writer, key="k")
         assert box.where(1) == ["ready"]

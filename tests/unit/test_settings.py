@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbox_tasks.database.connection import engine_url
 from outbox_tasks.errors import (
     ConfigurationError,
     NoRoute,
@@ -355,3 +356,20 @@ def test_two_feeds_with_one_source_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"feeds\.us\.url .*the source of feeds\.eu too") as caught:
         Settings(feeds={"eu": eu, "us": eu})
     assert "secret" not in str(caught.value)
+
+
+def test_a_file_with_a_mark_of_its_byte_order_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Windows' editors write it."""
+    (tmp_path / "outbox.toml").write_text('source = "/shop"', encoding="utf-8-sig")
+    monkeypatch.setenv("OUTBOX_CONFIG", str(tmp_path / "outbox.toml"))
+    assert Settings().source == "/shop"
+
+
+def test_an_option_of_the_database_s_url_is_one_of_postgresql() -> None:
+    with pytest.raises(ConfigurationError, match=r"database_url .*knows no option sslmod"):
+        engine_url("postgresql://u:secret@h/d?sslmod=require&connect_timeout=5")
+
+
+def test_the_directory_of_a_socket_may_be_the_host_of_the_database_s_url() -> None:
+    url = engine_url("postgresql://u@%2Fvar%2Frun%2Fpg/d")
+    assert (url.host, url.query["host"]) == (None, "/var/run/pg")
