@@ -59,7 +59,15 @@ EMPTY = range(15, 0, -1)
 KINDS = ("unit", "model", "contract", "storage", "integration", "acceptance", "fault", "docs", "examples")
 
 
-LONG = ("test_model", "test_pages", "test_every_publisher", "test_monitor", "test_typing", "test_web_browser")
+LONG = (
+    "test_fastapi_fullstack",
+    "test_model",
+    "test_pages",
+    "test_every_publisher",
+    "test_monitor",
+    "test_typing",
+    "test_web_browser",
+)
 """Modules that take so long that the other processes would wait for them at the end."""
 
 RABBITMQ = ("test_every_publisher.py", "test_kombu_queue.py", "test_rabbitmq.py")

@@ -130,6 +130,8 @@ def database(postgres_url: str) -> Iterator[str]:
     name = f"outbox_test_{uuid4().hex[:12]}"
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
+        # Our role is named outbox, and so a schema of this name would be its first one.
+        connection.execute(f"ALTER DATABASE {name} SET search_path = public".encode())
         yield urlsplit(postgres_url)._replace(path=f"/{name}").geturl()
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 

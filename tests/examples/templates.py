@@ -26,7 +26,7 @@ UV = Path(find_uv_bin())
 MOST, LONGEST = 12, 100
 """Lines that are added or changed, and the characters of each."""
 
-OFFLINE = re.compile(r"dns error|Failed to fetch|error sending request|No matching distribution", re.IGNORECASE)
+OFFLINE = re.compile("dns error|Failed to fetch|error sending request")
 
 
 def repository(name: str, tag: str) -> str:

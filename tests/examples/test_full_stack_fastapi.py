@@ -64,9 +64,6 @@ def project(
 def test_a_few_lines_let_the_template_send_what_it_commits(
     project: Project, database: str, own_redis: EmbeddedValkey
 ) -> None:
-    with psycopg.connect(database) as connection:
-        # Our role is named outbox, and so that schema would be its first.
-        connection.execute(f"ALTER DATABASE {urlsplit(database).path[1:]} SET search_path = public".encode())
     project.run("bash", "scripts/prestart.sh")
     with psycopg.connect(database) as connection:  # what fails at the commit fails after the event was written
         connection.execute("ALTER TABLE item ADD CONSTRAINT once UNIQUE (title) DEFERRABLE INITIALLY DEFERRED")
