@@ -232,7 +232,8 @@ def test_manage_has_the_commands_of_the_outbox(project: Project) -> None:
     assert "Send dead letters again." in help
     project.manage(MIGRATE)
     assert "Returned" in project.manage(("shell", "--no-imports", "-c", CALLED))
-    assert "There is nothing to redrive." in project.manage(("outbox", "redrive", "--all", "--dry-run"))
+    named = ("--pythonpath=.", "--settings", project.env["DJANGO_SETTINGS_MODULE"])
+    assert "There is nothing to redrive." in project.manage(("outbox", "redrive", *named, "--all", "--dry-run"))
     assert "Did you mean 'status'?" in project.manage(("outbox", "statsu"), fails=True)
 
 

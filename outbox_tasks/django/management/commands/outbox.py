@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import REMAINDER
+from argparse import REMAINDER, ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ class Command(BaseCommand):  # type: ignore[misc]
     requires_system_checks = ()
 
     def run_from_argv(self, argv: list[str]) -> None:
-        outbox(argv[2:], prog_name=f"{Path(argv[0]).name} {argv[1]}")
+        ours = ArgumentParser(add_help=False, allow_abbrev=False)
+        for name in ("--settings", "--pythonpath"):  # Django has read them
+            ours.add_argument(name)
+        outbox(ours.parse_known_args(argv[2:])[1], prog_name=f"{Path(argv[0]).name} {argv[1]}")
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
         outbox(["--help"], prog_name=f"{prog_name} {subcommand}")
