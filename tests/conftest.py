@@ -70,7 +70,7 @@ LONG = (
 )
 """Modules that take so long that the other processes would wait for them at the end."""
 
-RABBITMQ = ("test_every_publisher.py", "test_kombu_queue.py", "test_rabbitmq.py")
+RABBITMQ = ("test_every_publisher.py", "test_kombu_queue.py", "test_rabbitmq.py", "test_rabbitmq_site.py")
 """Modules that run in one process, so that RabbitMQ starts once."""
 
 

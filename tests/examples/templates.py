@@ -26,6 +26,9 @@ UV = Path(find_uv_bin())
 MOST, LONGEST = 12, 100
 """Lines that are added or changed, and the characters of each."""
 
+PORTS = {"redis": 6379, "rabbitmq": 5672}
+"""Where pages see the servers."""
+
 OFFLINE = re.compile("dns error|Failed to fetch|error sending request")
 
 
@@ -70,10 +73,10 @@ def _uv(directory: Path, env: dict[str, str] | None, *argv: str) -> None:
         (pytest.skip if OFFLINE.search(said) else pytest.fail)(f"uv {' '.join(argv)}: {said}")
 
 
-def adopt(directory: Path, heading: str, redis: str) -> None:
-    """Make the changes that the page has under this heading, with a Redis server at this address. They are few."""
-    found = re.search(rf"^## {re.escape(heading)}\n.*?^```diff\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert found, f"{PAGE.name} shows no changes under {heading}"
+def adopt(directory: Path, heading: str, page: Path = PAGE, **servers: str) -> None:
+    """Make the changes that a page has under this heading, with servers at these addresses. They are few."""
+    found = re.search(rf"^## {re.escape(heading)}\n.*?^```diff\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert found, f"{page.name} shows no changes under {heading}"
     for change in found[1].split("Index: ")[1:]:
         name, _, hunks = change.partition("\n")
         file = directory / name
@@ -82,8 +85,10 @@ def adopt(directory: Path, heading: str, redis: str) -> None:
             lines = hunk.splitlines()
             old = "".join(f"{line[1:]}\n" for line in lines if line[:1] in " -")
             new = "".join(f"{line[1:]}\n" for line in lines if line[:1] in " +")
+            for server, address in servers.items():
+                old, new = (part.replace(f"localhost:{PORTS[server]}", address) for part in (old, new))
             assert f"\n{text}".count(f"\n{old}") == 1, f"{name} has not once:\n{old}"
-            text = f"\n{text}".replace(f"\n{old}", f"\n{new}".replace("localhost:6379", redis))[1:]
+            text = f"\n{text}".replace(f"\n{old}", f"\n{new}")[1:]
         file.write_text(text)
     added = [line for line in found[1].splitlines() if line.startswith("+")]
     assert len(added) <= MOST, "\n".join(added)

@@ -53,7 +53,7 @@ def project(
     needed = [one for one in described["project"]["dependencies"] if not one.startswith("psycopg")]
     local = ("psycopg", "django-debug-toolbar", "django-extensions")  # psycopg has to be compiled in production
     needed += [one for one in described["dependency-groups"]["dev"] if one.startswith(local)]
-    adopt(site, "cookiecutter-django", urlsplit(own_redis.url).netloc)
+    adopt(site, "cookiecutter-django", redis=urlsplit(own_redis.url).netloc)
     made = Project(site, tmp_path, {"DATABASE_URL": database, "REDIS_URL": own_redis.url})
     install(made, chosen, *needed)
     yield made

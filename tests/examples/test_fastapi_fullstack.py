@@ -46,7 +46,7 @@ def project(tmp_path: Path, database: str, own_redis: EmbeddedValkey) -> Iterato
     text = items.read_text().replace(IMPORT, f"{IMPORT}from app.worker.tasks import announce\n")
     items.write_text(text.replace(ADDED, f"{ADDED}    announce.delay(item.name)\n"))
     url, broker = urlsplit(database), urlsplit(own_redis.url)
-    adopt(tmp_path / "shop", "fastapi-fullstack", broker.netloc)
+    adopt(tmp_path / "shop", "fastapi-fullstack", redis=broker.netloc)
     env = {
         "OUTBOX_DATABASE_URL": database, "POSTGRES_HOST": str(url.hostname), "POSTGRES_PORT": str(url.port),
         "POSTGRES_DB": url.path[1:], "POSTGRES_USER": str(url.username), "POSTGRES_PASSWORD": url.password or "",

@@ -47,7 +47,7 @@ def project(
         generate(tmp_path, chosen, "copier", *copy)
     else:
         Project(tmp_path, tmp_path, {}).run("git", "clone", "--quiet", "--depth", "1", "--branch", tag, source, "site")
-    adopt(tmp_path / "site", "The full-stack FastAPI template", urlsplit(own_redis.url).netloc)
+    adopt(tmp_path / "site", "The full-stack FastAPI template", redis=urlsplit(own_redis.url).netloc)
     env = {
         "OUTBOX_DATABASE_URL": database, "DATABASE_URL": database, "POSTGRES_SERVER": str(url.hostname),
         "POSTGRES_PORT": str(url.port), "POSTGRES_DB": url.path[1:], "POSTGRES_USER": str(url.username),
