@@ -70,8 +70,13 @@ LONG = (
 )
 """Modules that take so long that the other processes would wait for them at the end."""
 
-RABBITMQ = ("test_every_publisher.py", "test_kombu_queue.py", "test_rabbitmq.py", "test_rabbitmq_site.py")
-"""Modules that run in one process, so that RabbitMQ starts once."""
+TOGETHER = {
+    "RabbitMQ": ("test_every_publisher.py", "test_kombu_queue.py", "test_rabbitmq.py", "test_rabbitmq_site.py"),
+    "MySQL": ("test_django_mysql.py", "test_inbox_everywhere.py", *(
+        f"test_feed_{part}.py" for part in ("languages", "source_trouble", "sources", "writers")
+    )),
+}  # fmt: skip
+"""Modules that run in one process, so that a server starts once."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -109,7 +114,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "RabbitMQ" if file.endswith(RABBITMQ) else file
+            return next((server for server, files in TOGETHER.items() if file.endswith(files)), file)
 
     return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 

@@ -24,7 +24,7 @@ from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.watcher import WatchedDirectory
 
-READY_TIMEOUT = 30.0
+READY_TIMEOUT = 120.0
 PROBE_INTERVAL = 0.01
 
 # What a server says if its port was taken in the meantime, or if processes of a killed predecessor still end. A second

@@ -84,16 +84,18 @@ class Warm:
         pipe = subprocess.PIPE
         self._server = subprocess.Popen(argv, cwd=ROOT, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
 
-    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path) -> Child:
+    def start(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, stop_timeout: float
+    ) -> Child:
         """Start `celery` with these arguments."""
-        wanted = {"argv": ["celery", *argv], "env": {**os.environ, **env}, "cwd": str(cwd), "log": str(log)}
+        wanted = {"argv": ["celery", *argv], "env": dict(env), "cwd": str(cwd), "log": str(log)}
         log.touch(0o600)
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         print(json.dumps(wanted), file=self._server.stdin, flush=True)
         pid = int(self._server.stdout.readline())
         forked: Any = Forked(pid, Path(self._codes.name, str(pid)))
-        child = Child(name, tuple(argv), signals.SIGTERM, STOP_TIMEOUT, log, None, forked)
+        child = Child(name, tuple(argv), signals.SIGTERM, stop_timeout, log, None, forked)
         child._watcher = end_with_us(pid, "KILL")
         return child
 
@@ -116,10 +118,10 @@ class Process:
         self.child = self._start()
 
     def _start(self) -> Child:
-        where: Any = {"env": self._env, "cwd": self._log.parent, "log": self._log}
+        where: Any = {"cwd": self._log.parent, "log": self._log, "stop_timeout": STOP_TIMEOUT}
         if self._fork:
-            return warm().start(self.name, self.argv[3:], **where)
-        return Child.start(self.name, self.argv, **where, stop_timeout=STOP_TIMEOUT)
+            return warm().start(self.name, self.argv[3:], {**os.environ, **self._env}, **where)
+        return Child.start(self.name, self.argv, env=self._env, **where)
 
     @property
     def id(self) -> str:

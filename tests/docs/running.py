@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -22,6 +23,7 @@ from psycopg import sql
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from outbox_tasks.settings import Settings
+from tests.acceptance.nodes import warm
 from tests.conftest import eventually
 from tests.docs.blocks import ROOT, Block
 from tests.docs.interpreter import BlockFailed, Interpreter, compiled
@@ -34,6 +36,9 @@ SERVER = re.compile(
     r"|\b(uvicorn|gunicorn) |\bfastapi (run|dev)\b|\bflask\b.* run\b|Ctrl-C"
 )
 """A line of a shell that runs until somebody stops it."""
+
+WARM = re.compile(r"celery (?!.*(gevent|\$|&))")
+"""A server that is forked from a process that has imported Celery: no shell need look at its line."""
 
 READY = (
     " ready.", "beat: Starting...", "Visit me at", "The page is at", "answers at", "outbox-tasks is up",
@@ -198,11 +203,16 @@ class Page:
 
     def _serve(self, line: str, place: str) -> None:
         """Start a server, and wait until it says that it is ready."""
-        variables = re.match(r"(?:\w+=\S+ )*", line)
-        assert variables
-        line = f"exec env {variables[0]}{line[variables.end() :]}"
-        argv = ["bash", "-c", f"{self._resumed} {line.removesuffix('&')}"]
-        server = Child.start(place, argv, env=self.env, cwd=self.directory, stop_timeout=60)
+        if WARM.match(line):
+            env, words = self._environment(), shlex.split(line, comments=True)
+            log = self.directory / f".server{len(self._servers)}"
+            server = warm().start(place, words[1:], env, Path(env.get("PWD", self.directory)), log, 60)
+        else:
+            variables = re.match(r"(?:\w+=\S+ )*", line)
+            assert variables
+            line = f"exec env {variables[0]}{line[variables.end() :]}"
+            argv = ["bash", "-c", f"{self._resumed} {line.removesuffix('&')}"]
+            server = Child.start(place, argv, env=self.env, cwd=self.directory, stop_timeout=60)
         self._servers.append(server)
 
         def is_ready() -> bool:
