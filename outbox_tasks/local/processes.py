@@ -242,9 +242,15 @@ class Group:
 
 @contextmanager
 def signals_as_ctrl_c() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does: everything is cleared up."""
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does: everything is cleared up. Python ignores
+    what is raised while it deletes an object, so then the signal comes again a little later."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_name == "__del__":
+                threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+                return
+            frame = frame.f_back
         raise KeyboardInterrupt
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}

@@ -144,6 +144,7 @@ def test_the_fixture_under_pytest_django(project: Project, tmp_path: Path) -> No
     [before] = project.counts("outbox_all")
     shutil.copytree(project.directory, tmp_path, dirs_exist_ok=True)
     (tmp_path / "test_orders.py").write_text(PYTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # or it would follow a pyproject.toml in a directory above
     said = run_tests(project, tmp_path, *PYTHON, "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
     assert "4 passed" in said, said
     assert project.counts("outbox_all") == [before]

@@ -234,6 +234,19 @@ def test_each_signal_that_asks_us_to_end_is_a_ctrl_c(number: signal.Signals) -> 
         signal.signal(number, before)
 
 
+def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost() -> None:
+    class Deleted:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    def delete_and_wait() -> None:
+        Deleted()
+        time.sleep(60)
+
+    with signals_as_ctrl_c(), pytest.raises(KeyboardInterrupt):
+        delete_and_wait()
+
+
 class TestDeathOfTheParent:
     """Children go when the parent is killed in a way that it can't see."""
 
