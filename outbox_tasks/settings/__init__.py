@@ -182,7 +182,7 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
 
     @property
     def _known(self) -> str:
-        return ", ".join(sorted(self.destinations)) or "none"
+        return ", ".join(sorted(self.destinations)) or f"none ({self.origin})"
 
     def feed(self, name: str) -> FeedPlace | None:
         """A feed by its name; None: it is not here, but perhaps the query for feeds knows it."""
