@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kombu import Queue
 from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Message, Outbox
@@ -258,6 +259,22 @@ class TestRefused:
             if said == "PASSWORD":
                 connection.execute(text(f"DROP OWNED BY {name}"))
             connection.execute(text(f"DROP {'ROLE' if said == 'PASSWORD' else 'USER'} {quoted}"))
+
+    def test_a_trigger_of_others_that_would_run_with_the_owner_s_rights(self, place: Place) -> None:
+        if place.dialect != "postgresql":
+            return
+        with place.engine.connect() as connection:
+            for statement in (
+                "CREATE ROLE mallory",
+                "CREATE SCHEMA mallory AUTHORIZATION mallory",
+                "SET LOCAL ROLE mallory",
+                "CREATE TABLE mallory.own (ordering_key text)",
+            ):
+                connection.execute(text(statement))
+            own = "CREATE TRIGGER own BEFORE INSERT ON mallory.own FOR EACH ROW EXECUTE FUNCTION outbox_feed_number()"
+            with pytest.raises(ProgrammingError, match="permission denied for function outbox_feed_number"):
+                connection.execute(text(own))
+            connection.rollback()
 
     def test_a_chosen_id(self, place: Place, outbox: Outbox) -> None:
         with place.engine.begin() as connection, pytest.raises(InvalidMessage, match="can't be chosen with a feed"):

@@ -46,5 +46,8 @@ BEGIN
 END
 $$;
 
+-- Else anybody could call it from a table of his own, with columns of types that run his own functions.
+REVOKE EXECUTE ON FUNCTION :schema.outbox_feed_number() FROM PUBLIC;
+
 CREATE OR REPLACE TRIGGER outbox_feed_number BEFORE INSERT ON :schema.outbox_feed
 FOR EACH ROW EXECUTE FUNCTION :schema.outbox_feed_number()
