@@ -64,8 +64,8 @@ def bridge(
     stop: Callable[[], bool] = lambda: False,
     wake: Callable[[], object] = lambda: None,
 ) -> Bridged:
-    """Copy until a look finds nothing, or `longest` is over. `wake`: called when messages are committed that a claim
-    may take. Raises `DatabaseUnavailable`; then the lease runs out."""
+    """Copy until a look finds nothing, or `longest` is over and something is copied. `wake`: called when messages are
+    committed that a claim may take. Raises `DatabaseUnavailable`; then the lease runs out."""
     token, done = str(uuid4()), Bridged()
     began = time.monotonic()
     rate = place.rate_limit if (place := settings.feed(source.name)) is not None else None
@@ -81,11 +81,12 @@ def bridge(
         while rows := source.look(most):
             if rows[0][:2] == former:
                 raise source.undeletable(rows[0])
-            former = rows[0][:2]
-            if stop() or time.monotonic() >= began + longest or (rate is not None and done.copied >= rate * PACE):
+            # However slow the source is, a run copies something.
+            late = former is not None and time.monotonic() >= began + longest
+            if stop() or late or (rate is not None and done.copied >= rate * PACE):
                 done.more = True
                 break
-            clean = False
+            former, clean = rows[0][:2], False
             if not _copy(feeds, source.name, token, rows, settings, done):
                 log.warning("another bridge has the feed %s by now", source.name)
                 return done
@@ -130,8 +131,11 @@ def _write(feeds: Feeds, feed: str, token: str, rows: Sequence[Copy], done: Brid
     return True
 
 
-def bridge_all(store: Store, stop: Callable[[], bool] = lambda: False, only: str | None = None) -> dict[str, Bridged]:
-    """Copy all that the feeds have, one feed after the other, or that of one. A feed in trouble holds up no other."""
+def bridge_all(
+    store: Store, stop: Callable[[], bool] = lambda: False, only: str | None = None, longest: float = LONGEST_OF_ALL
+) -> dict[str, Bridged]:
+    """Copy what the feeds have, one feed after the other, or that of one, for `longest` seconds each. A feed in trouble
+    holds up no other."""
     listed, done = FeedList(store), {}
     try:
         for name in listed.places() if only is None else [only]:
@@ -142,7 +146,7 @@ def bridge_all(store: Store, stop: Callable[[], bool] = lambda: False, only: str
                 if source is None:
                     done[name] = Bridged(error=f"there is no feed {name!r} in the settings")
                 else:
-                    done[name] = bridge(Feeds(store), source, store.settings, longest=LONGEST_OF_ALL, stop=stop)
+                    done[name] = bridge(Feeds(store), source, store.settings, longest=longest, stop=stop)
             except (ConfigurationError, DatabaseTooSlow) as error:
                 done[name] = Bridged(error=str(error))
     finally:

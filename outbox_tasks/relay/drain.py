@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from outbox_tasks.errors import DatabaseTooSlow, DatabaseUnavailable
 from outbox_tasks.model import Bundle, Outcome, Step, Ticket, Verdict
 from outbox_tasks.relay import claim
-from outbox_tasks.relay.bridge import bridge_all
+from outbox_tasks.relay.bridge import LONGEST, bridge_all
 from outbox_tasks.relay.deliver import Listener, deliver, halved
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
@@ -67,8 +67,8 @@ def drain(
     after its backoff, and the drain does not wait for it. Raises `DatabaseUnavailable`. Then the claimed messages are
     claimed again when their leases have run out.
     """
-    bridge_all(store, stop)
     drained, tries, given_back = Drained(), 0, False
+    fed = _copy_feeds(store, stop)
     while not stop():
         found = _Round(store, publishers, stop, settled, drained)
         tally = claim.claim(store, found.send, lambda: ENOUGH if stop() else 0)
@@ -77,11 +77,19 @@ def drain(
         tries = 0 if found.begun or tally.dead else tries + 1
         nothing_due = tries and not (before or given_back)
         if nothing_due or tries > PATIENCE:
-            return drained
+            if not fed:
+                return drained
+            fed, tries = _copy_feeds(store, stop), 0
         if given_back:
             time.sleep(1.2 * SLOW)  # these messages are due again after SLOW
     drained.ended = False
     return drained
+
+
+def _copy_feeds(store: Store, stop: Callable[[], bool]) -> bool:
+    """Copy what the feeds have, for some seconds each: what was copied is sent before the rest. Returns whether there
+    is more."""
+    return any(bridged.more for bridged in bridge_all(store, stop, longest=LONGEST).values())
 
 
 class _Round(Listener):

@@ -305,11 +305,35 @@ def test_what_was_copied_is_forgotten_only_once_it_is_deleted(box: Box, feeds: F
     assert feeds.forget(0, 10) == 1
 
 
-def test_a_flood_ends_a_run_in_time(feeds: Feeds, app: App, storage: Store) -> None:
+def test_a_flood_ends_a_run_in_time(feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But it copies something, however slow the source is."""
+    monkeypatch.setattr("outbox_tasks.relay.bridge.BATCH", 5)
     app.write(20)
-    assert bridge(feeds, app.source, storage.settings, longest=0.0).more
+    done = bridge(feeds, app.source, storage.settings, longest=0.0)
+    assert (done.copied, done.more) == (5, True)
     [state] = feeds.states()
-    assert state.waiting == 20
+    assert state.waiting == 15
+
+
+def test_a_drain_sends_between_two_copies_of_a_large_feed(
+    app: App, storage: Store, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox_tasks.relay.bridge.BATCH", 5)
+    monkeypatch.setattr("outbox_tasks.relay.drain.LONGEST", 0.0)
+    written = app.write(20)
+    store = Store.connect(settings(database_schema=storage.settings.database_schema, feeds={"shop": {"url": app.url}}))
+    left: list[int] = []
+
+    class Watching(Receiver):
+        def publish(self, messages: Sequence[Any]) -> list[Any]:
+            left.append(app.left())
+            return super().publish(messages)
+
+    receiver = Watching()
+    assert drained(store, receiver).sent == 20
+    assert [message.id for message in receiver.got] == written
+    assert sorted(set(left), reverse=True) == [15, 10, 5, 0]
+    store.close()
 
 
 def test_a_drain_copies_all_feeds_and_one_in_trouble_holds_up_no_other(
