@@ -87,14 +87,17 @@ def note_databases() -> None:
 
 
 def alias_of(url: str | None) -> str | None:
-    """The alias of Django's database with this URL."""
+    """The alias of Django's database with this URL, or of the one that Django's tests have made in its place."""
     if not (url and _declared):
         return None
     try:
         place = _place(make_url(url))
     except ArgumentError:  # whoever connects says so
         return None
-    return next((alias for alias, declared in _declared.items() if _place(declared) == place), None)
+    for alias, declared in _declared.items():
+        if place in (_place(declared), _place(declared.set(database=name_in_tests(alias) or declared.database))):
+            return alias
+    return None
 
 
 def name_in_tests(alias: str | None) -> str | None:

@@ -34,6 +34,7 @@ from django.db import connection, transaction
 from django.test import TestCase
 from outbox_tasks import Outbox, Settings
 from outbox_tasks.errors import ResultNotThereYet
+from outbox_tasks.testing import OutboxProbe
 
 class Publishing(TestCase):
     def test_publishes(self):
@@ -43,6 +44,12 @@ class Publishing(TestCase):
         with connection.cursor() as cursor:
             cursor.execute("SELECT event_type FROM outbox_all")
             assert cursor.fetchall() == [("order.created",)]
+
+    def test_a_probe_sees_it(self):
+        settings = Settings(destinations={"orders": {"url": "a://b"}})  # database_url is that of the tests
+        with OutboxProbe(settings) as probe, transaction.atomic():
+            Outbox(settings).publish(connection, "order.created", {"id": 1})
+            probe.assert_published("order.created", id=1)
 
 
 class OnCommit(TestCase):
@@ -160,7 +167,7 @@ def test_migrate_makes_the_tables_and_a_test_finds_them(project: Project) -> Non
     said = project.manage(MIGRATE, UNCHANGED, ("test", "shop"))
     assert "outbox_tasks.0001_initial... OK" in said
     assert "No changes detected" in said
-    assert "Ran 2 tests" in said
+    assert "Ran 3 tests" in said
     assert versions(project) == list(range(FIRST, VERSION + 1))
 
 
@@ -235,6 +242,18 @@ def test_manage_has_the_commands_of_the_outbox(project: Project) -> None:
     named = ("--pythonpath=.", "--settings", project.env["DJANGO_SETTINGS_MODULE"])
     assert "There is nothing to redrive." in project.manage(("outbox", "redrive", *named, "--all", "--dry-run"))
     assert "Did you mean 'status'?" in project.manage(("outbox", "statsu"), fails=True)
+
+
+def test_manage_asks_the_broker_of_the_project_and_names_its_app(project: Project) -> None:
+    (project.directory / "shop" / "__init__.py").write_text("from relay import app")
+    (project.directory / "relay.py").write_text(RELAY)
+    (project.directory / "settings.py").write_text(f'{SETTINGS}CELERY_BROKER_URL = "redis://127.0.0.1:1/0"\n')
+    project.env.update(OUTBOX_OF_DJANGO=json.dumps(SAID))
+    project.manage(MIGRATE)
+    said = project.manage(("outbox", "doctor"), fails=True)
+    assert "broker_away" in said
+    assert "→ celery -A shop beat\n" in said
+    assert "outbox_tasks worker" not in said
 
 
 def test_a_command_finds_the_project_in_its_directory(project: Project) -> None:

@@ -39,14 +39,14 @@ def _late(site: Site) -> Iterator[Finding]:
             f"Beat {_last('ticked', beat)}.",
             "New messages may still be sent. Retries, delayed messages, and messages whose nudge was lost wait for "
             "beat.",
-            "celery -A outbox_tasks beat",
+            f"{site.celery} beat",
         )
     if heartbeats.claims_stopped(site.settings):
         yield error(
             "no_claims",
             f"A claim {_last('ran', claim)}.",
             "Nothing new is sent. Beat is missing, or a worker on outbox.claim; or each claim fails, or times out.",
-            "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
+            f"{site.celery} worker -Q outbox.claim,outbox.maintain -n claim@%h\nIts log says why.",
         )
     if heartbeats.claims_late:
         yield _claims_late(site)
@@ -189,7 +189,7 @@ def queue(site: Site) -> Results:
             f"{fact}, and none was sent in the last {MINUTES} minutes.",
             f"More than max_in_flight ({settings.max_in_flight:,}) wait, so nothing more is claimed. The workers have "
             "stopped, or hang.",
-            "Look at the publish workers (their logs; celery -A outbox_tasks inspect active), and restart them.",
+            f"Look at the publish workers (their logs; {site.celery} inspect active), and restart them.",
         )
     elif waiting >= settings.max_in_flight / 2 and a_minute and waiting / a_minute * 60 > settings.queue_lease:
         most = round(a_minute / 60 * settings.queue_lease / 2)

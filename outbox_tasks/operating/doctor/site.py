@@ -62,6 +62,11 @@ class Site:
         """Seconds after which a transaction counts as long."""
         return self.settings.stale_after
 
+    @property
+    def celery(self) -> str:
+        """How a command begins that starts or asks a process of this relay."""
+        return f"celery -A {(self.installed.main or '<your app>') if self.installed else 'outbox_tasks'}"
+
     @cached_property
     def store(self) -> Store:
         """Raises `ConfigurationError` for a URL that can't be used."""

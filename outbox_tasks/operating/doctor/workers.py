@@ -19,12 +19,12 @@ from outbox_tasks.wire.celery_message import CELERYS_OWN
 SCANS = 20
 """How often a Redis is asked for the next thousand keys. A Redis that only the relay uses has fewer keys in all."""
 
-CLAIMS = "celery -A outbox_tasks worker -Q outbox.claim,outbox.maintain -n claim@%h"
+CLAIMS = "worker -Q outbox.claim,outbox.maintain -n claim@%h"
 STARTED_BY = {
     CLAIM_QUEUE: CLAIMS,
-    PUBLISH_QUEUE: "celery -A outbox_tasks worker -Q outbox.publish -n publish1@%h -E",
+    PUBLISH_QUEUE: "worker -Q outbox.publish -n publish1@%h -E",
     MAINTAIN_QUEUE: CLAIMS,
-    FEED_QUEUE: "celery -A outbox_tasks worker -Q outbox.feed -n feed@%h",
+    FEED_QUEUE: "worker -Q outbox.feed -n feed@%h",
 }
 
 WITHOUT = {
@@ -73,7 +73,7 @@ def _no_workers(site: Site, queue: str, seen: float | None) -> Finding:
         "no_workers",
         f"No worker serves the queue {queue}: {asked}, and {last}.",
         WITHOUT[queue],
-        STARTED_BY[queue],
+        f"{site.celery} {STARTED_BY[queue]}",
     )
 
 

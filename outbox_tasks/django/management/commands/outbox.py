@@ -1,11 +1,13 @@
-"""`manage.py outbox …`: the commands of `outbox-tasks`, with the settings of the project."""
+"""`manage.py outbox …`: the commands of `outbox-tasks`, with the settings and the Celery app of the project."""
 
 from __future__ import annotations
 
 from argparse import REMAINDER, ArgumentParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from celery.app import app_or_default
 from django.core.management.base import BaseCommand
 
 from outbox_tasks.cli import outbox
@@ -21,7 +23,8 @@ class Command(BaseCommand):  # type: ignore[misc]
         ours = ArgumentParser(add_help=False, allow_abbrev=False)
         for name in ("--settings", "--pythonpath"):  # Django has read them
             ours.add_argument(name)
-        outbox(ours.parse_known_args(argv[2:])[1], prog_name=f"{Path(argv[0]).name} {argv[1]}")
+        arguments = ours.parse_known_args(argv[2:])[1]
+        outbox(arguments, prog_name=f"{Path(argv[0]).name} {argv[1]}", obj=_project())
 
     def print_help(self, prog_name: str, subcommand: str) -> None:
         outbox(["--help"], prog_name=f"{prog_name} {subcommand}")
@@ -32,7 +35,12 @@ class Command(BaseCommand):  # type: ignore[misc]
     def handle(self, *args: str, **options: Any) -> None:
         """For `call_command("outbox", "status")`. Raises `SystemExit` if the command fails."""
         try:
-            outbox(list(args), prog_name="manage.py outbox")
+            outbox(list(args), prog_name="manage.py outbox", obj=_project())
         except SystemExit as end:
             if end.code:
                 raise
+
+
+def _project() -> Any:
+    """What `celery -A <project>` gives its commands."""
+    return SimpleNamespace(app=app_or_default())
