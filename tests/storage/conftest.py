@@ -10,11 +10,12 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from sqlalchemy import Engine
 
 from outbox_tasks import sql
 from outbox_tasks.database.connection import Database
 from outbox_tasks.settings import Settings
-from tests.conftest import MakeSettings
+from tests.conftest import MakeSettings, make_tables, own_schema
 
 AT_WORK = ("ready", "waiting", "held", "leases", "runs", "dead")
 
@@ -69,17 +70,19 @@ class Box:
         assert {seq: found for seq, found in places.items() if len(found) != 1} == {}
 
 
-@pytest.fixture
-def box(postgres_url: str) -> Iterator[Box]:
-    schema = f"outbox_next_{uuid4().hex[:12]}"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}")
-        with connection.transaction():
-            connection.execute(sql.script("schema.sql", schema).encode())
+@contextmanager
+def own_box(engine: Engine, postgres_url: str) -> Iterator[Box]:
+    with own_schema(engine) as schema:
+        make_tables(engine, schema)
         made = Box(postgres_url, schema)
         yield made
         made.connection.close()
-        connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+@pytest.fixture
+def box(engine: Engine, postgres_url: str) -> Iterator[Box]:
+    with own_box(engine, postgres_url) as made:
+        yield made
 
 
 @pytest.fixture
