@@ -109,7 +109,7 @@ CREATE TABLE outbox_held (
 CREATE INDEX outbox_held_free ON outbox_held (destination, seq) WHERE free;
 CREATE INDEX outbox_held_seq ON outbox_held USING brin (seq) WITH (pages_per_range = 16, autosummarize = on);
 
--- Keys that a transaction has freed without seeing what was held since its snapshot: a claim marks that.
+-- Keys that a transaction has freed without marking what is held of them: a claim does. See outbox_free.
 CREATE TABLE outbox_freed (
   destination text NOT NULL,
   key         text NOT NULL
@@ -184,32 +184,28 @@ CREATE TABLE outbox_journal_0 PARTITION OF outbox_journal FOR VALUES FROM (0) TO
 
 \ir writers.sql
 
-CREATE FUNCTION outbox_free(target text, keys text[]) RETURNS void LANGUAGE plpgsql VOLATILE STRICT
-SET search_path FROM CURRENT AS $$
+CREATE FUNCTION outbox_free(target text, freed text[]) RETURNS void LANGUAGE plpgsql VOLATILE STRICT
+SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 -- Marks a held message of each key, for a claim to look at. Whoever ends what makes a key busy calls this once that row is
--- gone: it sees what was committed by then, so also what a claim held while that row was still there. It waits only if
--- others have locked all that is held of a key. In REPEATABLE READ and SERIALIZABLE it sees what its caller sees, and
--- leaves a note.
-DECLARE
-  freed text;
-  found_seq bigint;
+-- gone: it sees what was committed by then, so also what a claim held while that row was still there. It waits for nobody:
+-- if others have locked all that is held of a key, it leaves a note. So it does in REPEATABLE READ and SERIALIZABLE, where
+-- it sees what its caller sees. Its plan is kept, so it must not be one for the few rows of a first call.
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    INSERT INTO outbox_freed (destination, key) SELECT DISTINCT target, k FROM unnest(keys) AS k WHERE k IS NOT NULL;
-    RETURN;
+  IF current_setting('transaction_isolation') = 'read committed' THEN
+    WITH head AS MATERIALIZED (
+      SELECT one.key, h.at
+      FROM (SELECT DISTINCT f AS key FROM unnest(freed) AS f
+            WHERE (SELECT true FROM outbox_held h WHERE h.destination = target AND h.key = f LIMIT 1)) AS one
+      LEFT JOIN LATERAL (SELECT h.ctid AS at FROM outbox_held h WHERE h.destination = target AND h.key = one.key
+                         ORDER BY h.seq LIMIT 1 FOR UPDATE SKIP LOCKED) AS h ON true
+    ), marked AS (
+      UPDATE outbox_held h SET free = true WHERE h.ctid = ANY (ARRAY(SELECT at FROM head)) AND NOT h.free
+    )
+    INSERT INTO outbox_freed (destination, key)
+    SELECT target, key FROM head WHERE at IS NULL;
+  ELSE
+    INSERT INTO outbox_freed (destination, key) SELECT DISTINCT target, f FROM unnest(freed) AS f WHERE f IS NOT NULL;
   END IF;
-  FOR freed IN SELECT DISTINCT k FROM unnest(keys) AS k
-               WHERE (SELECT true FROM outbox_held h WHERE h.destination = target AND h.key = k LIMIT 1) ORDER BY k
-  LOOP
-    SELECT h.seq INTO found_seq FROM outbox_held h WHERE h.destination = target AND h.key = freed
-    ORDER BY h.seq LIMIT 1 FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-      SELECT h.seq INTO found_seq FROM outbox_held h WHERE h.destination = target AND h.key = freed
-      ORDER BY h.seq LIMIT 1 FOR UPDATE;
-    END IF;
-    UPDATE outbox_held h SET free = true
-    WHERE h.destination = target AND h.key = freed AND h.seq = found_seq AND NOT h.free;
-  END LOOP;
 END
 $$;
 

@@ -242,6 +242,26 @@ def test_a_settle_marks_what_was_held_while_it_waited(box: Box, storage: Store, 
     assert box.rows("SELECT seq, free FROM outbox_held") == [(3, True)]
 
 
+def test_a_settle_waits_for_nobody_who_has_locked_what_is_held(box: Box, storage: Store) -> None:
+    """It leaves a note, and the next claim marks the row."""
+    box.write(2, key="a")
+    [bundle] = _claim(storage)
+    box.write(1, key="a")
+    box.write(1, key="b")
+    assert len(_claim(storage)) == 1
+    with psycopg.connect(box.url) as other:
+        other.execute(f"SELECT FROM {box.schema}.outbox_held WHERE seq = 3 FOR UPDATE")
+        sent = [Verdict(Ticket(id, 1, ""), Step.SENT) for id in storage.begin(bundle)]
+        assert storage.settle(bundle.lease, "orders", sent)
+        assert _claim(storage) == []
+    assert box.rows("SELECT destination, key FROM outbox_freed") == [("orders", "a")]
+    receiver = Receiver()
+    assert storage.anything_due()
+    assert drained(storage, receiver).sent == 1
+    assert numbers(box, receiver) == [3]
+    assert not box.rows("SELECT FROM outbox_freed")
+
+
 class Ordered:
     """A destination that sees whether a key is sent by two at once, or out of order."""
 

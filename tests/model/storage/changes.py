@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 def changes(keys: Keys, state: State) -> Iterator[Change]:
     """Every statement that may begin now."""
+    for key in sorted(state.notes):
+        yield keys.begun(state, Change(f"the note of {key} is read", (), frozenset(), (key,), read=frozenset({key})))
     busy = {n for change in state.changes for n in change.locked}
     if state.claim is not None:
         busy |= keys.waits_for(state.claim)

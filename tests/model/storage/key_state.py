@@ -46,9 +46,14 @@ class Change(NamedTuple):
     after: tuple[tuple[int, Row], ...]
     locked: frozenset[int]
     keys: tuple[str, ...] = ()
-    """Keys of which it has not looked yet for the first held row."""
-    targets: tuple[int, ...] = ()
-    """Held rows that it will mark."""
+    """Keys of which it has not yet marked the first held row."""
+    has_looked: bool = False
+    seen: tuple[tuple[int, Row], ...] = ()
+    """What was held of these keys as it looked."""
+    notes: frozenset[str] = frozenset()
+    """Keys of which others had locked all that it saw."""
+    read: frozenset[str] = frozenset()
+    """It reads the note of this key."""
 
 
 class Memory(NamedTuple):
@@ -74,6 +79,21 @@ class Claim(NamedTuple):
     """What it makes of the rows."""
     locked: frozenset[int] = frozenset()
     memory: Memory = Memory()
+    notes: frozenset[str] = frozenset()
+
+
+class Way(NamedTuple):
+    """What a claim may do, of one key or of all: what is told of it, the rows, what it locks, and its notes."""
+
+    told: str = ""
+    after: dict[int, Row] = {}  # noqa: RUF012 - never changed
+    holds: frozenset[int] = frozenset()
+    notes: frozenset[str] = frozenset()
+
+    def and_then(self, other: Way) -> Way:
+        return Way(
+            self.told + other.told, {**self.after, **other.after}, self.holds | other.holds, self.notes | other.notes
+        )
 
 
 class State(NamedTuple):
@@ -84,6 +104,8 @@ class State(NamedTuple):
     writers: tuple[Writer, ...] = ()
     changes: tuple[Change, ...] = ()
     claim: Claim | None = None
+    notes: frozenset[str] = frozenset()
+    """Keys that may be free."""
 
     def with_rows(self, after: dict[int, Row]) -> State:
         return self._replace(rows=tuple(after.get(n, row) for n, row in enumerate(self.rows)))

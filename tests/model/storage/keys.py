@@ -3,8 +3,9 @@
 A statement sees what was committed when it began. A claim runs alone at its destination: it reads the last number; the
 marks of writers; then it looks at what is due, and locks it, but not what is held behind a lease; then it takes that,
 holds it or puts it off, and takes the marks off rows whose key is busy. It locks what makes that key busy; if another
-has locked it, or it is gone, the mark stays. All others are `changes`: they remove their row, look for the first
-held row of its key by then that nobody has locked, and mark it; if others have locked all, they wait.
+has locked it, or it is gone, the mark stays. All others are `changes`: they remove their rows, look at what is held of
+their keys by then, and mark the first row of each key that nobody has locked; if others have locked all that they saw
+of it, they leave a note. Who reads a note does the same for its key.
 
 A claim does not read leases that ended before its claimer last looked for such leases. That look skips what another is
 taking back, and does not see what another ends early: so these must not count as ended.
@@ -17,7 +18,19 @@ from dataclasses import dataclass
 
 from tests.model.storage.changes import changes, names
 from tests.model.storage.explore import Step
-from tests.model.storage.key_state import AT_WORK, OVERTAKEN, Change, Claim, Mark, Memory, Row, Rows, State, Writer
+from tests.model.storage.key_state import (
+    AT_WORK,
+    OVERTAKEN,
+    Change,
+    Claim,
+    Mark,
+    Memory,
+    Row,
+    Rows,
+    State,
+    Way,
+    Writer,
+)
 from tests.model.storage.writers import writes
 
 
@@ -37,6 +50,8 @@ class Keys:
     claimers: int = 2
     at_once: int = 1
     """Changes that are on their way at the same time."""
+    notes_only: bool = False
+    """A change that frees a key always leaves a note, as in a REPEATABLE READ transaction."""
 
     def first(self) -> State:
         return State((), memories=(Memory(),) * self.claimers)
@@ -48,7 +63,8 @@ class Keys:
         if len(state.changes) < self.at_once:
             for change in changes(self, state):
                 kind = "person" if change.what.startswith("a person") else "work"
-                yield Step(change.what, state._replace(changes=tuple(sorted((*state.changes, change)))), kind)
+                begun = state._replace(notes=state.notes.difference(change.read))
+                yield Step(change.what, begun._replace(changes=_in_order(*state.changes, change)), kind)
         for n, change in enumerate(state.changes):
             yield from self._go_on(state, change, (*state.changes[:n], *state.changes[n + 1 :]))
 
@@ -76,42 +92,50 @@ class Keys:
 
     def _go_on(self, state: State, change: Change, others: tuple[Change, ...]) -> Iterator[Step]:
         left = state._replace(changes=others)
-        waits = False
-        for key in change.keys:
-            found = self.sees(state, change, key)
-            if self.waits(state, change, key, found):
-                waits = True
-                continue  # and looks again
-            marked = ((n, state.rows[n]._replace(free=True)) for n in found)
+        if change.keys and not change.has_looked:
+            after = change._replace(has_looked=True, seen=self.held(state, change))
+            yield Step("that looks for what is held", left._replace(changes=_in_order(*others, after)))
+        elif change.keys:  # one after the other
+            key, *more = change.keys
+            seen = {n: row for n, row in change.seen if row.key == key}
+            found = self.locked_first(state, change, [*seen])
+            marked = ((n, seen[n]._replace(free=True)) for n in found if state.rows[n] == seen[n])
             after = change._replace(
-                keys=tuple(each for each in change.keys if each != key),
-                locked=change.locked | found,
+                keys=tuple(more),
+                seen=tuple((n, row) for n, row in change.seen if row.key != key),
+                locked=change.locked.union(found),
                 after=(*change.after, *marked),
+                notes=change.notes.union({key} if seen and not found and self.leaves_notes() else ()),
             )
-            told = f"that marks {names([*found])}" if found else f"that finds none of {key} to mark"
-            yield Step(told, left._replace(changes=tuple(sorted((*others, after)))))
-        if not change.keys:
-            yield Step("that is committed", left.with_rows(dict(change.after)))
-        yield Step("that is undone", left, "work" if waits else "fault")
+            told = f"that marks {names(found)}" if found else f"that finds none of {key} to mark"
+            yield Step(told, left._replace(changes=_in_order(*others, after)))
+        else:
+            done = left.with_rows(dict(change.after))
+            yield Step("that is committed", done._replace(notes=state.notes | change.notes))
+        yield Step("that is undone", left._replace(notes=state.notes.union(change.read)), "fault")
 
-    def sees(self, state: State, change: Change, key: str) -> frozenset[int]:
-        """The row to be marked, in a snapshot from after it has removed its own: a held one that nobody has locked."""
+    def held(self, state: State, change: Change) -> tuple[tuple[int, Row], ...]:
+        """What a change sees of its keys, in a snapshot from after it has removed its own rows."""
+        held = ((n, row) for n, row in enumerate(state.rows) if row.place == "held" and row.key in change.keys)
+        return tuple((n, row) for n, row in held if n not in dict(change.after))
+
+    def locked_first(self, state: State, change: Change, seen: list[int]) -> list[int]:
+        """The row of a key that a change locks, of those that it saw: the first one that is still held and not locked.
+        If it has another mark than before, it keeps that."""
+        if self.notes_only and not change.read:
+            return []
         locked = self._locked_by_others(state, change)
-        return frozenset([n for n in self._held(state, change, key) if n not in locked][:1])
+        return [n for n in seen if state.rows[n].place == "held" and n not in locked][:1]
 
-    def _held(self, state: State, change: Change, key: str) -> list[int]:
-        held = (n for n, row in enumerate(state.rows) if row.key == key and row.place == "held")
-        return [n for n in held if n not in dict(change.after)]
+    def leaves_notes(self) -> bool:
+        """Whether a change leaves a note if others have locked all that it saw of a key."""
+        return True
 
     def _locked_by_others(self, state: State, change: Change) -> frozenset[int]:
         claims = state.claim.locked if state.claim is not None else frozenset[int]()
         others = [*state.changes]
         others.remove(change)
         return claims.union(*(other.locked for other in others))
-
-    def waits(self, state: State, change: Change, key: str, found: frozenset[int]) -> bool:
-        """Whether others have locked all held rows of a key."""
-        return not found and bool(self._held(state, change, key))
 
     def unnamed(self, row: Row) -> Row:
         """What a settle makes of a message of its bundle that it does not name."""
@@ -207,7 +231,7 @@ class Keys:
     def _take(self, state: State, claim: Claim) -> Iterator[tuple[str, Claim]]:
         due = self._read(claim.looked, claim, state.memories[claim.who])
         memory = state.memories[claim.who]._replace(place=claim.last, marks=claim.marks)
-        ways: list[tuple[str, dict[int, Row], frozenset[int]]] = [("", {}, frozenset())]
+        ways = [Way()]
         for key in sorted(self._keys_of(claim.looked, due)):
             read = [n for n in due if claim.looked[n].key == key]
             some = [*self._take_key(state, claim, key, read)]
@@ -216,20 +240,15 @@ class Keys:
             memory = memory._replace(place=min([memory.place, *left]))
             if not some:
                 continue
-            ways = [
-                (one + more, {**rows, **others}, locked | held)
-                for one, rows, locked in ways for more, others, held in some
-            ]  # fmt: skip
-        for what, after, locked in ways:
+            ways = [one.and_then(other) for one in ways for other in some]
+        for way in ways:
             taken = claim._replace(
-                looked=(), theirs=frozenset(), after=tuple(sorted(after.items())),
-                locked=claim.locked | locked | {*after}, memory=memory,
+                looked=(), theirs=frozenset(), after=tuple(sorted(way.after.items())),
+                locked=claim.locked | way.holds | {*way.after}, memory=memory, notes=way.notes,
             )  # fmt: skip
-            yield "the claim" + (what or " takes nothing"), taken
+            yield "the claim" + (way.told or " takes nothing"), taken
 
-    def _take_key(
-        self, state: State, claim: Claim, key: str, read: list[int]
-    ) -> Iterator[tuple[str, dict[int, Row], frozenset[int]]]:
+    def _take_key(self, state: State, claim: Claim, key: str, read: list[int]) -> Iterator[Way]:
         rows, theirs = claim.looked, claim.theirs
         run: list[int] = []
         stop: int | None = None
@@ -259,9 +278,10 @@ class Keys:
                 after |= {n: after[n]._replace(free=True) for n in put[: self.marked_of_put()]}
         told = f" moves {names(moved)}" if moved else " takes marks off" if after else ""
         leased = {n: Row(key, "leased", lease=run[0], passed=rows[n].passed) for n in run}
-        yield f"{told} leases {names(run)}" if run else told, {**after, **leased}, holds
-        if run and (dead := self.buried(state, claim, run, after)):
-            yield f"{told} buries m{run[0] + 1}", {**after, **dead}, holds
+        yield Way(f"{told} leases {names(run)}" if run else told, {**after, **leased}, holds)
+        if run:
+            dead, noted = self.buried(state, claim, run, after)
+            yield Way(f"{told} buries m{run[0] + 1}", {**after, **dead}, holds, noted)
 
     def judged_by(self, state: State, claim: Claim) -> Rows:
         """The rows that say what is in the way of a message."""
@@ -292,24 +312,26 @@ class Keys:
         """Whether a later message of its key must not go before it."""
         return row.place in AT_WORK or (row.place == "dead" and not self.skip)
 
-    def buried(self, state: State, claim: Claim, run: list[int], after: dict[int, Row]) -> dict[int, Row]:
-        """The first one is dead. If others may pass it, no settle will mark the next one, so the claim does. Nothing,
-        if others have locked all that is held: it waits."""
+    def buried(
+        self, state: State, claim: Claim, run: list[int], after: dict[int, Row]
+    ) -> tuple[dict[int, Row], frozenset[str]]:
+        """The first one is dead. If others may pass it, no settle will mark the next one, so the claim does; or it
+        leaves a note, if others have locked all that is held."""
         first, *rest = run
         rows = {first: Row(claim.looked[first].key, "dead", passed=self.skip)}
         rows |= {n: Row(claim.looked[n].key, "held", passed=claim.looked[n].passed) for n in rest}
         there = {**dict(enumerate(state.rows)), **after, **rows}
         held = [n for n in sorted(there) if there[n].key == rows[first].key and there[n].place == "held"]
         mine = [n for n in held if n not in self._locked(state)]
-        if held and not mine:
-            return {}
-        return rows | {n: there[n]._replace(free=True) for n in mine[: self.marked_of_buried()]}
+        noted = frozenset({rows[first].key} if held and not mine and self.leaves_notes() else ())
+        return rows | {n: there[n]._replace(free=True) for n in mine[: self.marked_of_buried()]}, noted
 
     def marked_of_buried(self) -> int:
         return 1
 
     def _settled(self, state: State, claim: Claim) -> State:
-        return self._remember(state.with_rows(dict(claim.after))._replace(claim=None), claim.who, claim.memory)
+        done = state.with_rows(dict(claim.after))._replace(claim=None, notes=state.notes | claim.notes)
+        return self._remember(done, claim.who, claim.memory)
 
     def _undone(self, state: State, claim: Claim) -> State:
         return state._replace(claim=None)
@@ -324,3 +346,7 @@ class Keys:
             ):  # fmt: skip
                 return OVERTAKEN
         return None
+
+
+def _in_order(*changes: Change) -> tuple[Change, ...]:
+    return tuple(sorted(changes, key=repr))

@@ -23,15 +23,7 @@ class MarksByItsFirstSnapshot(Keys):
         return frozenset()
 
     def begun(self, state: State, change: Change) -> Change:
-        targets = (n for key in change.keys for n in self._held(state, change, key)[:1])
-        return change._replace(targets=(*targets, -1))
-
-    def sees(self, state: State, change: Change, key: str) -> frozenset[int]:
-        found = super().sees(state, change, key)
-        return found.intersection(change.targets) if change.targets else found
-
-    def waits(self, state: State, change: Change, key: str, found: frozenset[int]) -> bool:
-        return False
+        return change._replace(has_looked=True, seen=self.held(state, change))
 
     def _go_on(self, state: State, change: Change, others: tuple[Change, ...]) -> Iterator[Step]:
         if state.claim is None or not change.locked & state.claim.locked:
@@ -40,9 +32,9 @@ class MarksByItsFirstSnapshot(Keys):
 
 @planted(ENDS, **ONE)
 class SkipsWhatIsLocked(Keys):
-    """A settle marks nothing if others have locked all that is held of its key."""
+    """A settle leaves no note if others have locked all that is held of its key."""
 
-    def waits(self, state: State, change: Change, key: str, found: frozenset[int]) -> bool:
+    def leaves_notes(self) -> bool:
         return False
 
 
