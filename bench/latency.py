@@ -22,10 +22,12 @@ import click
 
 from bench.relay import running
 from bench.report import Figures, Say, bench, spread
-from bench.yardsticks import RATES, OtherRelease, Yardsticks
+from bench.yardsticks import OtherRelease, Yardsticks
 
 WRITER = (Path(__file__).parent / "latency_writer.py").read_text()
 KINDS = {"without a key": "", "with keys": "order"}
+RATES = (10, 300)
+"""Messages a second."""
 
 
 def latencies(run: Yardsticks, rate: int, seconds: float, key: str) -> list[float]:

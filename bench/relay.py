@@ -16,15 +16,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from statistics import quantiles
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import psutil
 import redis
 from celery import Celery
 from sqlalchemy import create_engine, text
-from sqlalchemy.orm import Session
 
 from bench import storage
 from outbox_tasks.broker.broker import batch
@@ -33,12 +31,10 @@ from outbox_tasks.local import commands
 from outbox_tasks.local.processes import Child, Group
 from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
-from outbox_tasks.outbox import Outbox
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.nudge import broker_nudge
 
 WORKERS = 2
-RATE, WARM_SECONDS, LATENCY_SECONDS = 10, 1.0, 20.0
 AT_WORK = "SELECT EXISTS (SELECT FROM outbox_at_work WHERE place <> 'dead')"
 
 
@@ -103,32 +99,6 @@ class Bench:
         """Wake the claim, as `Outbox.publish` would."""
         if (nudge := broker_nudge(self.settings)) is not None:
             nudge()
-
-    def latency(self, rate: float = RATE, seconds: float = LATENCY_SECONDS) -> dict[str, float]:
-        """Milliseconds from commit to destination, at `rate` messages a second."""
-        with self.relay(bundle_size=100):
-            self.latencies(rate, WARM_SECONDS)  # by now each process has connected
-            taken = self.latencies(rate, seconds)
-        cuts = quantiles(taken, n=100)
-        return {"p50_ms": round(cuts[49], 1), "p99_ms": round(cuts[98], 1)}
-
-    def latencies(self, rate: float, seconds: float) -> list[float]:
-        """Milliseconds from commit to destination of each message."""
-        self.stream.delete("bench")
-        committed: dict[str, float] = {}
-        outbox = Outbox(self.settings)
-        began = time.perf_counter()
-        for number in range(round(rate * seconds)):
-            time.sleep(max(0.0, began + number / rate - time.perf_counter()))
-            with Session(self.engine) as session, session.begin():
-                message_id = outbox.publish(session, "order.created", {"id": 42})
-            committed[str(message_id)] = time.time() * 1000
-        self.wait_for(lambda: self.stream.xlen("bench") >= len(committed), "the last message has arrived")
-        entries: Any = self.stream.xrange("bench")
-        # An entry's id is the millisecond in which the destination took it, rounded down.
-        return [
-            max(0.0, int(entry.split(b"-")[0]) + 1 - committed[fields[b"ce_id"].decode()]) for entry, fields in entries
-        ]
 
     @contextmanager
     def relay(
