@@ -29,6 +29,9 @@ MOST, LONGEST = 12, 100
 PORTS = {"redis": 6379, "rabbitmq": 5672}
 """Where pages see the servers."""
 
+NEWEST = "2026-11-20"
+"""What others release after this day is not installed. So a test that fails has found a change of ours."""
+
 OFFLINE = re.compile("dns error|Failed to fetch|error sending request")
 
 
@@ -36,12 +39,12 @@ def repository(name: str, tag: str) -> str:
     """Where git finds this template. Skips the test if that can't be reached, unless somebody said where it is."""
     place = GIVEN.get("OUTBOX_TEMPLATES", "https://github.com")
     url = f"{place if '://' in place else Path(place).absolute().as_uri()}/{name}"
-    quiet = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-    said = subprocess.run(
-        ["git", "ls-remote", "--exit-code", url, tag], capture_output=True, text=True, env=quiet, timeout=60
-    )
-    if said.returncode:
-        (pytest.fail if "OUTBOX_TEMPLATES" in GIVEN else pytest.skip)(f"{url} {tag} can't be reached: {said.stderr}")
+    argv, quiet = ["git", "ls-remote", "--exit-code", url, tag], {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        subprocess.run(argv, capture_output=True, text=True, env=quiet, timeout=60, check=True)
+    except subprocess.SubprocessError as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip()
+        (pytest.fail if "OUTBOX_TEMPLATES" in GIVEN else pytest.skip)(f"{url} {tag} can't be reached: {said}")
     return url
 
 
@@ -53,24 +56,27 @@ def python(release: str) -> str:
 def generate(directory: Path, interpreter: str, package: str, *argv: str) -> None:
     """Run a generator of the package index in this directory. A template may call uv itself."""
     path = f"{UV.parent}{os.pathsep}{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "UV_PYTHON": interpreter}
+    env = {"PATH": path, "UV_PYTHON": interpreter}
     _uv(directory, env, "tool", "run", "--python", sys.executable, "--from", package, *argv)
 
 
 def install(project: Project, interpreter: str, *requirements: str) -> None:
     """Make the project's environment, with our own package as it stands here; the project uses it from now on."""
     place = project.scratch / "venv"
-    _uv(project.directory, None, "venv", "--quiet", "--python", interpreter, str(place))
+    _uv(project.directory, {}, "venv", "--quiet", "--python", interpreter, str(place))
     project.python = str(place / "bin/python")
     project.env["PATH"] = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    _uv(project.directory, None, "pip", "install", "--python", project.python, "-e", str(ROOT), *requirements)
+    _uv(project.directory, {}, "pip", "install", "--python", project.python, "-e", str(ROOT), *requirements)
 
 
-def _uv(directory: Path, env: dict[str, str] | None, *argv: str) -> None:
+def _uv(directory: Path, env: dict[str, str], *argv: str) -> None:
+    env = {**os.environ, "UV_EXCLUDE_NEWER": NEWEST, **env}
     done = subprocess.run([UV, *argv], cwd=directory, env=env, capture_output=True, text=True, timeout=240)
     if done.returncode:
-        said = f"{done.stdout}\n{done.stderr}"[-3000:]
-        (pytest.skip if OFFLINE.search(said) else pytest.fail)(f"uv {' '.join(argv)}: {said}")
+        said = f"{done.stdout}\n{done.stderr}"
+        if offline := OFFLINE.search(said):
+            pytest.skip(f"the package index can't be reached: {said[offline.start() :].partition(chr(10))[0]}")
+        pytest.fail(f"uv {' '.join(argv)}: {said[-3000:]}")
 
 
 def adopt(directory: Path, heading: str, page: Path = PAGE, **servers: str) -> None:
