@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, parse_qsl
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.text import redacted
@@ -42,9 +42,18 @@ def options_of(url: str) -> tuple[tuple[str, str], ...]:
     return tuple(parse_qsl(split(url).query.replace("+", "%2B"), keep_blank_values=True))
 
 
-def _has_scheme(url: str) -> str:
+EXAMPLES = {
+    "database_url": "postgresql://user@host:5432/database",
+    "broker_url": "redis://localhost:6379/0",
+    "alert_webhook": "https://hooks.example.com/orders",
+}
+"""URLs by setting. All others are those of destinations."""
+
+
+def _has_scheme(url: str, info: ValidationInfo) -> str:
     if "://" not in url:
-        raise ValueError("it must be a URL such as redis+stream://localhost:6379/1/orders")
+        example = EXAMPLES.get(info.field_name or "", "redis+stream://localhost:6379/1/orders")
+        raise ValueError(f"it must be a URL such as {example}")
     return url
 
 
@@ -104,6 +113,8 @@ class Route(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_list(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError(f'it must be a list: ["{value}"]')
         return {"to": value} if isinstance(value, list) else value
 
 

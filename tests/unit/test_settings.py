@@ -98,6 +98,20 @@ class TestContradictions:
         )
         assert Settings(backoff_cap=1).backoff_cap == 1
 
+    @pytest.mark.parametrize(
+        ("values", "rule"),
+        [
+            ({"database_url": "localhost/shop"}, "it must be a URL such as postgresql://user@host:5432/database"),
+            ({"broker_url": "localhost:6379"}, "it must be a URL such as redis://localhost:6379/0"),
+            ({"destinations": {"orders": "localhost"}}, "it must be a URL such as redis+stream://"),
+            ({"destinations": ORDERS, "routes": {"*": "orders"}}, 'it must be a list: ["orders"]'),
+        ],
+    )
+    def test_name_what_would_be_right(self, values: dict[str, Any], rule: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            Settings(**values)
+        assert rule in str(caught.value)
+
     def test_a_route_to_an_unknown_destination_is_refused(self) -> None:
         with pytest.raises(ConfigurationError, match=r"'order\.\*' = 'audit' is not usable.*known: orders") as caught:
             Settings(destinations=ORDERS, routes={"order.*": ["orders", "audit"]})
