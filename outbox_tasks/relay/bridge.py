@@ -127,7 +127,7 @@ def _write(feeds: Feeds, feed: str, token: str, rows: Sequence[Copy], done: Brid
     if fresh is None:
         return False
     done.copied += len(fresh)
-    done.dead += sum(row.unreadable is not None and row.number in fresh for row in rows)
+    done.dead += sum(row.dead is not None and row.number in fresh for row in rows)
     return True
 
 

@@ -1,5 +1,5 @@
 """Makes messages of a feed's rows. Anybody may have written a row, so everything is checked; what can't be a message
-becomes a dead letter."""
+becomes a dead letter of `feed.<name>`, which is no destination."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, get_args
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-from outbox_tasks.errors import OutboxError
+from outbox_tasks.errors import NoRoute
 from outbox_tasks.feeds.source import Row
 from outbox_tasks.model import EVENT_ID, MAX_EVENT_TYPE, MAX_KEY, MAX_TEXT, Priority, sibling
 from outbox_tasks.relay.store.feeds import Copy
@@ -33,17 +33,29 @@ def copied(row: Row, feed: str, settings: Settings) -> Copy:
         said = f"it has {len(row.message):,} characters, over the {LARGEST:,} that can be copied; this is its beginning"
         return unreadable(row._replace(message=row.message[:100_000]), feed, said)
     try:
-        return Copy(row.number, row.id, _messages(row, feed, settings))
-    except (ValueError, TypeError, RecursionError, OverflowError, OutboxError) as error:
+        id, said = UUID(row.id), _read(row, feed, settings)
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
         return unreadable(row, feed, str(error))
+    try:
+        return Copy(row.number, row.id, _routed(id, said, settings))
+    except NoRoute as error:
+        # A dead letter too, but with all that `replay` needs to send it, once there is a route.
+        kept = {name: value for name, value in said.items() if name not in ("deliver_at", "delay")}
+        return Copy(
+            row.number, row.id, [{**kept, "id": str(id), "destination": _nowhere(feed)}], str(error), "no_route"
+        )
 
 
 def unreadable(row: Row, feed: str, why: str) -> Copy:
-    """A dead letter with the row's own text. It goes to `feed.<name>`, which is no destination."""
+    """A dead letter with the row's own text."""
     body = b64encode(row.message.encode(errors="replace")).decode()
-    message = {"id": str(_id(row, feed)), "event_type": UNREADABLE, "destination": f"feed.{feed}"[:MAX_DESTINATION],
+    message = {"id": str(_id(row, feed)), "event_type": UNREADABLE, "destination": _nowhere(feed),
                "data": body, "content_type": "text/plain; charset=utf-8"}  # fmt: skip
     return Copy(row.number, _sound(row.id), [message], _sound(f"row {row.number} of feed {feed} is no message: {why}"))
+
+
+def _nowhere(feed: str) -> str:
+    return f"feed.{feed}"[:MAX_DESTINATION]
 
 
 def _sound(text: str) -> str:
@@ -59,13 +71,13 @@ def _id(row: Row, feed: str) -> UUID:
         return uuid5(NAMESPACE_OID, f"{feed} {row.number} {row.id}")
 
 
-def _messages(row: Row, feed: str, settings: Settings) -> list[dict[str, Any]]:
-    id = UUID(row.id)
+def _read(row: Row, feed: str, settings: Settings) -> dict[str, Any]:
+    """What a row says, checked; perhaps without a destination."""
     said = json.loads(row.message)
     _need(isinstance(said, dict), "it is not a JSON object")
     made = {"content_type": "application/json", **{name: said[name] for name in OPTIONAL if said.get(name) is not None}}
-    made["event_type"] = event_type = said.get("event_type")
-    _need_text("event_type", event_type, MAX_EVENT_TYPE, 1)
+    made["event_type"] = said.get("event_type")
+    _need_text("event_type", made["event_type"], MAX_EVENT_TYPE, 1)
     if row.key is not None:
         _need_text("ordering_key", row.key, MAX_KEY, 1)
         made["key"] = row.key
@@ -75,14 +87,21 @@ def _messages(row: Row, feed: str, settings: Settings) -> list[dict[str, Any]]:
     _check(made)
     if (named := said.get("destination")) is not None:
         _need_text("destination", named, MAX_DESTINATION, 1)
-        return [{**made, "id": str(id), "destination": named}]
-    if "key" in made and (route := settings.route(event_type)) is not None and route.latest:
-        made.setdefault("latest", True)
-    names = settings.routed(event_type)
+        made["destination"] = named
+    return made
+
+
+def _routed(id: UUID, said: dict[str, Any], settings: Settings) -> list[dict[str, Any]]:
+    """A message for each destination. Raises `NoRoute`."""
+    if "destination" in said:
+        return [{**said, "id": str(id)}]
+    if "key" in said and (route := settings.route(said["event_type"])) is not None and route.latest:
+        said.setdefault("latest", True)
+    names = settings.routed(said["event_type"])
     if len(names) > 1:
-        made["headers"] = {EVENT_ID: str(id), **made.get("headers", {})}
+        said["headers"] = {EVENT_ID: str(id), **said.get("headers", {})}
     ids = [id if n == 0 else sibling(id, name) for n, name in enumerate(names)]
-    return [{**made, "id": str(own), "destination": name} for own, name in zip(ids, names, strict=True)]
+    return [{**said, "id": str(own), "destination": name} for own, name in zip(ids, names, strict=True)]
 
 
 def _add_payload(made: dict[str, Any], said: dict[str, Any]) -> None:

@@ -113,6 +113,38 @@ def test_rows_that_are_no_messages_become_dead_letters_and_stop_nobody(
     box.check_books()
 
 
+def test_a_row_without_a_route_can_be_sent_once_there_is_one(
+    box: Box, feeds: Feeds, app: App, settings: MakeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a dead letter with all that the message has, not with the row's text."""
+    stream = settings().destinations["orders"].url
+    store = Store.connect(settings(database_schema=box.schema, destinations={"orders": stream, "audit": stream}))
+    [lost] = app.write(1, "a key", event_type="order.lost", text='{"id": 1}', headers={"a": "b"}, delay=60)
+    app.write(1, destination="orders")
+    assert run(feeds, app.source, store) == Bridged(copied=2, dead=1)
+    box.check_books()
+    assert box.rows("SELECT destination, key FROM outbox_dead") == [("feed.shop", "a key")]
+    assert box.rows("SELECT code, error LIKE '%Add a route%' FROM outbox_trouble") == [("no_route", True)]
+    for name, value in (("DATABASE_URL", store.settings.database_url), ("DATABASE_SCHEMA", box.schema)):
+        monkeypatch.setenv(f"OUTBOX_{name}", str(value))
+    monkeypatch.setenv("OUTBOX_DESTINATIONS", json.dumps({"orders": stream, "audit": stream}))
+    box.connection.execute(b"INSERT INTO outbox_versions (version) VALUES (%d) ON CONFLICT DO NOTHING" % VERSION)
+    for command in ("discard --error no_route", "replay --state discarded --to audit"):
+        words = [*command.split(), "--destination", "feed.shop", "--yes", "--why", "there was no route"]
+        done = CliRunner().invoke(commands, words)
+        assert done.exit_code == 0, done.output
+    receiver = Receiver()
+    assert drained(store, receiver).sent == 2
+    [sent] = [message for message in receiver.got if message.event_type == "order.lost"]
+    assert (sent.headers["replayed-id"], sent.key, sent.payload, sent.headers["a"]) == (
+        lost,
+        "a key",
+        b'{"id": 1}',
+        "b",
+    )
+    store.close()
+
+
 def test_what_only_the_database_refuses_is_found_by_halving(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
     box.connection.execute(b"ALTER TABLE outbox_messages ADD CHECK (event_type <> 'refused')")
     first, _, last = app.write(7), app.write(1, event_type="refused"), app.write(5)

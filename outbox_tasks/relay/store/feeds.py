@@ -30,8 +30,9 @@ class Copy(NamedTuple):
     number: int
     id: str
     messages: list[dict[str, Any]]
-    unreadable: str | None = None
+    dead: str | None = None
     """Why it becomes a dead letter."""
+    code: str = "unreadable"
 
 
 class FeedState(NamedTuple):
@@ -80,9 +81,9 @@ class Feeds:
             if not found:
                 return None
             fresh = set(found[0].numbers)
-            dead = [one for one in rows if one.unreadable is not None and one.number in fresh]
+            dead = [one for one in rows if one.dead is not None and one.number in fresh]
             if dead:
-                said = [{"id": one.messages[0]["id"], "error": one.unreadable} for one in dead]
+                said = [{"id": one.messages[0]["id"], "code": one.code, "error": one.dead} for one in dead]
                 run("feed/bury.sql", message=json.dumps(said), destination=dead[0].messages[0]["destination"])
         return fresh
 
