@@ -171,7 +171,7 @@ class PayloadTooLarge(MessageRefused):
 class DatabaseUnavailable(OutboxError):
     says = """
     The database {url} can't serve the outbox: {reason}. Check OUTBOX_DATABASE_URL, and check that the server is up
-    and takes writes."""
+    and takes writes. If a role lacks rights, `outbox-tasks doctor` names them."""
 
 
 class DatabaseTooSlow(DatabaseUnavailable):
