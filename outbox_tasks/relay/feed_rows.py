@@ -30,8 +30,8 @@ OPTIONAL = ("aggregate_type", "aggregate_id", "content_type", "deliver_at", "del
 def copied(row: Row, feed: str, settings: Settings) -> Copy:
     """The messages of a row. `settings`: with the feed's routes."""
     if len(row.message) > LARGEST:
-        said = f"it has {len(row.message):,} characters, over the {LARGEST:,} that can be copied; this is its beginning"
-        return unreadable(row._replace(message=row.message[:100_000]), feed, said)
+        why = f"it has {len(row.message):,} characters, over the {LARGEST:,} that can be copied; this is its beginning"
+        return unreadable(row._replace(message=row.message[:100_000]), feed, why)
     try:
         id, said = UUID(row.id), _read(row, feed, settings)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
@@ -41,9 +41,8 @@ def copied(row: Row, feed: str, settings: Settings) -> Copy:
     except NoRoute as error:
         # A dead letter too, but with all that `replay` needs to send it, once there is a route.
         kept = {name: value for name, value in said.items() if name not in ("deliver_at", "delay")}
-        return Copy(
-            row.number, row.id, [{**kept, "id": str(id), "destination": _nowhere(feed)}], str(error), "no_route"
-        )
+        lost = {**kept, "id": str(id), "destination": _nowhere(feed)}
+        return Copy(row.number, row.id, [lost], str(error), "no_route")
 
 
 def unreadable(row: Row, feed: str, why: str) -> Copy:
