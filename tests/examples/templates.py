@@ -70,7 +70,7 @@ def install(project: Project, interpreter: str, *requirements: str) -> None:
 
 
 def _uv(directory: Path, env: dict[str, str], *argv: str) -> None:
-    env = {**os.environ, "UV_EXCLUDE_NEWER": NEWEST, **env}
+    env = {**os.environ, "UV_EXCLUDE_NEWER": NEWEST, "UV_SYSTEM_CERTS": "1", **env}
     done = subprocess.run([UV, *argv], cwd=directory, env=env, capture_output=True, text=True, timeout=240)
     if done.returncode:
         said = f"{done.stdout}\n{done.stderr}"
