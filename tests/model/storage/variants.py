@@ -10,7 +10,7 @@ SEARCHED: list[Model] = [
     Lanes("a lane, four messages, one claimer", claimers=1),
     Lanes("a lane, three messages, two claimers", messages=3),
     Lanes("a lane, three messages, two claimers that take two", messages=3, size=2),
-    Keys("two of a key, two claimers", keys="aa"),
+    Keys("two of a key, two claimers", keys="aa", scheduled=False),
     Keys("two of a key, two changes at once", keys="aa", claimers=1, at_once=2),
     Keys(
         "two of a key, `on_dead = skip`, two changes at once", keys="aa", claimers=1, at_once=2, skip=True, people=False
