@@ -1,9 +1,7 @@
 -- Which rows with keys may be copied: those numbered up to `high`; of a class of keys that has marks, only those up to the
 -- lowest `floor` of these. A row for each mark, or one without. The number is read before the marks: who leaves a mark
 -- later gets higher numbers. Run it before look.sql: what is visible there had left its mark, or was committed. Class 0 is
--- that of all keys. See feed.sql.
---
--- feed: the bits of this feed in its marks.
+-- that of all keys. `feed`: the bits of this feed in its marks. See feed.sql.
 WITH last AS MATERIALIZED (
   SELECT last_value - 1 + is_called::integer AS high, tableoid::bigint & 127 AS feed FROM :schema.outbox_feed_number
 )
