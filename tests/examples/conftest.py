@@ -88,6 +88,12 @@ class Project:
         self._children.clear()
         return unclean
 
+    def used(self) -> Iterator[Project]:
+        """For a fixture: the project, and at the end a look whether all of it ends cleanly."""
+        yield self
+        unclean = self.stop()
+        assert not unclean, "\n".join(unclean)
+
     def tails(self) -> str:
         """What its processes last said."""
         return "\n".join(f"--- {child.name}\n{child.tail(30)}" for child in self._children)

@@ -56,9 +56,7 @@ def project(
     adopt(site, "cookiecutter-django", redis=urlsplit(own_redis.url).netloc)
     made = Project(site, tmp_path, {"DATABASE_URL": database, "REDIS_URL": own_redis.url})
     install(made, chosen, *needed)
-    yield made
-    unclean = made.stop()
-    assert not unclean, "\n".join(unclean)
+    yield from made.used()
 
 
 def test_a_few_lines_let_the_template_send_what_it_commits(

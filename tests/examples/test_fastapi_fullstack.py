@@ -55,9 +55,7 @@ def project(tmp_path: Path, database: str, own_redis: EmbeddedValkey) -> Iterato
     }  # fmt: skip
     made = Project(backend, tmp_path, env)
     install(made, sys.executable, "-e", ".")
-    yield made
-    unclean = made.stop()
-    assert not unclean, "\n".join(unclean)
+    yield from made.used()
 
 
 def test_a_few_lines_let_the_template_send_what_it_commits(

@@ -127,9 +127,7 @@ def project(tmp_path: Path, database: str, broker_url: str) -> Iterator[Project]
     text = settings.read_text().replace("INSTALLED_APPS = [\n", "INSTALLED_APPS = [\n    'orders',\n")
     text += f"\nDATABASES = {{'default': {described}}}\nCELERY_BROKER_URL = {broker_url!r}\n"
     settings.write_text(text)
-    yield made
-    unclean = made.stop()
-    assert not unclean, "\n".join(unclean)
+    yield from made.used()
 
 
 def adopt(directory: Path, host: str, database: str) -> list[str]:

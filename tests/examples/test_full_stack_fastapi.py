@@ -56,9 +56,7 @@ def project(
     made = Project(tmp_path / "site/backend", tmp_path, env)
     (made.directory / "app/frontend").mkdir(exist_ok=True)  # built by npm, in a deployment
     install(made, chosen, "-e", ".")
-    yield made
-    unclean = made.stop()
-    assert not unclean, "\n".join(unclean)
+    yield from made.used()
 
 
 def test_a_few_lines_let_the_template_send_what_it_commits(

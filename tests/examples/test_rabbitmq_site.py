@@ -11,7 +11,8 @@ import pytest
 
 from outbox_tasks.local.commands import outbox_tasks_argv
 from tests.conftest import eventually
-from tests.contract.counterparts.rabbitmq import Counterpart, node
+from tests.contract.counterparts.rabbitmq import Counterpart
+from tests.contract.counterparts.rabbitmq import rabbit as rabbit
 from tests.examples.conftest import Project
 from tests.examples.templates import adopt
 from tests.matrix import ROOT
@@ -70,15 +71,6 @@ place(2)
 
 
 @pytest.fixture
-def rabbit() -> Counterpart:
-    if missing := Counterpart.missing():
-        pytest.skip(missing)
-    made = node()
-    made.start()
-    return made
-
-
-@pytest.fixture
 def project(tmp_path: Path, database: str, rabbit: Counterpart) -> Iterator[Project]:
     """The application with an outbox."""
     broker = urlsplit(rabbit.broker).netloc.rpartition("@")[2]
@@ -89,9 +81,7 @@ def project(tmp_path: Path, database: str, rabbit: Counterpart) -> Iterator[Proj
     adopt(tmp_path, HEADING, PAGE, rabbitmq=broker)
     made = Project(tmp_path, tmp_path, {"OUTBOX_DATABASE_URL": database})
     made.run(*outbox_tasks_argv("init"))
-    yield made
-    unclean = made.stop()
-    assert not unclean, "\n".join(unclean)
+    yield from made.used()
 
 
 def test_a_few_lines_let_the_site_send_what_it_commits(project: Project, rabbit: Counterpart) -> None:

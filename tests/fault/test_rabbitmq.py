@@ -14,20 +14,12 @@ from outbox_tasks import Outbox
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import PLAIN, Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.contract.counterparts.rabbitmq import Counterpart, node
+from tests.contract.counterparts.rabbitmq import Counterpart
+from tests.contract.counterparts.rabbitmq import rabbit as rabbit
 from tests.fault import several_apps
 from tests.fault.conftest import CALM, destinations, drained
 
 APPS = ("shop", "mail")
-
-
-@pytest.fixture
-def rabbit() -> Counterpart:
-    if missing := Counterpart.missing():
-        pytest.skip(missing)
-    made = node()
-    made.start()
-    return made
 
 
 @pytest.fixture

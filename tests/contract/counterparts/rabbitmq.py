@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import amqp
+import pytest
 
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
@@ -157,3 +158,13 @@ def _received(message: Any) -> Received:
         {name: value for name, value in headers.items() if not name.startswith("ce-")},
         message.properties["content_type"],
     )
+
+
+@pytest.fixture
+def rabbit() -> Counterpart:
+    """A running RabbitMQ. Skips the test if there is none."""
+    if missing := Counterpart.missing():
+        pytest.skip(missing)
+    made = node()
+    made.start()
+    return made
