@@ -94,7 +94,8 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if one["state"] in UNTIL and one["locked_until"] is not None:
         yield UNTIL[one["state"]], _moment(one["locked_until"])
     if one["lease"] is not None:
-        yield "lease", f"{one['lease']}, {'begun' if one['begun'] else 'not begun'}, held by {one['locked_by']}"
+        holder = one["locked_by"] or "its writer"
+        yield "lease", f"{one['lease']}, {'begun' if one['begun'] else 'not begun'}, held by {holder}"
     elif one["locked_by"]:
         yield "last held by", one["locked_by"]
     yield "attempts", one["attempts"]

@@ -15,9 +15,13 @@ from django.contrib.auth.models import Permission, User
 from django.db import connection, transaction
 from django.test import TransactionTestCase
 from shop.tasks import book_order
+from sqlalchemy import NullPool, create_engine
 
+from outbox_tasks.django.admin import database
 from outbox_tasks.errors import PermanentError
 from outbox_tasks.testing import OutboxProbe
+from tests.conftest import Rows
+from tests.every_state import SAYS, STATES, write
 
 ADMIN = "/admin/outbox_tasks"
 HOSTILE = "<script>\u202e"
@@ -116,6 +120,15 @@ class Admin(TransactionTestCase):
         self.sign_in("chris")
         self.get("deadletter/", status=403)
         self.get(f"deadletter/{id}/change/", status=403)
+
+    def test_a_message_in_each_state_is_shown(self) -> None:
+        with database() as opened:
+            url = opened.engine.url
+        rows = Rows(create_engine(url, poolclass=NullPool), outbox.settings.database_schema)
+        ids = [write(rows, state, more) for state in STATES for more in SAYS.values()]
+        for id in ids:
+            assert id in self.get(f"message/{id}/change/")
+        assert "handed over" in self.get("message/")
 
     def test_nothing_can_be_added_changed_or_deleted(self) -> None:
         [id] = self.dead()

@@ -4,9 +4,10 @@
 -- the event's id); start: the bytes before the part. Indexes: outbox_messages (id), of each day; then by number.
 WITH found AS (
   SELECT seq, id, destination, key, event_type, state, attempts, outages, last_error_code, last_error, payload, content_type,
-         headers, aggregate_type, aggregate_id, priority, latest, deliver_at, created_at, lease, begun_at IS NOT NULL AS begun,
-         locked_by, CASE WHEN state <> 'dead' THEN locked_until END AS locked_until, handed_at, dead_at,
-         NULL::timestamptz AS finished_at, history, kin
+         headers, aggregate_type, aggregate_id, priority, latest, deliver_at, created_at, lease,
+         begun_at IS NOT NULL OR place = 'running' AS begun, locked_by,
+         CASE WHEN state <> 'dead' THEN locked_until END AS locked_until, handed_at, dead_at, NULL::timestamptz AS finished_at,
+         history, kin
   FROM :schema.outbox_at_work WHERE id = :id::uuid
   UNION ALL
   SELECT seq, id, destination, key, event_type, state, attempts, NULL, last_error_code, last_error, payload, content_type,
