@@ -66,6 +66,13 @@ class UnsupportedSession(OutboxError):
     AsyncConnection, or Django's connection, that is inside a transaction."""
 
 
+class UnboundSession(UnsupportedSession):
+    says = """
+    The session has no engine for {table}: it has engines for classes or tables of its own, and none for others. Give it
+    a `bind=` for all others, name the outbox's table in its `binds` (see docs/publishing.md), or pass the connection of
+    one of its classes: `session.connection(bind_arguments={{"mapper": Order}})`."""
+
+
 class NotInTransaction(OutboxError):
     says = """
     {event_type!r} was not published: the session is not inside a transaction, so the message could not be committed

@@ -12,11 +12,13 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection
+from sqlalchemy.orm import Session
 
 Function = Callable[..., Any]
 Wrap = Callable[[Function], Function]
@@ -248,6 +250,17 @@ def raise_as_sqlalchemy(connection: Connection, error: BaseException, text: str,
     """SQLAlchemy's own way to raise its errors, and to part with lost connections: it has no public one."""
     of_driver = isinstance(error, connection.dialect.loaded_dbapi.Error)
     connection._handle_dbapi_exception(error, text if of_driver else None, given, cursor, None)
+
+
+@contextmanager
+def as_if_flushing(session: Session) -> Iterator[None]:
+    """`Session._flushing`: by this mark a session's own `get_bind` knows that the ORM writes, as SQLAlchemy's
+    documentation shows it."""
+    before, session._flushing = session._flushing, True
+    try:
+        yield
+    finally:
+        session._flushing = before
 
 
 def can_await() -> bool:

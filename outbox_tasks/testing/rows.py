@@ -42,6 +42,7 @@ from outbox_tasks.settings import Settings
 from outbox_tasks.settings.django_project import alias_of
 from outbox_tasks.testing.errors import NotReadable, RelayAtWork
 from outbox_tasks.testing.messages import SeenMessage
+from outbox_tasks.writing.async_session import chosen_by, engine_of
 from outbox_tasks.writing.transactions import is_django, unwrapped
 
 
@@ -184,8 +185,7 @@ def seen_within(session: Any, t: Tables, since: int) -> list[SeenMessage]:
             return [_seen(*row) for row in cursor.fetchall()]
     if isinstance(session, Session):
         # Don't begin a transaction: the test may want to do so.
-        which = {"clause": statement}
-        session = session.connection(bind_arguments=which) if session.in_transaction() else session.get_bind(**which)
+        session = (chosen_by if session.in_transaction() else engine_of)(session, t.messages)
     if isinstance(session, Engine):
         with session.connect() as connection:
             return _read(connection, statement)

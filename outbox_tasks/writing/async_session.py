@@ -7,17 +7,19 @@ rows always belong to the innermost savepoint, and are dropped when that is roll
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from sqlalchemy import Connection, Table, event
+from sqlalchemy import Connection, Engine, Table, Update, event, update
 from sqlalchemy.engine import Transaction
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
-from outbox_tasks.errors import PublishedTooLate
+from outbox_tasks.errors import PublishedTooLate, UnboundSession
+from outbox_tasks.internals import as_if_flushing
 
 WAKE = "outbox_tasks.wake"
 """Key of `Session.info`: the nudges to call after the next commit: see `inside`."""
@@ -44,7 +46,7 @@ class _Waiting:
     def __init__(self, session: Session, of: Any) -> None:
         self.entries: list[_Entry] = []
         self._session = session
-        self._bind = session.get_bind(clause=of)
+        self._bind = engine_of(session, of)
         self.committed = False
         self._writing = False
 
@@ -131,9 +133,24 @@ def write_out_to(connection: Connection) -> None:
         waiting.write_to(connection)
 
 
+def engine_of(session: Session, of: Table) -> Engine | Connection:
+    """Where the session writes to a table. A session with replicas reads elsewhere. Raises `UnboundSession`."""
+    try:
+        with as_if_flushing(session):
+            return session.get_bind(clause=_write_to(of))
+    except UnboundExecutionError as error:
+        raise UnboundSession(table=of.name) from error
+
+
 def chosen_by(session: Session, of: Table) -> Connection:
-    """The connection on which the session would execute a statement about a table."""
-    return session.connection(bind_arguments={"clause": of})
+    """The connection on which the session writes to a table."""
+    return session.connection(bind_arguments={"bind": engine_of(session, of)})
+
+
+@cache
+def _write_to(of: Table) -> Update:
+    # SQLAlchemy's own example of a `get_bind` knows UPDATE and DELETE, but takes an INSERT for a read.
+    return update(of)
 
 
 def inside(waking: dict[Callable[..., object], Any], nudge: Callable[..., object], savepoint: Any) -> None:
@@ -162,7 +179,8 @@ def _joined(session: Session, transaction: SessionTransaction, connection: Conne
 def _begun(session: Session, transaction: SessionTransaction) -> None:
     if transaction.nested and transaction.parent is not None and WAITING in session.info:
         parent = transaction.parent
-        session.info[WAITING].write_out(lambda table: parent.connection(None, clause=table))
+        with as_if_flushing(session):
+            session.info[WAITING].write_out(lambda table: parent.connection(None, clause=_write_to(table)))
 
 
 @event.listens_for(Session, "before_commit")

@@ -17,7 +17,7 @@ from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, where
 from outbox_tasks.errors import NotInTransaction, SchemaMissing, UnsupportedSession, WriterRights
 from outbox_tasks.internals import block_of_test, can_await
 from outbox_tasks.settings.django_project import name_in_tests
-from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, inside, write_out_to
+from outbox_tasks.writing.async_session import WAITING, WAKE, Insert, chosen_by, defer, engine_of, inside, write_out_to
 from outbox_tasks.writing.execution import AnyConnection, DjangoConnection, Verb, execute
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ class _OfSession(Transaction):
 
     def ends_with_the_session(self, of: Table) -> bool:
         # A session that works on a connection leaves the commit to whoever began the connection's transaction.
-        return not isinstance(self._session.get_bind(clause=of), Connection)
+        return not isinstance(engine_of(self._session, of), Connection)
 
     def opened(self) -> object:
         return self._session.get_transaction()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -12,13 +13,14 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, create_engine, text
-from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy import Delete, Engine, Insert, Update, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox_tasks import Message, Outbox
-from outbox_tasks.errors import InvalidMessage, NotInTransaction, ReusedId, SchemaMissing
+from outbox_tasks import Inbox, Message, Outbox
+from outbox_tasks.errors import InvalidMessage, NotInTransaction, ReusedId, SchemaMissing, UnboundSession
 from outbox_tasks.model import uuid7
+from outbox_tasks.testing.rows import seen_within
 from tests.conftest import MakeSettings, Rows, make_tables, own_schema
 from tests.integration.sessions import KINDS, Base, Driver, Order, driver
 
@@ -202,7 +204,7 @@ def test_without_the_tables_publish_raises_schema_missing(
 ) -> None:
     driven.outbox = Outbox(settings(nudge=False, database_schema="outbox_nowhere"))
     driven.begin()
-    with pytest.raises((SchemaMissing, UnboundExecutionError)):  # noqa: PT012 - at the one or the other
+    with pytest.raises((SchemaMissing, UnboundSession)):  # noqa: PT012 - at the one or the other
         driven.publish(Message("order.created", {}))
         driven.commit()
 
@@ -275,6 +277,67 @@ class TestTwoPhase:
         assert nudges.count == (end == "commit")
 
 
+WRITES: dict[str, Callable[[Session, Any], bool]] = {
+    "in a flush": lambda session, clause: session._flushing,
+    "in a flush, by UPDATE and DELETE": lambda session, clause: (
+        session._flushing or isinstance(clause, Update | Delete)
+    ),
+    "by INSERT, UPDATE and DELETE": lambda session, clause: isinstance(clause, Insert | Update | Delete),
+}
+
+
+@pytest.fixture(scope="module")
+def replica(engine: Engine) -> Iterator[Engine]:
+    """Reads the same database, and takes no writes."""
+    made = create_engine(engine.url.update_query_dict({"options": "-c default_transaction_read_only=on"}))
+    yield made
+    made.dispose()
+
+
+@pytest.mark.parametrize("writes", WRITES)
+class TestReadsFromAReplica:
+    """A session whose `get_bind` knows a write in one of these ways, and reads from a replica."""
+
+    def routing(self, writes: str, writer: Engine, reader: Engine) -> type[Session]:
+        class Routing(Session):
+            def get_bind(self, mapper: Any = None, clause: Any = None) -> Engine:  # type: ignore[override]
+                return writer if WRITES[writes](self, clause) else reader
+
+        return Routing
+
+    def test_everything_is_written_where_the_session_writes(
+        self, outbox: Outbox, engine: Engine, rows: Rows, replica: Engine, writes: str
+    ) -> None:
+        make, inbox = self.routing(writes, engine, replica), Inbox("billing", schema=outbox.settings.database_schema)
+        with make() as session, session.begin():
+            id = outbox.publish(session, "order.created", {})
+            assert inbox.first(session, id)
+            assert [message.id for message in seen_within(session, rows.tables, 0)] == [id]
+        assert found(rows) == {id}
+        with make() as session, session.begin():
+            assert outbox.cancel(session, id)
+            assert not inbox.first(session, id)
+
+    def test_an_async_session_too(
+        self, outbox: Outbox, engine: Engine, rows: Rows, replica: Engine, writes: str
+    ) -> None:
+        async def program() -> list[UUID]:
+            writer, reader = (create_async_engine(each.url) for each in (engine, replica))
+            make = self.routing(writes, writer.sync_engine, reader.sync_engine)
+            async with AsyncSession(sync_session_class=make) as session, session.begin():
+                ids = [outbox.publish(session, "order.created", {})]
+                async with session.begin_nested():
+                    ids.append(outbox.publish(session, "order.created", {}))
+            async with AsyncSession(sync_session_class=make) as session, session.begin():
+                assert await outbox.cancel(session, ids[0])
+            for each in (writer, reader):
+                await each.dispose()
+            return ids
+
+        cancelled, kept = asyncio.run(program())
+        assert found(rows) == {kept} != {cancelled}
+
+
 class TestSeveralEngines:
     def test_the_session_chooses_by_the_table(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
         elsewhere = create_engine("sqlite://")
@@ -285,7 +348,7 @@ class TestSeveralEngines:
     def test_a_session_that_can_not_choose_raises_an_error(self, outbox: Outbox, engine: Engine, rows: Rows) -> None:
         """A connection to the right engine works."""
         with Session(binds={Base: engine}) as session, session.begin():
-            with pytest.raises(UnboundExecutionError):
+            with pytest.raises(UnboundSession, match=r"no engine for outbox_\w+: .* pass the connection"):
                 outbox.publish(session, "order.created", {})
             connection = session.connection(bind_arguments={"mapper": Order})
             id = outbox.publish(connection, "order.created", {})
