@@ -187,6 +187,13 @@ class DatabaseTooSlow(DatabaseUnavailable):
     look at its disk and the network."""
 
 
+class RowsHidden(DatabaseUnavailable):
+    says = """
+    Row-level security would hide rows of the outbox from the role of {url}: {reason}. So nothing would be sent, and
+    nobody told. Switch it off for the tables of the outbox, ALTER TABLE … DISABLE ROW LEVEL SECURITY, or let the role
+    see all rows: ALTER ROLE … BYPASSRLS. `outbox-tasks doctor` prints the statements."""
+
+
 class BrokerUnreachable(OutboxError):
     says = """The broker {url} can't be reached: {reason}. Check that the server is up and the URL is right. It is
     OUTBOX_BROKER_URL, or else the broker of the Celery app that the relay is installed in."""

@@ -30,7 +30,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from outbox_tasks import sql
 from outbox_tasks.database.patient import NoAnswer, Patient
 from outbox_tasks.database.schema import LOST_TABLE, NO_RIGHTS, tables, where
-from outbox_tasks.errors import ConfigurationError, DatabaseTooSlow, DatabaseUnavailable, SchemaMissing, SchemaRights
+from outbox_tasks.errors import (
+    ConfigurationError,
+    DatabaseTooSlow,
+    DatabaseUnavailable,
+    RowsHidden,
+    SchemaMissing,
+    SchemaRights,
+)
 from outbox_tasks.model import FIRST, LAST
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN
@@ -42,9 +49,10 @@ T = TypeVar("T")
 SESSION = {
     "DateStyle": "ISO, MDY", "IntervalStyle": "postgres", "TimeZone": "UTC", "bytea_output": "hex",
     "standard_conforming_strings": "on", "default_transaction_isolation": "read committed",
-    "default_transaction_read_only": "off", "idle_session_timeout": "0",
+    "default_transaction_read_only": "off", "idle_session_timeout": "0", "row_security": "off",
 }  # fmt: skip
-"""Settings that we rely on. A role or a database may have other defaults."""
+"""Settings that we rely on. A role or a database may have other defaults. Where row-level security would hide rows, a
+statement fails: nobody would know of messages that a claim can't see."""
 
 PLANNING = {f"enable_{kind}": "off" for kind in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")} | {"jit": "off"}
 """Every statement must find its rows by index, even if its plan was made while the table was empty."""
@@ -54,6 +62,9 @@ PIPE = {**SESSION, **PLANNING, "lock_timeout": "0"}
 
 READ_ONLY = "25006"
 """SQLSTATE of a server that takes no writes, such as the old primary after a failover."""
+
+ROW_SECURITY = "check_enable_rls"
+"""The function of PostgreSQL that refuses a statement from which rows would be hidden: the text is in any language."""
 
 NETWORK_TIME = 2.0
 """The server ends a statement within `statement_timeout`; its answer may take so many seconds more."""
@@ -376,5 +387,9 @@ def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
     # Where in a function of ours it happened would be pages of SQL.
     text = str(error).partition("\nCONTEXT:")[0]
     reason = without_secrets(" ".join(text.split()).rstrip(".?"), url)
-    late = isinstance(error, NoAnswer | psycopg.errors.QueryCanceled)
-    return (DatabaseTooSlow if late else DatabaseUnavailable)(url=redacted(url), reason=reason)
+    kind = DatabaseUnavailable
+    if isinstance(error, NoAnswer | psycopg.errors.QueryCanceled):
+        kind = DatabaseTooSlow
+    elif isinstance(error, psycopg.Error) and error.diag.source_function == ROW_SECURITY:
+        kind = RowsHidden
+    return kind(url=redacted(url), reason=reason)

@@ -31,15 +31,12 @@ class PostgresSource(Source):
     dialect: ClassVar[str] = "postgresql"
     style: ClassVar[str] = sql.NUMBERED
 
-    _checked = False
-
     def _connect(self) -> Any:
         url = self._url.set(drivername="postgresql").render_as_string(hide_password=False)
         wait = max(2, round(self.timeout))
         # Nothing is prepared or set for the session: there may be a pooler between.
         connection = Patient.connect(url, autocommit=True, prepare_threshold=None, connect_timeout=wait, **CONNECTION)
         connection.patience = self.timeout
-        self._checked = False
         return connection
 
     def _look(self, connection: Any, most: int) -> list[Row]:
@@ -56,11 +53,15 @@ class PostgresSource(Source):
         return [Row(number, id, key, max(0.0, age), message) for number, id, key, age, message in found]
 
     def _check(self, connection: Any) -> None:
-        """Once a connection: whether rows can be deleted here."""
-        if not self._checked:
-            if self._rows(connection, "check")[0][0]:
-                raise self._unavailable("it takes no writes, as replicas do")
-            self._checked = True
+        """Whether rows can be deleted here, and all are to be seen."""
+        replica, hidden = self._rows(connection, "check")[0]
+        if replica:
+            raise self._unavailable("it takes no writes, as replicas do")
+        if hidden:
+            raise self._misused(
+                "row-level security hides rows of outbox_feed from this role. Switch it off: ALTER TABLE outbox_feed "
+                "DISABLE ROW LEVEL SECURITY"
+            )
 
     def _delete(self, connection: Any, rows: Sequence[tuple[int, str]]) -> None:
         self._rows(connection, "delete", rows=json.dumps(rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outbox_tasks import sql
 
-TABLES = ("feed.sql", "inbox.sql")
+TABLES = ("inbox.sql", "feed.sql")
 """What an application in Python needs."""
 
 LANGUAGES = {"mysql": ("publish_procedure.sql",), "postgresql": ("publish_function.sql",), "sqlite": ()}

@@ -276,3 +276,4 @@ $$;
 \ir discard.sql
 \ir functions.sql
 \ir views.sql
+\ir private.sql

@@ -44,7 +44,8 @@ STATEMENTS = {
     "worker relay": "run/end run/fail",
     "worker operator": "run/retry",
     "writer worker relay operator reader": """
-        act/now act/replay_alone claim/alone doctor/backend doctor/indexes doctor/prepared doctor/rights doctor/server
+        act/now act/replay_alone claim/alone doctor/backend doctor/grants doctor/hidden doctor/indexes doctor/prepared
+        doctor/rights doctor/server
         doctor/sessions doctor/settings doctor/slots doctor/vacuum feed/durable keep/alone look/pages run/identity""",
     "worker relay operator reader": """
         claim/marks claim/next_due doctor/upgraded find/aged find/became find/dead find/dead_counted find/groups

@@ -8,6 +8,7 @@ from outbox_tasks.operating.doctor import (
     destinations,
     feeds,
     messages,
+    rights,
     supervised,
     tables,
     transactions,
@@ -34,7 +35,9 @@ OF_THE_DATABASE = (
         TABLES, tables.version, {"schema_missing", "schema_old", "schema_new"}, needs=("server",), gives=("tables",)
     ),
     Check(DATABASE, database.timeline, {"timeline_changed"}, needs=("tables",)),
-    Check(TABLES, tables.rights, {"rights_missing"}, needs=("server",)),
+    Check(TABLES, rights.lacking, {"rights_missing"}, needs=("server",)),
+    Check(TABLES, rights.hidden, {"rows_hidden"}, needs=("server",)),
+    Check(TABLES, rights.surplus, {"rights_surplus"}, needs=("tables",)),
     Check(TABLES, tables.indexes, {"index_missing", "index_invalid"}, needs=("tables",), gives=("indexes",)),
     Check(TABLES, tables.vacuuming, {"autovacuum_off", "dead_rows", "table_options"}, needs=("tables",)),
     Check(

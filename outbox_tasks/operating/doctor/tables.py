@@ -1,18 +1,14 @@
-"""The outbox tables: whether they are of this release and complete, whether our role may use them, and whether
-autovacuum keeps them small."""
+"""The outbox tables: whether they are of this release and complete, and whether autovacuum keeps them small."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
 from outbox_tasks import sql
-from outbox_tasks.database.rights import functions
-from outbox_tasks.database.rights import rights as rights_of
-from outbox_tasks.database.schema import NO_RIGHTS, VERSION, qualified, quoted, where
+from outbox_tasks.database.schema import NO_RIGHTS, VERSION, qualified, where
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
 from outbox_tasks.operating.doctor.site import Results, Site
@@ -66,32 +62,10 @@ def version(site: Site) -> Results:
     except DatabaseUnavailable as away:
         if getattr(getattr(away.__cause__, "orig", None), "sqlstate", None) != NO_RIGHTS:
             raise
-        # The next check says which rights are missing.
+        # The next checks say which rights are missing, or that rows are hidden.
     else:
         site.reached.add("tables")
         yield Fine(f"the tables have version {VERSION}")
-
-
-def rights(site: Site) -> Results:
-    """Whether the relay's role has the rights that it needs."""
-    needed = [{"relation": name, "privilege": one} for name, privileges in rights_of("relay") for one in privileges]
-    lacking: dict[str, list[str]] = {}
-    for row in site.look("rights", needed=json.dumps(needed), functions=list(functions("relay"))):
-        lacking.setdefault(row.name, []).append(row.privilege)
-    granted = [
-        (", ".join(sorted(some)), name, f"FUNCTION {name}" if some == ["EXECUTE"] else _named(site, name))
-        for name, some in lacking.items()
-    ]
-    role = site.server.role
-    if granted:
-        yield error(
-            "rights_missing",
-            f"The role {role} lacks rights: {'; '.join(f'{some} on {name}' for some, name, _ in granted)}.",
-            "If the relay works with this role, whatever needs them fails: claims, sends, counts, housekeeping.",
-            "\n".join(f"GRANT {some} ON {what} TO {quoted(role)};" for some, _, what in granted),
-        )
-    else:
-        yield Fine(f"the role {role} has all rights that it needs")
 
 
 def _named(site: Site, name: str) -> str:

@@ -49,5 +49,30 @@ $$;
 -- Else anybody could call it from a table of his own, with columns of types that run his own functions.
 REVOKE EXECUTE ON FUNCTION :schema.outbox_feed_number() FROM PUBLIC;
 
+-- In a new feed nobody has rights by the default privileges of the schema. Rights on an inbox beside the relay's own tables
+-- were given by somebody.
+DO $do$
+DECLARE
+  revoked text;
+BEGIN
+  IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'outbox_feed_number' AND tgrelid = $n$:schema.outbox_feed$n$::regclass) THEN
+    FOR revoked IN
+      SELECT DISTINCT format('REVOKE ALL ON TABLE %s FROM %s CASCADE', c.oid::regclass,
+                             CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END)
+      FROM pg_class c CROSS JOIN LATERAL aclexplode(c.relacl) AS a
+      WHERE a.grantee <> c.relowner
+        AND (c.oid IN ($n$:schema.outbox_feed$n$::regclass, $n$:schema.outbox_feed_number$n$::regclass)
+             OR c.oid = $n$:schema.outbox_inbox$n$::regclass AND to_regclass($n$:schema.outbox_versions$n$) IS NULL)
+      UNION ALL
+      SELECT format('REVOKE ALL ON FUNCTION %s FROM %s CASCADE', f.oid::regprocedure, a.grantee::regrole)
+      FROM pg_proc f CROSS JOIN LATERAL aclexplode(f.proacl) AS a
+      WHERE a.grantee NOT IN (0, f.proowner) AND f.oid = $n$:schema.outbox_feed_number()$n$::regprocedure
+    LOOP
+      EXECUTE revoked;
+    END LOOP;
+  END IF;
+END
+$do$;
+
 CREATE OR REPLACE TRIGGER outbox_feed_number BEFORE INSERT ON :schema.outbox_feed
 FOR EACH ROW EXECUTE FUNCTION :schema.outbox_feed_number()

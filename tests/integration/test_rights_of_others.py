@@ -1,0 +1,161 @@
+"""What others may do whom nobody asked to: by the defaults of the schema, or because rows are hidden from the relay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine
+
+from outbox_tasks import Outbox, Settings
+from outbox_tasks.errors import RowsHidden, SourceTrouble
+from outbox_tasks.feeds.source import open_source
+from outbox_tasks.operating import health
+from outbox_tasks.operating.retention import maintain
+from outbox_tasks.relay.store import Store
+from tests.claims import take
+from tests.integration.doctoring import found
+from tests.integration.own_database import Place, own_database
+
+OPEN = """
+ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON {what} TO "{role}", PUBLIC
+"""
+
+GIVEN = """
+SELECT string_agg(DISTINCT name, ' ') FROM (
+  SELECT relname AS name, (aclexplode(relacl)).grantee, relowner AS owner FROM pg_class WHERE relname LIKE 'outbox%'
+  UNION ALL
+  SELECT proname, (aclexplode(proacl)).grantee, proowner FROM pg_proc
+  WHERE proname LIKE 'outbox%' AND (prosecdef OR proname = 'outbox_discard')
+) AS given WHERE grantee <> owner AND (name <> 'outbox_discard' OR grantee <> 0)
+"""
+"""What others than the owner have a right on."""
+
+HIDE = "ALTER TABLE {table} ENABLE ROW LEVEL SECURITY"
+
+
+@pytest.fixture
+def place(engine: Engine) -> Iterator[Place]:
+    """A database where a stranger gets all rights on whatever is made."""
+    with own_database(engine) as made:
+        made.run(f"CREATE ROLE \"{made.role}\" LOGIN PASSWORD 'secret'")
+        made.run(*(OPEN.format(what=what, role=made.role) for what in ("TABLES", "SEQUENCES", "FUNCTIONS")))
+        yield made
+        made.run(f'DROP OWNED BY "{made.role}"')
+
+
+class TestDefaultPrivileges:
+    def test_give_nobody_a_right_on_the_tables(self, place: Place) -> None:
+        assert place.command("init", settings=place.settings()).exit_code == 0
+        assert place.ask(GIVEN) is None
+        place.run("UPDATE outbox_days SET date = date - 1")
+        store = Store.connect(place.settings())
+        try:
+            assert maintain(store).made == 1
+        finally:
+            store.close()
+        assert place.ask(GIVEN) is None
+
+    def test_give_nobody_a_right_on_a_feed(self, place: Place) -> None:
+        source = open_source("shop", place.url)
+        try:
+            source.init()
+            assert place.ask(GIVEN) is None
+            place.run(f'GRANT INSERT ON outbox_feed TO "{place.role}"')
+            source.init()
+        finally:
+            source.close()
+        assert place.ask(GIVEN) == "outbox_feed"
+
+
+class TestRightsThatNobodyAskedFor:
+    def test_are_named_by_the_doctor(self, place: Place) -> None:
+        settings = place.settings()
+        place.command("init", settings=settings)
+        assert found(settings, "rights_surplus") == {}
+        place.run(
+            "GRANT SELECT ON outbox_all TO PUBLIC", f'GRANT ALL ON outbox_messages, outbox_messages_0 TO "{place.role}"'
+        )
+        place.run(f'GRANT EXECUTE ON FUNCTION outbox_day_make TO "{place.role}"')
+        surplus = found(settings, "rights_surplus")["rights_surplus"]
+        assert "PUBLIC has SELECT on outbox_all" in surplus.fact
+        assert f"{place.role} has EXECUTE on outbox_day_make(integer)" in surplus.fact
+        assert "outbox_messages_0" in surplus.fact
+        place.run(*surplus.remedy.split("\n"))
+        assert found(settings, "rights_surplus") == {}
+
+    @pytest.mark.parametrize("kind", ["writer", "worker", "relay", "operator", "reader"])
+    def test_are_not_those_of_a_role_that_was_given_them(self, place: Place, kind: str) -> None:
+        settings = place.settings()
+        place.command("init", f"--{kind}={place.role}", settings=settings)
+        assert found(settings, "rights_surplus") == {}
+        place.run(f'GRANT DELETE, TRUNCATE ON outbox_journal TO "{place.role}"')
+        surplus = found(settings, "rights_surplus")["rights_surplus"]
+        assert f"{place.role} has DELETE, TRUNCATE on outbox_journal" in surplus.fact
+        assert f"init --{kind} {place.role}" in surplus.remedy
+
+
+class TestRowLevelSecurity:
+    @pytest.fixture
+    def relay(self, place: Place) -> Settings:
+        place.command("init", f"--relay={place.role}", settings=place.settings())
+        return place.settings(database_url=place.url_of(place.role))
+
+    def test_stops_the_relay_with_an_error_that_says_so(self, place: Place, relay: Settings) -> None:
+        store = Store.connect(relay)
+        try:
+            store.check_version()
+            place.run(HIDE.format(table="outbox_ready"))
+            self.publish(place)
+            with pytest.raises(RowsHidden, match=r"outbox_ready.*DISABLE ROW LEVEL SECURITY"):
+                take(store, {"orders": 10}, str(uuid4()))
+        finally:
+            store.close()
+
+    def test_is_what_commands_health_and_the_doctor_name(self, place: Place, relay: Settings) -> None:
+        tables = place.ask(
+            "SELECT string_agg(relname, ' ') FROM pg_class WHERE relkind IN ('r', 'p') AND relname LIKE 'outbox%'"
+        )
+        place.run(*(HIDE.format(table=table) for table in tables.split()))
+        for command in ("drain", "status", "maintain"):
+            done = place.command(command, settings=relay)
+            assert done.exit_code == 1
+            assert "Row-level security" in done.output, done.output
+        [problem] = health.examine(relay)
+        assert "Row-level security" in problem.text
+        hidden = found(relay, "rows_hidden")["rows_hidden"]
+        assert f"from the role {place.role}" in hidden.fact
+        place.run(*hidden.remedy.partition("\n--")[0].split("\n"))
+        assert found(relay, "rows_hidden") == {}
+        assert health.examine(relay)[0].code != "database"
+
+    def test_that_holds_for_the_owner_too_is_named(self, place: Place, relay: Settings) -> None:
+        """Writers' functions have his rights."""
+        owner = f"{place.role}_owner"
+        place.run(f"CREATE ROLE \"{owner}\" LOGIN PASSWORD 'secret'", f'ALTER TABLE outbox_ready OWNER TO "{owner}"')
+        try:
+            place.run(HIDE.format(table="outbox_ready"), "ALTER TABLE outbox_ready FORCE ROW LEVEL SECURITY")
+            hidden = found(place.settings(database_url=place.url_of(owner)), "rows_hidden")["rows_hidden"]
+            assert "outbox_ready" in hidden.fact
+        finally:
+            place.run(
+                f'REASSIGN OWNED BY "{owner}" TO CURRENT_USER', f'DROP OWNED BY "{owner}"', f'DROP ROLE "{owner}"'
+            )
+
+    def test_of_a_feed_is_an_error_of_the_feed(self, place: Place) -> None:
+        source = open_source("shop", place.url)
+        source.init()
+        source.close()
+        place.run(f'GRANT SELECT, DELETE ON outbox_feed TO "{place.role}"', HIDE.format(table="outbox_feed"))
+        place.run(f'GRANT SELECT ON SEQUENCE outbox_feed_number TO "{place.role}"')
+        reader = open_source("shop", place.url_of(place.role))
+        try:
+            with pytest.raises(SourceTrouble, match="row-level security"):
+                reader.look(10)
+        finally:
+            reader.close()
+
+    def publish(self, place: Place) -> None:
+        with place.engine.begin() as connection:
+            Outbox(place.settings()).publish(connection, "order.created", {}, to="orders")
