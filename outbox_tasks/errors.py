@@ -199,6 +199,13 @@ class BrokerUnreachable(OutboxError):
     OUTBOX_BROKER_URL, or else the broker of the Celery app that the relay is installed in."""
 
 
+class CrossedWires(OutboxError):
+    says = """
+    The broker {broker} belongs to another outbox: {theirs}. This relay serves {ours}, and each would take the other's
+    tasks. Give each a broker of its own (OUTBOX_BROKER_URL: another number of Redis, or another virtual host), or
+    correct OUTBOX_DATABASE_URL. If it is the same outbox, which was moved here, run `outbox-tasks adopt`."""
+
+
 class SchemaMissing(OutboxError):
     says = "The outbox tables are not in {where} of this database. Run `outbox-tasks init` once."
 

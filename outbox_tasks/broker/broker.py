@@ -18,13 +18,14 @@ from kombu.exceptions import ChannelError
 from kombu.pools import ProducerPool
 from kombu.serialization import prepare_accept_content
 
-from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK, CANARY, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, queues_of
+from outbox_tasks.broker import stamp
+from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, queues_of
 from outbox_tasks.broker.pinned import PATIENCE, joined, transport_options, trouble
-from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
+from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
 from outbox_tasks.internals import keep_redis_client, redis_length
 from outbox_tasks.model import Bundle
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
-from outbox_tasks.text import redacted, without_secrets
+from outbox_tasks.text import one_line, redacted, without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -145,21 +146,35 @@ class Broker:
                 return client is not None and bool(client.exists(producer.channel.global_keyprefix + BEHIND))
             return False
 
-    def has_forgotten(self) -> bool:
+    def has_forgotten(self, outbox: str) -> bool:
         """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. Only the first look
-        after that returns True. It is always False for other brokers, and for a Redis where we may not write our
-        key. It does not look again for a moment."""
+        after that returns True: it leaves the stamp of this outbox. It is always False for other brokers, and for a
+        Redis where we may not write. It does not look again for a moment.
+
+        Raises `CrossedWires` if the broker has the stamp of another outbox.
+        """
         now = time.monotonic()
         if now < self._looked + LOOK_EVERY:
             return False
         self._looked = now
         with self.producer() as producer:
-            client = getattr(producer.channel, "client", None)
-            try:
-                return client is not None and bool(client.set(CANARY, 1, nx=True))
-            except producer.connection.channel_errors as error:
-                log.debug("could not find out whether the broker has lost its data: %s", error)
-                return False
+            found = stamp.leave(producer, outbox)
+        self.check_stamp(found, outbox)
+        return found is None
+
+    def check_stamp(self, found: str | None, outbox: str) -> None:
+        """Raises `CrossedWires` if the stamp that was found is another outbox's."""
+        if found not in (None, outbox):
+            self._looked = -LOOK_EVERY  # whoever asks again is told again
+            broker = redacted(joined(self.app.conf.broker_write_url))
+            raise CrossedWires(broker=broker, theirs=one_line(found or "")[:500], ours=one_line(outbox))
+
+    def adopt(self, outbox: str) -> str | None:
+        """Leave the stamp of this outbox in any case; returns the one that was there."""
+        with self.producer() as producer:
+            before = stamp.look(producer, outbox)
+            stamp.replace(producer, outbox)
+        return before
 
     def lengths(self) -> dict[str, int]:
         """How many of Celery's messages wait in each of the relay's queues."""
@@ -231,6 +246,11 @@ class Broker:
         options = {**ours, **given} if timeout is None else {**given, **ours}
         made: Connection = self.app.connection_for_write(transport_options=options, connect_timeout=timeout)
         return made
+
+    def close(self) -> None:
+        """Close its connections."""
+        if "_producers" in vars(self):
+            self._producers.connections.force_close_all()
 
     @cached_property
     def _producers(self) -> ProducerPool:

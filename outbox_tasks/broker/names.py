@@ -7,8 +7,12 @@ from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLI
 WAIT = "outbox_wait"
 """The header of a retry: the seconds that it waits after its arrival at a worker. See `worker/message_checks.py`."""
 
+STAMP = "outbox.stamp"
+"""Says which outbox the broker's relay serves: a key in Redis, an exchange in RabbitMQ. If the key is gone, so is
+everything else."""
+
 CANARY = "outbox.canary"
-"""A key in Redis. If it is gone, so is everything else."""
+"""The beginning of a key in the Redis of a destination. If it is gone, so is everything else."""
 
 BEHIND = "outbox.behind"
 """A key in Redis. While it is there, messages wait that are older than what is published now."""

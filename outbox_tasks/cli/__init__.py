@@ -20,6 +20,7 @@ SECTIONS = {
         "init": "Create the outbox tables, or upgrade them to this release.",
         "up": "Run the whole relay here, until Ctrl-C.",
         "feed": "Copy messages from applications' own databases.",
+        "adopt": "Take over the broker for an outbox that was moved.",
         "drain": "Send due messages from this process, without workers, then end.",
         "demo": "Show the relay at work, with failures and a kill -9.",
     },

@@ -8,6 +8,9 @@ LATE = 30.0
 SERVER = "server"
 """The name and kind of the row that remembers the database's timeline."""
 
+CROSSED = "crossed"
+"""The name and kind of the row that says that a relay found the stamp of another outbox on its broker."""
+
 SENT = ("sent", "handed")
 """Outcomes of a send that arrived."""
 

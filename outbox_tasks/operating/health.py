@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from outbox_tasks.broker.names import queues_of
-from outbox_tasks.database.activity import LATE
+from outbox_tasks.database.activity import CROSSED, LATE
 from outbox_tasks.database.connection import SLOW_TRIP
 from outbox_tasks.errors import DatabaseUnavailable, OutboxError
 from outbox_tasks.operating import overview
@@ -33,7 +33,8 @@ class Problem:
     """Something that a person, or a supervisor, must see to."""
 
     code: str
-    """For programs: database, slow, tables, stale, silent, unknown, claim, late, beat, queue, feed, name or worker."""
+    """For programs: database, slow, tables, crossed, stale, silent, unknown, claim, late, beat, queue, feed, name or
+    worker."""
     about: str
     """Which destination, queue, feed or worker; may be empty."""
     text: str
@@ -74,6 +75,7 @@ def slow(store: Store) -> Problem | None:
 def judge(settings: Settings, seen: Overview) -> Iterator[Problem]:
     """All problems. A destination that is paused, refuses everything, or has its circuit open is not a problem here:
     alerts tell somebody."""
+    yield from _crossed(seen.heartbeats)
     yield from _shared_names(seen.heartbeats)
     yield from _queues(settings, seen.heartbeats)
     yield from _beat(settings, seen.heartbeats)
@@ -91,6 +93,12 @@ def judge_worker(heartbeats: Heartbeats, name: str) -> Iterator[Problem]:
         yield Problem("worker", name, f"{name} has no heartbeat; those that have: {known}")
     elif not worker.alive:
         yield Problem("worker", name, f"{name} was last seen {span(worker.age)} ago")
+
+
+def _crossed(heartbeats: Heartbeats) -> Iterator[Problem]:
+    if (crossed := heartbeats.last.get(CROSSED)) is not None:
+        theirs = f"the broker {crossed.facts.get('broker')} belongs to another outbox: {crossed.facts.get('theirs')}"
+        yield Problem("crossed", "", f"{theirs}. A relay of this one found its stamp there {span(crossed.age)} ago")
 
 
 def _shared_names(heartbeats: Heartbeats) -> Iterator[Problem]:

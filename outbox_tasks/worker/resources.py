@@ -37,6 +37,8 @@ class Resources:
         """Called when this process ends, to write what it still has."""
         self.acts: Runner | None = None
         """Runs people's acts in the background, in the main process of a worker that does the housekeeping."""
+        self.crossed = True
+        """Whether the table may say that the broker belongs to another outbox."""
         self.threads = 1
         """How many tasks run at once in this process."""
         self.database_away_at: float | None = time.monotonic()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 from typing import Any
 
 from celery.concurrency import ALIASES
 
-from outbox_tasks.broker.broker import same_place
+from outbox_tasks.broker.broker import Broker, same_place
 from outbox_tasks.broker.pinned import joined
 from outbox_tasks.destinations import is_green
-from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
+from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, DatabaseUnavailable
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE
 from outbox_tasks.text import redacted
+from outbox_tasks.worker import own_broker
 from outbox_tasks.worker.resources import Resources
 
 POOLS = ("prefork", "solo", "threads", "gevent")
@@ -24,8 +26,8 @@ log = logging.getLogger(__name__)
 
 
 def check(resources: Resources) -> None:
-    """Check the settings, the publishers and the tables. Raises an `OutboxError`, but not if the database is away: it
-    may come back, and until then nothing is begun."""
+    """Check the settings, the publishers, the tables and the broker's stamp. Raises an `OutboxError`, but not if the
+    database or the broker is away: it may come back, and until then nothing is begun."""
     resources.broker.check()
     _check_same_broker(resources)
     settings = resources.settings
@@ -36,7 +38,10 @@ def check(resources: Resources) -> None:
         for name in publishers:
             publishers[name]
         store.check_version()
-    except DatabaseUnavailable as error:
+        # With a connection of its own, which no process of the pool inherits.
+        with closing(Broker(resources.app, settings)) as broker:
+            own_broker.check(resources, broker, store)
+    except (BrokerUnreachable, DatabaseUnavailable) as error:
         log.warning("%s", error)
     finally:
         publishers.close()

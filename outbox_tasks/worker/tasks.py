@@ -13,6 +13,7 @@ from celery import Celery, Task, signals
 from outbox_tasks.broker.names import BUNDLE_TASK, BY_BEAT, CLAIM_TASK, MAINTAIN_TASK, PUBLISH_TASK
 from outbox_tasks.errors import (
     BrokerUnreachable,
+    CrossedWires,
     DatabaseTooSlow,
     DatabaseUnavailable,
     DeadLetter,
@@ -27,7 +28,7 @@ from outbox_tasks.relay import claim
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import CLAIM_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.signals import claimed, ran
-from outbox_tasks.worker import start_checks
+from outbox_tasks.worker import own_broker, start_checks
 from outbox_tasks.worker.base_task import RelayTask
 from outbox_tasks.worker.bundles import report, trace_each, verdict_in_hand
 from outbox_tasks.worker.claim_task import ClaimTask
@@ -100,6 +101,9 @@ def _add_claim(resources: Resources, common: dict[str, Any]) -> None:
                 ran.send(sender=app, what=LATE_CLAIM)
             log.warning("nothing is claimed while this is unavailable: %s", error)
             return "unavailable"
+        except CrossedWires as error:
+            log.error("nothing is claimed: %s", error)
+            return "crossed wires"
         for row in tally.buried:
             ticket = Ticket(row.id, row.attempts, row.event_type, row.key)
             report_dead(resources, row.destination, Verdict(ticket, Step.DEAD, 0.0, row.code, row.error))
@@ -113,8 +117,7 @@ def _end_lost_leases(resources: Resources) -> None:
     """End the leases that nobody will use, if the broker has lost its queues or the database has lost begins. This is
     tried once: with very many rows it may take too long, and then the leases run out by themselves."""
     try:
-        if resources.broker.has_forgotten():
-            log.warning("the broker was emptied, or is new: %d leases end now", resources.store.recall())
+        own_broker.check(resources, resources.broker, resources.store)
         if resources.database_away_at is not None and (count := resources.store.note_timeline()) is not None:
             log.warning("the database is on another timeline: %d messages may be delivered again", count)
         if resources.database_away_at is not None and time.monotonic() - resources.database_away_at > CALM:

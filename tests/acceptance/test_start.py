@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 from outbox_tasks import Outbox
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.database.schema import FIRST, VERSION
-from outbox_tasks.local.servers import EmbeddedPostgres
+from outbox_tasks.local.servers import EmbeddedPostgres, EmbeddedValkey
 from outbox_tasks.migrations import upgrade
 from tests.acceptance.nodes import PLAIN, Relay
-from tests.conftest import Stream, eventually
+from tests.conftest import Stream, eventually, make_tables, own_schema
 
 Refusals = Callable[..., list[str]]
 
@@ -121,3 +121,26 @@ def test_a_worker_that_finds_no_database_waits_for_it(
         assert worker.container.status == "running"
     finally:
         mine.close()
+
+
+def test_of_two_relays_that_start_on_one_broker_one_refuses_and_says_why(
+    relay: Relay, engine: Engine, schema: str, tmp_path: Path, own_redis: EmbeddedValkey
+) -> None:
+    with own_schema(engine) as other:
+        make_tables(engine, other)
+        mine = Relay(tmp_path, {**relay.values, "broker_url": own_redis.url}, *relay.paths)
+        try:
+            both = [
+                mine.worker([*PLAIN, "-A", "outbox_tasks", *SOLO, "-n", f"{name}@%h"], database_schema=name).container
+                for name in (schema, other)
+            ]
+            eventually(lambda: "exited" in [one.status for one in both])
+            [refused] = [one for one in both if one.status == "exited"]
+            [works] = [one for one in both if one is not refused]
+            assert refused.child.wait(60) not in (0, None)
+            [line] = [line for line in refused.logs().splitlines() if line.startswith("outbox_tasks: The broker ")]
+            assert f"schema {schema} (" in line
+            assert f"schema {other} (" in line
+            works.ready()
+        finally:
+            mine.close()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Any
 
 import pytest
 import redis
+from celery import Celery
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
+from outbox_tasks.broker.broker import Broker
+from outbox_tasks.errors import CrossedWires
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import PLAIN, Relay
 from tests.conftest import Rows, Stream, eventually
@@ -75,3 +79,17 @@ def test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks(
             last = str(nudging.publish(session, "order.created", {}, to="orders"))
         eventually(lambda last=last: last in stream.ids())
     assert {worker.container.status for worker in workers} == {"running"}
+
+
+def test_a_broker_keeps_the_stamp_of_one_outbox(rabbit: Counterpart, relay: Relay) -> None:
+    app = Celery(broker=rabbit.broker, set_as_current=False)
+    with app, closing(Broker(app, relay.settings)) as broker:
+        mine, other = (f"database d{n}, schema 'our\\s' (7301234567890123456/1638{n})" for n in range(2))
+        assert not broker.has_forgotten(mine)
+        for _ in range(2):
+            broker._looked = 0.0
+            with pytest.raises(CrossedWires) as refused:
+                broker.has_forgotten(other)
+            assert (refused.value.theirs, refused.value.ours) == (mine, other)
+        assert broker.adopt(other) == mine
+        assert not broker.has_forgotten(other)

@@ -45,8 +45,8 @@ STATEMENTS = {
     "worker operator": "run/retry",
     "writer worker relay operator reader": """
         act/now act/replay_alone claim/alone doctor/backend doctor/grants doctor/hidden doctor/indexes doctor/prepared
-        doctor/rights doctor/server
-        doctor/sessions doctor/settings doctor/slots doctor/vacuum feed/durable keep/alone look/pages run/identity""",
+        doctor/rights doctor/server doctor/sessions doctor/settings doctor/slots doctor/vacuum feed/durable keep/alone
+        look/pages report/identity run/identity""",
     "worker relay operator reader": """
         claim/marks claim/next_due doctor/upgraded find/aged find/became find/dead find/dead_counted find/groups
         find/messages find/states keep/missing look/archived look/sends run/by_task run/completed run/whereabouts

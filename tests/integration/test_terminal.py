@@ -110,7 +110,7 @@ def on_a_terminal(*commands: list[str], encoding: str, **env: str) -> str:
     return written.decode(encoding, errors="replace")
 
 
-OTHERS = {"init", "up", "demo", "web", "monitor"}
+OTHERS = {"adopt", "init", "up", "demo", "web", "monitor"}
 """Commands that show nothing of messages."""
 
 

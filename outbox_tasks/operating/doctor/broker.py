@@ -8,7 +8,8 @@ from typing import Any
 
 from kombu import Producer
 
-from outbox_tasks.errors import BrokerUnreachable
+from outbox_tasks.broker import stamp
+from outbox_tasks.errors import BrokerUnreachable, CrossedWires
 from outbox_tasks.operating.doctor.clocks import compared
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
 from outbox_tasks.operating.doctor.site import Results, Site
@@ -59,6 +60,28 @@ def info(producer: Producer) -> dict[str, Any] | None:
         return None
     with channel.conn_or_acquire() as client:
         return dict(client.info())
+
+
+def stamped(site: Site) -> Results:
+    """Whether the broker belongs to this outbox."""
+    ours = site.store.identity
+    with site.broker.producer() as producer:
+        found = stamp.look(producer, ours)
+    try:
+        site.broker.check_stamp(found, ours)
+    except CrossedWires as crossed:
+        yield error(
+            "crossed_wires",
+            f"The broker {crossed.broker} belongs to another outbox: {crossed.theirs}. This is {ours}.",
+            "Two relays on one broker take each other's tasks: messages wait until their leases end. So a relay whose "
+            "outbox is not the broker's does not start, and claims nothing.",
+            "Give each a broker of its own (OUTBOX_BROKER_URL: another number of Redis, or another virtual host), or "
+            "correct OUTBOX_DATABASE_URL.\n"
+            "The same outbox, moved here (docs/operate.md, One broker, one outbox): outbox-tasks adopt",
+        )
+        return
+    if found is not None:
+        yield Fine("it belongs to this outbox")
 
 
 def redis(site: Site) -> Results:

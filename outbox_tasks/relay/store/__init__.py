@@ -9,6 +9,7 @@ belongs to somebody else by now: that is a result to count, not an error.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import cached_property
 
 from outbox_tasks.database import schema
 from outbox_tasks.database.schema import FIRST, VERSION, where
@@ -31,6 +32,11 @@ class Store(Claims, Deliveries):
             raise SchemaTooOld(found=found, needed=VERSION)
         if found > VERSION:
             raise SchemaTooNew(found=found, needed=VERSION)
+
+    @cached_property
+    def identity(self) -> str:
+        """Which outbox this is, for its stamp on the broker. It stays over a failover, and differs for a copy."""
+        return str(self.ask("report/identity.sql", place=self.settings.database_schema)[0].identity)
 
     def close(self) -> None:
         """Note that this process no longer sends, and close the connections."""

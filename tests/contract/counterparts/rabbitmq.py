@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import amqp
 import pytest
 
+from outbox_tasks.broker.names import STAMP
 from outbox_tasks.local.ports import LOOPBACK, free_port
 from outbox_tasks.local.processes import Child
 from tests.conftest import eventually
@@ -167,4 +168,6 @@ def rabbit() -> Counterpart:
         pytest.skip(missing)
     made = node()
     made.start()
+    with closing(made.connection()) as connection:
+        connection.channel().exchange_delete(STAMP)  # that of an earlier test's outbox
     return made

@@ -1,0 +1,150 @@
+"""Two relays on one broker: the second refuses to start, and everybody is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+from click.testing import CliRunner
+from sqlalchemy import URL, Engine, make_url, text
+
+from outbox_tasks import cli
+from outbox_tasks.celery import make_app
+from outbox_tasks.errors import CrossedWires
+from outbox_tasks.local.servers import EmbeddedValkey
+from outbox_tasks.operating.doctor import examine
+from outbox_tasks.operating.health import examine as health
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import Settings
+from outbox_tasks.worker.resources import Resources
+from outbox_tasks.worker.start_checks import check
+from tests.conftest import MakeSettings, Rows, make_tables, own_schema
+from tests.integration.conftest import environment
+from tests.integration.own_database import own_database
+from tests.integration.pgbouncer import needed, pooled
+
+Relay = Callable[[Settings], Resources]
+
+
+@pytest.fixture
+def relay() -> Iterator[Relay]:
+    """The main process of a worker."""
+    made: list[Resources] = []
+
+    def make(settings: Settings) -> Resources:
+        app = make_app(settings)
+        made.append(app.outbox_relay)
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+        one.app.close()
+
+
+@pytest.fixture
+def mine(settings: MakeSettings, rows: Rows, own_redis: EmbeddedValkey) -> Settings:
+    return settings(broker_url=own_redis.url)
+
+
+@pytest.fixture
+def other(settings: MakeSettings, engine: Engine, own_redis: EmbeddedValkey) -> Iterator[Settings]:
+    """Another outbox, on the same broker."""
+    with own_schema(engine) as name:
+        make_tables(engine, name)
+        yield settings(broker_url=own_redis.url, database_schema=name)
+
+
+def codes(settings: Settings) -> list[str]:
+    return [problem.code for problem in health(settings) if problem.code == "crossed"]
+
+
+def crossed(settings: Settings) -> list[str]:
+    return [finding.fact for finding in examine(settings, only=["crossed_wires"]).findings]
+
+
+def claim(resources: Resources) -> str:
+    return str(resources.app.tasks["outbox_tasks.claim"]())
+
+
+def test_the_second_relay_on_a_broker_refuses_and_names_both(mine: Settings, other: Settings, relay: Relay) -> None:
+    check(relay(mine))
+    check(relay(mine))
+    assert codes(mine) == crossed(mine) == []
+    assert len(crossed(other)) == 1  # before it has started once
+    with pytest.raises(CrossedWires) as refused:
+        check(relay(other))
+    for settings in (mine, other):
+        assert f"schema {settings.database_schema} (" in str(refused.value)
+    assert codes(other) == ["crossed"]
+    assert codes(mine) == crossed(mine) == []
+    check(relay(other.replace(broker_url=str(other.broker_url).replace("/0", "/1"))))
+    assert codes(other) == []
+
+
+def test_a_broker_that_was_emptied_belongs_to_whoever_is_there_first(
+    mine: Settings, other: Settings, relay: Relay, own_redis: EmbeddedValkey
+) -> None:
+    working = relay(mine)
+    check(working)
+    with redis.Redis.from_url(own_redis.url) as client:
+        client.flushall()
+    assert claim(working) == "claimed 0 in 0 bundles, 0 dead"
+    with pytest.raises(CrossedWires):
+        check(relay(other))
+
+
+def test_an_outbox_that_was_moved_adopts_the_broker(
+    mine: Settings, other: Settings, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relay that is left at the old place claims nothing more, and says why."""
+    working = relay(mine)
+    check(working)
+    for name, value in environment(other, broker_url=other.broker_url).items():
+        monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(cli.outbox, ["adopt"], prog_name="outbox-tasks")
+    assert done.exit_code == 0, done.output
+    assert f"schema {other.database_schema} (" in done.stdout
+    assert f"Before: database outbox, schema {mine.database_schema} (" in done.stdout
+    check(relay(other))
+    assert codes(other) == crossed(other) == []
+    assert claim(working) == "crossed wires"
+    assert codes(mine) == ["crossed"]
+
+
+@needed
+def test_an_identity_stays_behind_a_pooler_and_differs_for_a_copy(engine: Engine) -> None:
+    with own_database(engine) as place:
+        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.execute(
+                text(f"CREATE DATABASE {place.engine.url.database}_copy TEMPLATE {place.engine.url.database}")
+            )
+        copy = make_url(place.url).set(database=f"{place.engine.url.database}_copy")
+        try:
+            with pooled(place.url) as pooler:
+                direct, behind, copied = (
+                    identity(place.settings(database_url=url)) for url in (place.url, pooler, text_of(copy))
+                )
+        finally:
+            place.run(f"DROP DATABASE {copy.database} WITH (FORCE)")
+    assert direct == behind
+    number = re.compile(r"\((\d+)/(\d+)\)")
+    mine, theirs = number.search(direct), number.search(copied)
+    assert mine is not None
+    assert theirs is not None
+    assert mine[1] == theirs[1]
+    assert mine[2] != theirs[2]
+
+
+def text_of(url: URL) -> str:
+    return url.render_as_string(hide_password=False)
+
+
+def identity(settings: Settings) -> str:
+    store = Store.connect(settings.replace(statement_timeout=0))
+    try:
+        return store.identity
+    finally:
+        store.close()
