@@ -150,6 +150,14 @@ class UncapturableTask(MessageRefused):
     says = "The task {task!r} was refused: {reason}."
 
 
+class CaptureLost(UncapturableTask):
+    says = """
+    The task {task!r} was {fate}: it was called while {where} had a block of outbox.capture or outbox.direct open in a
+    context of its own, so nobody can tell whether the task belongs into the block. FastAPI runs a dependency that is a
+    generator in this way, unless it is async. Make the generator `async def`, or open the block in the function that
+    calls the tasks."""
+
+
 class ReusedId(OutboxError):
     says = """
     The id {id} was refused: another message, with other content, has it. Give each message its own id, and repeat a

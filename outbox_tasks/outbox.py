@@ -180,10 +180,12 @@ class Outbox:
         return and raise the same as ever. With Django, `delay_on_commit` and `transaction.on_commit(task.delay)` are
         stored at the end of the block. A retry of the running task is not stored, because its exception rolls the
         transaction back. `confirm`: as for `apply_async`.
-        Raises `NotInTransaction`.
+        Raises `NotInTransaction`. A call raises `CaptureLost` if it runs in another context than the block's: see
+        docs/tasks.md.
         """
         transaction(session, "celery.task")
-        with capturing(partial(self._store, session), confirm=confirm), storing_on_commit(session):
+        block = partial(capturing, partial(self._store, session), confirm=confirm)
+        with block(), storing_on_commit(session, block):
             yield
 
     def direct(self) -> AbstractContextManager[None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache, partial, wraps
 from typing import Any, Protocol
@@ -23,14 +23,9 @@ from outbox_tasks.internals import sends_what_follows, wrap_calls
 from outbox_tasks.model import Message
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
+from outbox_tasks.writing.blocks import block, check_outside, current
 from outbox_tasks.writing.record import AppView, Store, recording
 from outbox_tasks.writing.unsent import refuse_to_wait, subscribing_later
-
-_store: ContextVar[Store | None] = ContextVar("outbox_capture", default=None)
-"""Where the calls of this context go; None: `_store_of_app` decides."""
-
-_confirm: ContextVar[bool] = ContextVar("outbox_confirm", default=False)
-"""Whether the tasks of this context are supervised, wherever their destination leaves that to the call."""
 
 _store_of_app: WeakKeyDictionary[Celery, Callable[[], Store | None]] = WeakKeyDictionary()
 """For each app that is captured as a whole: where a call goes now; None: to the broker."""
@@ -46,26 +41,22 @@ class Supervised(Protocol):
 supervised: ContextVar[Supervised | None] = ContextVar("outbox_supervised", default=None)
 
 
-def _to_broker(message: Message) -> object:
-    raise AssertionError  # stands for the broker; never called
-
-
-@contextmanager
-def capturing(store: Store, *, confirm: bool = False) -> Iterator[None]:
+def capturing(store: Store, *, confirm: bool = False) -> AbstractContextManager[None]:
     """Store all tasks that are sent in this context, of any app. `confirm`: they are supervised."""
     wrap()
-    token, confirmed = _store.set(store), _confirm.set(confirm)
-    try:
-        yield
-    finally:
-        _store.reset(token)
-        _confirm.reset(confirmed)
+    return block(store, confirm=confirm)
+
+
+def direct() -> AbstractContextManager[None]:
+    """Send the tasks of this context to the broker, inside `capturing` and for captured apps too."""
+    return block(None)
 
 
 @contextmanager
-def storing_on_commit(session: Any) -> Iterator[None]:
-    """At the end, make the calls of tasks that Django's connection would make after its commit: they are stored now.
-    What else waits for the commit goes on waiting. Other kinds of sessions have nothing like it."""
+def storing_on_commit(session: Any, inside: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """At the end, make the calls of tasks that Django's connection would make after its commit: they are stored now,
+    in a block that `inside` opens. What else waits for the commit goes on waiting. Other kinds of sessions have nothing
+    like it."""
     before = [function for _, function, *_ in getattr(session, "run_on_commit", ())]
     yield
     kept: list[Any] = []
@@ -76,8 +67,9 @@ def storing_on_commit(session: Any) -> Iterator[None]:
         (calls if ours else kept).append(waiting)
     if calls:
         session.run_on_commit = kept
-    for _, function, *_ in calls:
-        function()
+        with inside():
+            for _, function, *_ in calls:
+                function()
 
 
 def _calls_task(function: Any) -> bool:
@@ -86,16 +78,6 @@ def _calls_task(function: Any) -> bool:
         function = function.func
     of_task = isinstance(getattr(function, "__self__", None), Task | Signature)
     return of_task and function.__name__ in ("delay", "apply_async")
-
-
-@contextmanager
-def direct() -> Iterator[None]:
-    """Send the tasks of this context to the broker, inside `capturing` and for captured apps too."""
-    token = _store.set(_to_broker)
-    try:
-        yield
-    finally:
-        _store.reset(token)
 
 
 def capture_app(app: Celery, choose: Callable[[], Store | None]) -> None:
@@ -115,15 +97,18 @@ def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(send_task)
     def send_or_store(self: Celery, *args: Any, **options: Any) -> Any:
-        store = None if isinstance(self, AppView) else _chosen(self)
-        run = None if isinstance(self, AppView) else supervised.get()
-        if store is None and run is None:
+        if isinstance(self, AppView):
             return send_task(self, *args, **options)
         call = {**dict(zip(names, args, strict=False)), **options}
         task_id, parent_id = call.get("task_id"), call.get("parent_id")
-        confirm = _confirm.get()
         if _is_of_the_worker(task_id, parent_id):
-            store, confirm = None if run is None else run.store_for(task_id, parent_id), True
+            run, confirm = supervised.get(), True
+            store = None if run is None else run.store_for(task_id, parent_id)
+        else:
+            inside, store = current(), _chosen(self)
+            confirm = inside is not None and inside.confirm
+            if inside is None:
+                check_outside(call.get("name", ""), stored=store is not None)
         if store is None:
             return send_task(self, *args, **options)
         _refuse_unstorable(self, call)
@@ -154,12 +139,10 @@ def _get_once_sent(get: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _chosen(app: Celery) -> Store | None:
-    store = _store.get()
-    if store is _to_broker:
-        return None
-    if store is None and app in _store_of_app:
-        return _store_of_app[app]()
-    return store
+    """Where a call goes; None: to the broker."""
+    if (inside := current()) is not None:
+        return inside.store
+    return _store_of_app[app]() if app in _store_of_app else None
 
 
 def _is_of_the_worker(task_id: str | None, parent_id: str | None) -> bool:
