@@ -16,11 +16,12 @@ import click
 from celery import Celery, signals
 from celery.app.amqp import AMQP, Queues
 from celery.app.defaults import SETTING_KEYS
-from kombu import Queue
+from kombu import Connection, Queue
 from kombu.utils.imports import symbol_by_name
 
 from outbox_tasks.broker.names import ALL_QUEUES, BUNDLE_TASK, CLAIM_TASK, FEED_TASK, MAINTAIN_TASK, PUBLISH_TASK
 from outbox_tasks.broker.pinned import PinnedCelery, is_redis
+from outbox_tasks.broker.tls import verified
 from outbox_tasks.errors import ConfigurationError, OutboxError
 from outbox_tasks.running import supervise
 from outbox_tasks.settings import CLAIM_QUEUE, FEED_QUEUE, MAINTAIN_QUEUE, PUBLISH_QUEUE, Settings
@@ -147,6 +148,8 @@ def _amqp(kind: Any, app: Celery) -> AMQP:
 
 def _with_our_queues(amqp: AMQP) -> AMQP:
     amqp.queues_cls = partial(_queues, amqp.queues_cls)
+    if amqp.Connection is Connection:
+        amqp.Connection = verified
     if "queues" in vars(amqp):
         _extend(amqp.queues)
     return amqp

@@ -10,6 +10,7 @@ from celery import Celery
 from kombu import Connection
 from kombu.exceptions import KombuError
 
+from outbox_tasks.broker.tls import VerifyingAMQP
 from outbox_tasks.settings import Settings
 
 PATIENCE = 3.0
@@ -38,6 +39,8 @@ class PinnedCelery(Celery):  # type: ignore[misc]
     """An app that keeps to the broker it was made with. Other apps prefer CELERY_BROKER_URL, which in an application's
     environment names the application's broker.
     """
+
+    amqp_cls = VerifyingAMQP
 
     def __init__(self, name: str, *, broker: str, settings: Settings, timeout: float = PATIENCE) -> None:
         super().__init__(name, broker=broker, set_as_current=False)

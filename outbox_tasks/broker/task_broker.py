@@ -31,6 +31,7 @@ def app_of(destination: Destination, settings: Settings) -> PinnedCelery:
     app = PinnedCelery("outbox_tasks.destination", broker=broker, settings=settings, timeout=settings.send_timeout / 2)
     # The relay decides about retries, and notes them on the row.
     app.conf.broker_transport_options.update(destination.transport_options, retry_on_timeout=False)
+    app.conf.broker_use_ssl = app.conf.broker_transport_options.pop("ssl", None)
     return app
 
 

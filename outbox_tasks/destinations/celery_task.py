@@ -22,7 +22,7 @@ from outbox_tasks.broker.broker import batch
 from outbox_tasks.broker.task_broker import app_of, canary, plant_canary
 from outbox_tasks.database.connection import Database
 from outbox_tasks.destinations import options
-from outbox_tasks.errors import DatabaseUnavailable, PermanentError, TransientError
+from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, PermanentError, TransientError
 from outbox_tasks.model import LeasedMessage, Outcome
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -76,6 +76,8 @@ class CeleryTaskPublisher:
         self._app = app_of(destination, settings)
         try:
             self._app.connection_for_write().transport  # noqa: B018 - loads the client, connects to nothing
+        except ConfigurationError as error:
+            raise destination.unusable(f"its broker can't be used: {error.rule}") from error
         except (KeyError, ValueError, ImportError) as error:
             raise destination.unusable(f"its broker can't be used: {without_secrets(str(error), broker)}") from error
 

@@ -72,6 +72,8 @@ class RedisStreamPublisher:
             health_check_interval=5,
             # Redis may have run an XADD whose answer was lost. So the relay decides about retries, and records them.
             retry=Retry(NoBackoff(), 0),
+            # The default of redis-py before 6 is not to look at the name.
+            **({"ssl_check_hostname": True} if parts.scheme.startswith("rediss") else {}),
         ).make_connection()
         self._answered = False
         """Whether the last commands on this connection have all been answered."""

@@ -62,7 +62,8 @@ class Resources:
         destinations = dict(given.destinations)
         for name, destination in given.destinations.items():
             if destination.takes_the_relays_broker:
-                options = {**conf.broker_transport_options, **destination.transport_options}
+                tls = {"ssl": conf.broker_use_ssl} if conf.broker_use_ssl else {}
+                options = {**conf.broker_transport_options, **tls, **destination.transport_options}
                 destinations[name] = destination.model_copy(update={"transport_options": options})
         return given.replace(broker_url=url, destinations=destinations)
 

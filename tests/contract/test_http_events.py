@@ -21,10 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from outbox_tasks.destinations import load
 from outbox_tasks.destinations.http import network
@@ -34,6 +30,7 @@ from outbox_tasks.destinations.http.publisher import BODY_SECONDS
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.local.ports import free_port
 from outbox_tasks.model import LeasedMessage, Outcome, Result
+from tests.certificates import self_signed
 from tests.contract.counterparts.http_events import Counterpart
 from tests.contract.messages import (
     SENT,
@@ -482,19 +479,7 @@ class TestAddresses:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "t")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("shop.example")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path_factory.mktemp("tls") / "shop.pem"
-    plain = serialization.NoEncryption()
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-    return path
+    return self_signed(tmp_path_factory.mktemp("tls") / "shop.pem", "shop.example")
 
 
 @pytest.fixture(scope="module")

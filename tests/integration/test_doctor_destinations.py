@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import socket
 import ssl
 import threading
@@ -11,15 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.operating.doctor import Severity, examine
 from outbox_tasks.operating.doctor.addresses import Address
 from outbox_tasks.operating.doctor.destinations import connection_errors
+from tests.certificates import self_signed
 from tests.conftest import MakeSettings, Stream
 from tests.integration.doctoring import found
 
@@ -68,28 +64,7 @@ def test_a_webhook_in_a_private_network_is_judged_as_its_publisher_judges_it(set
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
-    """Signed by nobody but itself, for this host's address."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = tmp_path / "server.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-    return path
+    return self_signed(tmp_path / "server.pem", "localhost")
 
 
 def test_a_destination_that_answers_has_no_finding(settings: MakeSettings) -> None:

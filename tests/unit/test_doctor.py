@@ -40,6 +40,7 @@ def test_a_redis_that_is_new_enough(said: dict[str, Any]) -> None:
     [
         ("redis+stream://:secret@host/1/orders", [Address("host", 6379)]),
         ("rediss://host:7000/0/q?ssl_cert_reqs=none", [Address("host", 7000, tls=True, verified=False)]),
+        ("celery://?broker=valkeys://h/0", [Address("h", 6379, tls=True)]),
         ("amqps://user:p%40ss@[::1]/vhost?queue=q", [Address("::1", 5671, tls=True)]),
         ("kafka://u:p@a:1,b/topic?tls=true&ca=/ca.pem",
          [Address("a", 1, True, "/ca.pem"), Address("b", 9092, True, "/ca.pem")]),

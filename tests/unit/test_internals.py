@@ -28,7 +28,7 @@ from celery.worker.consumer import Consumer
 from celery.worker.request import Request
 from greenlet import greenlet
 from kombu import Connection as BrokerConnection
-from kombu.transport import azurestoragequeues, redis, virtual
+from kombu.transport import azurestoragequeues, pyamqp, redis, virtual
 from packaging.version import Version
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import OperationalError
@@ -36,6 +36,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
 from outbox_tasks import internals
+from outbox_tasks.broker.tls import verified
 from outbox_tasks.errors import ResultNotThereYet
 from outbox_tasks.model import Message
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
@@ -60,6 +61,16 @@ def test_a_worker_connects_with_ensure_connected_which_asks_ensure_connection() 
     assert calls(Consumer.ensure_connected, "ensure_connection")
     with BrokerConnection("memory://") as connection:
         assert connection.ensure_connection(**WAITS).connected
+
+
+def test_an_app_makes_its_connections_by_amqp_connection_and_kombu_enters_the_name_of_a_host() -> None:
+    assert calls(Celery._connection, "Connection")
+    several = verified("amqps://a//;amqps://b//")
+    assert "server_hostname" in pyamqp.Transport.establish_connection.__code__.co_consts
+    assert several.ssl["server_hostname"] is None
+    several.ssl["server_hostname"] = "a"  # as it does
+    assert several.ssl["server_hostname"] is None
+    assert dict(**several.ssl)["server_hostname"] == "a"
 
 
 def test_events_are_sent_with_publish_of_the_dispatcher() -> None:

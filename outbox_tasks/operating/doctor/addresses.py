@@ -14,10 +14,10 @@ from outbox_tasks.settings.destination import Destination, options_of, split
 PORTS = {
     "amqp": 5672, "amqps": 5671, "http": 80, "https": 443, "kafka": 9092, "mqtt": 1883, "mqtts": 8883, "nats": 4222,
     "pyamqp": 5672, "redis": 6379, "rediss": 6379, "redis+stream": 6379, "rediss+stream": 6379, "sentinel": 26379,
-    "valkey": 6379,
+    "valkey": 6379, "valkeys": 6379,
 }  # fmt: skip
 
-TLS = {"amqps", "grpcs", "https", "mqtts", "rediss", "rediss+stream"}
+TLS = {"amqps", "grpcs", "https", "mqtts", "rediss", "rediss+stream", "valkeys"}
 """Schemes that begin with a TLS handshake."""
 
 AUTHORITY_FILES = ("ca", "ca_file", "ssl_ca_certs")

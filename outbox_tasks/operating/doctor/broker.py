@@ -41,7 +41,8 @@ def reach(site: Site) -> Results:
             "broker_away",
             f"The broker {away.url} can't be reached: {str(away.reason).rstrip('.')}.",
             "Nothing is claimed or sent until it is back. Nothing is lost: the database has all messages.",
-            "Start it, or correct OUTBOX_BROKER_URL. See that its firewall and password let the relay in.",
+            "Start it, or correct OUTBOX_BROKER_URL. See that its firewall and password let the relay in, and that its "
+            "certificate is trusted here (ssl_ca_certs in the URL).",
         )
         return
     site.reached.add("broker")

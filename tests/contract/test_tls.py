@@ -1,0 +1,269 @@
+"""A server that can't show who it is gets nothing: no handshake ends with it, and no secret reaches it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from outbox_tasks.broker.broker import Broker
+from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.celery import install
+from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
+from outbox_tasks.model import Outcome, Result
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.settings import Settings
+from tests.certificates import self_signed
+from tests.conftest import eventually
+from tests.contract.messages import loaded, message, sent_by
+
+SECRET = b"S3cretW0rd"
+LOGIN = f"me:{SECRET.decode()}@127.0.0.1"
+
+GREETING = b'INFO {"server_id":"x","version":"2.10.0","proto":1,"max_payload":1048576,"tls_required":true}\r\n'
+"""With which a NATS server asks for TLS."""
+
+
+@dataclass
+class Caller:
+    """What a client said to us."""
+
+    raw: bytes = b""
+    plain: bytes = b""
+    trusts: bool = False
+    """Whether the handshake has ended."""
+    gone: bool = False
+
+
+class Listener:
+    """Shows a certificate to everybody, and notes what they say."""
+
+    def __init__(self, certificate: Path, greeting: bytes = b"", host: str = "127.0.0.1") -> None:
+        self.callers: list[Caller] = []
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate)
+        self._greeting = greeting
+        self._socket = socket.create_server((host, 0))
+        self.port = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                self.callers.append(Caller())
+                threading.Thread(target=self._hear, args=(connection, self.callers[-1]), daemon=True).start()
+
+    def _hear(self, connection: socket.socket, caller: Caller) -> None:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = self._context.wrap_bio(incoming, outgoing, server_side=True)
+        with suppress(OSError), connection:
+            connection.settimeout(5)
+            connection.sendall(self._greeting)
+            while not caller.plain and (data := connection.recv(65536)):
+                caller.raw += data
+                incoming.write(data)
+                with suppress(ssl.SSLWantReadError):
+                    tls.do_handshake()
+                    caller.trusts = True
+                    caller.plain += tls.read(65536)
+                connection.sendall(outgoing.read())
+        caller.gone = True
+
+
+@contextmanager
+def listener(certificate: Path, *arguments: Any) -> Iterator[Listener]:
+    with closing(Listener(certificate, *arguments)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return self_signed(tmp_path_factory.mktemp("tls") / "ours.pem", "127.0.0.1", "localhost")
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for another name."""
+    return self_signed(tmp_path_factory.mktemp("tls") / "others.pem", "other.example")
+
+
+def got_nothing(server: Listener) -> None:
+    """Clients came, all have left, and none told us anything."""
+    eventually(lambda: server.callers and all(caller.gone for caller in server.callers))
+    assert [(caller.trusts, SECRET in caller.raw + caller.plain) for caller in server.callers] == [
+        (False, False)
+    ] * len(server.callers)
+
+
+# Pub/Sub: test_pubsub_credentials.py
+DESTINATIONS = {
+    "amqps": f"amqps://{LOGIN}:{{port}}//?queue=q",
+    "azureservicebus": "azureservicebus://k:S3cretW0rd@127.0.0.1:{port}/orders",
+    "celery, amqps": f"celery://?broker=amqps://{LOGIN}:{{port}}//",
+    "celery, rediss": f"celery://?broker=rediss://{LOGIN}:{{port}}/0",
+    "celery, sentinel": f"celery://?broker=sentinel://{LOGIN}:{{port}}/0?ssl_cert_reqs=required",
+    "grpcs": "grpcs://127.0.0.1:{port}",
+    "https": f"https://{LOGIN}:{{port}}/hook?outbox_private=allow",
+    "kafka": f"kafka://{LOGIN}:{{port}}/orders?tls=true",
+    "mqtts": f"mqtts://{LOGIN}:{{port}}/orders",
+    "nats": f"nats://{LOGIN}:{{port}}/orders?tls=true",
+    "rediss": f"rediss://{LOGIN}:{{port}}/0/q",
+    "rediss+stream": f"rediss+stream://{LOGIN}:{{port}}/0/s",
+    "sns": "sns://eu-west-1/123456789012/t?endpoint=https://127.0.0.1:{port}",
+    "sqs": "sqs://eu-west-1/123456789012/q?endpoint=https://127.0.0.1:{port}",
+}
+
+
+BY_NAME = {
+    "amqps": f"amqps://{LOGIN}:{{port}}//?queue=q&ssl_ca_certs={{ca}}",
+    "azureservicebus": "azureservicebus://k:S3cretW0rd@127.0.0.1:{port}/orders?ca_file={ca}",
+    "celery, amqps": f"celery://?broker=amqps://{LOGIN}:{{port}}//?ssl_ca_certs={{ca}}",
+    "celery, rediss": f"celery://?broker=rediss://{LOGIN}:{{port}}/0?ssl_ca_certs={{ca}}",
+    "celery, sentinel": f"celery://?broker=sentinel://{LOGIN}:{{port}}/0?ssl_ca_certs={{ca}}",
+    "kafka": f"kafka://{LOGIN}:{{port}}/orders?tls=true&ca={{ca}}",
+    "rediss": f"rediss://{LOGIN}:{{port}}/0/q?ssl_ca_certs={{ca}}",
+}
+"""With a file of authorities in the URL. The others: below, test_http_events.py, test_grpc_events.py."""
+
+
+def send(url: str, server: Listener, ca: Path) -> Outcome:
+    """What becomes of a message to this place."""
+    more: dict[str, Any] = {"destination": {"transport_options": {"master_name": "m"}}} if "sentinel" in url else {}
+    with closing(loaded(url.format(port=server.port, ca=ca), send_timeout=3, **more)) as publisher:
+        [outcome] = sent_by(publisher, message())
+    return outcome
+
+
+class TestDestinations:
+    @pytest.mark.parametrize("url", DESTINATIONS.values(), ids=DESTINATIONS)
+    def test_a_certificate_that_nobody_knows(self, url: str, ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET.decode())
+        with listener(ours, GREETING if url.startswith("nats") else b"") as server:
+            assert send(url, server, ours).result is Result.OUTAGE
+            got_nothing(server)
+
+    @pytest.mark.parametrize("url", BY_NAME.values(), ids=BY_NAME)
+    def test_a_certificate_of_somebody_else(self, url: str, others: Path) -> None:
+        with listener(others) as server:
+            assert send(url, server, others).result is Result.OUTAGE
+            got_nothing(server)
+
+    @pytest.mark.parametrize("url", BY_NAME.values(), ids=BY_NAME)
+    def test_a_certificate_that_is_right(self, url: str, ours: Path) -> None:
+        with listener(ours) as server:
+            send(url, server, ours)
+            assert any(caller.trusts for caller in server.callers)
+
+    def test_mqtt_asks_the_system_and_looks_at_the_name(self, others: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(others))
+        for name in ("mqtts", "nats", "rediss+stream"):
+            with listener(others, GREETING if name == "nats" else b"") as server:
+                assert send(DESTINATIONS[name], server, others).result is Result.OUTAGE
+                got_nothing(server)
+
+
+def reach(app: Celery) -> None:
+    """Connect as workers do."""
+    with app.connection_for_read() as connection:
+        connection.ensure_connection(max_retries=1)
+
+
+class TestTheRelaysBroker:
+    URLS = (f"rediss://{LOGIN}:{{port}}/0", f"amqps://{LOGIN}:{{port}}//")
+
+    @pytest.mark.parametrize("url", URLS)
+    def test_a_certificate_that_nobody_knows(self, url: str, ours: Path) -> None:
+        with listener(ours) as server:
+            settings = Settings(broker_url=url.format(port=server.port))
+            app = PinnedCelery("t", broker=str(settings.broker_url), settings=settings, timeout=3)
+            with pytest.raises(BrokerUnreachable, match=r"(?i)certificate"):
+                Broker(app, settings, timeout=3).lengths()
+            with pytest.raises(app.trouble, match=r"(?i)certificate"):
+                reach(app)
+            got_nothing(server)
+
+    @pytest.mark.parametrize("url", URLS)
+    def test_the_url_may_say_that_any_will_do(self, url: str, others: Path) -> None:
+        with listener(others) as server:
+            settings = Settings(broker_url=url.format(port=server.port) + "?ssl_cert_reqs=none")
+            app = PinnedCelery("t", broker=str(settings.broker_url), settings=settings, timeout=1)
+            with pytest.raises(BrokerUnreachable):
+                Broker(app, settings, timeout=1).lengths()
+            assert server.callers[0].trusts
+
+    def test_each_of_several_hosts_shows_its_own_name(self, tmp_path: Path) -> None:
+        one, two = self_signed(tmp_path / "one", "127.0.0.1"), self_signed(tmp_path / "two", "127.0.0.2")
+        (tmp_path / "ca").write_bytes(one.read_bytes() + two.read_bytes())
+        with listener(one) as first, listener(two, b"", "127.0.0.2") as second:
+            url = f"amqps://127.0.0.1:{first.port};amqps://127.0.0.2:{second.port}?ssl_ca_certs={tmp_path / 'ca'}"
+            app = PinnedCelery("t", broker=url, settings=Settings(broker_url=url), timeout=1)
+            with app.connection_for_read() as connection:
+                for server in (first, second, first):
+                    before = len(server.callers)
+                    with suppress(Exception):
+                        connection.connection  # noqa: B018 - connects
+                    assert [caller.trusts for caller in server.callers[before:]] == [True]
+                    connection.maybe_switch_next()
+
+    @pytest.mark.parametrize(
+        "url",
+        ["rediss://:pw@h/0?ssl_cert_reqs=maybe", "amqps://u:pw@h//?ssl_ciphers=x"],
+    )
+    def test_an_option_that_nobody_understands(self, url: str) -> None:
+        settings = Settings(broker_url=url)
+        with pytest.raises(ConfigurationError, match="broker_url") as caught:
+            PinnedCelery("t", broker=url, settings=settings).connection_for_write()
+        assert "pw" not in str(caught.value)
+
+
+class TestAnApplicationsBroker:
+    """The relay is installed in the application's app."""
+
+    def app(self, url: str, **conf: Any) -> Celery:
+        app = Celery("shop", broker=url, set_as_current=False)
+        app.conf.update(broker_connection_timeout=1, broker_transport_options={"socket_timeout": 1}, **conf)
+        return app
+
+    @pytest.mark.parametrize(
+        ("url", "conf"),
+        [
+            (f"rediss://{LOGIN}:{{port}}/0", {}),
+            (f"redis://{LOGIN}:{{port}}/0", {"broker_use_ssl": True}),
+            (f"amqps://{LOGIN}:{{port}}//", {}),
+        ],
+    )
+    def test_a_certificate_that_nobody_knows(self, url: str, conf: dict[str, Any], ours: Path) -> None:
+        with listener(ours) as server:
+            app = self.app(url.format(port=server.port), **conf)
+            resources = install(app, Settings(destinations={"tasks": {"url": "celery://?task=t"}}))
+            with pytest.raises(Exception, match=r"(?i)certificate"):
+                reach(app)
+            with pytest.raises(BrokerUnreachable, match=r"(?i)certificate"):
+                resources.broker.lengths()
+            [outcome] = sent_by(Publishers(resources.settings)["tasks"], message(destination="tasks"))
+            assert "certificate" in str(outcome.error).lower()
+            got_nothing(server)
+
+    def test_what_it_says_itself_stays_also_for_destinations(self, others: Path) -> None:
+        with listener(others) as server:
+            app = self.app(
+                f"redis://{LOGIN}:{server.port}/0",
+                broker_use_ssl={"ssl_ca_certs": str(others), "ssl_check_hostname": False},
+            )
+            resources = install(app, Settings(destinations={"tasks": {"url": "celery://?task=t"}}))
+            publisher = Publishers(resources.settings)["tasks"]
+            sent_by(publisher, message(destination="tasks"))
+            assert [caller.trusts for caller in server.callers][:1] == [True]
