@@ -12,7 +12,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from outbox_tasks.errors import NoRoute
 from outbox_tasks.feeds.source import Row
-from outbox_tasks.model import EVENT_ID, MAX_EVENT_TYPE, MAX_KEY, MAX_TEXT, Priority, sibling
+from outbox_tasks.model import EVENT_ID, MAX_EVENT_TYPE, MAX_HEADERS, MAX_KEY, MAX_TEXT, Priority, sibling
 from outbox_tasks.relay.store.feeds import Copy
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import is_encodable, is_text
@@ -133,6 +133,8 @@ def _check(made: dict[str, Any]) -> None:
     headers = made.get("headers", {})
     _need(isinstance(headers, dict), "its headers are no JSON object")
     _need(all(is_text(name) and is_text(value) for name, value in headers.items()), "its headers are not all text")
+    size = len(json.dumps(headers, ensure_ascii=False).encode())
+    _need(size <= MAX_HEADERS, f"its headers have {size:,} bytes as JSON, over the {MAX_HEADERS:,} that they may have")
 
 
 def _need_text(name: str, value: object, at_most: int, at_least: int) -> None:

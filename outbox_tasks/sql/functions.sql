@@ -17,6 +17,11 @@ DECLARE
 BEGIN
   IF coalesce(event_type, '') = '' OR length(event_type) > 255 THEN
     RAISE EXCEPTION 'outbox_publish: event_type must have 1 to 255 characters' USING ERRCODE = '22023';
+  ELSIF greatest(length(aggregate_type), length(aggregate_id), length(content_type)) > 1000 THEN
+    RAISE EXCEPTION 'outbox_publish: aggregate_type, aggregate_id and content_type have at most 1000 characters'
+      USING ERRCODE = '22023';
+  ELSIF length(destination) > 255 THEN
+    RAISE EXCEPTION 'outbox_publish: destination has at most 255 characters' USING ERRCODE = '22023';
   ELSIF destination IS NULL OR destination = '' THEN
     RAISE EXCEPTION 'outbox_publish: destination is missing' USING ERRCODE = '22023',
       HINT = 'Name one of the configured destinations: outbox_publish(..., destination => ''orders'')';
@@ -34,6 +39,9 @@ BEGIN
     RAISE EXCEPTION 'outbox_publish: deliver_at must be a time in the years 1 to 9999' USING ERRCODE = '22023';
   ELSIF jsonb_typeof(headers) IS DISTINCT FROM 'object' THEN
     RAISE EXCEPTION 'outbox_publish: headers must be a JSON object' USING ERRCODE = '22023';
+  ELSIF octet_length(headers::text) > 65536 THEN
+    RAISE EXCEPTION 'outbox_publish: the headers have % bytes as JSON, and may have 65536', octet_length(headers::text)
+      USING ERRCODE = '54000', HINT = 'What is long belongs into the payload.';
   ELSIF jsonb_exists(headers, 'celery-message') THEN
     RAISE EXCEPTION 'outbox_publish: the header celery-message is for stored tasks only' USING ERRCODE = '22023',
       HINT = 'Tasks are stored by outbox.delay, apply_async and capture, from Python.';

@@ -32,21 +32,22 @@ $$;
 -- the first number of the next partition. So writers need no clock, and never lack a partition.
 CREATE SEQUENCE outbox_seq;
 
+-- The checks hold for whoever writes. What they bound is read by a claim, an index or a page, many rows at a time.
 CREATE TABLE outbox_messages (
   seq            bigint PRIMARY KEY,
   id             uuid NOT NULL DEFAULT outbox_uuid7(),
   created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
-  deliver_at     timestamptz,  -- if that was later than it was written
+  deliver_at     timestamptz CHECK (deliver_at < '9999-12-31 00:00+00'),  -- if that was later than it was written
   priority       smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN -1 AND 1),
   latest         boolean NOT NULL DEFAULT false,  -- a newer message of its key replaces it once it has failed
-  event_type     text NOT NULL,
-  destination    text NOT NULL CHECK (length(destination) <= 255),  -- so an index has room for it and for a key
+  event_type     text NOT NULL CHECK (event_type <> '' AND length(event_type) <= 255),
+  destination    text NOT NULL CHECK (destination <> '' AND length(destination) <= 255),  -- an index has room for it and a key
   key            text CHECK (key <> '' AND length(key) <= 255),
-  aggregate_type text,
-  aggregate_id   text,
-  content_type   text NOT NULL DEFAULT 'application/json',
-  headers        jsonb,
-  payload        bytea NOT NULL
+  aggregate_type text CHECK (length(aggregate_type) <= 1000),
+  aggregate_id   text CHECK (length(aggregate_id) <= 1000),
+  content_type   text NOT NULL DEFAULT 'application/json' CHECK (length(content_type) <= 1000),
+  headers        jsonb CHECK (octet_length(headers::text) <= 65536),
+  payload        bytea NOT NULL CHECK (octet_length(payload) <= 268435456)
 ) PARTITION BY RANGE (seq);
 
 CREATE INDEX outbox_messages_id ON outbox_messages (id);
@@ -121,7 +122,7 @@ CREATE TABLE outbox_leases (
   begun_at     timestamptz,           -- its send has begun: it holds one of the destination's slots
   destination  text NOT NULL,
   holder       text,                  -- who claimed it, or sends it; null: its writer leased it
-  seqs         bigint[] NOT NULL CHECK (cardinality(seqs) > 0),
+  seqs         bigint[] NOT NULL CHECK (cardinality(seqs) BETWEEN 1 AND 1000),  -- a claim takes back a bundle as a whole
   keys         text[]                 -- of its messages, if they have keys
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 -- To compress what is gone in a moment takes longer than all else that a lease costs.

@@ -69,7 +69,9 @@ BEGIN
   VALUES (seq, id, now, CASE WHEN due > now AND lease IS NULL THEN due END, priority, latest, event_type, destination,
           key, aggregate_type, aggregate_id, content_type, headers, payload);
   IF key IS NULL AND lease IS NOT NULL THEN
-    INSERT INTO outbox_leases (token, locked_until, destination, seqs) VALUES (lease, due, destination, ARRAY[seq]);
+    -- No writer's lease is longer than what Python asks for: see writing/direct.py.
+    INSERT INTO outbox_leases (token, locked_until, destination, seqs)
+    VALUES (lease, least(due, now + interval '10 s'), destination, ARRAY[seq]);
   ELSIF key IS NULL AND due > now THEN
     INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)
     VALUES (seq, due, due, octet_length(payload), priority, latest, destination);
@@ -106,7 +108,8 @@ BEGIN
     FROM row
   ), leased AS (
     INSERT INTO outbox_leases (token, locked_until, destination, seqs)
-    SELECT lease, max(due), destination, array_agg(seq ORDER BY seq) FROM row WHERE lease IS NOT NULL
+    SELECT lease, least(max(due), now + interval '10 s'), destination, array_agg(seq ORDER BY seq)
+    FROM row WHERE lease IS NOT NULL
     GROUP BY lease, destination
   ), later AS (
     INSERT INTO outbox_waiting (seq, due, since, size, priority, latest, destination)

@@ -19,6 +19,7 @@ from outbox_tasks.model import (
     FIRST,
     LAST,
     MAX_EVENT_TYPE,
+    MAX_HEADERS,
     MAX_KEY,
     MAX_TEXT,
     TASK_HEADER,
@@ -77,6 +78,7 @@ def rows(message: Message, settings: Settings, trace: Mapping[str, str] = NO_HEA
     if len(names) > 1:
         headers[EVENT_ID] = str(first)
     if headers:
+        _check_size(message, headers)
         common["headers"] = headers
     if message.key is not None and (route := settings.route(message.event_type)) is not None and route.latest:
         common["latest"] = True
@@ -205,6 +207,11 @@ def _check(message: Message) -> None:
         if TASK_HEADER in headers and not isinstance(headers, TaskHeaders):
             rule = "is not for the application: outbox.delay, apply_async and capture set it"
             _refuse(message, f"headers[{TASK_HEADER!r}]", headers[TASK_HEADER], rule)
+
+
+def _check_size(message: Message, headers: Mapping[str, str]) -> None:
+    if (size := len(json.dumps(headers, ensure_ascii=False).encode())) > MAX_HEADERS:
+        _refuse(message, "headers", headers, f"have {size:,} bytes as JSON, and may have {MAX_HEADERS:,}")
 
 
 def _check_text(message: Message, field: str, value: object, at_most: int, *, at_least: int = 0) -> None:

@@ -24,6 +24,11 @@ REFUSED = {
     ],
     "payload is null": [f"'a', NULL::{type}, {TO}" for type in ("text", "jsonb", "bytea")],
     "headers must be a JSON object": [f"'a', '{{}}', {TO}, headers => {headers}" for headers in ("'[]'", "NULL")],
+    "headers have 65537 bytes as JSON": [f"'a', '{{}}', {TO}, headers => jsonb_build_object('a', repeat('x', 65528))"],
+    "destination has at most 255": ["'a', '{}', destination => repeat('x', 256)"],
+    "content_type have at most 1000": [
+        f"'a', '{{}}', {TO}, {name} => repeat('x', 1001)" for name in ("aggregate_type", "aggregate_id", "content_type")
+    ],
     "is for stored tasks only": [f"'a', '{{}}', {TO}, headers => '{{\"celery-message\": \"{{}}\"}}'"],
     "invalid input syntax for type json": [f"'a', '{{oops', {TO}"],
 }

@@ -213,7 +213,7 @@ def test_a_key_is_busy_while_another_has_not_committed_what_it_does_to_its_lease
     with psycopg.connect(box.url, options=f"-c search_path={box.schema}") as other:
         if how == "is taken back":
             box.connection.execute(past)
-            box.run("claim/expire.sql", other, most=10, since="-infinity")
+            box.run("claim/expire.sql", other, most=10, messages=10, since="-infinity")
         else:
             other.execute(past.encode())
         assert _claim(storage) == []

@@ -59,7 +59,7 @@ def hops(box: Box) -> list[tuple[str, int, dict[str, Any]]]:
         ("claim/lease.sql", 200, {"bundle": json.dumps(bundle), "holder": "me", "hold": 60.0}),
         ("claim/look_keys.sql", 3000, keyed),
         ("claim/wake.sql", 200, {"most": 100}),
-        ("claim/expire.sql", 400, {"most": 100, "since": "-infinity"}),
+        ("claim/expire.sql", 400, {"most": 100, "messages": 1000, "since": "-infinity"}),
         ("claim/due.sql", 300, {**due, "known": ["d0", "d1", "d2", "d3"]}),
         ("claim/next_due.sql", 50, {"ahead": 60.0}),
         ("claim/unroutable.sql", 300, {"grace": 3600.0, "most": 100, "known": ["d0", "d1", "d2", "d3"]}),

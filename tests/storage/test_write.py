@@ -19,6 +19,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_tasks import sql
+from outbox_tasks.model import MAX_HEADERS
+from outbox_tasks.settings.destination import LARGEST_BUNDLE
 from tests.conftest import eventually
 from tests.integration.sessions import configure_django
 from tests.storage.conftest import Box
@@ -295,6 +297,58 @@ class TestMarks:
                 assert sorted(marks(box).values()) == [0, 1000]
         finally:
             box.connection.execute(f"DROP SCHEMA {elsewhere} CASCADE")
+
+
+LONG = "\U0001f4ee"
+TOO_MUCH: list[dict[str, Any]] = [
+    {"event_type": LONG * 256}, {"event_type": ""}, {"destination": LONG * 256}, {"destination": ""},
+    {"aggregate_type": LONG * 1001}, {"aggregate_id": LONG * 1001}, {"content_type": LONG * 1001},
+    {"key": LONG * 256}, {"headers": {"a": "x" * 65_530}}, {"deliver_at": "infinity"},
+]  # fmt: skip
+
+
+class TestLimits:
+    """No call of a writer makes a row, or a lease, that a statement of the relay can't manage."""
+
+    @pytest.mark.parametrize("said", TOO_MUCH, ids=lambda said: " ".join(said))
+    def test_the_table_refuses_what_is_too_much(self, box: Box, said: dict[str, Any], verb: str) -> None:
+        with pytest.raises(
+            (psycopg.errors.CheckViolation, psycopg.errors.DataError, psycopg.errors.ProgramLimitExceeded)
+        ):
+            write(box, verb, **said)
+        assert messages(box) == []
+
+    def test_the_table_refuses_what_no_destination_takes(self, box: Box) -> None:
+        with pytest.raises(psycopg.errors.CheckViolation):
+            box.rows(
+                "INSERT INTO outbox_messages (seq, event_type, destination, payload) "
+                "SELECT 1, 'a', 'orders', convert_to(repeat('x', 268435457), 'UTF8')"
+            )
+
+    def test_the_table_takes_what_python_takes(self, box: Box, verb: str) -> None:
+        most = {"aggregate_type": LONG * 1000, "aggregate_id": LONG * 1000, "content_type": LONG * 1000}
+        write(box, verb, event_type=LONG * 255, key=LONG * 255, headers={"a": "x" * (MAX_HEADERS - 9)}, **most)
+        assert len(messages(box)) == 1
+
+    @pytest.mark.parametrize("verb", ["publish_one", "publish"])
+    @pytest.mark.parametrize("when", [{"delay": 1e6}, {"deliver_at": "infinity"}, {}], ids=str)
+    def test_a_lease_of_a_writer_is_short(self, box: Box, verb: str, when: dict[str, Any]) -> None:
+        write(box, verb, lease=str(TOKEN), **when)
+        assert box.value("SELECT max(locked_until) <= now() + interval '10 s' FROM outbox_leases")
+
+    def test_a_lease_of_a_writer_is_small(self, box: Box) -> None:
+        with pytest.raises(psycopg.errors.CheckViolation):
+            box.write(LARGEST_BUNDLE + 1, lease=str(TOKEN), delay=1.0)
+        box.write(LARGEST_BUNDLE, lease=str(TOKEN), delay=1.0)
+
+    def test_a_claim_takes_back_so_many_messages_at_once(self, box: Box) -> None:
+        for _ in range(4):
+            box.write(3, lease=str(uuid4()), delay=0.0)
+        for left in (2, 1, 0):
+            before = box.value("SELECT count(*) FROM outbox_leases")
+            box.run("claim/expire.sql", most=10, messages=(4 if before == 4 else 1), since="-infinity")
+            assert box.value("SELECT count(*) FROM outbox_leases") == left
+        assert box.value("SELECT count(*) FROM outbox_ready") == 12
 
 
 class TestRole:

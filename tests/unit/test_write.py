@@ -68,6 +68,7 @@ class Opaque:
         pytest.param({"key": 42}, InvalidMessage, "key = 42", id="number as key"),
         pytest.param({"headers": {"a": 1}}, InvalidMessage, "must be text", id="number in headers"),
         pytest.param({"headers": {1: "a"}}, InvalidMessage, "must be text", id="number as header name"),
+        pytest.param({"headers": {"a": "é" * 40_000}}, InvalidMessage, "have 80,009 bytes as JSON", id="long headers"),
         pytest.param({"headers": {"celery-message": "{}"}}, InvalidMessage, "is not for the app", id="a forged task"),
         pytest.param({"to": "ordres"}, UnknownDestination, "Known: audit, orders", id="unknown destination"),
         pytest.param({"to": ["orders", "x"]}, UnknownDestination, "'x' is not", id="one unknown destination"),

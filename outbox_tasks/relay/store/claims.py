@@ -107,8 +107,8 @@ class Claims(Database):
     def _look_after(self) -> dict[int, str]:
         """Take back what has run out, and wake what waits no longer. Returns why, by message."""
         since = self._ends.since()
-        *ended, looked = self.ask("claim/expire.sql", most=BUNDLES, since=since)
-        self._ends.looked(since, looked.at, found_all=looked.bundles < BUNDLES)
+        *ended, looked = self.ask("claim/expire.sql", most=BUNDLES, messages=MESSAGES, since=since)
+        self._ends.looked(since, looked.at, found_all=looked.bundles < BUNDLES and len(ended) < MESSAGES)
         ended += self.ask("run/expire.sql", most=MESSAGES)
         self.ask("claim/wake.sql", most=MESSAGES)
         return {row.seq: row.cause for row in ended}

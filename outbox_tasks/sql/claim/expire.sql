@@ -1,13 +1,18 @@
 -- Takes back bundles whose leases have run out. If the send had begun, nobody knows how it ended: the attempt counts,
 -- and each message travels alone from then on. Each message says what happened.
 --
--- most: bundles; since: of `locked_until`, where an earlier look found no more. Returns of each message destination,
--- cause and seq; and one row without a number, that says when this looked, and of how many bundles.
-WITH ended AS (
+-- most: bundles; messages: of all of them, but one bundle is taken back in any case; since: of `locked_until`, where an
+-- earlier look found no more. Returns of each message destination, cause and seq; and one row without a number, that says
+-- when this looked, and of how many bundles.
+WITH over AS MATERIALIZED (
+  SELECT ctid AS at, locked_until, cardinality(seqs) AS count FROM :schema.outbox_leases
+  WHERE locked_until <= now() AND locked_until >= :since::timestamptz
+  ORDER BY locked_until LIMIT :most::integer FOR UPDATE SKIP LOCKED
+), ended AS (
   DELETE FROM :schema.outbox_leases l
-  WHERE l.ctid = ANY (ARRAY(SELECT ctid FROM :schema.outbox_leases
-                            WHERE locked_until <= now() AND locked_until >= :since::timestamptz
-                            ORDER BY locked_until LIMIT :most::integer FOR UPDATE SKIP LOCKED))
+  WHERE l.ctid = ANY (ARRAY(
+    SELECT at FROM (SELECT at, sum(count) OVER (ORDER BY locked_until, at) - count AS before FROM over) AS o
+    WHERE before < :messages::integer))
   RETURNING l.*
 ), ours AS MATERIALIZED (
   SELECT m.seq, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size,
