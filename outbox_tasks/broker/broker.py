@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from celery import Celery
@@ -28,10 +27,6 @@ from outbox_tasks.settings import CLAIM_QUEUE, PUBLISH_QUEUE, Settings
 from outbox_tasks.text import one_line, redacted, without_secrets
 
 log = logging.getLogger(__name__)
-
-
-REDIS, DEFAULTS = ("redis", "rediss", "valkey", "valkeys"), {"redis": ("6379", "0"), "amqp": ("5672", "")}
-"""Schemes that mean a Redis, and what port and database a URL means that names none."""
 
 
 AT_ONCE = 1.0
@@ -265,25 +260,6 @@ class Broker:
 def batch(producer: Producer, size: int) -> AbstractContextManager[Any]:
     """Inside, up to `size` messages are sent together, where kombu (since 5.7) and the transport have batches."""
     return producer.batch(max_size=size) if hasattr(producer, "batch") else nullcontext()
-
-
-def same_place(one: str, other: str) -> bool:
-    """Whether two broker URLs lead to the same place, whoever logs in there."""
-    return one == other or not _places(one).isdisjoint(_places(other))
-
-
-def _places(broker_url: str) -> set[tuple[str, ...]]:
-    found: set[tuple[str, ...]] = set()
-    for url in broker_url.split(";"):
-        parts = urlsplit(url)
-        kind = "amqp" if "amqp" in parts.scheme else "redis" if parts.scheme in REDIS else parts.scheme
-        port, place = DEFAULTS.get(kind, ("", ""))
-        address = parts.netloc.rpartition("@")[2].lower()
-        host, colon, given = address.rpartition(":")
-        if not colon or not given.isdecimal():
-            host, given = address, port
-        found.add((kind, host, given, parts.path.strip("/") or place))
-    return found
 
 
 def publish_arguments(bundle: Bundle, event_type: str, attempt: int) -> tuple[str, str, int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import re
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -26,6 +27,11 @@ DEFAULT_FILE = "outbox.toml"
 NOT_SETTINGS = {CONFIG_VARIABLE, "OUTBOX_FLOWER_PASSWORD"}
 """Variables with our prefix that are read elsewhere: the place of the settings file, and Flower's password."""
 
+OF_A_SERVICE = (
+    "are ignored: Kubernetes has set them for the Service %s (service links). Set enableServiceLinks: false in the "
+    "pod's spec, or give the Service another name"
+)
+
 FOLLOWS = "it follows from send_timeout, statement_timeout and queue_lease; set one of these"
 REMOVED = {
     "run_lease": FOLLOWS,
@@ -42,20 +48,41 @@ REMOVED = {
 """Settings that older releases had, and what to do instead."""
 
 
+SERVICE_LINK = re.compile(
+    r"(OUTBOX(?:_\w+?)?)_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)=.*"
+    r"|(OUTBOX(?:_\w+)?)_PORT=(?:tcp|udp|sctp)://.*",
+    re.DOTALL,
+)
+"""The variables that Kubernetes sets in each pod for a Service called outbox, or outbox-…: OUTBOX_WEB_PORT is a setting
+too, with another value."""
+
+
 class Environment(EnvSettingsSource):
     """The environment. It is not ours alone: it logs a variable with our prefix that is no setting once, and ignores
-    it."""
+    it. It also ignores what Kubernetes sets for a Service, which may have the name of a setting."""
 
     logged: ClassVar[set[str]] = set()
-    """The variables that this process has logged."""
+    """The variables, and the Services, that this process has logged."""
 
     def __call__(self) -> dict[str, Any]:
         known = {PREFIX + name.upper() for name in self.settings_cls.model_fields} | NOT_SETTINGS
-        for variable in sorted(os.environ.keys() - known - self.logged):
+        links = _service_links()
+        self.env_vars = {name: text for name, text in self.env_vars.items() if name.upper() not in links}
+        for service in sorted({*links.values()} - self.logged):
+            self.logged.add(service)
+            names = ", ".join(sorted(name for name, of in links.items() if of == service))
+            log.warning("%s %s", names, OF_A_SERVICE % service.lower().replace("_", "-"))
+        for variable in sorted(os.environ.keys() - known - links.keys() - self.logged):
             if variable.startswith(PREFIX):
                 self.logged.add(variable)
                 log.warning("%s is ignored: %s", variable, _no_such_setting(variable, known))
         return super().__call__()
+
+
+def _service_links() -> dict[str, str]:
+    """What Kubernetes has set for Services whose names begin like ours: variable → Service."""
+    found = ((name, SERVICE_LINK.fullmatch(f"{name}={value}")) for name, value in os.environ.items())
+    return {name: match[1] or match[2] for name, match in found if match}
 
 
 def settings_file() -> Path:

@@ -8,8 +8,9 @@ from typing import Any
 
 from celery.concurrency import ALIASES
 
-from outbox_tasks.broker.broker import Broker, same_place
+from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import joined
+from outbox_tasks.broker.places import same_place
 from outbox_tasks.destinations import is_green
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, DatabaseUnavailable
 from outbox_tasks.relay.publishers import Publishers

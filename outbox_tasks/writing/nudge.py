@@ -19,9 +19,10 @@ from queue import Empty, SimpleQueue
 
 from celery import Celery
 
-from outbox_tasks.broker.broker import Broker, same_place
+from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.feeds import wake_feed
 from outbox_tasks.broker.pinned import PinnedCelery, joined
+from outbox_tasks.broker.places import same_place
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings

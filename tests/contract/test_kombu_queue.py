@@ -301,4 +301,9 @@ class TestUrls:
 
     def test_a_destination_without_a_queue_is_called_like_it(self) -> None:
         assert load(*configured("amqp://h/"))._sender.get()._key == "orders"  # type: ignore[attr-defined]
-        assert load(*configured("redis://h/1"))._sender.get()._queue == "orders"  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("url", ["redis://h/1", "redis://h", "rediss://h/1/"])
+    def test_a_list_of_redis_must_be_named(self, url: str) -> None:
+        """Nobody would notice one that fills."""
+        with pytest.raises(ConfigurationError, match=r"names no queue; .* redis\+stream://.* celery://\?broker="):
+            load(*configured(url))

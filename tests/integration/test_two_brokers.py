@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox_tasks import Outbox
-from outbox_tasks.broker.broker import same_place
+from outbox_tasks.broker.places import same_place
 from outbox_tasks.celery import install
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.local.servers import EmbeddedValkey
@@ -94,6 +94,14 @@ def test_an_app_that_has_the_relay_installed_must_have_its_broker(
         ("redis://a;redis://b", "redis://b", True),
         ("redis://[::1]:6379/0", "redis://[::1]", True),
         ("memory://", "memory://", True),
+        ("amqp://h//", "amqp://h:5672/%2f", True),
+        ("amqp://h/", "amqp://h", True),
+        ("amqp://h/shop", "amqp://h//shop", False),
+        ("amqps://h/my%2Fshop", "amqp://h/my/shop", True),
+        ("sentinel://h/1", "sentinel://h:26379/1", True),
+        ("redis+socket:///run/a?virtual_host=0", "redis+socket://:secret@/run/a", True),
+        ("redis+socket:///run/a?virtual_host=1", "redis+socket:///run/a", False),
+        ("redis+socket:///run/a", "redis+socket:///run/b", False),
     ],
 )
 def test_two_urls_of_one_broker_are_known_as_one(one: str, other: str, same: bool) -> None:

@@ -7,11 +7,13 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outbox_tasks.broker.task_broker import app_of
 from outbox_tasks.database.connection import engine_url
 from outbox_tasks.errors import (
     ConfigurationError,
@@ -176,6 +178,26 @@ class TestUnknownKeys:
             "OUTBOX_CLAIM_INTERVALL is ignored: there is no such setting; did you mean OUTBOX_CLAIM_INTERVAL?",
             "OUTBOX_ENABLED is ignored: there is no such setting",
         ]
+
+    def test_of_a_service_in_kubernetes_are_logged_in_one_line(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """They are in each pod of the namespace, also in the application's. One has the name of a setting."""
+        monkeypatch.setattr(logging.getLogger("outbox_tasks.settings"), "disabled", False)
+        monkeypatch.setattr(Environment, "logged", set())
+        for name in ("OUTBOX", "OUTBOX_WEB", "OUTBOX_MONITOR"):
+            monkeypatch.setenv(f"{name}_SERVICE_HOST", "10.96.7.20")
+            monkeypatch.setenv(f"{name}_SERVICE_PORT_HTTP", "80")
+            monkeypatch.setenv(f"{name}_PORT", "tcp://10.96.7.20:80")
+            monkeypatch.setenv(f"{name}_PORT_80_TCP_PORT", "80")
+        assert (Settings().web_port, Settings().monitor_port) == (8089, None)
+        lines = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert [line.partition("_PORT")[0] for line in lines] == ["OUTBOX", "OUTBOX_MONITOR", "OUTBOX_WEB"]
+        assert lines[2].startswith("OUTBOX_WEB_PORT, OUTBOX_WEB_PORT_80_TCP_PORT, OUTBOX_WEB_SERVICE_HOST, ")
+        assert "for the Service outbox-web (service links). Set enableServiceLinks: false in the pod" in lines[2]
+        monkeypatch.setenv("OUTBOX_WEB_PORT", "80 80")
+        with pytest.raises(ConfigurationError, match="web_port"):
+            Settings()
 
     def test_in_the_file_are_errors(self, empty_directory: Path) -> None:
         (empty_directory / "outbox.toml").write_text("max_inflight = 3")
@@ -387,3 +409,13 @@ def test_an_option_of_the_database_s_url_is_one_of_postgresql() -> None:
 def test_the_directory_of_a_socket_may_be_the_host_of_the_database_s_url() -> None:
     url = engine_url("postgresql://u@%2Fvar%2Frun%2Fpg/d")
     assert (url.host, url.query["host"]) == (None, "/var/run/pg")
+
+
+@pytest.mark.parametrize("password", ["plain", "a#b/c@d%e?f&g", "12#34", "p%23w", "1+1"])
+@pytest.mark.parametrize("written", [str, lambda url: quote(url, safe="")], ids=["as it stands", "encoded"])
+def test_the_password_of_a_broker_in_a_url_is_decoded_once(password: str, written: Callable[[str], str]) -> None:
+    broker = f"redis://:{quote(password, safe='')}@localhost/1"
+    shop = Destination(name="shop", url=f"celery://?queue=shop&broker={written(broker)}")
+    assert shop.option("broker") == broker
+    assert app_of(shop, Settings()).connection_for_write().password == password
+    assert shop.queue == "shop"

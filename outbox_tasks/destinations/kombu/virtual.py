@@ -23,6 +23,12 @@ from outbox_tasks.wire.cloudevents import UNEXPRESSED, unexpressed
 log = logging.getLogger(__name__)
 
 
+UNNAMED = (
+    "it names no queue; as in redis://localhost:6379/1/orders. A stream is redis+stream://localhost:6379/1/orders, and "
+    "Celery tasks go by celery://?broker=redis://localhost:6379/1"
+)
+
+
 class VirtualSender:
     """kombu's virtual transports: its own message format, in a list, a channel or a queue of some server."""
 
@@ -40,11 +46,13 @@ class VirtualSender:
         else:
             transport = destination.scheme
             url, path = database(destination, url)
-            self._queue = path or destination.name
+            self._queue = path
             if "fanout" in options:
                 if path:
                     raise destination.unusable("it has either a queue or fanout=<channel>")
                 self._fanout = Exchange(options["fanout"], "fanout")
+            elif not path:  # Redis takes any name, and a list that nobody reads grows in silence
+                raise destination.unusable(UNNAMED)
             if destination.scheme == "rediss":
                 ssl = {f"ssl_{name}": value for name, value in tls_of(options).items()}
                 ssl["ssl_check_hostname"] = bool(ssl["ssl_cert_reqs"])

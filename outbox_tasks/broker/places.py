@@ -1,0 +1,36 @@
+"""Whether two broker URLs lead to the same place, which may be written in several ways."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
+
+KINDS = {
+    **dict.fromkeys(("amqp", "amqps", "pyamqp"), "amqp"),
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), "redis"),
+    "redis+socket": "socket",
+}
+"""Schemes that differ only in how the client connects."""
+
+PORTS = {"amqp": "5672", "redis": "6379", "sentinel": "26379"}
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two broker URLs lead to the same place, whoever logs in there. Each may be several, with `;` between."""
+    return one == other or not _places(one).isdisjoint(_places(other))
+
+
+def _places(broker_url: str) -> set[tuple[str, ...]]:
+    return {_place(urlsplit(url)) for url in broker_url.split(";")}
+
+
+def _place(parts: SplitResult) -> tuple[str, ...]:
+    kind = KINDS.get(parts.scheme, parts.scheme)
+    if kind == "socket":
+        return kind, parts.path, parse_qs(parts.query).get("virtual_host", ["0"])[0]
+    address = parts.netloc.rpartition("@")[2].lower()
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        host, port = address, PORTS.get(kind, "")
+    # As kombu reads it: what follows the first slash, decoded. RabbitMQ's virtual host "shop" is not "/shop".
+    path = unquote(parts.path[1:])
+    return kind, host, port, (path or "/") if kind == "amqp" else (path.strip("/") or "0")
