@@ -96,8 +96,8 @@ class NoTransaction(OutboxError):
 
 class NotSupervised(OutboxError):
     says = """
-    Nothing was completed: no supervised task runs here. Call complete in the task itself, in its own thread; its
-    destination needs confirm = "run" (or its call confirm=True), and its workers need outbox.supervise(app)."""
+    Nothing was completed: no supervised task runs here. Call complete in the task itself, in its own thread. The task
+    must be stored, its app needs outbox.supervise(app), and its destination no confirm = "sent"."""
 
 
 class RunLost(OutboxError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -26,6 +26,8 @@ from outbox_tasks.writing.capture import (
 )
 from outbox_tasks.writing.feed import Feed, FeedWriter
 from outbox_tasks.writing.nudge import broker_nudge, feed_nudge
+from outbox_tasks.writing.record import Target
+from outbox_tasks.writing.supervision import by_default
 from outbox_tasks.writing.transactions import (
     AnyAsync,
     AnySession,
@@ -184,7 +186,7 @@ class Outbox:
         docs/tasks.md.
         """
         transaction(session, "celery.task")
-        block = partial(capturing, partial(self._store, session), confirm=confirm)
+        block = partial(capturing, self._target(session, confirm=confirm))
         with block(), storing_on_commit(session, block):
             yield
 
@@ -208,11 +210,11 @@ class Outbox:
             self.celery = app
             self._writer = self._new_writer(app)
         if capture is not None:
-            capture_app(app, lambda: self._store_of(capture))
+            capture_app(app, lambda: self._target_of(capture))
 
     def supervise(self, app: Celery) -> None:
-        """Let the workers of `app` run supervised tasks: those of destinations with `confirm = "run"`, and those called
-        with `confirm=True`. `install` does it too. The app's other tasks run as ever.
+        """Supervise the stored tasks of `app` that go to its own broker: the row of each stays until the app's workers
+        say that it has run. `install` does it too. A destination with `confirm = "sent"` is left out.
         """
         from outbox_tasks.running import supervise  # an application that only writes does not need it
 
@@ -237,9 +239,16 @@ class Outbox:
         ended: Awaitable[None] | None = complete(session, result)
         return ended
 
-    def _store_of(self, capture: Capturing) -> Any:
+    def _target_of(self, capture: Capturing) -> Target | None:
         session = current(capture)
-        return None if session is None else partial(self._store, session)
+        return None if session is None else self._target(session)
+
+    def _target(self, session: AnySession, *, confirm: bool = False) -> Target:
+        return Target(partial(self._store, session), (lambda *_: True) if confirm else self._confirms)
+
+    def _confirms(self, app: Celery, task: str, queues: Collection[str]) -> bool:
+        destination = self.settings.destinations[self.settings.task_destination(task)]
+        return by_default(app, self.settings, destination, task, queues)
 
     def _store(self, session: AnySession, message: Message) -> object:
         self.write_task(session, message)

@@ -37,6 +37,7 @@ from outbox_tasks.outbox import Outbox
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import capturing
 from outbox_tasks.writing.execution import Verb, read_in_django
+from outbox_tasks.writing.record import Target
 from outbox_tasks.writing.transactions import transaction as open_transaction
 
 APP = "outbox_tasks.django"
@@ -95,7 +96,7 @@ class TasksBackend(BaseTaskBackend):
         options: dict[str, Any] = {"shadow": task.module_path, "serializer": "json", "ignore_result": True}
         if task.queue_name != DEFAULT_TASK_QUEUE_NAME:
             options["queue"] = task.queue_name
-        with capturing(store, confirm=True):
+        with capturing(Target(store, lambda *_: True)):
             self._app.send_task(RUN_TASK, call.args, call.kwargs, eta=due, **options)
         return written[0]
 

@@ -21,8 +21,9 @@ from outbox_tasks.wire import tracing
 from outbox_tasks.wire.celery_message import RUN
 from outbox_tasks.writing.capture import capturing, refuse_unaccepted, supervised
 from outbox_tasks.writing.nudge import Nudge
-from outbox_tasks.writing.record import Store
+from outbox_tasks.writing.record import Target
 from outbox_tasks.writing.rows import Row, rows
+from outbox_tasks.writing.supervision import knows
 
 
 class Copy(NamedTuple):
@@ -86,13 +87,18 @@ class SupervisedRun:
         self.completed = False
         """A transaction that completed it was committed."""
 
-    def store_for(self, task_id: str | None, parent_id: str | None) -> Store | None:
+    def target_of(self, task_id: str | None, parent_id: str | None) -> Target | None:
         """Where a message goes that Celery sends for the running task; None: to the broker."""
         if current_task.request is not self.request:  # of a task that this one has called
             return None
         if parent_id is None and task_id != self.request.id:
             return None  # the body of a chord: the result backend has counted its header, and counts only once
-        return self.follow
+        return self.target
+
+    @property
+    def target(self) -> Target:
+        """What follows is supervised itself, unless it is another application's."""
+        return Target(self.follow, knows)
 
     def follow(self, message: Message) -> None:
         """Keep a message until the run ends. It is written in the same transaction."""
@@ -133,7 +139,7 @@ class SupervisedRun:
         ended."""
         kept, self.following = self.following, []
         try:
-            with capturing(self.follow, confirm=True):
+            with capturing(self.target):
                 _send_following(self.task.app, self.request, result)
             return self.rows
         finally:
@@ -147,7 +153,7 @@ def replacing(run: SupervisedRun | None) -> Iterator[None]:
         yield
         return
     run.replaced = True
-    with capturing(run.follow, confirm=True):
+    with capturing(run.target):
         yield
 
 

@@ -156,8 +156,9 @@ class Destination(BaseModel):
     """Overrides the general `backoff_base`."""
     backoff_cap: Seconds | None = None
     """Overrides the general `backoff_cap`."""
-    confirm: Literal["sent", "run"] = "sent"
-    """run: a task is done when it has run, not when the broker has it. Only for celery://."""
+    confirm: Literal["sent", "run"] | None = None
+    """run: a task is done when it has run; sent: when the broker has it. None: when it has run, if it was stored by an
+    app with `install` or `supervise`, and goes to this app's own workers. Only for celery://."""
     confirm_within: Span = 3600.0
     """A task that no worker has begun this long after the broker took it is sent again."""
     run_lease: Seconds = 30.0

@@ -22,6 +22,7 @@ from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
 from outbox_tasks.worker.liveness import Liveness
 from outbox_tasks.worker.slots_full import SlotsFull
+from outbox_tasks.writing.supervision import by_default
 
 
 class Resources:
@@ -51,20 +52,25 @@ class Resources:
 
     @cached_property
     def settings(self) -> Settings:
-        """The given settings. If they name no broker, they get the app's, for `celery://` destinations too.
+        """The given settings. If they name no broker, they get the app's, for `celery://` destinations too. Tasks that
+        a destination makes of events are supervised if this app runs them, unless its `confirm` says otherwise.
 
         Don't read this before the app is configured.
         """
         given, conf = self.given, self.app.conf
-        url = joined(conf.broker_write_url)
-        if given.broker_url is not None or not url:
-            return given
+        url = given.broker_url or joined(conf.broker_write_url) or None
         destinations = dict(given.destinations)
         for name, destination in given.destinations.items():
-            if destination.takes_the_relays_broker:
+            changes: dict[str, Any] = {}
+            if given.broker_url is None and destination.takes_the_relays_broker:
                 tls = {"ssl": conf.broker_use_ssl} if conf.broker_use_ssl else {}
-                options = {**conf.broker_transport_options, **tls, **destination.transport_options}
-                destinations[name] = destination.model_copy(update={"transport_options": options})
+                changes["transport_options"] = {**conf.broker_transport_options, **tls, **destination.transport_options}
+            task = destination.option("task") if destination.scheme == "celery" else None
+            if task and by_default(self.app, given, destination, task, [destination.queue]):
+                changes["confirm"] = "run"
+            destinations[name] = destination.model_copy(update=changes)
+        if (url, destinations) == (given.broker_url, given.destinations):
+            return given
         return given.replace(broker_url=url, destinations=destinations)
 
     @property

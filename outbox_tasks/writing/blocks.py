@@ -8,24 +8,24 @@ between then does not see the block that the generator has opened, so its calls 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import CO_GENERATOR
 from types import FrameType
-from typing import Any
 
 from outbox_tasks.errors import CaptureLost
+from outbox_tasks.writing.record import Target
 
 POOLS = ("anyio", "asyncio", "concurrent", "starlette", "threading")
 """Packages that run functions in threads, in a context for each call."""
 
 
 class Block:
-    """One `with`. `store` takes its tasks; None: the broker does. `confirm`: they are supervised."""
+    """One `with`. `target`: where its tasks go; None: to the broker."""
 
-    def __init__(self, store: Callable[[Any], object] | None, *, confirm: bool, outer: Block | None) -> None:
-        self.store, self.confirm, self.outer = store, confirm, outer
+    def __init__(self, target: Target | None, outer: Block | None) -> None:
+        self.target, self.outer = target, outer
         self.open = True
 
 
@@ -51,16 +51,16 @@ def _upwards() -> Iterator[Block]:
 
 
 @contextmanager
-def block(store: Callable[[Any], object] | None, *, confirm: bool = False) -> Iterator[None]:
-    """Inside, tasks go to `store`: see `Block`. Raises `CaptureLost` if this ends in another context than it began in,
+def block(target: Target | None) -> Iterator[None]:
+    """Inside, tasks go to `target`: see `Block`. Raises `CaptureLost` if this ends in another context than it began in,
     and tasks were sent meanwhile that may have been called inside."""
-    made, before = Block(store, confirm=confirm, outer=current()), _outside
+    made, before = Block(target, current()), _outside
     if (generator := _run_by_a_pool(sys._getframe())) is not None:
         _by_generators[made] = generator
     _block.set(made)
     try:
         yield
-        if store is not None and made not in _upwards() and _outside is not None and _outside is not before:
+        if target is not None and made not in _upwards() and _outside is not None and _outside is not before:
             raise CaptureLost(task=_outside[0], fate="perhaps sent past the outbox", where="other code")
     finally:
         made.open = False
@@ -73,7 +73,7 @@ def check_outside(task: str, *, stored: bool) -> None:
     would become of it."""
     for block, generator in tuple(_by_generators.items()):
         # A generator that is suspended has no caller. Then code runs that uses what it has yielded.
-        if generator.f_back is None and stored != (block.store is not None):
+        if generator.f_back is None and stored != (block.target is not None):
             code = generator.f_code
             where = f"the generator {code.co_qualname} ({code.co_filename}, line {generator.f_lineno})"
             raise CaptureLost(task=task, fate="refused", where=where)

@@ -24,27 +24,27 @@ from outbox_tasks.model import Message
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
 from outbox_tasks.writing.blocks import block, check_outside, current
-from outbox_tasks.writing.record import AppView, Store, recording
+from outbox_tasks.writing.record import AppView, Target, recording
 from outbox_tasks.writing.unsent import refuse_to_wait, subscribing_later
 
-_store_of_app: WeakKeyDictionary[Celery, Callable[[], Store | None]] = WeakKeyDictionary()
+_target_of_app: WeakKeyDictionary[Celery, Callable[[], Target | None]] = WeakKeyDictionary()
 """For each app that is captured as a whole: where a call goes now; None: to the broker."""
 
 
 class Supervised(Protocol):
     """A supervised task that runs in this context: see the room `running`."""
 
-    def store_for(self, task_id: str | None, parent_id: str | None) -> Store | None:
+    def target_of(self, task_id: str | None, parent_id: str | None) -> Target | None:
         """Where a message goes that the worker sends; None: to the broker."""
 
 
 supervised: ContextVar[Supervised | None] = ContextVar("outbox_supervised", default=None)
 
 
-def capturing(store: Store, *, confirm: bool = False) -> AbstractContextManager[None]:
-    """Store all tasks that are sent in this context, of any app. `confirm`: they are supervised."""
+def capturing(target: Target) -> AbstractContextManager[None]:
+    """Store all tasks that are sent in this context, of any app."""
     wrap()
-    return block(store, confirm=confirm)
+    return block(target)
 
 
 def direct() -> AbstractContextManager[None]:
@@ -80,10 +80,10 @@ def _calls_task(function: Any) -> bool:
     return of_task and function.__name__ in ("delay", "apply_async")
 
 
-def capture_app(app: Celery, choose: Callable[[], Store | None]) -> None:
+def capture_app(app: Celery, choose: Callable[[], Target | None]) -> None:
     """Ask `choose` for each task that `app` sends outside of `capturing` and `direct`."""
     wrap()
-    _store_of_app[app] = choose
+    _target_of_app[app] = choose
 
 
 @cache
@@ -102,17 +102,16 @@ def _store_or_send(send_task: Callable[..., Any]) -> Callable[..., Any]:
         call = {**dict(zip(names, args, strict=False)), **options}
         task_id, parent_id = call.get("task_id"), call.get("parent_id")
         if _is_of_the_worker(task_id, parent_id):
-            run, confirm = supervised.get(), True
-            store = None if run is None else run.store_for(task_id, parent_id)
+            run = supervised.get()
+            target = None if run is None else run.target_of(task_id, parent_id)
         else:
-            inside, store = current(), _chosen(self)
-            confirm = inside is not None and inside.confirm
+            inside, target = current(), _chosen(self)
             if inside is None:
-                check_outside(call.get("name", ""), stored=store is not None)
-        if store is None:
+                check_outside(call.get("name", ""), stored=target is not None)
+        if target is None:
             return send_task(self, *args, **options)
         _refuse_unstorable(self, call)
-        with recording(self, call["name"], store, confirm=confirm) as view:
+        with recording(self, call["name"], target) as view:
             return send_task(view, *args, **options)
 
     return send_or_store
@@ -138,11 +137,11 @@ def _get_once_sent(get: Callable[..., Any]) -> Callable[..., Any]:
     return get_once_sent
 
 
-def _chosen(app: Celery) -> Store | None:
+def _chosen(app: Celery) -> Target | None:
     """Where a call goes; None: to the broker."""
     if (inside := current()) is not None:
-        return inside.store
-    return _store_of_app[app]() if app in _store_of_app else None
+        return inside.target
+    return _target_of_app[app]() if app in _target_of_app else None
 
 
 def _is_of_the_worker(task_id: str | None, parent_id: str | None) -> bool:

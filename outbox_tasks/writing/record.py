@@ -6,17 +6,17 @@ itself does routing, serializers, compression, stamps and signals, and nothing a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 from celery.utils.time import maybe_iso8601
-from kombu import Producer
+from kombu import Producer, Queue
 
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable
 from outbox_tasks.model import Message, TaskHeaders
@@ -28,6 +28,18 @@ from outbox_tasks.writing.unsent import remember
 Store = Callable[[Message], object]
 """Stores a message, and chooses its destination. Returns an object that lives as long as the transaction; if it
 may live longer, its `is_active` says whether the transaction is still open."""
+
+Confirms = Callable[[Celery, str, Collection[str]], bool]
+"""Whether a task is supervised, wherever its destination does not say so. It gets the app, the task's name and its
+queues."""
+
+
+class Target(NamedTuple):
+    """Where calls of tasks go."""
+
+    store: Store
+    confirms: Confirms = lambda *_: False
+
 
 _producer: ContextVar[Producer | None] = ContextVar("outbox_recorder", default=None)
 
@@ -52,13 +64,13 @@ class AppView(Celery):  # type: ignore[misc]
 
 
 @contextmanager
-def recording(app: Celery, name: str, store: Store, *, confirm: bool = False) -> Iterator[Celery]:
-    """Gives a view of `app`. What it sends of the task `name` goes to `store`. `confirm`: it is supervised."""
+def recording(app: Celery, name: str, target: Target) -> Iterator[Celery]:
+    """Gives a view of `app`. What it sends of the task `name` goes to the target."""
     # An app makes these when they are first used. They must belong to the app itself, not to the view.
     _ = app.conf.task_serializer, app.amqp, app.AsyncResult, app.thread_oid
     view: Celery = object.__new__(_view_of(type(app)))  # type: ignore[arg-type]
     view.__dict__.update(app.__dict__)
-    token = _producer.set(_Recorder(name, store, confirm=confirm))
+    token = _producer.set(_Recorder(app, name, target))
     try:
         yield view
     finally:
@@ -73,11 +85,11 @@ def _view_of(kind: type[Celery]) -> type[Celery]:
 class _Recorder(Producer):
     """A producer for one call: prepares the message as any other would, and stores it."""
 
-    def __init__(self, name: str, store: Store, *, confirm: bool) -> None:
+    def __init__(self, app: Celery, name: str, target: Target) -> None:
         super().__init__(None)  # type: ignore[no-untyped-call]
+        self._app = app
         self._name = name
-        self._store = store
-        self._confirm = confirm
+        self._target = target
         self._times: tuple[datetime | None, datetime | None] | None = None
         self._declared: list[Any] = []
 
@@ -118,9 +130,10 @@ class _Recorder(Producer):
         assert self._times is not None
         eta, expires = self._times
         body, priority, content_type, content_encoding, headers, properties = message
+        queues = {each.name for each in self._declared if isinstance(each, Queue)} or {routing_key}
         envelope = TaskMessage(
             content_type, content_encoding, headers, properties, exchange, routing_key, priority, mandatory,
-            describe(self._declared), expires, self._confirm,
+            describe(self._declared), expires, self._target.confirms(self._app, self._name, queues),
         )  # fmt: skip
         try:
             text = envelope.dumps()
@@ -137,7 +150,7 @@ class _Recorder(Producer):
             aggregate_id=properties.get("correlation_id"),
             content_type=content_type,
         )
-        remember(stored.aggregate_id, self._store(stored))
+        remember(stored.aggregate_id, self._target.store(stored))
 
 
 def _time(name: str, fields: Mapping[str, Any], field: str) -> datetime | None:

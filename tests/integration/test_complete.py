@@ -178,7 +178,7 @@ def test_a_run_that_was_given_up_can_not_complete(
 def test_outside_a_supervised_task_or_a_transaction_it_is_refused(
     app: Celery, outbox: Outbox, worker: Worker, call: Call, engine: Engine, rows: Rows
 ) -> None:
-    with Session(engine) as session, session.begin(), pytest.raises(NotSupervised, match=r"confirm = \"run\""):
+    with Session(engine) as session, session.begin(), pytest.raises(NotSupervised, match=r"outbox.supervise"):
         outbox.complete(session)
 
     def act(task: Any) -> None:

@@ -389,6 +389,13 @@ class TestFollowers:
         assert rows.one(id).status == "dead"
         assert json.loads(rows.hot()[-1].payload)[0] == ["failed"]
 
+    def test_what_another_application_runs_is_written_too_and_not_supervised(
+        self, app: Celery, worker: Worker, call: Call, rows: Rows
+    ) -> None:
+        worker.run(call(1, link=app.signature("billing.notify", queue="billing")))
+        [row] = rows.hot()
+        assert (row.event_type, envelope(row).confirm) == ("billing.notify", False)
+
     def test_what_can_not_be_written_is_an_error_of_the_task(
         self, app: Celery, worker: Worker, call: Call, rows: Rows
     ) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 from celery import Celery
+from kombu import Queue
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -21,6 +22,7 @@ from outbox_tasks.relay.drain import drain
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
+from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from tests.conftest import MakeSettings, MakeStore, Rows, seconds_from_now
 from tests.integration.supervised import QUEUE, Send, Tasks, supervised
 
@@ -46,7 +48,7 @@ class TestHandOver:
         own = settings(destinations=supervised(broker_url, confirm="sent"), broker_url=broker_url, nudge=False)
         app = Celery("shop", broker=broker_url, set_as_current=False)
 
-        @app.task(name="shop.pay", queue=QUEUE)
+        @app.task(name="shop.pay", queue=QUEUE, shared=False)
         def pay() -> None: ...
 
         outbox = Outbox(own, celery=app)
@@ -173,3 +175,74 @@ class TestActs:
 def test_only_a_celery_destination_can_be_supervised(scheme: str) -> None:
     with pytest.raises(ConfigurationError, match=r"destinations\.orders\.confirm.*only a celery:// destination"):
         Settings(destinations={"orders": {"url": scheme, "confirm": "run"}})
+
+
+class TestByDefault:
+    """Neither a call nor `confirm` says whether a task is supervised."""
+
+    URL = "redis://shop:secret@127.0.0.1:1/3"
+
+    @pytest.fixture
+    def app(self) -> Celery:
+        made = Celery("shop", broker=self.URL, set_as_current=False)
+        made.conf.update(task_queues=[Queue("celery"), Queue("mails")], task_publish_retry=False)
+
+        @made.task(name="shop.pay", shared=False)
+        def pay() -> None: ...
+
+        return made
+
+    @pytest.mark.parametrize("how", ["install", "supervise"])
+    @pytest.mark.parametrize("url", ["celery://", "celery://?broker=redis://relay@127.0.0.1:1/3"])
+    def test_what_goes_to_the_workers_of_an_app_that_supervises_is_supervised(
+        self, settings: MakeSettings, rows: Rows, engine: Engine, app: Celery, how: str, url: str
+    ) -> None:
+        given = {"broker_url": None, "nudge": False, "destinations": {"tasks": {"url": url}}}
+        getattr(Outbox(settings(**given)), how)(app)
+        outbox = Outbox(settings(**given), celery=app)  # as another module makes it
+        elsewhere = {
+            name: Outbox(settings(**{**given, **other}), celery=app)
+            for name, other in {
+                "confirm": {"destinations": {"tasks": {"url": "celery://", "confirm": "sent"}}},
+                "broker": {"destinations": {"tasks": {"url": "celery://?broker=redis://127.0.0.1:1/4"}}},
+                "relay's own broker": {"broker_url": "redis://127.0.0.1:1/4", "destinations": {"tasks": "celery://"}},
+            }.items()
+        }
+        with Session(engine) as session, session.begin():
+            outbox.delay(session, app.tasks["shop.pay"])
+            outbox.apply_async(session, app.tasks["shop.pay"], queue="slow")
+            outbox.delay(session, "shop.not_imported_here")
+            outbox.apply_async(session, "shop.not_imported_here", queue="mails")
+            with outbox.capture(session):
+                app.tasks["shop.pay"].delay()
+            outbox.apply_async(session, "billing.notify", queue="billing")  # perhaps another application's
+            outbox.delay(session, Celery("billing", set_as_current=False).signature("shop.pay"))
+            for other in elsewhere.values():
+                other.delay(session, app.tasks["shop.pay"])
+        confirmed = [TaskMessage.loads(row.headers[ENVELOPE]).confirm for row in rows.hot()]
+        assert confirmed == [True] * 5 + [False] * 5
+
+    def test_another_outbox_than_that_of_the_workers_gets_nothing_from_them(
+        self, settings: MakeSettings, rows: Rows, engine: Engine, app: Celery
+    ) -> None:
+        Outbox(settings(database_schema="another")).supervise(app)
+        outbox = Outbox(settings(broker_url=None, nudge=False, destinations={"tasks": "celery://"}), celery=app)
+        with Session(engine) as session, session.begin():
+            outbox.delay(session, app.tasks["shop.pay"])
+        assert not TaskMessage.loads(rows.hot()[0].headers[ENVELOPE]).confirm
+
+    def test_the_tasks_that_an_installed_relay_makes_of_events_are_supervised_if_its_app_runs_them(
+        self, settings: MakeSettings, app: Celery
+    ) -> None:
+        urls = {
+            "known": "celery://?task=shop.pay&queue=slow",
+            "own queue": "celery://?task=shop.not_imported_here&queue=mails",
+            "elsewhere": "celery://?task=billing.notify&queue=billing",
+            "other broker": "celery://?task=shop.pay&broker=redis://127.0.0.1:1/4",
+            "tasks": "celery://",
+            "orders": "redis+stream://127.0.0.1:1/1/orders",
+        }
+        less = {"url": urls["known"], "confirm": "sent"}
+        Outbox(settings(broker_url=None, destinations={**urls, "less": less})).install(app)
+        found = app.outbox_relay.settings.destinations
+        assert {name for name, destination in found.items() if destination.supervised} == {"known", "own queue"}

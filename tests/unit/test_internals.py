@@ -42,6 +42,7 @@ from outbox_tasks.model import Message
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
 from outbox_tasks.worker.reconnect import WAITS
 from outbox_tasks.writing.capture import capturing
+from outbox_tasks.writing.record import Target
 
 
 def calls(caller: Callable[..., Any], name: str) -> bool:
@@ -224,7 +225,7 @@ def test_send_task_on_a_view_of_the_app_ends_in_the_recorder(protocol: int) -> N
         stored.append(message)
         return opened
 
-    with capturing(store):
+    with capturing(Target(store)):
         result = app.send_task("orders.bill", (42,), {"soon": True}, countdown=5, reply_to="replies")
         group([app.signature("one"), app.signature("two") | app.signature("three")]).apply_async()
     assert [message.event_type for message in stored] == ["orders.bill", "one", "two"]
