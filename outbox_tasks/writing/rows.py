@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any, NoReturn, get_args
 from uuid import UUID
 
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from outbox_tasks.errors import InvalidMessage, PayloadNotSerializable, PayloadTooLarge
@@ -42,7 +44,7 @@ LONGEST_DELAY = timedelta(days=3653)
 PRIORITIES = get_args(Priority)
 
 PLAIN = (str, int, float, type(None))
-"""Most values of a JSON object are of these types, and have no keys."""
+"""Most values of a JSON object are of these types, and have nothing inside."""
 
 Row = dict[str, Any]
 """A row as JSON values, by the columns that `outbox_write` reads; a column that is absent is null."""
@@ -123,14 +125,16 @@ def _serialized(message: Message, settings: Settings) -> tuple[str | bytes, str]
     if settings.serializer is not None:
         return _by_setting(message, settings.serializer)
     try:
+        _check_whole(payload)
         if dataclasses.is_dataclass(payload):
             payload = to_jsonable_python(payload)
         text = _encode(payload)
-        _check_keys(payload)
         if not is_encodable(text):
             raise ValueError("half of a surrogate pair is no text")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PayloadNotSerializable(event_type=message.event_type, reason=error) from error
+    except Exception as error:  # to read an attribute may run code of the application, even a query
+        circle = isinstance(error, RecursionError)
+        reason = "it contains itself, or is nested too deeply" if circle else error
+        raise PayloadNotSerializable(event_type=message.event_type, reason=reason) from error
     return text, message.content_type or JSON
 
 
@@ -146,18 +150,44 @@ def _by_setting(message: Message, serializer: Any) -> tuple[str | bytes, str]:
     return body, message.content_type or content_type
 
 
-def _check_keys(value: object) -> None:
-    """Python's JSON encoder silently turns the keys 1, True and None into text; two keys could become one."""
+def _check_whole(value: object, *, in_model: bool = False) -> None:
+    """Refuse what would become less than it is, without an error. Fields that are not loaded, as after a commit, are
+    loaded. `in_model`: it is inside of one, whose keys pydantic encodes."""
+    items: Iterable[object]
     if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
+        for key in value if not in_model else ():
+            if not isinstance(key, str):  # Python's encoder makes texts of 1, True and None; two keys could become one
                 raise TypeError(f"keys must be text, not {type(key).__name__} as in {key!r}")
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        return
-    for item in value:
+        items = value.values()
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        items = value
+    elif isinstance(value, Iterator):
+        raise TypeError(f"a {type(value).__name__} can be read only once, and may be read in part: make it a list")
+    else:
+        items, in_model = (_read(value, name) for name in _fields(value)), True
+    for item in items:
         if not isinstance(item, PLAIN):
-            _check_keys(item)
+            _check_whole(item, in_model=in_model)
+
+
+def _fields(value: object) -> Iterable[str]:
+    """The names of the fields of a dataclass or model; of anything else none."""
+    if isinstance(value, BaseModel):
+        declared = type(value).model_fields.items()
+        return [*(name for name, field in declared if not field.exclude), *(value.model_extra or ())]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [field.name for field in dataclasses.fields(value)]
+    return ()
+
+
+def _read(value: object, name: str) -> object:
+    """A field as the application reads it. The encoder reads what a model has in memory: what SQLAlchemy has expired,
+    or `model_construct` was not given, is not there, and would be left out."""
+    there = getattr(value, "__dict__", {})
+    try:
+        return there[name] if name in there else getattr(value, name)
+    except Exception as error:
+        raise ValueError(f"{type(value).__name__}.{name} can't be read: {error}") from error
 
 
 def _due(message: Message) -> Row:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, ConfigDict
 from sqlalchemy import create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, Session, mapped_column
+from sqlmodel import Field, SQLModel
 
 from outbox_tasks.errors import (
     InvalidMessage,
@@ -21,6 +25,7 @@ from outbox_tasks.errors import (
 )
 from outbox_tasks.model import Message
 from outbox_tasks.outbox import Outbox
+from outbox_tasks.writing.rows import rows
 from tests.conftest import MakeSettings
 
 NO_SESSION: Any = object()
@@ -54,6 +59,35 @@ class Opaque:
     thing: object
 
 
+@dataclass
+class Late:
+    at: int = field(init=False)
+
+
+class Sku(BaseModel):
+    name: str
+
+
+class Hero(SQLModel, table=True):
+    id: int | None = Field(default=None, primary_key=True)
+    name: str
+
+
+class Base(MappedAsDataclass, DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True, init=False)
+    name: Mapped[str] = mapped_column(deferred=True)
+
+
+class Holder(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    it: Any
+
+
 @pytest.mark.parametrize(
     ("fields", "kind", "text"),
     [
@@ -81,8 +115,15 @@ class Opaque:
         pytest.param({"payload": object()}, PayloadNotSerializable, "unknown type", id="unserialisable"),
         pytest.param({"payload": Opaque(object())}, PayloadNotSerializable, "unknown type", id="unserialisable inside"),
         pytest.param({"payload": {(1, 2): 3}}, PayloadNotSerializable, "keys must be", id="tuple as key"),
-        pytest.param({"payload": circle()}, PayloadNotSerializable, "Circular", id="circular"),
-        pytest.param({"payload": pit()}, PayloadNotSerializable, "recursion", id="too deep"),
+        pytest.param({"payload": circle()}, PayloadNotSerializable, "contains itself", id="circular"),
+        pytest.param({"payload": pit()}, PayloadNotSerializable, "nested too deeply", id="too deep"),
+        pytest.param(
+            {"payload": {"ids": (n for n in (1, 2))}}, PayloadNotSerializable, "make it a list", id="generator"
+        ),
+        pytest.param(
+            {"payload": Sku.model_construct()}, PayloadNotSerializable, "Sku.name can't be", id="half a model"
+        ),
+        pytest.param({"payload": [Late()]}, PayloadNotSerializable, "Late.at can't be read", id="half a dataclass"),
         pytest.param({"payload": float("nan")}, PayloadNotSerializable, "Out of range", id="NaN"),
         pytest.param({"payload": [float("-inf")]}, PayloadNotSerializable, "Out of range", id="infinity"),
         pytest.param({"payload": "\ud800"}, PayloadNotSerializable, "surrogate", id="half a character"),
@@ -139,6 +180,29 @@ def test_a_database_without_skip_locked_is_refused(outbox: Outbox) -> None:
     engine = create_engine("sqlite://")
     with engine.begin() as connection, pytest.raises(UnsupportedDialect, match="'sqlite'"):
         outbox.publish(connection, "order.created", "x")
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", [Hero, Order])
+@pytest.mark.parametrize(
+    "wrap", [lambda it: it, lambda it: [it], lambda it: {"it": it}, lambda it: Holder(it=it), Opaque], ids=range(5)
+)
+def test_a_mapped_object_that_is_not_loaded_is_loaded_or_refused(
+    settings: MakeSettings, kind: Any, wrap: Callable[[Any], Any]
+) -> None:
+    engine = create_engine("sqlite://")
+    kind.metadata.create_all(engine, [kind.__table__])
+    made = kind(name="Ann")
+    with Session(engine) as session:
+        session.add(made)
+        session.commit()  # its fields are expired
+        _, [row] = rows(Message("order.created", wrap(made)), settings())
+        said = row["text"]
+        session.expire(made)
+    assert '"id":1' in said
+    assert '"name":"Ann"' in said
+    with pytest.raises(PayloadNotSerializable, match=rf"{kind.__name__}\.id can't be read: .* not bound to a Session"):
+        rows(Message("order.created", wrap(made)), settings())
     engine.dispose()
 
 
