@@ -14,12 +14,14 @@ from celery import Celery, Task, chord, current_app
 from celery.canvas import Signature
 from celery.result import AsyncResult
 
+from outbox_tasks.errors import UncapturableTask
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.settings import Settings
 from outbox_tasks.writing.capture import (
     capture_app,
     capturing,
     direct,
+    nothing_stored,
     refuse_chords,
     refuse_unaccepted,
     storing_on_commit,
@@ -164,15 +166,22 @@ class Outbox:
         `task` is a task, a signature (also a chain or group) or the name of a task. The result has the id that the
         task will have. With `countdown` or `eta` the task waits in the table; a task that expires there is discarded.
         With `confirm`, its row stays until the task has run, whatever the destination's setting of that name says.
-        Raises `NotInTransaction`, or a `MessageRefused` before anything is written.
+        Raises `NotInTransaction`, or a `MessageRefused` before anything is written, also if the task's class stores
+        nothing and returns None.
         """
         if isinstance(task, chord):
             refuse_chords(task.app, "celery.chord")
-        with self.capture(session, confirm=confirm):
+        stored: list[str | None] = []
+        with self._capturing(session, confirm=confirm, stored=stored):
             if isinstance(task, str):
                 app = self.celery or current_app
                 return app.send_task(task, args, kwargs, **options)
-            return task.apply_async(args, kwargs, **options)
+            result = task.apply_async(args, kwargs, **options)
+        if result is not None:
+            return result
+        if not stored:
+            raise UncapturableTask(task=task.name, reason=nothing_stored(task))
+        return task.app.AsyncResult(stored[-1])
 
     @contextmanager
     def capture(self, session: AnySession, *, confirm: bool = False) -> Iterator[None]:
@@ -185,8 +194,21 @@ class Outbox:
         Raises `NotInTransaction`. A call raises `CaptureLost` if it runs in another context than the block's: see
         docs/tasks.md.
         """
+        with self._capturing(session, confirm=confirm, stored=[]):
+            yield
+
+    @contextmanager
+    def _capturing(self, session: AnySession, *, confirm: bool, stored: list[str | None]) -> Iterator[None]:
+        """`stored` gets the ids of the tasks that are stored."""
         transaction(session, "celery.task")
-        block = partial(capturing, self._target(session, confirm=confirm))
+        target = self._target(session, confirm=confirm)
+
+        def store(message: Message) -> object:
+            opened = target.store(message)
+            stored.append(message.aggregate_id)
+            return opened
+
+        block = partial(capturing, target._replace(store=store))
         with block(), storing_on_commit(session, block):
             yield
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache, partial, wraps
+from types import CellType
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -26,6 +27,9 @@ from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage, accepted
 from outbox_tasks.writing.blocks import block, check_outside, current
 from outbox_tasks.writing.record import AppView, Target, recording
 from outbox_tasks.writing.unsent import refuse_to_wait, subscribing_later
+
+CALLS = ("delay", "apply_async")
+"""The methods that call a task."""
 
 _target_of_app: WeakKeyDictionary[Celery, Callable[[], Target | None]] = WeakKeyDictionary()
 """For each app that is captured as a whole: where a call goes now; None: to the broker."""
@@ -56,15 +60,17 @@ def direct() -> AbstractContextManager[None]:
 def storing_on_commit(session: Any, inside: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """At the end, make the calls of tasks that Django's connection would make after its commit: they are stored now,
     in a block that `inside` opens. What else waits for the commit goes on waiting. Other kinds of sessions have nothing
-    like it."""
+    like it. Raises `UncapturableTask` if a class of tasks lets its calls wait in a way that nobody can make now."""
     before = [function for _, function, *_ in getattr(session, "run_on_commit", ())]
     yield
     kept: list[Any] = []
     calls: list[Any] = []
     for waiting in getattr(session, "run_on_commit", ()):  # Django has taken out what a savepoint has rolled back
         function = waiting[1]
-        ours = _calls_task(function) and not any(function is old for old in before)
-        (calls if ours else kept).append(waiting)
+        new = not any(function is old for old in before)
+        if new and (task := _task_deferred_by(function)) is not None:
+            raise UncapturableTask(task=task.name, reason=nothing_stored(task))
+        (calls if new and _calls_task(function) else kept).append(waiting)
     if calls:
         session.run_on_commit = kept
         with inside():
@@ -74,10 +80,40 @@ def storing_on_commit(session: Any, inside: Callable[[], AbstractContextManager[
 
 def _calls_task(function: Any) -> bool:
     """Whether it is `delay` or `apply_async` of a task or signature, perhaps with arguments."""
+    function = _without_arguments(function)
+    return _task_of(function) is not None and function.__name__ in CALLS
+
+
+def _task_deferred_by(function: Any) -> Any:
+    """The task, if this is a method of its class that is no call, or a function that its call has made; else None."""
+    function = _without_arguments(function)
+    if (task := _task_of(function)) is not None:
+        return None if function.__name__ in (*CALLS, "run", "__call__") else task
+    if not any(f".{call}.<locals>." in getattr(function, "__qualname__", "") for call in CALLS):
+        return None
+    held = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())
+    return next((value for value in held if isinstance(value, Task)), None)
+
+
+def _without_arguments(function: Any) -> Any:
     while isinstance(function, partial):
         function = function.func
-    of_task = isinstance(getattr(function, "__self__", None), Task | Signature)
-    return of_task and function.__name__ in ("delay", "apply_async")
+    return function
+
+
+def _task_of(function: Any) -> Any:
+    """The task or signature that this is a method of; else None."""
+    owner = getattr(function, "__self__", None)
+    return owner if isinstance(owner, Task | Signature) else None
+
+
+def nothing_stored(task: Any) -> str:
+    """Why a call has stored nothing."""
+    call = (task.type if isinstance(task, Signature) else task).__class__.apply_async.__qualname__
+    return (
+        f"{call} has stored nothing: it may wait for the commit itself, and send the task then, past the "
+        "outbox. Let it call super().apply_async at once; if it skips a task on purpose, let it return a result"
+    )
 
 
 def capture_app(app: Celery, choose: Callable[[], Target | None]) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Collection
 
 from celery import Celery
 
-from outbox_tasks.broker.places import same_place
 from outbox_tasks.broker.pinned import joined
+from outbox_tasks.broker.places import same_place
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
 

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
 import redis
-from celery import Celery, chain, chord, group, signals
+from celery import Celery, Task, chain, chord, group, signals
 from celery.app.trace import build_tracer
 from celery.contrib.django.task import DjangoTask
 from celery.exceptions import TimeoutError
@@ -311,6 +311,101 @@ class TestStoredCalls:
             app.send_task("t", queue=queue.name)
         app.send_task("t", queue=queue.name)
         assert len(queue) == 2
+
+
+def _mail() -> None: ...
+
+
+class WithPartial(Task):
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        on_commit(partial(super().apply_async, *args, **options), robust=True)
+
+
+class WithLambda(Task):
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        on_commit(lambda: super(WithLambda, self).apply_async(*args, **options))
+
+
+class WithResult(Task):
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        on_commit(lambda: super(WithResult, self).apply_async(*args, **options))
+        return self.AsyncResult("chosen")
+
+
+class WithMethod(Task):
+    def send(self, *args: Any, **options: Any) -> Any:
+        return super().apply_async(*args, **options)
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        on_commit(partial(self.send, *args, **options))
+
+
+class Elsewhere(Task):
+    waiting: ClassVar[list[Any]] = []
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        self.waiting.append(lambda: super(Elsewhere, self).apply_async(*args, **options))
+
+
+class Skips(Task):
+    """As celery-once and celery-singleton do."""
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        return self.AsyncResult("of another call")
+
+
+def on_commit(function: Any, **options: Any) -> None:
+    from django.db import transaction
+
+    transaction.on_commit(function, **options)
+
+
+class TestClassesThatWaitForTheCommit:
+    """A task class of the application lets each call wait for the commit."""
+
+    @pytest.fixture(params=["delay", "capture"])
+    def call(self, request: pytest.FixtureRequest, outbox: Outbox, engine: Engine) -> Iterator[Any]:
+        """Calls a task in a transaction of Django, which is then committed."""
+        with driver("Django", outbox, engine) as django:
+
+            def make(kind: type[Task]) -> Any:
+                app = Celery("shop", broker=DEAD, task_cls=kind, set_as_current=False)
+                task = app.task(name="shop.mail", shared=False)(_mail)
+                django.begin()
+                if request.param == "delay":
+                    result = outbox.delay(django.session, task)
+                else:
+                    with outbox.capture(django.session):
+                        result = task.delay()
+                django.commit()
+                return result
+
+            yield make
+
+    def test_calls_that_can_be_made_now_are_stored(self, call: Any, rows: Rows) -> None:
+        result = call(WithPartial)
+        assert stored(rows) == [result.id if result else stored(rows)[0]]
+
+    @pytest.mark.parametrize("kind", [WithLambda, WithResult, WithMethod])
+    def test_others_are_refused(self, call: Any, rows: Rows, kind: type[Task]) -> None:
+        with pytest.raises(
+            UncapturableTask, match=rf"mail' was refused: {kind.__name__}\.apply_async has stored nothing"
+        ):
+            call(kind)
+        assert rows.hot() == []
+
+    def test_a_class_that_skips_a_call_returns_a_result(self, call: Any, rows: Rows) -> None:
+        assert call(Skips).id == "of another call"
+        assert rows.hot() == []
+
+
+def test_a_call_that_stores_nothing_and_returns_nothing_is_refused(outbox: Outbox, session: Session) -> None:
+    app = Celery("shop", broker=DEAD, task_cls=Elsewhere, set_as_current=False)
+    task = app.task(name="shop.mail", shared=False)(_mail)
+    with session.begin(), pytest.raises(UncapturableTask, match=r"super\(\)\.apply_async at once"):
+        outbox.delay(session, task)
+    with session.begin(), pytest.raises(UncapturableTask, match="Elsewhere"):
+        outbox.delay(session, task.s())
 
 
 class TestTimes:
