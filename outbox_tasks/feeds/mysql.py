@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -75,8 +76,16 @@ class MySQLSource(Source):
             connect_timeout=max(1, round(self.timeout)),
             read_timeout=self.timeout,
             write_timeout=self.timeout,
+            defer_connect=True,
             **options,
         )
+        line = None
+        if not connection.unix_socket:
+            line = socket.create_connection((connection.host, connection.port), self.timeout)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._watch(line.fileno())  # before the server says anything
+        connection.connect(line)
         # PyMySQL gives up a connection that is silent for too long; the server should give up sooner, and say why.
         self._execute(connection, "SET SESSION innodb_lock_wait_timeout = %s", [max(1, round(self.timeout / 2))])
         self._read(connection, COMMITTED)

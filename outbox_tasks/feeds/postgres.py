@@ -4,10 +4,12 @@ which keys are still being written, as in the relay's own tables."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from outbox_tasks import sql
 from outbox_tasks.database.patient import Patient
@@ -20,6 +22,15 @@ CONNECTION: dict[str, Any] = {
     "client_encoding": "utf8", "application_name": "outbox_tasks feed", "tcp_user_timeout": 10_000,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 2,
 }  # fmt: skip
+
+NO_FILE = f"{os.devnull}/none"
+
+ALONE: dict[str, Any] = {
+    "user": "", "password": "", "passfile": NO_FILE, "sslcert": NO_FILE, "sslkey": "", "hostaddr": "", "options": "",
+    "gssencmode": "disable",
+}  # fmt: skip
+"""What libpq would take from the relay's variables, service and files if the URL does not say it: the relay's password
+and its client certificate are nothing for the server of a tenant."""
 
 LASTING = ("28", "3D", "3F", "42")
 """Classes of SQLSTATE that don't go away by themselves: no login, no database, no schema, no table or no right."""
@@ -35,8 +46,10 @@ class PostgresSource(Source):
         url = self._url.set(drivername="postgresql").render_as_string(hide_password=False)
         wait = max(2, round(self.timeout))
         # Nothing is prepared or set for the session: there may be a pooler between.
-        connection = Patient.connect(url, autocommit=True, prepare_threshold=None, connect_timeout=wait, **CONNECTION)
+        given = ({} if self._by_hand else ALONE) | conninfo_to_dict(url) | {"connect_timeout": wait, **CONNECTION}
+        connection = Patient.connect(autocommit=True, prepare_threshold=None, **given)
         connection.patience = self.timeout
+        self._watch(connection.fileno())
         return connection
 
     def _look(self, connection: Any, most: int) -> list[Row]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +20,9 @@ from outbox_tasks.feeds.tables import statements
 from outbox_tasks.text import redacted, said, without_secrets
 
 TIMEOUT = 10.0
+
+LONGEST = 4
+"""Times `timeout`: a call that takes longer is cut off, even if the server sends a byte now and then."""
 
 COUNTED = 10_000
 """`lag` counts so many rows at most."""
@@ -48,8 +54,8 @@ class Row(NamedTuple):
 class Source(ABC):
     """A feed in its database. It connects when first used; after trouble, at the next use.
 
-    Each call ends within about `timeout` seconds, and raises `SourceUnavailable`, or `SourceMisused` for what only a
-    person can mend. A source is for one thread at a time."""
+    A call waits at most `timeout` seconds for a sign of the server, and takes at most four times that. It raises
+    `SourceUnavailable`, or `SourceMisused` for what only a person can mend. A source is for one thread at a time."""
 
     dialect: ClassVar[str]
     style: ClassVar[str]
@@ -61,6 +67,9 @@ class Source(ABC):
         self._url = url
         self._schema = schema
         self._open: Any = None
+        self._line: socket.socket | None = None
+        self._cut_off = False
+        self._by_hand = False
 
     def look(self, most: int) -> list[Row]:
         """The first rows that may be copied now, by number: no later commit can bring an earlier row of their key."""
@@ -92,7 +101,9 @@ class Source(ABC):
         return "".join(f"{statement};\n\n" for statement in self._statements())
 
     def init(self) -> str:
-        """Create what is missing. Returns the statements that were run."""
+        """Create what is missing. Returns the statements that were run. A person does this: `PGPASSWORD` and the like
+        count, as for psql. When the relay reads and deletes, the URL alone does."""
+        self._by_hand = True
         with self._connection() as connection:
             for statement in self._statements():
                 self._execute(connection, statement)
@@ -101,12 +112,13 @@ class Source(ABC):
     def adopt(self, other: Source) -> None:
         """Take over the connection of another source with the same URL, perhaps of another schema."""
         self._open, other._open = other._open, None
+        self._line, other._line = other._line, None
 
     def close(self) -> None:
-        connection, self._open = self._open, None
-        if connection is not None:
+        for opened in (self._open, self._line):
             with suppress(Exception):
-                connection.close()
+                opened.close()
+        self._open = self._line = None
 
     @abstractmethod
     def _connect(self) -> Any: ...
@@ -143,18 +155,44 @@ class Source(ABC):
     def _connection(self) -> Iterator[Any]:
         """The connection. It is given up after any trouble, because nobody knows in which state it is."""
         try:
-            if self._open is None:
-                self._open = self._connect()
-            yield self._open
+            with self._in_time():
+                if self._open is None:
+                    self._open = self._connect()
+                yield self._open
         except SourceTrouble:
             self.close()
             raise
         except Exception as error:
             self.close()
+            if self._cut_off:
+                raise self._unavailable(f"its answer took more than {LONGEST * self.timeout:g} s") from error
             raise self._trouble(error) from error
         except BaseException:  # such as a task's time limit
             self.close()
             raise
+
+    @contextmanager
+    def _in_time(self) -> Iterator[None]:
+        """Cuts the line when the time is over: a time limit for one read begins anew with each byte."""
+        self._cut_off = False
+        timer = threading.Timer(LONGEST * self.timeout, self._cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()  # it may be cutting: what is opened next could have the same number
+
+    def _cut(self) -> None:
+        self._cut_off = True
+        if self._line is not None:
+            with suppress(OSError):
+                self._line.shutdown(socket.SHUT_RDWR)
+
+    def _watch(self, connection: int) -> None:
+        """Let this connection be cut off, by the number of its socket. The driver may close the number itself."""
+        self._line = socket.socket(fileno=os.dup(connection))
 
     def _trouble(self, error: Exception) -> SourceTrouble:
         if (reason := self._misuse(error)) is not None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import socket
+import struct
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,6 +20,63 @@ from outbox_tasks.feeds.source import Source, open_source
 from tests.integration.feed_sources import Place, ids, made, overlapping, place, run, source
 
 __all__ = ["made", "overlapping", "place", "source"]
+
+
+def of_postgres(kind: bytes, body: bytes) -> bytes:
+    """A message of a PostgreSQL server."""
+    return kind + struct.pack("!I", len(body) + 4) + body
+
+
+TRICKLES: dict[str, tuple[Any, ...]] = {
+    # A login without a password, then the head of a row of 499 MB.
+    "postgresql": (
+        "postgresql://u:p@127.0.0.1:{port}/app?sslmode=disable&gssencmode=disable",
+        of_postgres(b"R", bytes(4)) + of_postgres(b"S", b"client_encoding\0UTF8\0") + of_postgres(b"Z", b"I"),
+        of_postgres(b"1", b"") + of_postgres(b"2", b"") + b"D" + struct.pack("!IHI", 499_000_010, 1, 499_000_000),
+    ),
+    # The head of a greeting of 16 MB.
+    "mysql": ("mysql://u:p@127.0.0.1:{port}/app", b"\xff\xff\xff\x00\x0a"),
+}
+"""By dialect: a URL, and what a server says before it trickles; from the second on, after a question."""
+
+
+@contextmanager
+def trickling(said: list[bytes]) -> Iterator[int]:
+    """A server that says this, and then a byte every now and then: in time for the time limit of each read."""
+
+    def serve() -> None:
+        with suppress(OSError), listener.accept()[0] as connection:
+            for one in said:
+                if len(said) > 1:
+                    connection.recv(65536)
+                connection.sendall(one)
+            while True:
+                connection.sendall(b"x")
+                time.sleep(0.05)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+def asked_for_a_password(url: str) -> bytes:
+    """All that a PostgreSQL server hears that asks for a password in clear text."""
+    heard = bytearray()
+
+    def serve() -> None:
+        with suppress(OSError), listener.accept()[0] as connection:
+            heard.extend(connection.recv(65536))
+            connection.sendall(of_postgres(b"R", struct.pack("!I", 3)))
+            heard.extend(connection.recv(65536))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        url = url.format(port=listener.getsockname()[1]) + "?sslmode=disable"
+        with pytest.raises(SourceUnavailable), closing(open_source("eu", url, timeout=5)) as source:
+            source.look(1)
+        server.join(30)
+    return bytes(heard)
 
 
 class TestTrouble:
@@ -48,6 +110,35 @@ class TestTrouble:
             with pytest.raises(SourceUnavailable):
                 open_source("eu", url, timeout=2).look(1)
             assert time.monotonic() - began < 8
+
+    @pytest.mark.parametrize("dialect", TRICKLES)
+    def test_a_server_that_trickles_bytes_is_cut_off(self, dialect: str) -> None:
+        url, *said = TRICKLES[dialect]
+        with trickling(said) as port:
+            source = open_source("eu", url.format(port=port), timeout=0.5)
+            began = time.monotonic()
+            with pytest.raises(SourceUnavailable, match="took more than 2 s"):
+                source.look(1)
+            assert time.monotonic() - began < 8
+
+    def test_a_server_gets_nothing_of_the_relay_s_environment(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PGPASSWORD", "secret")
+        monkeypatch.setenv("PGOPTIONS", "-c app.password=secret")
+        heard = asked_for_a_password("postgresql://u@127.0.0.1:{port}/app")
+        monkeypatch.delenv("PGPASSWORD")
+        (tmp_path / "passfile").write_text("*:*:*:*:secret")
+        (tmp_path / "passfile").chmod(0o600)
+        monkeypatch.setenv("PGPASSFILE", str(tmp_path / "passfile"))
+        heard += asked_for_a_password("postgresql://u@127.0.0.1:{port}/app")
+        (tmp_path / "services").write_text("[relay]\npassword=secret\n")
+        monkeypatch.setenv("PGSERVICE", "relay")
+        monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+        heard += asked_for_a_password("postgresql://u@127.0.0.1:{port}/app")
+        assert b"user\0u\0" in heard
+        assert b"secret" not in heard
+        assert b"mine" in asked_for_a_password("postgresql://u:mine@127.0.0.1:{port}/app")
 
     def test_a_statement_that_hangs_costs_the_time_limit_and_the_next_call_works(self, overlapping: Place) -> None:
         source = overlapping.source(timeout=2)
