@@ -195,6 +195,12 @@ class DatabaseTooSlow(DatabaseUnavailable):
     look at its disk and the network."""
 
 
+class LocksSpent(DatabaseUnavailable):
+    says = """
+    The database {url} has no room for more locks: {reason}. A look for a message locks each day that is kept.
+    Keep fewer days (archive_retention), or raise max_locks_per_transaction: `outbox-tasks doctor` says how far."""
+
+
 class RowsHidden(DatabaseUnavailable):
     says = """
     Row-level security would hide rows of the outbox from the role of {url}: {reason}. So nothing would be sent, and
@@ -215,7 +221,22 @@ class CrossedWires(OutboxError):
 
 
 class SchemaMissing(OutboxError):
-    says = "The outbox tables are not in {where} of this database. Run `outbox-tasks init` once."
+    says = """
+    The outbox tables are not in {where} of this database, or they were emptied. Run `outbox-tasks init` once."""
+
+
+class SchemaEmptied(OutboxError):
+    says = """
+    The outbox tables in {where} are empty, and nothing says of which version they are: perhaps they come from a dump
+    without data and comments. If this release made them, say so: INSERT INTO outbox_versions (version) VALUES
+    ({needed}). Otherwise drop them. Then run `outbox-tasks init` again."""
+
+
+class UnsupportedEncoding(OutboxError):
+    says = """
+    The outbox needs a database in UTF8, and this one is in {encoding}, which can't hold each message. Make another one
+    for it: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0. An application can keep its own, and publish through a
+    feed in it: see docs/feeds.md."""
 
 
 class SchemaRights(OutboxError):

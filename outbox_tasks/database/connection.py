@@ -34,6 +34,7 @@ from outbox_tasks.errors import (
     ConfigurationError,
     DatabaseTooSlow,
     DatabaseUnavailable,
+    LocksSpent,
     RowsHidden,
     SchemaMissing,
     SchemaRights,
@@ -63,8 +64,8 @@ PIPE = {**SESSION, **PLANNING, "lock_timeout": "0"}
 READ_ONLY = "25006"
 """SQLSTATE of a server that takes no writes, such as the old primary after a failover."""
 
-ROW_SECURITY = "check_enable_rls"
-"""The function of PostgreSQL that refuses a statement from which rows would be hidden: the text is in any language."""
+REFUSALS: dict[str, type[DatabaseUnavailable]] = {"check_enable_rls": RowsHidden, "LockAcquireExtended": LocksSpent}
+"""Functions of PostgreSQL that refuse a statement, and what we make of that."""
 
 NETWORK_TIME = 2.0
 """The server ends a statement within `statement_timeout`; its answer may take so many seconds more."""
@@ -387,9 +388,10 @@ def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
     # Where in a function of ours it happened would be pages of SQL.
     text = str(error).partition("\nCONTEXT:")[0]
     reason = without_secrets(" ".join(text.split()).rstrip(".?"), url)
-    kind = DatabaseUnavailable
+    kind: type[DatabaseUnavailable] = DatabaseUnavailable
     if isinstance(error, NoAnswer | psycopg.errors.QueryCanceled):
         kind = DatabaseTooSlow
-    elif isinstance(error, psycopg.Error) and error.diag.source_function == ROW_SECURITY:
-        kind = RowsHidden
+    elif isinstance(error, psycopg.Error):
+        # By the function of PostgreSQL that refused it: the text can be in any language.
+        kind = REFUSALS.get(error.diag.source_function or "", kind)
     return kind(url=redacted(url), reason=reason)

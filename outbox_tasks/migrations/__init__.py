@@ -33,11 +33,13 @@ from outbox_tasks.database.rights import HIDDEN, RELATIONS, Kind, functions, rig
 from outbox_tasks.database.schema import FIRST, VERSION, quoted, where
 from outbox_tasks.errors import (
     ConfigurationError,
+    SchemaEmptied,
     SchemaLocked,
     SchemaMissing,
     SchemaOutgrown,
     SchemaTooNew,
     UnknownRole,
+    UnsupportedEncoding,
 )
 from outbox_tasks.migrations.connections import DjangoConnection, Runner, runner
 from outbox_tasks.migrations.feeds import upgrade_feed as upgrade_feed
@@ -95,7 +97,11 @@ def upgrade(
         return _written(schema and _checked(schema), to)
     run, place, found = _begun(connection, schema)
     applied = {version: script for version, script in migrations().items() if found < version <= to}
-    _apply(run, place, applied, f"INSERT INTO {place}.outbox_versions (version) VALUES (:version)")
+    note = (
+        f"INSERT INTO {place}.outbox_versions (version) VALUES (:version);"
+        f"COMMENT ON TABLE {place}.outbox_versions IS ':version'"  # a dump without rows has it
+    )
+    _apply(run, place, applied, note)
     return [*applied]
 
 
@@ -122,13 +128,25 @@ def _begun(connection: Connection | DjangoConnection, schema: str | None) -> tup
     run.scalar("SELECT pg_advisory_xact_lock(hashtextextended('outbox_tasks ' || :schema, 0))", schema=schema)
     if not run.scalar("SELECT to_regnamespace(:name)::text", name=place):
         run.script(f"CREATE SCHEMA {place}")
+    if (encoding := run.scalar("SELECT current_setting('server_encoding')")) != "UTF8":
+        raise UnsupportedEncoding(encoding=encoding)
     made = run.scalar("SELECT to_regclass(:name)::text", name=f"{place}.outbox_versions")
-    found = run.scalar(f"SELECT max(version) FROM {place}.outbox_versions") or 0 if made else 0
+    found = (run.scalar(f"SELECT max(version) FROM {place}.outbox_versions") or _refilled(run, place)) if made else 0
     if found > VERSION:
         raise SchemaTooNew(found=found, needed=VERSION)
     if 0 < found < FIRST:
         raise SchemaOutgrown(found=found, needed=FIRST, where=where(schema))
     return run, place, found
+
+
+def _refilled(run: Runner, place: str) -> int:
+    """Tables without rows come from a dump without data, or somebody has emptied them. Note again of which version they
+    are, and which days there are. Returns the version."""
+    version = run.scalar("SELECT obj_description(to_regclass(:name), 'pg_class')", name=f"{place}.outbox_versions")
+    if not (version or "").isdecimal():
+        raise SchemaEmptied(where=f"schema {place}", needed=VERSION)
+    run.script(f"INSERT INTO {place}.outbox_versions (version) VALUES ({version}); SELECT {place}.outbox_day_turn(2)")
+    return int(version)
 
 
 def _apply(run: Runner, place: str, scripts: Mapping[int, str], note: str) -> None:
@@ -240,6 +258,9 @@ def _filled_in(script: str, place: str) -> str:
 
 
 PREPARED = """
+  IF current_setting('server_encoding') <> 'UTF8' THEN
+    RAISE EXCEPTION 'The outbox needs a database in UTF8, and this one is in %', current_setting('server_encoding');
+  END IF;
   PERFORM pg_advisory_xact_lock(hashtextextended('outbox_tasks ' || place, 0));
   IF to_regnamespace(quote_ident(place)) IS NULL THEN
     EXECUTE format('CREATE SCHEMA %I', place);
@@ -252,6 +273,7 @@ APPLIED = """
   IF done IS NOT TRUE THEN
     EXECUTE replace($outbox_script${script}$outbox_script$, ':schema', quote_ident(place));
     EXECUTE format('INSERT INTO %I.outbox_versions (version) VALUES ({version})', place);
+    EXECUTE format('COMMENT ON TABLE %I.outbox_versions IS %L', place, {version});
   END IF;"""
 
 

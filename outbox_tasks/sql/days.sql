@@ -31,6 +31,22 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 
+CREATE FUNCTION outbox_days_found() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+-- Notes the days of the partitions that are there. Who dumps the tables without their rows, or empties them, leaves none.
+DECLARE
+  there CONSTANT integer[] := ARRAY(SELECT substring(c.relname FROM '[0-9]+$')::integer FROM pg_inherits i
+                                    JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'outbox_messages'::regclass);
+  reached CONSTANT bigint := coalesce(greatest(pg_sequence_last_value('outbox_seq'), (SELECT max(seq) FROM outbox_messages)), 0);
+  -- The day of that number; if it has no partition, the next one that has.
+  today CONSTANT integer := coalesce((SELECT min(day) FROM unnest(there) AS day WHERE day >= reached >> 32), reached >> 32);
+BEGIN
+  PERFORM outbox_day_make(today);
+  INSERT INTO outbox_days (number, date, ended_at)
+  SELECT DISTINCT day, (clock_timestamp() AT TIME ZONE 'UTC')::date, CASE WHEN day < today THEN clock_timestamp() END
+  FROM unnest(there || today) AS day WHERE day <= today;
+END
+$$;
+
 CREATE FUNCTION outbox_day_turn(ahead integer) RETURNS integer LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT AS $$
 -- Begins a new day (UTC) if the last one is over, and makes the partitions of the next days. Returns how many it made. All
@@ -38,18 +54,29 @@ SET search_path FROM CURRENT AS $$
 DECLARE
   today CONSTANT date := (clock_timestamp() AT TIME ZONE 'UTC')::date;
   last outbox_days;
+  reached bigint;
   made integer := 0;
 BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended('outbox days ' || 'outbox_days'::regclass::oid, 0));
+  PERFORM outbox_days_found() WHERE NOT EXISTS (SELECT FROM outbox_days);
   SELECT * INTO last FROM outbox_days ORDER BY number DESC LIMIT 1;
-  -- Before any partition is made: writers would have numbers of one that they can't see yet.
   IF last.date < today AND to_regclass(format('outbox_journal_%s', last.number + 1)) IS NOT NULL THEN
-    -- The sequence moves at once, whatever becomes of this transaction; and never back.
-    IF coalesce(pg_sequence_last_value('outbox_seq'), 0) < (last.number + 1)::bigint << 32 THEN
-      PERFORM setval('outbox_seq', (last.number + 1)::bigint << 32, true);
-    END IF;
     UPDATE outbox_days SET ended_at = clock_timestamp() WHERE number = last.number;
     INSERT INTO outbox_days (number, date) VALUES (last.number + 1, today) RETURNING * INTO last;
+  END IF;
+  -- A new day begins at its first number. And a sequence is behind the rows after an upgrade by logical replication, a restore
+  -- of some tables, or a setval. It moves before any partition is made: writers would have numbers of one that they can't see
+  -- yet. It moves at once, whatever becomes of this transaction; and never back.
+  IF to_regclass(format('outbox_messages_%s', last.number)) IS NOT NULL THEN
+    EXECUTE format('SELECT max(seq) FROM outbox_messages_%s', last.number) INTO reached;
+  END IF;
+  reached := greatest(reached, last.number::bigint << 32);
+  IF coalesce(pg_sequence_last_value('outbox_seq'), 0) < reached THEN
+    PERFORM setval('outbox_seq', reached, true);
+  END IF;
+  reached := (SELECT max(seq) FROM outbox_audit);
+  IF coalesce(pg_sequence_last_value(pg_get_serial_sequence('outbox_audit', 'seq')), 0) < reached THEN
+    PERFORM setval(pg_get_serial_sequence('outbox_audit', 'seq'), reached, true);
   END IF;
   FOR day IN last.number .. last.number + ahead LOOP
     made := made + (to_regclass(format('outbox_journal_%s', day)) IS NULL AND outbox_day_make(day))::integer;
@@ -104,4 +131,5 @@ EXCEPTION WHEN lock_not_available THEN
 END
 $$;
 
-REVOKE EXECUTE ON FUNCTION outbox_day_make(integer), outbox_day_turn(integer), outbox_day_drop(integer) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION outbox_day_make(integer), outbox_day_turn(integer), outbox_day_drop(integer),
+                           outbox_days_found() FROM PUBLIC;

@@ -38,7 +38,7 @@ def refusals(relay: Relay) -> Refusals:
 @pytest.mark.parametrize(
     ("version", "reason"),
     [
-        (None, "The outbox tables are not in schema '{schema}' of this database. Run `outbox-tasks init` once."),
+        (None, "The outbox tables are not in schema '{schema}' of this database, or they were emptied."),
         (FIRST - 1, f"The outbox tables in schema '{{schema}}' have version {FIRST - 1}: they are of another kind"),
         (VERSION + 1, f"The outbox tables have version {VERSION + 1}, and this release knows only {VERSION}: a newer"),
     ],

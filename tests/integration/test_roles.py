@@ -69,7 +69,7 @@ STATEMENTS = {
         test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered traffic/tripped
         traffic/unspent traffic/untried""",
     "relay operator reader": """
-        alert/known deliver/crowded doctor/timeline feed/states feed/wanted find/ahead
+        alert/known deliver/crowded doctor/days doctor/timeline feed/states feed/wanted find/ahead
         find/at_work find/at_work_counted keep/at_work keep/days
         keep/writers look/blocked_keys look/books look/counts look/heads look/present look/sample
         look/strays report/course report/heartbeats report/tallied traffic/neighbours traffic/publishers

@@ -26,7 +26,8 @@ SETTINGS, CHECK_FAILED = "settings", "check_failed"
 OF_THE_DATABASE = (
     Check(
         DATABASE, database.reach,
-        {SETTINGS, "database_away", "database_slow", "pooler_refuses_options", "database_read_only"}, gives=("server",),
+        {SETTINGS, "database_away", "database_slow", "pooler_refuses_options", "database_read_only",
+         "database_encoding"}, gives=("server",),
     ),
     Check(DATABASE, database.pooler, {"pooler_prepared"}, needs=("server",)),
     Check(DATABASE, database.session, {"session_settings"}, needs=("server",)),
@@ -38,6 +39,7 @@ OF_THE_DATABASE = (
     Check(TABLES, rights.lacking, {"rights_missing"}, needs=("server",)),
     Check(TABLES, rights.hidden, {"rows_hidden"}, needs=("server",)),
     Check(TABLES, rights.surplus, {"rights_surplus"}, needs=("tables",)),
+    Check(TABLES, tables.days, {"sequence_behind", "many_days"}, needs=("tables",)),
     Check(TABLES, tables.indexes, {"index_missing", "index_invalid"}, needs=("tables",), gives=("indexes",)),
     Check(TABLES, tables.vacuuming, {"autovacuum_off", "dead_rows", "table_options"}, needs=("tables",)),
     Check(

@@ -52,6 +52,13 @@ def reach(site: Site) -> Results:
             if row.standby
             else f"If only the default says so: ALTER ROLE {quoted(row.role)} SET default_transaction_read_only = off;",
         )
+    if row.encoding != "UTF8":
+        yield error(
+            "database_encoding",
+            f"The database {row.database!r} is in {row.encoding}, not in UTF8.",
+            "Texts with other characters than it has can't be stored, or come out as others.",
+            "Dump it, and restore it into another one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0.",
+        )
 
 
 def _slow(site: Site) -> Results:

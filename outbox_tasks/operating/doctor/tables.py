@@ -24,6 +24,10 @@ HELD = 5
 USUAL = 5000
 """Dead rows at which autovacuum starts, more or less, on a table that has no option for that."""
 
+LOCKS, AT_ONCE = 5, 5
+"""Locks that a look for a message takes for each day: the partitions of messages and of the journal, and their three
+indexes. And so many such looks at the same time should have room."""
+
 Options = dict[str, str]
 
 
@@ -70,6 +74,33 @@ def version(site: Site) -> Results:
 
 def _named(site: Site, name: str) -> str:
     return qualified(site.settings.database_schema, name)
+
+
+def days(site: Site) -> Results:
+    """Whether new messages get numbers of today, and whether few enough days are kept."""
+    [row] = site.look("days")
+    if row.behind:
+        yield error(
+            "sequence_behind",
+            "The sequence outbox_seq is behind the messages that are there.",
+            "An upgrade by logical replication, a restore of some tables or a setval has left it there, or outbox_days "
+            "is empty. Inserts of messages fail, or land in a day that is over, and messages with keys wait.",
+            "outbox-tasks maintain",
+        )
+    locks = row.days * LOCKS
+    if row.room < AT_ONCE * locks:
+        enough = -(-AT_ONCE * locks // row.clients)
+        yield warning(
+            "many_days",
+            f"{row.days:,} days of messages are kept: a look for a message takes {locks:,} locks, and the server has "
+            f"room for {row.room:,}.",
+            "If some look at the same time, as publish with an id, cancel and show do, one fails with 'out of shared "
+            "memory'. So may other transactions.",
+            "Keep fewer days: OUTBOX_ARCHIVE_RETENTION. Or restart the server after "
+            f"ALTER SYSTEM SET max_locks_per_transaction = {enough};",
+        )
+    if not row.behind:
+        yield Fine(f"numbers are given out in order; {row.days:,} days of messages")
 
 
 def indexes(site: Site) -> Results:

@@ -2,8 +2,11 @@
 -- lowest `floor` of these. A row for each mark, or one without. The number is read before the marks: who leaves a mark
 -- later gets higher numbers. Run it before look.sql: what is visible there had left its mark, or was committed. Class 0 is
 -- that of all keys. `feed`: the bits of this feed in its marks. See feed.sql.
+-- A restore or a setval may have left the sequence behind the rows, so the highest one counts too.
 WITH last AS MATERIALIZED (
-  SELECT last_value - 1 + is_called::integer AS high, tableoid::bigint & 127 AS feed FROM :schema.outbox_feed_number
+  SELECT greatest(last_value - 1 + is_called::integer, (SELECT max(number) FROM :schema.outbox_feed)) AS high,
+         tableoid::bigint & 127 AS feed
+  FROM :schema.outbox_feed_number
 )
 SELECT last.high, mark.class AS class_, last.high - ((last.high - mark.low) & 1099511627775) AS floor
 FROM last LEFT JOIN LATERAL (

@@ -1,0 +1,146 @@
+"""Tables that lack what `init` and maintenance put there: their rows, the place of a sequence, few enough days."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, create_engine
+
+from outbox_tasks import Outbox, Settings
+from outbox_tasks.errors import SourceTrouble
+from outbox_tasks.feeds.source import open_source
+from outbox_tasks.operating.doctor import tables
+from outbox_tasks.relay.drain import drain
+from outbox_tasks.relay.publishers import Publishers
+from outbox_tasks.relay.store import Store
+from tests.conftest import Stream, own_stream
+from tests.integration.doctoring import found
+from tests.integration.own_database import Place, own_database
+
+TABLES = """
+SELECT string_agg(oid::regclass::text, ', ') FROM pg_class
+WHERE relname LIKE 'outbox%' AND (relkind = 'p' OR relkind = 'r' AND NOT relispartition)
+"""
+
+A_DAY_LATER = "UPDATE outbox_days SET date = date - 1, ended_at = ended_at - interval '1 day'"
+
+
+@pytest.fixture
+def place(engine: Engine) -> Iterator[Place]:
+    with own_database(engine) as made:
+        assert made.command("init", settings=made.settings()).exit_code == 0
+        yield made
+
+
+@pytest.fixture
+def stream(redis_url: str) -> Iterator[Stream]:
+    with own_stream(redis_url) as made:
+        yield made
+
+
+def publish(place: Place, **more: object) -> None:
+    with place.engine.begin() as connection:
+        Outbox(place.settings()).publish(connection, "order.created", {}, to="orders", **more)  # type: ignore[arg-type]
+
+
+def sent(settings: Settings) -> int:
+    store, publishers = Store.connect(settings), Publishers(settings)
+    try:
+        return drain(store, publishers).sent
+    finally:
+        publishers.close()
+        store.close()
+
+
+class TestTablesWithoutRows:
+    """From a dump without data, whose first days were gone; or emptied by the tests of an application."""
+
+    def test_are_filled_by_init(self, place: Place, stream: Stream) -> None:
+        settings = place.settings(destinations={"orders": {"url": stream.url}})
+        place.run(f"TRUNCATE {place.ask(TABLES)}", "DROP TABLE outbox_messages_0, outbox_journal_0")
+        place.run("ALTER SEQUENCE outbox_seq RESTART")
+        refused = place.command("drain", settings=settings)
+        assert "init" in refused.output
+        again = place.command("init", settings=settings)
+        assert (again.exit_code, again.output) == (0, "The outbox tables are already at version 13.\n")
+        for _ in range(2):
+            publish(place, key="order:1")
+            assert sent(settings) == 1
+            place.run(A_DAY_LATER)
+            assert place.command("maintain", settings=settings).exit_code == 0
+        assert place.ask("SELECT string_agg(number::text, ' ' ORDER BY number) FROM outbox_days") == "1 2 3"
+
+    def test_of_which_nobody_knows_the_version_are_refused_in_a_line(self, place: Place) -> None:
+        place.run(f"TRUNCATE {place.ask(TABLES)}", "COMMENT ON TABLE outbox_versions IS NULL")
+        refused = place.command("init", settings=place.settings())
+        assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
+        assert "INSERT INTO outbox_versions (version) VALUES (13)" in refused.output
+        place.run("INSERT INTO outbox_versions (version) VALUES (13)")
+        assert place.command("init", settings=place.settings()).exit_code == 0
+        assert "sequence_behind" in found(place.settings(), "sequence_behind")
+        assert place.command("maintain", settings=place.settings()).exit_code == 0
+        assert found(place.settings(), "sequence_behind") == {}
+
+
+class TestASequenceThatIsBehind:
+    def test_is_named_and_moved_by_maintenance(self, place: Place, stream: Stream) -> None:
+        settings = place.settings(destinations={"orders": {"url": stream.url}})
+        for _ in range(2):
+            place.run(A_DAY_LATER)
+            place.command("maintain", settings=settings)
+        publish(place, key="order:1")
+        place.run("ALTER SEQUENCE outbox_seq RESTART", "ALTER SEQUENCE outbox_audit_seq_seq RESTART")
+        place.run("INSERT INTO outbox_audit (seq, who, action) VALUES (5, 'anna', 'pause')")
+        assert found(settings, "sequence_behind")["sequence_behind"].remedy == "outbox-tasks maintain"
+        assert sent(settings) == 0
+        assert place.command("maintain", settings=settings).exit_code == 0
+        assert found(settings, "sequence_behind") == {}
+        publish(place, key="order:1")
+        assert sent(settings) == 2
+        assert place.ask("SELECT min(seq) >= 2::bigint << 32 FROM outbox_messages")
+        assert place.ask("SELECT nextval('outbox_audit_seq_seq')") == 6
+
+    def test_of_a_feed_holds_up_no_row(self, place: Place) -> None:
+        source = open_source("shop", place.url)
+        try:
+            source.init()
+            place.run("INSERT INTO outbox_feed (ordering_key, message) VALUES ('a', '{}'), ('a', '{}')")
+            place.run("ALTER SEQUENCE outbox_feed_number RESTART")
+            assert [row.number for row in source.look(10)] == [1, 2]
+        finally:
+            source.close()
+
+
+class TestADatabaseThatIsNotInUtf8:
+    @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+    def test_is_refused(self, engine: Engine, encoding: str) -> None:
+        name = f"outbox_test_{uuid4().hex[:12]}"
+        with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.exec_driver_sql(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'")
+            place = Place(create_engine(engine.url.set(database=name)))
+            try:
+                refused = place.command("init", settings=place.settings())
+                assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
+                assert f"needs a database in UTF8, and this one is in {encoding}" in refused.output
+                assert encoding in found(place.settings(), "database_encoding")["database_encoding"].fact
+                source = open_source("shop", place.url)
+                if encoding == "SQL_ASCII":  # bytes that nobody can read
+                    with pytest.raises(SourceTrouble, match="SQL_ASCII"):
+                        source.init()
+                else:
+                    source.init()
+                source.close()
+            finally:
+                place.engine.dispose()
+                connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_so_many_days_that_locks_run_out_are_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = place.settings()
+    assert found(settings, "many_days") == {}
+    monkeypatch.setattr(tables, "AT_ONCE", 1_000)  # instead of hundreds of days
+    many = found(settings, "many_days")["many_days"]
+    assert many.fact.startswith("3 days of messages are kept: a look for a message takes 15 locks")
+    assert "max_locks_per_transaction = " in many.remedy
