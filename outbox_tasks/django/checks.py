@@ -8,6 +8,7 @@ from typing import Any
 from django.core import checks
 
 from outbox_tasks.errors import ConfigurationError, NoDestinations, SettingsFileError
+from outbox_tasks.operating.two_places import two_places
 from outbox_tasks.settings import Settings
 
 
@@ -29,6 +30,11 @@ def _found() -> Iterator[checks.CheckMessage]:
         settings.check_destinations()
     except NoDestinations as error:
         yield checks.Warning(str(error), id="outbox_tasks.W002")
+    for two in two_places(settings):
+        if two.breaks:
+            hint = "Leave out the one that is not meant: commands and workers use the first."
+            text = f"{two.fact} What the project publishes into the second one is never sent."
+            yield checks.Warning(text, hint=hint, id="outbox_tasks.W004")
     if settings.database_url is None:
         hint = "Set database_url in OUTBOX, to a PostgreSQL database: postgresql://…"
         text = "The relay has no database: DATABASES['default'] is not PostgreSQL, and there is no database_url."

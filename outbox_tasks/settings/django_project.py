@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -17,6 +18,8 @@ from outbox_tasks.settings.destination import HIDDEN
 
 NAME, ALIAS, APP = "OUTBOX", "default", "outbox_tasks.django"
 VARIABLE = "DJANGO_SETTINGS_MODULE"
+DATABASE = f"DATABASES[{ALIAS!r}]"
+"""Where a project says in which database the outbox's tables are."""
 
 
 def read_django() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -53,14 +56,29 @@ def is_django() -> bool:
 
 
 def is_postgresql(database: Mapping[str, Any]) -> bool:
-    """Whether an entry of `DATABASES` is PostgreSQL."""
-    return any(word in database.get("ENGINE", "") for word in ("postgresql", "postgis"))
+    """Whether an entry of `DATABASES` is PostgreSQL. The name of an engine of others may not say so."""
+    engine = database.get("ENGINE", "")
+    if any(word in engine for word in ("postgresql", "postgis")):
+        return True
+    if not engine or engine.startswith("django."):
+        return False
+    from django.db.utils import load_backend
+
+    try:
+        return bool(load_backend(engine).DatabaseWrapper.vendor == "postgresql")
+    except Exception:  # whoever uses the database is told
+        return False
 
 
 def database_url(database: Mapping[str, Any]) -> str:
-    """The URL of an entry of `DATABASES`. Of its OPTIONS it has those that libpq knows; the others are Django's own."""
+    """The URL of an entry of `DATABASES`. Of its OPTIONS it has those that libpq knows, and the role that Django would
+    assume; the others are Django's own."""
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
-    query = {name: str(value) for name, value in database.get("OPTIONS", {}).items() if name in known}
+    given = database.get("OPTIONS", {})
+    query = {name: str(value) for name, value in given.items() if name in known}
+    if role := given.get("assume_role"):
+        escaped = re.sub(r"([\\\s])", r"\\\1", role)
+        query["options"] = f"{query.get('options', '')} -c role={escaped}".lstrip()
     host, port = str(database.get("HOST") or ""), database.get("PORT")
     if host.startswith("/"):  # the directory of a socket
         query["host"], host = host, ""
@@ -91,11 +109,11 @@ def alias_of(url: str | None) -> str | None:
     if not (url and _declared):
         return None
     try:
-        place = _place(make_url(url))
+        place = place_of(make_url(url))
     except ArgumentError:  # whoever connects says so
         return None
     for alias, declared in _declared.items():
-        if place in (_place(declared), _place(declared.set(database=name_in_tests(alias) or declared.database))):
+        if place in (place_of(declared), place_of(declared.set(database=name_in_tests(alias) or declared.database))):
             return alias
     return None
 
@@ -116,5 +134,17 @@ def now_at(url: str) -> str:
     return url if name is None else make_url(url).set(database=name).render_as_string(hide_password=False)
 
 
-def _place(url: URL) -> tuple[object, ...]:
+def in_project(url: str) -> bool:
+    """Whether this is the URL of one of the databases of Django's project."""
+    from django.conf import settings
+
+    databases = (make_url(database_url(each)) for each in settings.DATABASES.values() if is_postgresql(each))
+    try:
+        return alias_of(url) is not None or place_of(make_url(url)) in map(place_of, databases)
+    except ArgumentError:  # whoever connects says so
+        return False
+
+
+def place_of(url: URL) -> tuple[object, ...]:
+    """Host, port and database."""
     return url.host or url.query.get("host"), url.port or url.query.get("port") or 5432, url.database

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import redis
+from celery import Celery
 from click.testing import CliRunner
 from sqlalchemy import URL, Engine, make_url, text
 
@@ -14,7 +16,7 @@ from outbox_tasks import cli
 from outbox_tasks.celery import make_app
 from outbox_tasks.errors import CrossedWires
 from outbox_tasks.local.servers import EmbeddedValkey
-from outbox_tasks.operating.doctor import examine
+from outbox_tasks.operating.doctor import Severity, examine
 from outbox_tasks.operating.health import examine as health
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings
@@ -112,6 +114,31 @@ def test_an_outbox_that_was_moved_adopts_the_broker(
     assert codes(other) == crossed(other) == []
     assert claim(working) == "crossed wires"
     assert codes(mine) == ["crossed"]
+
+
+def test_two_settings_that_name_two_places_are_named(
+    mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = make_url(str(mine.database_url))
+    monkeypatch.chdir(tmp_path)
+
+    def found(database: URL, broker: str) -> list[str]:
+        (tmp_path / "outbox.toml").write_text(f'database_url = "{text_of(database)}"\nbroker_url = "{broker}"\n')
+        monkeypatch.setenv("OUTBOX_DATABASE_URL", text_of(place))
+        monkeypatch.setenv("OUTBOX_BROKER_URL", str(mine.broker_url))
+        return [finding.fact for finding in examine(Settings(), only=["two_places"]).findings]
+
+    assert found(place, str(mine.broker_url)) == []
+    assert found(place.set(host="localhost"), f"{mine.broker_url};redis://other/0") == []
+    database, broker = found(place.set(database="template1"), "redis://other/0")
+    assert database.startswith("OUTBOX_DATABASE_URL names postgresql://")
+    assert "/outbox, and outbox.toml names postgresql://" in database
+    assert broker == f"OUTBOX_BROKER_URL names {mine.broker_url}, and outbox.toml names redis://other/0."
+    app = Celery(broker="redis://other/1", set_as_current=False)
+    findings = examine(mine, app, only=["two_places"]).findings
+    assert f"OUTBOX_BROKER_URL names {mine.broker_url}, and the Celery app names redis://other/1." in [
+        finding.fact for finding in findings if finding.severity is Severity.WARNING
+    ]
 
 
 @needed

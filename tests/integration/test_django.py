@@ -226,6 +226,51 @@ def test_check_tells_of_settings_that_can_t_be_right(project: Project) -> None:
     assert "W002" not in said
 
 
+ROLE = """
+from outbox_tasks import Settings
+from outbox_tasks.relay.store import Store
+print("Role:", Store.connect(Settings()).ask("doctor/server.sql", place=None)[0].role)
+"""
+
+
+def test_a_database_of_another_engine_and_an_assumed_role_are_the_relay_s_too(project: Project) -> None:
+    """The engine's name does not say that it is PostgreSQL."""
+    backend = project.directory / "psqlextra" / "backend"
+    backend.mkdir(parents=True)
+    (backend / "base.py").write_text("from django.db.backends.postgresql.base import DatabaseWrapper\n")
+    role = f"{project.url.database} owner's"
+    engine = create_engine(project.url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f'CREATE ROLE "{role}"; GRANT ALL ON SCHEMA public TO "{role}"')
+    try:
+        described = json.loads(project.env["DATABASE"]) | {
+            "ENGINE": "psqlextra.backend",
+            "OPTIONS": {"assume_role": role},
+        }
+        project.env.update(DATABASE=json.dumps(described), OUTBOX_OF_DJANGO=json.dumps(SAID))
+        said = project.manage(("check",), MIGRATE, ("shell", "--no-imports", "-c", ROLE), ("outbox", "status"))
+        assert "no issues" in said
+        assert f"Role: {role}\n" in said
+        assert "no worker consumes outbox.claim" in said
+    finally:
+        with engine.begin() as connection:
+            connection.exec_driver_sql(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"')
+        engine.dispose()
+
+
+def test_a_variable_that_names_another_database_than_the_project_is_found(project: Project) -> None:
+    """Nothing that the project publishes would be sent, and each command would look at the wrong database."""
+    project.env.update(OUTBOX_OF_DJANGO=json.dumps(SAID))
+    left_over = project.url.set(database="postgres")
+    for other, warned in ((left_over, True), (project.url.set(host="localhost"), False), (project.url, False)):
+        named = other.set(drivername="postgresql").render_as_string(hide_password=False)
+        said = project.manage(MIGRATE, ("check",), OUTBOX_DATABASE_URL=named)
+        assert ("(outbox_tasks.W004) OUTBOX_DATABASE_URL names postgresql://" in said) is warned, said
+        assert ("and DATABASES['default'] names postgresql://" in said) is warned
+        said = project.manage(("outbox", "doctor", "--only", "two_places"), fails=warned, OUTBOX_DATABASE_URL=named)
+        assert ("two_places" in said) is warned, said
+
+
 CALLED = """
 from django.core.management import call_command
 call_command("outbox", "list", "--json")

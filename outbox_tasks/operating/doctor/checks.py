@@ -74,6 +74,7 @@ AT_ONCE = (OF_THE_DATABASE, OF_THE_BROKER, OF_THE_DESTINATIONS)
 """These groups run at the same time, so that one without an answer does not hold up the others."""
 
 AFTERWARDS = (
+    Check(DATABASE, database.settings, {"two_places"}),
     Check(BROKER, broker.stamped, {"crossed_wires"}, needs=("server", "broker")),
     Check(WORKERS, workers.served, {"no_workers", "no_heartbeat", "same_name"}, uses=("tables", "broker")),
     Check(WORKERS, workers.clocks, {"clock_skew"}, needs=("tables",)),

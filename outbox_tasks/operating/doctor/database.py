@@ -9,9 +9,10 @@ from outbox_tasks.database.connection import PIPE, Database
 from outbox_tasks.database.schema import quoted
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable
 from outbox_tasks.operating.doctor.clocks import compared
-from outbox_tasks.operating.doctor.finding import Finding, Fine, error, warning
+from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.operating.health import slow
+from outbox_tasks.operating.two_places import two_places
 from outbox_tasks.text import redacted
 
 PREPARED_AFTER = 6
@@ -165,6 +166,22 @@ def timeline(site: Site) -> Results:
             "and the knowledge that others were delivered. Those are delivered again.",
             "docs/reliability.md, A failover or a restore, says what to compare and what to replay.",
         )
+
+
+def settings(site: Site) -> Results:
+    """Whether two settings name two databases, or two brokers."""
+    found = [
+        (warning if two.breaks else note)(
+            "two_places",
+            two.fact,
+            f"Workers and commands use what {two.used} names. What goes to the other place stays there."
+            if two.breaks
+            else "The first one counts.",
+            "Leave out the one that is not meant.",
+        )
+        for two in two_places(site.settings, site.installed)
+    ]
+    return or_fine(found, "no two settings name two places")
 
 
 def clock(site: Site) -> Results:
