@@ -33,10 +33,10 @@ class Problem:
     """Something that a person, or a supervisor, must see to."""
 
     code: str
-    """For programs: database, slow, tables, crossed, stale, silent, unknown, claim, late, beat, queue, feed, name or
-    worker."""
+    """For programs: database, slow, tables, crossed, stale, silent, unknown, claim, late, beat, queue, feed, name, task
+    or worker."""
     about: str
-    """Which destination, queue, feed or worker; may be empty."""
+    """Which destination, queue, feed, task or worker; may be empty."""
     text: str
     """For people."""
 
@@ -83,6 +83,8 @@ def judge(settings: Settings, seen: Overview) -> Iterator[Problem]:
     yield from stale(settings, seen.destinations)
     yield from unknown(seen.destinations)
     yield from feeds(settings, seen.feeds)
+    for task, workers in seen.heartbeats.unknown_tasks.items():
+        yield Problem("task", task, f"{', '.join(workers[:NAMED])} got the task {task}, and does not know it")
 
 
 def judge_worker(heartbeats: Heartbeats, name: str) -> Iterator[Problem]:

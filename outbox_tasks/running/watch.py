@@ -47,6 +47,9 @@ SHARE = 3
 SETTLED_WITHIN = 5.0
 """Seconds after which a copy's row has been settled, as a rule. A worker may get the copy before that."""
 
+UNKNOWN_FOR = 180.0
+"""Seconds for which a heartbeat names a task that its worker does not know. Until then another copy has come."""
+
 AGAIN = 1.0
 """Seconds until the next try while the database is away, and until a second look."""
 
@@ -89,6 +92,8 @@ class Watch:
         self._wanted, self._ended = threading.Event(), False
         self._thread: threading.Thread | None = None
         self._heartbeat: dict[str, Any] = {}
+        self._unknown: dict[str, float] = {}
+        """Tasks that this worker does not know, with the time at which the last copy of each came."""
 
     def listen(self) -> None:
         """Called in the main process, as its worker starts."""
@@ -139,6 +144,7 @@ class Watch:
         if copy is None or sender.app is not self._app:
             return
         log.error("task %s is not run: this worker knows no %s; the relay sends it again soon", copy.id, name)
+        self._unknown = {**self._unknown, str(name): round(time.time(), 3)}
         self._do(partial(self._note_unknown, copy=copy, by=sender.hostname, until=time.monotonic() + SETTLED_WITHIN))
 
     def _note_unknown(self, runs: Runs, copy: Copy, by: str, until: float) -> None:
@@ -185,7 +191,8 @@ class Watch:
                 self._write(runs)
                 if time.monotonic() - beaten >= EVERY:
                     beaten = time.monotonic()
-                    facts = {**self._heartbeat["facts"], "clock": round(time.time(), 3)}
+                    self._unknown = {name: at for name, at in self._unknown.items() if at > time.time() - UNKNOWN_FOR}
+                    facts = {**self._heartbeat["facts"], "clock": round(time.time(), 3), "unknown": self._unknown}
                     runs.ask("report/beat.sql", seen=json.dumps([{**self._heartbeat, "facts": facts}]), late=LATE)
                 wait = AGAIN if self._soon else self._every
             except OutboxError as error:

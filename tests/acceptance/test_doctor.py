@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from click.testing import CliRunner, Result
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
+from outbox_tasks import Outbox
 from outbox_tasks.cli import outbox
 from outbox_tasks.operating.doctor import Finding, Severity, examine
 from tests.acceptance.nodes import Relay, Worker
@@ -154,3 +157,20 @@ def test_a_queue_without_a_worker(relay: Relay, run: Run) -> None:
         publisher.container.restart()
         publisher.ready()
     eventually(lambda: not found(relay, "no_workers"))
+
+
+def test_a_task_that_the_workers_of_its_queue_do_not_know(
+    start: Start, relay: Relay, broker_url: str, engine: Engine, schema: str
+) -> None:
+    urls = {"events": "celery://?task=shop.on_event&queue=events", "tasks": f"celery://?broker={broker_url}"}
+    settings = relay.settings.replace(destinations=urls)
+    outbox = Outbox(settings, celery=Celery("shop", broker=broker_url, set_as_current=False))
+    with Session(engine) as session, session.begin():
+        for task, queue in (("celery.backend_cleanup", "celery"), ("elsewhere.notify", "celery"), ("a.b", "nobody's")):
+            outbox.apply_async(session, task, queue=queue)
+    worker = start("-Q", "celery,events", "-n", "shop@%h")
+    findings = examine(settings, only=["task_unknown"]).findings
+    assert [finding.fact.partition(" of ")[2].partition(",")[0] for finding in findings] == [
+        "elsewhere.notify", "shop.on_event",
+    ]  # fmt: skip
+    assert all(worker.hostname() in finding.fact for finding in findings)

@@ -53,7 +53,7 @@ STATEMENTS = {
         test/direct""",
     "worker relay operator": """
         claim/bury claim/lease claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/gather
-        deliver/size deliver/vain find/archived find/named find/one find/originals keep/lot keep/measured
+        deliver/size deliver/vain doctor/tasks find/archived find/named find/one find/originals keep/lot keep/measured
         keep/rows run/begin run/end_waits run/handed_over run/lose run/overtaken run/renew run/requeue
         run/unknown run/wait_on test/expire""",
     "relay": """

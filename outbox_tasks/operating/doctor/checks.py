@@ -11,6 +11,7 @@ from outbox_tasks.operating.doctor import (
     rights,
     supervised,
     tables,
+    tasks,
     transactions,
     workers,
 )
@@ -18,7 +19,7 @@ from outbox_tasks.operating.doctor.site import Check
 
 DATABASE, TABLES, TRANSACTIONS = "Database", "Tables", "Transactions of others"
 BROKER, WORKERS, MESSAGES, DESTINATIONS = "Broker", "Workers", "Messages", "Destinations"
-TASKS, FEEDS = "Supervised tasks", "Feeds"
+TASKS, FEEDS = "Celery tasks", "Feeds"
 
 SETTINGS, CHECK_FAILED = "settings", "check_failed"
 """Codes of findings that no check yields: the settings are refused; a check failed."""
@@ -88,6 +89,7 @@ AFTERWARDS = (
     Check(MESSAGES, messages.queue, {"queue_stuck", "queue_slow"}, needs=("tables", "broker")),
     Check(FEEDS, feeds.sources, {"feed_list", "feed_away"}, needs=("tables",)),
     Check(FEEDS, feeds.copied, {"feed_late"}, needs=("tables",)),
+    Check(TASKS, tasks.known, {"task_unknown"}, needs=("tables",), uses=("broker",)),
     Check(TASKS, supervised.brokers, {"tasks_with_the_relay"}),
     Check(TASKS, supervised.waiting, {"tasks_unsupervised", "tasks_wait"}, needs=("tables", "indexes")),
 )

@@ -55,7 +55,7 @@ def ask_workers(app: Celery, connection: Connection) -> Sequence[Worker]:
         worker.queues |= {queue["name"] for queue in answer if isinstance(queue, dict)}
     if queues:
         # As many will answer again: no need to wait for more.
-        for worker, answer in ask("registered", len(queues), taskinfoitems=["time_limit"]):
+        for worker, answer in ask("registered", len(queues), taskinfoitems=["time_limit"], builtins=True):
             parts = (str(task).partition(" ") for task in answer)
             worker.tasks = (worker.tasks or {}) | {name: attributes for name, _, attributes in parts}
         for worker, answer in ask("stats", len(queues)):

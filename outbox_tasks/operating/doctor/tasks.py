@@ -1,0 +1,67 @@
+"""The tasks of `celery://` destinations: whether the workers that get them know them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outbox_tasks.broker.task_broker import app_of
+from outbox_tasks.operating.doctor.finding import Fine, error
+from outbox_tasks.operating.doctor.live_workers import Worker, ask_workers
+from outbox_tasks.operating.doctor.site import TIMEOUT, Results, Site
+from outbox_tasks.settings.destination import Destination
+from outbox_tasks.text import many
+
+NEWEST = 1_000
+"""Messages whose tasks are asked about."""
+
+NAMED = 5
+"""Tasks that have a finding each. The others are counted."""
+
+
+def known(site: Site) -> Results:
+    """Whether each worker knows the tasks that go to its queues. Celery lets a worker throw away those that it does not
+    know, and says so in the log of this worker only."""
+    celery = {name: each for name, each in site.settings.destinations.items() if each.scheme == "celery"}
+    if not celery:
+        return
+    unknown = {task: set(workers) for task, workers in site.heartbeats.unknown_tasks.items()}
+    asked: dict[str, set[tuple[str, str]]] = {name: set() for name in celery}
+    for name, destination in celery.items():
+        if task := destination.option("task"):
+            asked[name].add((task, destination.queue))
+    for row in site.look("tasks", asked=list(celery), most=NEWEST):
+        made = celery[row.destination].option("task") or row.event
+        asked[row.destination].add((row.task or made, row.queue or celery[row.destination].queue))
+    for name, tasks in asked.items():
+        workers = _workers(site, celery[name]) if tasks else ()
+        for task, queue in tasks:
+            for worker in workers:
+                if queue in worker.queues and worker.tasks is not None and task not in worker.tasks:
+                    unknown.setdefault(task, set()).add(worker.name)
+    for task, names in sorted(unknown.items())[:NAMED]:
+        others = f" (and {many(len(unknown) - NAMED, 'other task')})" if len(unknown) > NAMED else ""
+        yield error(
+            "task_unknown",
+            f"{', '.join(sorted(names))} takes from the queue of {task}{others}, and does not know this task.",
+            "Celery throws such a task away ('Received unregistered task'). If it is supervised, it is sent again "
+            "until a worker knows it; if not, it is lost.",
+            "Let the worker's app import the module of the task (include=…, autodiscover_tasks()), or correct the name "
+            f"or the queue of the call. Then send what was lost again: outbox-tasks replay --type {task}",
+        )
+    if not unknown:
+        yield Fine("no worker is known to get tasks that it does not know")
+
+
+def _workers(site: Site, destination: Destination) -> Sequence[Worker]:
+    """The workers that answer on the broker of a destination. That it can't be reached is another finding."""
+    if destination.takes_the_relays_broker and "broker" in site.reached:
+        return site.workers
+    app = app_of(destination, site.settings.model_copy(update={"send_timeout": 2 * TIMEOUT}))
+    try:
+        with app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1)
+            return ask_workers(app, connection) if connection.supports_exchange_type("fanout") else ()
+    except app.trouble:
+        return ()
+    finally:
+        app.close()
