@@ -139,8 +139,8 @@ def test_of_two_relays_that_start_on_one_broker_one_refuses_and_says_why(
             [works] = [one for one in both if one is not refused]
             assert refused.child.wait(60) not in (0, None)
             [line] = [line for line in refused.logs().splitlines() if line.startswith("outbox_tasks: The broker ")]
-            assert f"schema {schema} (" in line
-            assert f"schema {other} (" in line
+            assert f"schema {schema}, server " in line
+            assert f"schema {other}, server " in line
             works.ready()
         finally:
             mine.close()

@@ -84,7 +84,7 @@ def test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks(
 def test_a_broker_keeps_the_stamp_of_one_outbox(rabbit: Counterpart, relay: Relay) -> None:
     app = Celery(broker=rabbit.broker, set_as_current=False)
     with app, closing(Broker(app, relay.settings)) as broker:
-        mine, other = (f"database d{n}, schema 'our\\s' (7301234567890123456/1638{n})" for n in range(2))
+        mine, other = (f"database d{n}, schema 'our\\s', server 7301234567890123456" for n in range(2))
         assert not broker.has_forgotten(mine)
         for _ in range(2):
             broker._looked = 0.0
