@@ -101,6 +101,8 @@ class LeasedMessage:
     """For how many seconds it had been due when its send began, by the database's clock."""
     dataref: str | None = None
     """Where a payload is stored that is too large to send. Then `payload` is empty."""
+    spared: int = 0
+    """How many attempts before this one don't count against `max_attempts`: they met an outage."""
 
 
 class Ticket(NamedTuple):
@@ -114,6 +116,13 @@ class Ticket(NamedTuple):
     latest: bool = False
     age: float = 0.0
     """As in `LeasedMessage`."""
+    spared: int = 0
+    """As in `LeasedMessage`."""
+
+    @property
+    def spent(self) -> int:
+        """How many attempts count against `max_attempts`, with this one."""
+        return self.attempt - self.spared
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +249,7 @@ class Step(StrEnum):
     RELEASE = "release"
     """Again later, through the table, without a lease."""
     OUTAGE = "outage"
-    """Its destination is out of reach: again later, through the table, and the attempt does not count."""
+    """Its destination is out of reach: again later, through the table, and the attempt is spared."""
     DEAD = "dead"
     DISCARDED = "discarded"
     """Archived without being sent."""

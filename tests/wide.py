@@ -18,6 +18,7 @@ COLUMNS = """
   aggregate_type text, aggregate_id text, content_type text DEFAULT 'application/json', headers jsonb DEFAULT '{{}}',
   payload bytea, status text DEFAULT 'pending', locked_until timestamptz DEFAULT clock_timestamp(), lease uuid,
   begun boolean DEFAULT false, dead_at timestamptz, attempts integer DEFAULT 0, outages integer DEFAULT 0,
+  spared integer DEFAULT 0,
   last_error_code text, last_error text, history jsonb, locked_by text, handed_at timestamptz"""
 NAMES = [part.split()[0] for part in COLUMNS.replace("{s}", "").replace("\n", " ").split(", ")]
 JSON = {"headers", "history"}
@@ -26,7 +27,7 @@ FACTS = NAMES[: NAMES.index("status")]
 READ = """SELECT seq, id, created_at, deliver_at, priority, latest, event_type, destination, key, aggregate_type,
   aggregate_id, content_type, coalesce(headers, '{{}}') AS headers, payload,
   CASE WHEN place = 'dead' THEN 'dead' ELSE 'pending' END AS status, locked_until, lease,
-  begun_at IS NOT NULL OR place = 'running' AS begun, dead_at, attempts,
+  begun_at IS NOT NULL OR place = 'running' AS begun, dead_at, attempts, spared,
   CASE WHEN unheard > 0 THEN -unheard ELSE outages END AS outages, last_error_code, last_error, history, locked_by,
   handed_at, place FROM {s}.outbox_at_work"""
 
@@ -43,10 +44,10 @@ UPDATE {s}.outbox_leases l SET seqs = ARRAY(SELECT x FROM unnest(l.seqs) WITH OR
 WHERE l.seqs && (SELECT array_agg(seq) FROM wide)"""
 
 PLACED = """
-INSERT INTO {s}.outbox_trouble (seq, attempts, outages, code, error, history)
+INSERT INTO {s}.outbox_trouble (seq, attempts, spared, outages, code, error, history)
 SELECT seq,
        greatest(0, attempts - (status <> 'dead' AND (begun AND lease IS NOT NULL OR handed_at IS NOT NULL))::integer),
-       greatest(outages, 0), last_error_code, last_error, coalesce(history, '[]')
+       spared, greatest(outages, 0), last_error_code, last_error, coalesce(history, '[]')
 FROM wide WHERE attempts > 0 OR outages > 0 OR last_error_code IS NOT NULL OR history IS NOT NULL;
 INSERT INTO {s}.outbox_dead (seq, dead_at, kin, destination, key)
 SELECT seq, coalesce(dead_at, clock_timestamp()),

@@ -98,7 +98,7 @@ def _facts(one: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "lease", f"{one['lease']}, {'begun' if one['begun'] else 'not begun'}, held by {holder}"
     elif one["locked_by"]:
         yield "last held by", one["locked_by"]
-    yield "attempts", one["attempts"]
+    yield "attempts", f"{one['attempts']}, {one['spared']} of them don't count" if one["spared"] else one["attempts"]
     if error_of(one):
         yield "last error", Text(error_of(one), "red")
     if one["group"]:

@@ -141,7 +141,8 @@ def _claim_batch(
         made = bundled(store.settings, _due(rows), lease, spread=SPREAD if idle else 1, flooding=flooding)
         return _marked(list(made), shares, Counter(row.destination for row in rows))
 
-    rows, bundles = store.claim(sizes, lease, pack, _of_keys(store.settings, shares))
+    tries = {name for name, share in shares.items() if share.probe}
+    rows, bundles = store.claim(sizes, lease, pack, _of_keys(store.settings, shares), tries)
     store.traffic.unused(shares, Counter(row.destination for row in rows), lease)
     _hand_on(store, send, bundles)
     store.traffic.pace.sent(len(bundles))

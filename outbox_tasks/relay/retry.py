@@ -60,16 +60,17 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
     if outcome.result is Result.DISCARDED:
         return Verdict(ticket, Step.DISCARDED, 0.0, code, error)
     if outcome.code == FAILED_TOGETHER:  # no attempt counts: each is claimed again, alone
-        return Verdict(ticket, Step.RELEASE, backoff(settings, ticket.attempt, destination=configured), code, error)
+        return Verdict(ticket, Step.RELEASE, backoff(settings, ticket.spent, destination=configured), code, error)
     # An outage says nothing about the message. The next claim checks whether it has attempts left.
     counts = outcome.result is not Result.OUTAGE
     # A relay that does not know the destination leaves the message to a relay that does.
     most = MAX_ATTEMPTS if configured is None else configured.max_attempts
-    if outcome.result is Result.DEAD or (counts and ticket.attempt >= most):
+    if outcome.result is Result.DEAD or (counts and ticket.spent >= most):
         return Verdict(ticket, Step.DEAD, 0.0, code, error)
-    wait = backoff(settings, ticket.attempt, destination=configured, at_least=asked(outcome))
-    if outcome.result is Result.OUTAGE:
-        return Verdict(ticket, Step.OUTAGE, wait, code, error)
+    if outcome.result is Result.OUTAGE:  # each is longer, but not so long that it is late once the destination is back
+        wait = min(backoff(settings, ticket.attempt, destination=configured), settings.breaker_pause_max)
+        return Verdict(ticket, Step.OUTAGE, max(wait, asked(outcome)), code, error)
+    wait = backoff(settings, ticket.spent, destination=configured, at_least=asked(outcome))
     # A task that waits in Redis must not outlive the visibility timeout, so long waits go through the table. So do
     # messages with a rate or `latest`: only the claim looks at rates and at newer messages.
     soon = wait <= settings.native_retry_max * (1 + JITTER)

@@ -39,10 +39,10 @@ def begin_and_send(
         outcomes = {message.id: outcome for message, outcome in zip(free, sends.outcomes, strict=True)}
     return [
         (
-            Ticket(message.id, message.attempts, message.event_type, message.key, message.latest, message.age),
-            outcomes.get(message.id) or Outcome.behind(),
+            Ticket(m.id, m.attempts, m.event_type, m.key, m.latest, m.age, m.spared),
+            outcomes.get(m.id) or Outcome.behind(),
         )
-        for message in messages
+        for m in messages
     ]
 
 

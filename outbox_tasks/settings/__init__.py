@@ -118,10 +118,11 @@ class Settings(WebSettings, OperationSettings, BaseSettings):
     """The wait before attempt n + 1 is base · 2^(n-1), at most the cap, plus up to a quarter at random."""
 
     breaker_failures: Count = 5
-    """How many sends in a row, in the cluster, must find a destination out of reach before its circuit opens."""
+    """How many sends in a row, in the cluster, of as many different messages, must find a destination out of reach
+    before its circuit opens."""
     breaker_pause: Seconds = 5.0
-    """How long the circuit is open at first; then one message tries. The time doubles with each try that fails, up to
-    twelve times as long."""
+    """How long the circuit is open at first; then up to three messages try, one by one. If all fail, the next pause is
+    twice as long, up to twelve times this."""
 
     _file: Path = PrivateAttr(default_factory=lambda: settings_file().absolute())
     _found: bool = PrivateAttr(default_factory=lambda: settings_file().exists())

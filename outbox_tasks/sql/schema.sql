@@ -162,7 +162,8 @@ CREATE INDEX outbox_dead_keys ON outbox_dead (destination, key, seq) WHERE key I
 
 CREATE TABLE outbox_trouble (
   seq      bigint PRIMARY KEY,
-  attempts integer NOT NULL DEFAULT 0,  -- sends that failed, or whose end nobody knows
+  attempts integer NOT NULL DEFAULT 0,  -- sends that failed, or whose end nobody knows; at most 30000
+  spared   integer NOT NULL DEFAULT 0,  -- of these, those that don't count against max_attempts
   outages  integer NOT NULL DEFAULT 0,  -- sends in a row that met a destination out of reach
   unheard  smallint NOT NULL DEFAULT 0, -- how often in a row it was handed over, and nobody began it
   since    timestamptz,                 -- it was redriven then: from there its age counts
@@ -230,7 +231,8 @@ $$;
 -- One row for a destination that is or was in trouble, is paused, or has a rate; the others need none.
 CREATE TABLE outbox_destinations (
   name         text PRIMARY KEY,
-  failures     integer NOT NULL DEFAULT 0,
+  failures     integer NOT NULL DEFAULT 0,  -- sends in a row that found it out of reach: see traffic/tripped.sql
+  different    integer NOT NULL DEFAULT 0,  -- how many messages met that for the first time in these sends
   failed_at    timestamptz,
   error_code   text,
   error        text,

@@ -113,6 +113,7 @@ class ProbeStore(Store):
         lease: str,
         pack: Callable[[Sequence[Claimed]], list[Bundle]],
         of_keys: Mapping[str, int] | None = None,
+        tries: Collection[str] = (),
     ) -> tuple[list[Claimed], list[Bundle]]:
         """Only our rows. Those that their writer leased too: no worker would take its tasks."""
         for row in self.ask("test/direct.sql", since=self.since):
@@ -122,7 +123,7 @@ class ProbeStore(Store):
         self._keys.clear(self.since + 1)
         self._ends.clear()
         with self._others_locked():
-            return super().claim(shares, lease, pack, of_keys)
+            return super().claim(shares, lease, pack, of_keys, tries)
 
     def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
         """Only our rows, and at each call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from uuid import uuid4
 
@@ -79,7 +80,7 @@ def due(rows: Rows) -> None:
 
 
 def open_it(store: Store, rows: Rows) -> None:
-    """Three sends in a row that fail."""
+    """At least three sends in a row that fail, of three messages or more."""
     for _ in range(3):
         due(rows)
         run(store, Destination(OUT))
@@ -89,13 +90,47 @@ def open_it(store: Store, rows: Rows) -> None:
 
 class TestOpening:
     def test_needs_as_many_failures_in_a_row_as_the_setting_says(self, store: Store, rows: Rows) -> None:
-        rows.insert(1)
         for expected in ("closed", "closed", "open"):
-            due(rows)
+            rows.insert(1)
             assert {verdict.step for verdict in run(store, Destination(OUT))} == {Step.OUTAGE}
             assert state(store) == expected
         due(rows)
         assert claimed(store) == []
+
+    def test_one_message_that_fails_again_and_again_does_not_open_it(self, new_store: MakeStore, rows: Rows) -> None:
+        """Its repetitions say nothing about the destination. While it hears of no other answer, they say nothing about
+        the message either: each is counted, and none is spent."""
+        destinations = {"orders": {"url": "a://b", "max_attempts": 4}}
+        store = new_store(breaker_failures=3, backoff_base=0.001, backoff_cap=0.001, destinations=destinations)
+        [id] = rows.insert(1)
+        for _ in range(9):
+            due(rows)
+            assert [verdict.step for verdict in run(store, Destination(OUT))] == [Step.OUTAGE]
+        assert state(store) == "closed"
+        assert (rows.one(id).attempts, rows.state(id)) == (9, "retrying")
+        due(rows)
+        assert [verdict.step for verdict in run(store, Destination(Outcome.sent()))] == [Step.SENT]
+        assert [row.attempts for row in rows.archived()] == [10]
+
+    def test_messages_that_fail_again_do_not_open_it(self, new_store: MakeStore, rows: Rows) -> None:
+        """Others got through meanwhile, so that they fail is their own fault."""
+        store = new_store(breaker_failures=3, backoff_base=0.001, backoff_cap=0.001, bundle_size=1)
+        sends: Counter[str] = Counter()
+
+        class Twice(Destination):
+            def publish(self, messages: Sequence[LeasedMessage]) -> list[Outcome]:
+                sends.update(message.id for message in messages)
+                return [OUT if m.event_type == "twice" and sends[m.id] < 3 else Outcome.sent() for m in messages]
+
+        for _ in range(10):
+            rows.insert(1, event_type="twice")
+            rows.insert(1)
+            run(store, Twice(OUT))
+            rows.change(locked_until=seconds_from_now(1000))
+        for expected in (Step.OUTAGE, Step.SENT):
+            due(rows)
+            assert [verdict.step for verdict in run(store, Twice(OUT))] == [expected] * 10
+            assert state(store) == "closed"
 
     def test_a_bundle_counts_as_one(self, store: Store, rows: Rows) -> None:
         rows.insert(10)
@@ -151,7 +186,8 @@ class TestWhileItIsOpen:
         for _ in range(30):
             elapse(rows)
             run(store, Destination(OUT))
-        assert {(row.attempts, row.status, row.last_error_code) for row in rows.hot()} == {(0, "pending", "connection")}
+        assert {(row.status, row.last_error_code) for row in rows.hot()} == {("pending", "connection")}
+        assert sum(row.attempts for row in rows.hot()) == 3 + 30
 
 
 class TestTrying:
@@ -206,19 +242,33 @@ class TestTrying:
             assert [v.step for v in deliver(store, dict.fromkeys(names, destination), bundle)] == [Step.SENT]
         assert {row.state for row in store.traffic.states()} == {"closed"}
 
-    def test_each_failure_doubles_the_pause_up_to_the_longest(self, store: Store, rows: Rows) -> None:
-        rows.insert(1)
+    def test_three_tries_that_fail_double_the_pause_up_to_the_longest(self, store: Store, rows: Rows) -> None:
+        rows.insert(3)
         open_it(store, rows)
         pauses = []
         for _ in range(6):
             [row] = store.traffic.states()
             pauses.append(round((row.pause_until - row.failed_at).total_seconds()))
             elapse(rows)
-            run(store, Destination(OUT))
+            assert [len(run(store, Destination(OUT))) for _ in range(4)] == [1, 1, 1, 0]
         assert pauses == [100, 200, 400, 800, 1200, 1200]
 
+    @pytest.mark.parametrize("keyed", [False, True])
+    def test_messages_that_have_never_failed_try_first(self, store: Store, rows: Rows, keyed: bool) -> None:
+        for n in range(3):
+            rows.insert(1, key=f"old {n}" if keyed else None)
+        open_it(store, rows)
+        new = [*rows.insert(1, key="a" if keyed else None), *rows.insert(1, key="b" if keyed else None)]
+        elapse(rows)
+        destination = Destination(OUT)
+        for _ in range(3):
+            assert len(run(store, destination)) == 1
+        assert destination.sent[:2] == new
+        assert len({*destination.sent}) == 3
+        assert claimed(store) == []
+
     def test_a_lost_probe_is_followed_by_another(self, store: Store, rows: Rows) -> None:
-        rows.insert(2)
+        rows.insert(3)
         open_it(store, rows)
         elapse(rows)
         assert len(claimed(store)) == 1  # and its worker dies
@@ -228,7 +278,7 @@ class TestTrying:
         assert state(store) == "closed"
 
     def test_if_nothing_is_due_the_next_message_may_probe_at_once(self, store: Store, rows: Rows) -> None:
-        rows.insert(1)
+        rows.insert(3)
         open_it(store, rows)
         rows.change(locked_until=seconds_from_now(1000))
         with rows.engine.begin() as connection:
@@ -239,7 +289,7 @@ class TestTrying:
 
     @pytest.mark.parametrize("answer", [Outcome.dead("no", "no"), Outcome.retry("busy", "later")])
     def test_any_answer_closes_it(self, store: Store, rows: Rows, answer: Outcome) -> None:
-        rows.insert(1)
+        rows.insert(3)
         open_it(store, rows)
         elapse(rows)
         run(store, Destination(answer))
@@ -281,10 +331,10 @@ class TestByHand:
         assert len(run(store, Destination(Outcome.sent()))) == 5
 
     def test_a_resume_closes_the_breaker_too(self, store: Store, rows: Rows) -> None:
-        rows.insert(1)
+        rows.insert(3)
         open_it(store, rows)
         assert pauses.resume(store, "orders", "ada")
-        assert len(claimed(store)) == 1
+        assert len(claimed(store)) == 3
 
     def test_a_pause_stops_queued_bundles(self, store: Store, rows: Rows) -> None:
         rows.insert(5)

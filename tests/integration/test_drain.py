@@ -110,7 +110,7 @@ def test_a_publisher_that_fails_over_some_messages_kills_only_those(
     eventually(only_the_dead_are_left, 60)
     assert Counter(stream.ids()) == Counter(good)
     assert {str(row.id): (row.attempts, row.last_error_code) for row in rows.hot()} == dict.fromkeys(
-        bad, (1, "failed_alone")
+        bad, (2, "failed_alone")
     )
 
 

@@ -48,9 +48,9 @@ STATEMENTS = {
         doctor/rights doctor/server doctor/sessions doctor/settings doctor/slots doctor/vacuum feed/durable keep/alone
         look/pages report/identity run/identity""",
     "worker relay operator reader": """
-        claim/marks claim/next_due doctor/upgraded find/aged find/became find/dead find/dead_counted find/groups
-        find/messages find/states keep/missing look/archived look/sends run/by_task run/completed run/whereabouts
-        test/direct""",
+        claim/marks claim/next_due claim/spared doctor/upgraded find/aged find/became find/dead find/dead_counted
+        find/groups find/messages find/states keep/missing look/archived look/sends run/by_task run/completed
+        run/whereabouts test/direct""",
     "worker relay operator": """
         claim/bury claim/lease claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/gather
         deliver/size deliver/vain doctor/tasks find/archived find/named find/one find/originals keep/lot keep/measured

@@ -187,7 +187,7 @@ class TestServerGone:
         ]
         assert store.settle(bundle.lease, "orders", told) == {sent.id, failed.id, put_off.id}
         assert [row.attempts for row in rows.archived()] == [1]
-        assert [(row.attempts, row.lease is None) for row in rows.hot()] == [(1, False), (0, True)]
+        assert [(row.attempts, row.lease is None) for row in rows.hot()] == [(1, False), (1, True)]
         retry = Bundle("orders", told[1].lease, (failed,))
         assert [ticket.attempt for ticket in after(store.begin(retry))] == [2]
         assert rows.one(failed.id).last_error_code == "away"

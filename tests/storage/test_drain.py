@@ -124,7 +124,7 @@ def test_a_message_without_attempts_left_is_a_dead_letter(box: Box, storage: Sto
 def test_an_outage_spends_no_attempt(box: Box, storage: Store) -> None:
     box.write(1)
     drained(storage, Receiver(lambda message: Outcome.outage("down", "no answer")))
-    assert box.rows("SELECT attempts, outages FROM outbox_trouble") == [(0, 1)]
+    assert box.rows("SELECT attempts, spared, outages FROM outbox_trouble") == [(1, 1, 1)]
     assert box.where(1) == ["waiting"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -66,9 +66,11 @@ class Claims(Database):
         lease: str,
         pack: Callable[[Sequence[Claimed]], list[Bundle]],
         of_keys: Mapping[str, int] | None = None,
+        tries: Collection[str] = (),
     ) -> tuple[list[Claimed], list[Bundle]]:
         """Take up to `shares[destination]` due messages of each destination, and lease the bundles that `pack` makes of
-        them. Each bundle has a lease of its own; the first probe has the claim's.
+        them. Each bundle has a lease of its own; the first probe has the claim's. `tries`: the destinations whose one
+        message is a probe; if there is one that has never failed, it is taken.
 
         What can't be sent any more becomes a dead letter: it is returned, and in no bundle.
         """
@@ -78,13 +80,13 @@ class Claims(Database):
         try:
             with self.transaction() as run:
                 if self._keys_first:
-                    keyed, windows = self._keys.take(run, most, self._ends.none_before)
+                    keyed, windows = self._keys.take(run, most, self._ends.none_before, tries)
                     left = _left(shares, keyed)
-                    found, looked = self._take(run, left)
+                    found, looked = self._take(run, left, tries)
                 else:
                     left = dict(shares)
-                    found, looked = self._take(run, left)
-                    keyed, windows = self._keys.take(run, _left(most, found), self._ends.none_before)
+                    found, looked = self._take(run, left, tries)
+                    keyed, windows = self._keys.take(run, _left(most, found), self._ends.none_before, tries)
                 rows = [self._claimed(row) for row in found] + keyed
                 rows = [row._replace(cause=causes.get(row.seq)) for row in rows] if causes else rows
                 rows = self._parted(run, sorted(rows, key=lambda row: row.seq), windows)
@@ -95,13 +97,14 @@ class Claims(Database):
             self._keys.clear()
             raise
         read = [(row.destination, row.priority, int(row.at), row.seq) for row in found]
+        left = {name: size for name, size in left.items() if name not in tries}
         self._lanes.read(left, read, Snapshot.read(looked.at), life=looked.id)
         self._keys.committed()
         return rows, bundles
 
-    def _take(self, run: Run, shares: Mapping[str, int]) -> tuple[list[Any], Any]:
+    def _take(self, run: Run, shares: Mapping[str, int], tries: Collection[str]) -> tuple[list[Any], Any]:
         """Take messages without a key; returns them, and what the look says of itself."""
-        *found, looked = run("claim/take.sql", span=json.dumps(self._lanes.spans(shares)))
+        *found, looked = run("claim/take.sql", span=json.dumps(self._lanes.spans(shares, tries)))
         return found, looked
 
     def _look_after(self) -> dict[int, str]:
@@ -122,7 +125,10 @@ class Claims(Database):
     def _parted(self, run: Run, rows: list[Claimed], windows: list[Window]) -> list[Claimed]:
         """The rows. Those that have no attempts left, or are too old or too large, are dead now; those that a newer
         message of their key replaces are discarded."""
-        dead = {one.row.seq: one for one in map(self._judged, rows) if one is not None}
+        worn = [row.seq for row in rows if row.attempts >= self.settings.destinations[row.destination].max_attempts]
+        spared = {row.seq: row.spared for row in run("claim/spared.sql", seqs=worn)} if worn else {}
+        judged = (self._judged(row, spared.get(row.seq, 0)) for row in rows)
+        dead = {one.row.seq: one for one in judged if one is not None}
         replaced = [row for row in rows if row.superseded and row.seq not in dead]
         if dead or replaced:  # these may free their keys, for what is behind them
             self._keys.put_aside(run, windows, self._ends.none_before)
@@ -136,14 +142,14 @@ class Claims(Database):
             for row in rows
         ]
 
-    def _judged(self, row: Claimed) -> Dead | None:
+    def _judged(self, row: Claimed, spared: int) -> Dead | None:
         limits = self.settings.destinations[row.destination]
         if limits.max_age is not None and row.age > limits.max_age:
             return Dead(row, "too_old", f"not delivered within {limits.max_age:g} seconds")
         if row.size > limits.largest:
             error = f"its payload has {row.size} bytes, and the destination takes {limits.largest}: see max_bytes"
             return Dead(row, TOO_LARGE, error)
-        return Dead(row, None, None) if row.attempts >= limits.max_attempts else None
+        return Dead(row, None, None) if row.attempts - spared >= limits.max_attempts else None
 
     def _bury(self, run: Run, dead: Iterable[Dead]) -> Sequence[Any]:
         said = [{**_named(one.row), "code": one.code, "error": one.error} for one in dead]

@@ -112,5 +112,5 @@ def _leased(row: Any) -> LeasedMessage:
     return LeasedMessage(
         row.id, row.event_type, row.destination, row.key, row.payload, row.content_type,
         row.headers or {}, row.aggregate_type, row.aggregate_id, as_time(row.created_at),
-        row.attempts, row.latest, row.age if isfinite(row.age) else 0.0,
+        row.attempts, row.latest, row.age if isfinite(row.age) else 0.0, spared=row.spared,
     )  # fmt: skip

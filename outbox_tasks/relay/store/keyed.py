@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from outbox_tasks.database.connection import Run
@@ -18,6 +18,9 @@ from outbox_tasks.relay.store.claimed import Claimed
 from outbox_tasks.relay.store.lanes import FRONT
 from outbox_tasks.relay.store.queues import Queue, Window
 from outbox_tasks.settings import Settings
+
+LOOK = 100
+"""Ready rows that are looked at for the one message that tries a destination."""
 
 
 class Keys:
@@ -33,16 +36,18 @@ class Keys:
         self._began = time.monotonic()
         self._first = 0
 
-    def take(self, run: Run, shares: Mapping[str, int], since: object) -> tuple[list[Claimed], list[Window]]:
+    def take(
+        self, run: Run, shares: Mapping[str, int], since: object, tries: Container[str] = ()
+    ) -> tuple[list[Claimed], list[Window]]:
         """Take up to `shares[destination]` messages, in the transaction of `run`. `since`: no lease ends before.
-        Returns them, and what `put_aside` needs afterwards."""
+        `tries`: see `Claims.claim`. Returns them, and what `put_aside` needs afterwards."""
         self.unread.clear()
         place = self._settings.database_schema or ""
         alone = run("claim/alone.sql", destinations=json.dumps(list(shares)), place=place)
         if not alone:
             return [], []
         high, marks = self._go_back(run)
-        mine = {row.destination: shares[row.destination] for row in alone}
+        mine = {row.destination: LOOK if row.destination in tries else shares[row.destination] for row in alone}
         rows = run(
             "claim/look_keys.sql",
             share=json.dumps([self._share(name, size) for name, size in mine.items()]),
@@ -51,7 +56,7 @@ class Keys:
             marks=json.dumps([{"class": one, "floor": floor} for one, floor in marks]),
             since=since,
         )
-        windows = [self._window(name, size, high, rows) for name, size in mine.items()]
+        windows = [self._window(name, size, high, rows, name in tries) for name, size in mine.items()]
         return self._taken(run, windows), windows
 
     def fronts(self, names: Iterable[str]) -> list[dict[str, Any]]:
@@ -88,8 +93,8 @@ class Keys:
             "start": self._places.get(name, self._first),
         }
 
-    def _window(self, name: str, size: int, high: int, rows: Sequence[Any]) -> Window:
-        window = Window(size, self._settings.longest_run_of(name), self._settings.destinations[name], high)
+    def _window(self, name: str, size: int, high: int, rows: Sequence[Any], tries: bool) -> Window:
+        window = Window(size, self._settings.longest_run_of(name), self._settings.destinations[name], high, tries)
         window.read([row for row in rows if row.destination == name])
         self._next[name] = window.place
         if window.seen < high:

@@ -11,7 +11,7 @@ a claim put back that did not end.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -75,13 +75,13 @@ class Lanes:
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._life: str | None = None
 
-    def spans(self, shares: Mapping[str, int]) -> list[dict[str, Any]]:
-        """Which parts of the lanes to look at for these shares: see claim/take.sql."""
+    def spans(self, shares: Mapping[str, int], tries: Container[str] = ()) -> list[dict[str, Any]]:
+        """Which parts of the lanes to look at for these shares: see claim/take.sql. For a try it is the front."""
         return [
-            {"destination": name, "size": size, "priority": priority, "weight": weight, **span}
+            {"destination": name, "size": size, "tries": name in tries, "priority": priority, "weight": weight, **span}
             for name, size in shares.items()
             for priority, weight in WEIGHTS.items()
-            for span in self._lane(name, priority).spans()
+            for span in (Lane() if name in tries else self._lane(name, priority)).spans()
         ]
 
     def _lane(self, name: str, priority: int) -> Lane:

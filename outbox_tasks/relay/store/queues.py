@@ -56,6 +56,8 @@ class Window:
     limits: Destination
     seen: int
     """All ready rows up to this number are in the window."""
+    tries: bool = False
+    """It takes one message only, of the keys whose first one has never failed, if there are any."""
     taken: list[Any] = field(default_factory=list)
     replaced: set[int] = field(default_factory=set)
     """Numbers of the taken ones that have failed, and that a newer one of their key replaces."""
@@ -85,8 +87,12 @@ class Window:
             found.sort(key=_number)
         for row in found:
             queues[row.key].rows.append(row)
-        for queue in sorted((one for one in queues.values() if one.rows), key=lambda one: int(one.rows[0].seq)):
+        for queue in sorted((one for one in queues.values() if one.rows), key=self._turn):
             self._judge(queue)
+
+    def _turn(self, queue: Queue) -> tuple[bool, int]:
+        head = queue.rows[0]
+        return self.tries and head.attempts > 0, head.seq
 
     def _judge(self, queue: Queue) -> None:
         rows, head = queue.rows, queue.rows[0]
@@ -94,7 +100,7 @@ class Window:
             self.busy.append(queue)
             self._put_aside(queue, rows)
             return
-        length, room = self._length(queue), self.size - len(self.taken)
+        length, room = self._length(queue), (1 if self.tries else self.size) - len(self.taken)
         if length > room or not head.mine:
             length = min(length, room)
             self._leave(rows[length:])

@@ -188,17 +188,20 @@ class Traffic(Database):
     def tripped(self, destination: str, lease: str, code: str | None, error: str | None) -> bool:
         """Count a send that found the destination out of reach. Returns whether the breaker is open now."""
         settings = self.settings
-        rows = self.ask(
-            "traffic/tripped.sql",
-            destination=destination,
-            token=lease,
-            code=storable(code),
-            error=storable(error),
-            enough=settings.breaker_failures,
-            pause=settings.breaker_pause,
-            longest=settings.breaker_pause_max,
-        )
-        return bool(rows[0].open)
+        said = {
+            "destination": destination,
+            "token": lease,
+            "code": storable(code),
+            "error": storable(error),
+            "enough": settings.breaker_failures,
+            "pause": settings.breaker_pause,
+            "longest": settings.breaker_pause_max,
+        }
+        rows = self.ask("traffic/tripped.sql", **said)
+        if not rows:
+            self.ask("traffic/meters.sql", names=[destination])
+            rows = self.ask("traffic/tripped.sql", **said)
+        return bool(rows and rows[0].open)
 
     def recovered(self, destination: str) -> None:
         """Close the breaker: the destination has answered."""

@@ -29,7 +29,7 @@ WITH
            'at', now, 'what', 'redriven', 'by', :person::text, 'why', :reason::text, 'entry', :entry::bigint,
            'attempts', attempts, 'deliver_at', deliver_at))
   FROM back ORDER BY seq
-  ON CONFLICT (seq) DO UPDATE SET attempts = 0, outages = 0, unheard = 0, since = excluded.since,
+  ON CONFLICT (seq) DO UPDATE SET attempts = 0, spared = 0, outages = 0, unheard = 0, since = excluded.since,
                                   history = :schema.outbox_noted(t.history, excluded.history -> 0)
 ), ready AS (
   INSERT INTO :schema.outbox_ready (seq, since, size, priority, alone, latest, destination)

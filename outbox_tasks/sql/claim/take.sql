@@ -1,24 +1,25 @@
 -- Takes due messages without a key: of each destination at most its share, and of each priority the first ones. With
 -- this they are gone from ready; `lease.sql`, in the same transaction, leases them.
 --
--- span: JSON rows of destination, size (its share), priority, weight, and which part of the lane to look at: what comes
+-- span: JSON rows of destination, size (its share), tries (it has an open circuit, so what has never failed goes first of
+-- the first 100), priority, weight, and which part of the lane to look at: what comes
 -- after (xid, seq), up to the transaction `until`. A claim goes on where it was before, and looks once at what was
 -- written by transactions that were open then. Returns the messages; and one row without a number, with the snapshot
 -- in which this looked, and as `id` since when the server counts: a crash begins that anew.
 WITH found AS MATERIALIZED (
-  SELECT r.at, r.destination, r.xid, r.seq, span.size AS share,
+  SELECT r.at, r.destination, r.xid, r.seq, span.size AS share, span.tries AND r.attempts > 0 AS failed,
          (row_number() OVER (PARTITION BY r.destination, r.priority ORDER BY r.xid, r.seq) - 1) / span.weight AS turn
-  FROM json_to_recordset(:span::json) AS span(destination text, size integer, priority smallint, weight integer,
+  FROM json_to_recordset(:span::json) AS span(destination text, size integer, tries boolean, priority smallint, weight integer,
                                               xid xid8, seq bigint, until xid8)
   CROSS JOIN LATERAL (
-    SELECT r.ctid AS at, r.destination, r.priority, r.xid, r.seq FROM :schema.outbox_ready r
+    SELECT r.ctid AS at, r.destination, r.priority, r.xid, r.seq, r.attempts FROM :schema.outbox_ready r
     WHERE r.destination = span.destination AND r.priority = span.priority AND r.key IS NULL
       AND (r.xid, r.seq) > (span.xid, span.seq) AND r.xid <= span.until
-    ORDER BY r.xid, r.seq LIMIT span.size
+    ORDER BY r.xid, r.seq LIMIT CASE WHEN span.tries THEN 100 ELSE span.size END
     FOR UPDATE SKIP LOCKED
   ) AS r
 ), placed AS (
-  SELECT at, share, row_number() OVER (PARTITION BY destination ORDER BY turn, xid, seq) AS place FROM found
+  SELECT at, share, row_number() OVER (PARTITION BY destination ORDER BY failed, turn, xid, seq) AS place FROM found
 ), taken AS (
   DELETE FROM :schema.outbox_ready r WHERE r.ctid = ANY (ARRAY(SELECT at FROM placed WHERE place <= share))
   RETURNING r.*

@@ -1,11 +1,11 @@
 -- Records what became of messages of a bundle. Those that are not named stay in its lease.
 --
--- token; destination; patience: outages in a row that do not count while others get through.
+-- token; destination; patience: outages in a row that are spared, while others get through.
 -- said: JSON rows of id, step, wait (seconds), attempt, code, error, and token (of a retry).
 --   sent
 --   retry     again soon, by Celery: leased for `wait` seconds under a token of its own
 --   release   again after `wait` seconds
---   outage    the same, and the attempt does not count
+--   outage    the same, and the attempt is spared: it does not count against max_attempts
 --   behind    an earlier message of its key failed: it was not sent
 --   handed    a supervised task: it must begin to run within `wait` seconds, twice as long after each time it did not
 --   dead · discarded
@@ -19,12 +19,14 @@ WITH lease AS MATERIALIZED (
   SELECT m.seq, m.id, m.event_type, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size,
          coalesce(t.since, m.deliver_at, m.created_at) AS since, lease.holder, clock.now, clock.now + r.wait * interval '1 second' AS due,
          r.step, r.attempt, r.code, r.error, r.token, coalesce(t.outages, 0) AS outages, coalesce(t.unheard, 0) AS unheard,
-         -- An outage says nothing about the message, unless it alone meets many. A failure of several together says
-         -- nothing about each: nobody knows which of them caused it.
-         r.attempt - (r.step = 'behind' OR coalesce(r.code = 'failed_together', false) OR r.step = 'outage' AND (
+         least(r.attempt, 30000) - (r.step = 'behind')::integer AS attempts,
+         -- An outage says nothing about the message, unless it alone meets many: others get through if the destination's row
+         -- of failures is shorter. A failure of several together says nothing about each: nobody knows which caused it.
+         coalesce(t.spared, 0) + (coalesce(r.code = 'failed_together', false) OR r.step = 'outage' AND (
            coalesce(t.outages, 0) + 1 < :patience::integer
-           OR EXISTS (SELECT FROM :schema.outbox_destinations d WHERE d.name = :destination AND d.opened_at IS NOT NULL)
-         ))::integer AS attempts,
+           OR EXISTS (SELECT FROM :schema.outbox_destinations d
+                      WHERE d.name = :destination AND (d.opened_at IS NOT NULL OR d.failures > t.outages))
+         ))::integer AS spared,
          coalesce(r.code IN ('unsettled', 'failed_together', 'failed_alone'), false) AS alone
   FROM lease CROSS JOIN (SELECT clock_timestamp() AS now) AS clock CROSS JOIN LATERAL unnest(lease.seqs) AS s
   CROSS JOIN LATERAL (SELECT * FROM :schema.outbox_messages m WHERE m.seq = s LIMIT 1) AS m
@@ -47,14 +49,14 @@ WITH lease AS MATERIALIZED (
   SELECT min(seq), step, count(*), destination, holder, range_agg(int8range(seq, seq, '[]'))
   FROM ours WHERE step IN ('sent', 'discarded') GROUP BY step, destination, holder, seq >> 16
 ), noted AS (
-  INSERT INTO :schema.outbox_trouble AS t (seq, attempts, outages, code, error, history)
-  SELECT seq, attempts, (step = 'outage')::integer, code, error,
+  INSERT INTO :schema.outbox_trouble AS t (seq, attempts, spared, outages, code, error, history)
+  SELECT seq, attempts, spared, (step = 'outage')::integer, code, error,
          :schema.outbox_noted('[]', jsonb_build_object(
            'at', now, 'what', CASE step WHEN 'retry' THEN 'failed' WHEN 'release' THEN 'failed' ELSE step END,
            'attempt', attempt, 'code', code, 'error', left(error, 300), 'by', holder))
   FROM ours WHERE step IN ('retry', 'release', 'outage', 'dead', 'discarded')
   ON CONFLICT (seq) DO UPDATE SET
-    attempts = excluded.attempts,
+    attempts = excluded.attempts, spared = excluded.spared,
     outages = CASE WHEN excluded.outages > 0 THEN least(t.outages, 1000000000) + 1 ELSE 0 END,
     code = excluded.code, error = excluded.error,
     history = :schema.outbox_noted(t.history, excluded.history -> 0)
