@@ -94,6 +94,14 @@ class NoTransaction(OutboxError):
     `with session.begin():` or, in Django, `with transaction.atomic():`."""
 
 
+class Autocommit(NotInTransaction, NoTransaction):
+    says = """
+    Nothing was written for {event_type!r}: the connection is in AUTOCOMMIT, so each statement is committed by itself,
+    also inside `session.begin()`, and could not be rolled back together with your change. Take
+    isolation_level="AUTOCOMMIT" out of create_engine or execution_options (or the driver's own autocommit), or give
+    this session engine.execution_options(isolation_level="READ COMMITTED")."""
+
+
 class NotSupervised(OutboxError):
     says = """
     Nothing was completed: no supervised task runs here. Call complete in the task itself, in its own thread. The task

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox_tasks.database.schema import LOST_TABLE, tables, where
 from outbox_tasks.errors import (
+    Autocommit,
     FeedMissing,
     InboxCollision,
     InboxMisused,
@@ -183,6 +184,8 @@ class Inbox:
                 opened.run(self._first, {"consumer": self.consumer, "message": message}, tables(self._schema).inbox)
                 == 1
             )
+        except Autocommit:
+            raise
         except NotInTransaction:
             raise NoTransaction(consumer=self.consumer, message=message) from None
         except Exception as error:  # each driver and framework has errors of its own

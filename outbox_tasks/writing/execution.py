@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from sqlalchemy import Connection
 
 from outbox_tasks import sql
-from outbox_tasks.errors import NotInTransaction
+from outbox_tasks.errors import Autocommit
 from outbox_tasks.internals import is_heard, raise_as_sqlalchemy
 
 DJANGO = "pyformat"
@@ -46,7 +46,7 @@ AnyConnection: TypeAlias = Connection | DjangoConnection
 
 def execute(connection: AnyConnection, verb: Verb, parameters: Mapping[str, Any], event_type: str) -> int:
     """Execute in the connection's transaction; returns how many rows it returned or changed. Its parameters must be
-    values that every driver can pass: text, bytes, float, bool and None. Raises `NotInTransaction` or
+    values that every driver can pass: text, bytes, float, bool and None. Raises `Autocommit` or
     `UnsupportedDialect`."""
     if not isinstance(connection, Connection):
         with connection.cursor() as cursor:
@@ -76,7 +76,7 @@ def _checked(connection: Connection, verb: Verb, event_type: str) -> Verb:
     """The verb with the schema that this connection has for it."""
     verb.said_to(connection.dialect.name)
     if _commits_each_statement(connection.connection):
-        raise NotInTransaction(event_type=event_type)
+        raise Autocommit(event_type=event_type)
     if schemas := connection.get_execution_options().get("schema_translate_map"):
         return verb._replace(schema=schemas.get(verb.schema, verb.schema))
     return verb

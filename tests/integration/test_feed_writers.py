@@ -24,6 +24,7 @@ from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.feeds import feed_begins
 from outbox_tasks.broker.names import FEED_TASK
 from outbox_tasks.errors import (
+    Autocommit,
     FeedCantCancel,
     FeedMissing,
     FeedRights,
@@ -292,7 +293,7 @@ class TestRefused:
         level = place.engine.execution_options(isolation_level="AUTOCOMMIT")
         if place.dialect == "sqlite":  # whose engine begins transactions itself
             level = create_engine(place.engine.url, isolation_level="AUTOCOMMIT")
-        with level.begin() as connection, pytest.raises(NotInTransaction):
+        with level.begin() as connection, pytest.raises(Autocommit):
             outbox.publish(connection, "order.created", {})
         assert found(place) == set()
 

@@ -96,7 +96,7 @@ class TestFirstRefuses:
 
     def test_an_autocommit_engine_is_refused(self, inboxes: Inboxes) -> None:
         autocommit = inboxes.engine.execution_options(isolation_level="AUTOCOMMIT")
-        with autocommit.begin() as connection, pytest.raises(NoTransaction):
+        with autocommit.begin() as connection, pytest.raises(NoTransaction, match='Take isolation_level="AUTOCOMMIT"'):
             inboxes.billing.first(connection, "1")
         assert inboxes.marks() == []
 

@@ -45,7 +45,11 @@ def session(request: pytest.FixtureRequest, engine: Engine) -> Iterator[AnySessi
 @pytest.mark.parametrize("make", [Session, Engine.connect], ids=["Session", "Connection"])
 def test_an_autocommit_engine_is_refused(outbox: Outbox, rows: Rows, engine: Engine, make: Any) -> None:
     autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
-    with make(autocommit) as session, session.begin(), pytest.raises(NotInTransaction):
+    with (
+        make(autocommit) as session,
+        session.begin(),
+        pytest.raises(NotInTransaction, match=r'Take isolation_level="AUTO'),
+    ):
         outbox.publish(session, "order.created", {})
     assert rows.hot() == []
 
