@@ -35,7 +35,7 @@ BUNDLE_TASK = "outbox_tasks.bundle"
 TASKS = (CLAIM_TASK, PUBLISH_TASK, MAINTAIN_TASK, BUNDLE_TASK, FEED_TASK)
 
 BY_BEAT = "outbox_beat"
-"""The header of a claim that beat has sent. A nudge's has none."""
+"""The header of a task that beat has sent. A claim by a nudge has none."""
 
 IN_TIME = "outbox_in_time"
 """The header of a claim that waits until a message is due."""

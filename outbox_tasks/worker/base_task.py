@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 from uuid import uuid4
@@ -11,9 +12,39 @@ from celery.utils.functional import firstmethod
 from kombu import Exchange
 
 from outbox_tasks.broker.broker import AT_ONCE, Broker, queue_length
-from outbox_tasks.broker.names import WAIT
+from outbox_tasks.broker.names import BY_BEAT, WAIT
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.internals import limit_only_tasks
+
+log = logging.getLogger(__name__)
+
+TELL_EVERY = 60.0
+"""Seconds between two lines of a beat that can't reach its broker."""
+
+
+class Outage:
+    """An outage of the broker, as beat tells of it. Beat has to send something each second, and Celery would write a
+    whole traceback each time."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._told = float("-inf")
+
+    def goes_on(self, error: BrokerUnreachable) -> None:
+        """A send has failed."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        if now >= self._told + TELL_EVERY:
+            self._told = now
+            log.error("beat has sent nothing for %.0f s, and tries again and again: %s", now - self._since, error)
+
+    def is_over(self) -> None:
+        """A send has worked."""
+        if self._since is not None:
+            log.warning("beat sends again, after %.0f s", time.monotonic() - self._since)
+            self._since = None
+            self._told = float("-inf")
 
 
 class RelayTask(Task):
@@ -26,6 +57,8 @@ class RelayTask(Task):
     broker: Broker
     home: str
     """Its queue. Celery's own attribute for it is deprecated, and routes override it."""
+    outage = Outage()
+    """One for all tasks of a process."""
     once = False
     """It is not sent while its queue already holds one."""
 
@@ -65,8 +98,9 @@ class RelayTask(Task):
     ) -> Any:
         """Send it to its own queue, whatever the app's routes, default exchange or `task_always_eager` say.
 
-        `self.retry` and beat use it too. Raises `BrokerUnreachable`. The task never expires: Celery would compare the
-        clocks of two hosts. It ignores the caller's producer: beat's does not recover from every loss of its channel.
+        `self.retry` and beat use it too. Raises `BrokerUnreachable`; for beat, which will try again, it returns None.
+        The task never expires: Celery would compare the clocks of two hosts. It ignores the caller's producer: beat's
+        does not recover from every loss of its channel.
         """
         task_id = task_id or str(uuid4())
         options["ignore_result"] = True
@@ -74,6 +108,17 @@ class RelayTask(Task):
         headers = {name: value for name, value in (headers or {}).items() if name != WAIT}
         if options.get("countdown") is not None:
             headers[WAIT] = options["countdown"]
+        try:
+            self._send_or_again(message, headers)
+        except BrokerUnreachable as error:
+            if not headers.get(BY_BEAT):
+                raise
+            self.outage.goes_on(error)
+            return None
+        self.outage.is_over()
+        return self.AsyncResult(task_id)
+
+    def _send_or_again(self, message: Any, headers: dict[str, Any]) -> None:
         began = time.monotonic()
         try:
             self._send(message, headers)
@@ -81,7 +126,6 @@ class RelayTask(Task):
             if time.monotonic() - began > AT_ONCE:
                 raise
             self._send(message, headers)
-        return self.AsyncResult(task_id)
 
     def _send(self, message: Any, headers: dict[str, Any]) -> None:
         amqp = self.app.amqp

@@ -42,7 +42,8 @@ class ClaimTask(RelayTask):
         if (options.get("headers") or {}).get(BY_BEAT) and not self._is_wanted():
             return self.AsyncResult(options.get("task_id") or str(uuid4()))
         result = super().apply_async(*arguments, **options)
-        self._sent = time.monotonic()
+        if result is not None:
+            self._sent = time.monotonic()
         return result
 
     def return_in_time(self) -> None:

@@ -26,22 +26,26 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 def beat_schedule(settings: Settings) -> dict[str, dict[str, Any]]:
     """The entries for Celery's `beat_schedule`. Two beats, no beat for a while, or late ones do no harm."""
     # Without arguments it sends a task for each feed that nobody copies just now.
-    feeds = {"task": FEED_TASK, "schedule": settings.claim_interval, "options": {"queue": FEED_QUEUE}}
+    feeds = {"task": FEED_TASK, "schedule": settings.claim_interval, "options": _options(FEED_QUEUE)}
     return {
         **({FEED_TASK: feeds} if settings.feeds else {}),
         CLAIM_TASK: {
             "task": CLAIM_TASK,
             "schedule": settings.claim_interval,
-            "options": {"queue": CLAIM_QUEUE, "headers": {BY_BEAT: True}},
+            "options": _options(CLAIM_QUEUE),
         },
         MAINTAIN_TASK: {
             "task": MAINTAIN_TASK,
             "schedule": MAINTAIN_INTERVAL,
             # Due as beat starts. Otherwise a beat that restarts more often than hourly would never send it.
             "last_run_at": LONG_AGO,
-            "options": {"queue": MAINTAIN_QUEUE},
+            "options": _options(MAINTAIN_QUEUE),
         },
     }
+
+
+def _options(queue: str) -> dict[str, Any]:
+    return {"queue": queue, "headers": {BY_BEAT: True}}
 
 
 class Scheduler(beat.Scheduler):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
+from outbox_tasks.local.commands import beat_argv
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import Relay
 from tests.conftest import Rows, Stream, eventually
@@ -54,6 +57,28 @@ def test_what_the_broker_forgets_before_the_relay_starts_or_while_it_drains_is_c
     assert check(rows, stream, ids) == 0
     assert {row.attempts for row in rows.archived()} == {1}
     assert {worker.container.status for worker in workers} == {"running"}
+
+
+def test_a_beat_without_its_broker_says_so_in_one_line_and_tells_when_that_is_over(
+    relay: Relay, rows: Rows, own_redis: EmbeddedValkey, tmp_path: Path
+) -> None:
+    """Celery's own log would be a traceback of 260 lines for each of the tries, which are four a second here."""
+    beat = relay.beat(beat_argv(loglevel="DEBUG"), feeds={"shop": {"url": f"sqlite:///{tmp_path}/shop.db"}})
+    relay.ready()
+    rows.insert(1)  # so each claim is wanted
+    eventually(lambda: "outbox_tasks.claim sent" in beat.logs())
+    own_redis.kill()
+    said = "beat has sent nothing"
+    eventually(lambda: said in beat.logs())
+
+    def tries() -> list[str]:
+        return re.findall("Sending due task", beat.logs().partition(said)[2])
+
+    eventually(lambda: len(tries()) > 8)
+    assert beat.logs().count(said) == 1
+    assert "Traceback" not in beat.logs()
+    own_redis.start()
+    eventually(lambda: "beat sends again" in beat.logs())
 
 
 def test_messages_whose_task_the_broker_lost_do_not_wait_for_their_lease(

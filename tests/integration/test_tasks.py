@@ -310,7 +310,7 @@ def test_a_feed_is_copied_by_a_task_of_its_own(
     app = make_app(settings(broker_url=own_redis.url, feeds=places))
     app.finalize()
     feed = app.tasks["outbox_tasks.feed"]
-    assert app.conf.beat_schedule["outbox_tasks.feed"]["options"] == {"queue": "outbox.feed"}
+    assert app.conf.beat_schedule["outbox_tasks.feed"]["options"]["queue"] == "outbox.feed"
     assert feed.apply().get() == "woke 2 of 2"
     assert feed.apply(args=("gone",)).get() == "copied 0, 0 dead"
     assert feed.apply(args=("shop",)).get() == "copied 2, 0 dead"
