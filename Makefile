@@ -1,4 +1,5 @@
-# The two that a fresh machine needs: make demo, make test. Nothing but Python 3.11+, make and a package index is assumed.
+# The two that a fresh machine needs: make demo, make test. Nothing but Python 3.11+ with its venv, make and a package index
+# is assumed. A target installs what it needs, and no more.
 # Every OUTBOX_… variable reaches the commands: with OUTBOX_DATABASE_URL and OUTBOX_BROKER_URL set, those servers are used.
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,7 +8,8 @@ ARGS ?=
 bin := $(VENV)/bin
 pip := $(bin)/python -m pip --disable-pip-version-check --quiet --quiet install -c constraints.txt
 runtime := $(VENV)/.installed-runtime
-everything := $(VENV)/.installed-everything
+tests := $(VENV)/.installed-tests
+pages := $(VENV)/.installed-docs
 sources := outbox_tasks workers beat_schedule.py docs/conf.py $(wildcard tests bench lab examples)
 
 .DEFAULT_GOAL := help
@@ -31,32 +33,32 @@ test: lint ## lint and all tests (ARGS=-n0: in one process)
 	@$(bin)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 search: export MACHINE_EXAMPLES ?= 500
-search: $(everything) ## other random histories of the protocol each time (MACHINE_EXAMPLES=500; ARGS=--hypothesis-seed=7)
+search: $(tests) ## other random histories of the protocol each time (MACHINE_EXAMPLES=500; ARGS=--hypothesis-seed=7)
 	@$(bin)/python -m pytest -n0 -q tests/integration/test_protocol_machine.py -k whatever_happens $(ARGS)
 
-clock: $(everything) ## the tests that know days, a few seconds into a year
+clock: $(tests) ## the tests that know days, a few seconds into a year
 	@TZ=Europe/Berlin $(bin)/python -m tests.clock '2027-01-01 00:00:05' $(ARGS)
 
 fault: $(runtime) ## two minutes of faults of all kinds against a relay, and a verdict (ARGS="--seed 7")
 	@$(bin)/python -m lab soak --minutes 2 --short-leases $(ARGS)
 
-matrix: $(everything) ## core tests on the versions that people have (ARGS='oldest newest': some cells)
+matrix: $(tests) ## core tests on the versions that people have (ARGS='oldest newest': some cells)
 	@$(bin)/python -m tests.matrix $(ARGS)
 
-lint: $(everything) ## ruff, mypy and the import floors
+lint: $(tests) ## ruff, mypy and the import floors
 	@$(bin)/ruff check --quiet --output-format concise $(sources)
 	@$(bin)/ruff format --quiet --check $(sources) || { echo "not formatted: run make format" >&2; exit 1; }
 	@$(bin)/mypy --no-error-summary
 	@$(bin)/lint-imports --no-logo
 
-format: $(everything) ## let ruff lay out the code and mend what it can
+format: $(tests) ## let ruff lay out the code and mend what it can
 	@$(bin)/ruff check --fix $(sources)
 	@$(bin)/ruff format $(sources)
 
-docs: $(everything) ## the documentation site, into build/docs
+docs: $(pages) ## the documentation site, into build/docs
 	@$(bin)/sphinx-build -q -W --keep-going -d build/doctrees docs build/docs && echo "build/docs/index.html"
 
-bench: $(runtime) ## the relay beside raw Celery, pgbench and XADD (ARGS=claim: another bench; ARGS=--help lists them)
+bench: $(tests) ## the relay beside raw Celery, pgbench and XADD (ARGS=claim: another bench; ARGS=--help lists them)
 	@$(bin)/python -m bench $(or $(ARGS),yardsticks)
 
 package: ## wheel and source distribution, into dist/: built, checked, and the wheel tried in an empty environment
@@ -68,13 +70,14 @@ package: ## wheel and source distribution, into dist/: built, checked, and the w
 	  cd "$$scratch" && empty/bin/outbox-tasks --version && empty/bin/celery --help | grep -q outbox && \
 	  empty/bin/python -c 'import outbox_tasks as o; [getattr(o, name) for name in o.__all__]; print("the wheel can be used")'
 
-venv: $(everything) ## the virtual environment with everything in it
+venv: $(tests) $(pages) ## the virtual environment with everything in it
 
-constraints: ## pin the newest versions that fit pyproject.toml anew
+constraints: ## pin the newest versions that fit pyproject.toml and Python 3.11.0, the oldest, anew
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $(PYTHON) -m venv "$$scratch/venv" && \
-	  "$$scratch/venv/bin/python" -m pip --disable-pip-version-check --quiet --quiet install '.[all,dev]' && \
-	  { grep '^#' constraints.txt; "$$scratch/venv/bin/python" -m pip freeze --exclude outbox-tasks; } >"$$scratch/new" && \
-	  cat "$$scratch/new" >constraints.txt
+	  "$$scratch/venv/bin/python" -m pip --disable-pip-version-check --quiet --quiet install uv && \
+	  "$$scratch/venv/bin/uv" pip compile --quiet --universal --fork-strategy fewest --python-version 3.11.0 --no-header --no-annotate \
+	    --extra all --extra dev --output-file "$$scratch/new" pyproject.toml && \
+	  { grep '^#' constraints.txt; cat "$$scratch/new"; } >"$$scratch/whole" && cat "$$scratch/whole" >constraints.txt
 
 audit: ## known vulnerabilities of the pinned versions; asks the Python package index, so it needs a network
 	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT && $(PYTHON) -m venv "$$scratch/venv" && \
@@ -97,8 +100,14 @@ $(runtime): pyproject.toml constraints.txt
 	@$(pip) -e '.[flower,embedded,web]' psutil
 	@touch $@
 
-$(everything): pyproject.toml constraints.txt
+$(tests): pyproject.toml constraints.txt
 	$(environment)
-	@echo "installing into $(VENV), with the development tools" >&2
-	@$(pip) -e '.[flower,embedded,dev]'
+	@echo "installing into $(VENV), with what the tests need" >&2
+	@$(pip) -e '.[test]'
 	@touch $(runtime) $@
+
+$(pages): pyproject.toml constraints.txt
+	$(environment)
+	@echo "installing into $(VENV), with what the documentation needs" >&2
+	@$(pip) -e '.[docs]'
+	@touch $@

@@ -12,6 +12,8 @@ import pytest
 
 from outbox_tasks.cli import outbox
 
+pytest.importorskip("sphinx", reason="Sphinx is not installed: make docs installs it")
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 HOME = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]

@@ -8,16 +8,23 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from email import message_from_bytes
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import outbox_tasks
 
 ROOT = Path(__file__).parents[2]
 WHEEL_SIZE = 1_500_000
 """Bytes: three quarters of it would be a surprise."""
+
+PYTHONS = ("3.11.0", "3.11.2", "3.11.14", "3.12.0", "3.13.0", "3.14.0", "3.15.0")
+"""Some that people have: the oldest of all, Debian 12's, and the first of each later release."""
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +98,35 @@ def test_each_entry_point_leads_somewhere(wheel: zipfile.ZipFile) -> None:
         if not {(module := target.partition(":")[0].replace(".", "/")) + ".py", module + "/__init__.py"} & files
     ]
     assert missing == []
+
+
+def pinned() -> Iterator[Requirement]:
+    """What constraints.txt holds for this interpreter and system."""
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate():
+                yield requirement
+
+
+def test_what_is_pinned_runs_on_the_oldest_python_and_on_all_later_ones() -> None:
+    refused: list[str] = []
+    absent: list[str] = []
+    for requirement in pinned():
+        try:
+            found = distribution(requirement.name)
+        except PackageNotFoundError:
+            found = None
+        if found is None or found.version not in requirement.specifier:
+            absent.append(str(requirement))
+            continue
+        rule = found.metadata["Requires-Python"] or ""
+        refused += [f"{requirement} needs {rule}: not {it}" for it in PYTHONS if it not in SpecifierSet(rule)]
+    assert refused == []
+    if absent:
+        pytest.skip(f"not looked at, because they are not installed: {', '.join(absent)}")
+
+
+def test_what_is_pinned_comes_from_no_place_in_particular() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("-") or "/" in line] == []
