@@ -115,10 +115,13 @@ class Source(ABC):
         self._line, other._line = other._line, None
 
     def close(self) -> None:
-        for opened in (self._open, self._line):
-            with suppress(Exception):
-                opened.close()
+        connection, line = self._open, self._line
         self._open = self._line = None
+        if line is not None:
+            line.close()
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
 
     @abstractmethod
     def _connect(self) -> Any: ...
