@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outbox_tasks.text import without_secrets
+from outbox_tasks.text import one_line, without_secrets
 
 
 class OutboxError(Exception):
@@ -18,7 +18,7 @@ class OutboxError(Exception):
     def __init__(self, **facts: Any) -> None:
         self.facts = facts = {name: _clean(fact) if name != "rule" else fact for name, fact in facts.items()}
         template = " ".join(self.says.split())
-        super().__init__(template.format_map(facts))
+        super().__init__(one_line(template.format_map(facts)))
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import shlex
@@ -132,6 +133,12 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def json_line(value: object) -> str:
+    """As JSON in one line, for all who read lines: a terminal obeys nothing in it either."""
+    line = json.dumps(value, ensure_ascii=False, default=str)
+    return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+
+
 def redacted(url: str) -> str:
     """`url`, or several with `;` between them, without passwords, queries, the path of a webhook, and a user without a
     password, which is a token."""
@@ -216,6 +223,8 @@ def _secrets(url: str) -> Iterator[str]:
         found = password if colon else user
         if found and scheme not in CONTAINERS:
             yield from (found, unquote(found))
+            # Who reads the URL in another way takes the end of a password for a host, or its beginning for a port.
+            yield from re.split(r"[@/?#:;]", found)
     query = rest.partition("?")[2]
     if scheme in WEB:
         yield from (f"/{place.partition('?')[0].partition('/')[2]}", query)

@@ -57,7 +57,11 @@ def _told(url: str, given: Any) -> tuple[str, Any]:
     before what is given, and a dictionary that an application gives stays as it is."""
     urls = url.split(";")
     schemes = {one.partition("://")[0] for one in urls}
-    asked = {name: value for one in urls for name, value in url_to_parts(one).query.items() if name.startswith("ssl_")}
+    try:
+        parts = [url_to_parts(one) for one in urls]
+    except ValueError:  # its text may quote a password
+        raise _unusable(url, "it can't be read; special characters in a password are percent-encoded") from None
+    asked = {name: value for part in parts for name, value in part.query.items() if name.startswith("ssl_")}
     if not schemes <= {*SECURE, *REDIS, *RABBIT} or (isinstance(given, dict) and given and not asked):
         return url, given
     if not (asked or given or schemes.intersection(SECURE)):
@@ -76,7 +80,7 @@ def _told(url: str, given: Any) -> tuple[str, Any]:
     found = {name.removeprefix("ssl_"): value for name, value in asked.items()} | {"cert_reqs": required}
     if not named:
         return bare, found
-    hosts = [url_to_parts(one).hostname for one in urls]
+    hosts = [part.hostname for part in parts]
     if len(set(hosts)) > 1:
         return bare, PerHost(found, server_hostname=None)
     return bare, {**found, "server_hostname": hosts[0]}  # kombu would enter 127.0.0.1 for localhost

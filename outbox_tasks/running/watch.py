@@ -143,7 +143,7 @@ class Watch:
         copy = Copy.read(message.headers)
         if copy is None or sender.app is not self._app:
             return
-        log.error("task %s is not run: this worker knows no %s; the relay sends it again soon", copy.id, name)
+        log.error("task %s is not run: this worker knows no %r; the relay sends it again soon", copy.id, name)
         self._unknown = {**self._unknown, str(name): round(time.time(), 3)}
         self._do(partial(self._note_unknown, copy=copy, by=sender.hostname, until=time.monotonic() + SETTLED_WITHIN))
 

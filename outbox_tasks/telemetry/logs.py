@@ -7,7 +7,6 @@ may quote the message. `outbox-tasks show` reads the text from the row.
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import os
 import sys
@@ -24,7 +23,7 @@ from celery.utils.log import ColorFormatter
 from outbox_tasks.broker.names import CLAIM_TASK, PUBLISH_TASK, TASKS
 from outbox_tasks.internals import replace_safe_say
 from outbox_tasks.model import Bundle, Step, Verdict
-from outbox_tasks.text import printable, without_secrets
+from outbox_tasks.text import json_line, one_line, printable, without_secrets
 
 log = logging.getLogger("outbox_tasks.publish")
 
@@ -74,7 +73,8 @@ def _log_message(bundle: Bundle, verdict: Verdict) -> None:
         wait = f", again in {verdict.wait:.1f} s"
     text = "message %s (%s) to %s, attempt %d, lease %s: %s%s%s"
     why = f" ({code})" if code else ""
-    log.debug(text, id, event_type, bundle.destination, attempt, bundle.lease, outcome, why, wait, extra=facts)
+    shown = one_line(event_type)
+    log.debug(text, id, shown, bundle.destination, attempt, bundle.lease, outcome, why, wait, extra=facts)
 
 
 class RelayLogging(Logging):  # type: ignore[misc]
@@ -193,11 +193,12 @@ class Json(logging.Formatter):
         line |= {name: value for name, value in vars(record).items() if name not in STANDARD and value is not None}
         if record.exc_info:
             line["exception"] = without_secrets(self.formatException(record.exc_info))
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json_line(line)
 
 
 def _text(kind: Any) -> Any:
-    """Celery's formatter, but the line of an alert is its JSON object alone."""
+    """Celery's formatter, but the line of an alert is its JSON object alone, and only the first line of a record begins
+    at the margin: no text of others looks like a record of its own."""
 
     class Text(kind):  # type: ignore[misc]
         def format(self, record: logging.LogRecord) -> str:
@@ -206,6 +207,8 @@ def _text(kind: Any) -> Any:
             # An application may choose any event type. The copy is for us: other handlers get the record as it is.
             safe = copy.copy(record)
             safe.msg, safe.args = printable(record.getMessage()), None
-            return without_secrets(str(super().format(safe)))
+            if record.exc_info:
+                safe.exc_text = printable(record.exc_text or self.formatException(record.exc_info))
+            return without_secrets(str(super().format(safe))).replace("\n", "\n    ")
 
     return Text

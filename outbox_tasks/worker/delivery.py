@@ -14,7 +14,7 @@ from outbox_tasks.model import Bundle, Step, Verdict
 from outbox_tasks.relay.deliver import Listener, deliver, halved
 from outbox_tasks.relay.retry import backoff
 from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, settled
-from outbox_tasks.text import redacted
+from outbox_tasks.text import one_line, redacted
 from outbox_tasks.worker.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def report_dead(resources: Resources, destination: str, verdict: Verdict) -> Non
         "attempts": ticket.attempt, "code": code,
     }  # fmt: skip
     text = "message %s (%s) to %s is dead after attempt %d: %s"
-    log.warning(text, id, ticket.event_type, destination, ticket.attempt, code, extra=facts)
+    log.warning(text, id, one_line(ticket.event_type), destination, ticket.attempt, code, extra=facts)
     dead_letter.send(sender=resources.app, **facts, error=verdict.error)
     if key is not None and resources.settings.dead_blocks(destination):
         log.warning("dead message %s (%s) holds up the key %r of %s", id, code, key, destination, extra=facts)

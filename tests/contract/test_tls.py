@@ -220,9 +220,14 @@ class TestTheRelaysBroker:
 
     @pytest.mark.parametrize(
         "url",
-        ["rediss://:pw@h/0?ssl_cert_reqs=maybe", "amqps://u:pw@h//?ssl_ciphers=x"],
+        [
+            "rediss://:pw@h/0?ssl_cert_reqs=maybe",
+            "amqps://u:pw@h//?ssl_ciphers=x",
+            "redis://u:pw/x@h/0",
+            "amqp://u:[pw@h",
+        ],
     )
-    def test_an_option_that_nobody_understands(self, url: str) -> None:
+    def test_a_url_that_nobody_understands(self, url: str) -> None:
         settings = Settings(broker_url=url)
         with pytest.raises(ConfigurationError, match="broker_url") as caught:
             PinnedCelery("t", broker=url, settings=settings).connection_for_write()
@@ -248,7 +253,7 @@ class TestAnApplicationsBroker:
     def test_a_certificate_that_nobody_knows(self, url: str, conf: dict[str, Any], ours: Path) -> None:
         with listener(ours) as server:
             app = self.app(url.format(port=server.port), **conf)
-            resources = install(app, Settings(destinations={"tasks": {"url": "celery://?task=t"}}))
+            resources = install(app, Settings(destinations={"tasks": {"url": "celery://?task=t", "confirm": "sent"}}))
             with pytest.raises(Exception, match=r"(?i)certificate"):
                 reach(app)
             with pytest.raises(BrokerUnreachable, match=r"(?i)certificate"):
@@ -263,7 +268,7 @@ class TestAnApplicationsBroker:
                 f"redis://{LOGIN}:{server.port}/0",
                 broker_use_ssl={"ssl_ca_certs": str(others), "ssl_check_hostname": False},
             )
-            resources = install(app, Settings(destinations={"tasks": {"url": "celery://?task=t"}}))
+            resources = install(app, Settings(destinations={"tasks": {"url": "celery://?task=t", "confirm": "sent"}}))
             publisher = Publishers(resources.settings)["tasks"]
             sent_by(publisher, message(destination="tasks"))
             assert [caller.trusts for caller in server.callers][:1] == [True]

@@ -6,19 +6,24 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, WebhookFailed
-from outbox_tasks.model import Outcome, Ticket
+from outbox_tasks.errors import BrokerUnreachable, DatabaseUnavailable, OutboxError, UnknownDestination, WebhookFailed
+from outbox_tasks.model import Outcome, Step, Ticket, Verdict
 from outbox_tasks.operating.doctor.finding import error
 from outbox_tasks.relay.retry import judge
 from outbox_tasks.relay.send import send
 from outbox_tasks.settings import Settings
+from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.logs import Json, _text
 from outbox_tasks.text import is_text, one_line, printable, redacted, storable, without_secrets
+from outbox_tasks.worker.delivery import report_dead
 
 SECRET = "hunter2hunter"
 
@@ -63,6 +68,8 @@ def test_a_url_is_shown_without_what_nobody_may_see(url: str, shown: str) -> Non
         (f"celery://?broker=redis://:{SECRET}@h/0", f"AUTH {SECRET}", "AUTH ***"),
         (f"nats://{SECRET}@a:4222,{SECRET}@b:4222", f"a:4222 refused {SECRET}", "a:4222 refused ***"),
         ("redis://h/0", f"host=h password={SECRET} user=ada", "host=h password=*** user=ada"),
+        (f"postgresql://u:p@{SECRET}@h/db", f"no host {SECRET}@h", "no host ***@h"),
+        (f"redis://u:{SECRET}/p@h/0", f"no port {SECRET}", "no port ***"),
         ("kafka://h/t?ca_file=/etc/kafka/ca.pem", "no /etc/kafka/ca.pem", "no /etc/kafka/ca.pem"),
     ],
 )
@@ -102,8 +109,9 @@ def logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    log = logging.getLogger("outbox_tasks.publish")
-    monkeypatch.setattr(log, "disabled", False)  # as others that configure logging leave it
+    log = logging.getLogger("outbox_tasks")
+    for name in ("outbox_tasks", "outbox_tasks.publish", "outbox_tasks.worker.delivery"):
+        monkeypatch.setattr(logging.getLogger(name), "disabled", False)  # as others that configure logging leave it
     log.addHandler(handler)
     yield stream
     log.removeHandler(handler)
@@ -140,6 +148,40 @@ def test_no_line_that_a_worker_logs_for_people_is_obeyed_by_their_terminal() -> 
     record = logging.LogRecord("celery", logging.INFO, "", 0, "message of %s", ("\x1b]0;owned\x07",), None)
     assert kind("%(message)s").format(record) == "message of \\x1b]0;owned\\x07"
     assert record.args == ("\x1b]0;owned\x07",)
+
+
+FORGED = "a\n[2030-01-02 03:04:05,678: ERROR/MainProcess] forged\r\u2028forged\x85forged\x9b31m\u202eforged"
+"""As an event type, a key or the name of a feed."""
+
+
+def test_no_text_of_others_makes_a_line_of_the_log() -> None:
+    try:
+        raise RuntimeError(FORGED)
+    except RuntimeError as failed:
+        kind = (type(failed), failed, failed.__traceback__)
+    record = logging.LogRecord("celery", logging.INFO, "", 0, "message of %s", (FORGED,), kind)
+    record.event_type = FORGED
+    text = _text(logging.Formatter)("[INFO] %(message)s").format(record)
+    assert [line for line in text.splitlines() if not line.startswith("    ")] == ["[INFO] message of a"]
+    assert text.replace("\n", "").isprintable()
+    [line] = Json().format(record).splitlines()
+    assert line.isprintable()
+    assert json.loads(line)["event_type"] == FORGED
+
+
+def test_no_text_of_others_makes_a_line_of_an_error_an_alert_or_an_application_s_log(logged: io.StringIO) -> None:
+    facts = {"code": "refused", "event_type": FORGED, "message_id": "1"}
+    alert = SimpleNamespace(
+        kind="dead_letter", over_at=None, told=1, count=1, destination="orders", facts=facts,
+        first_at=datetime.now(UTC), last_at=datetime.now(UTC), told_at=datetime.min.replace(tzinfo=UTC),
+    )  # fmt: skip
+    assert "forged" in webhook.text(alert)
+    assert webhook.text(alert).isprintable()
+    assert str(UnknownDestination(event_type="x", destination=FORGED, known="orders")).isprintable()
+    resources: Any = SimpleNamespace(app=object(), settings=Settings(destinations={"orders": {"url": "a://b"}}))
+    report_dead(resources, "orders", Verdict(Ticket("1", 1, FORGED, FORGED), Step.DEAD, 0.0, "refused"))
+    assert len(logged.getvalue().splitlines()) == 2
+    assert logged.getvalue().replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize(

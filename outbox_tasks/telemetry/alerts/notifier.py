@@ -9,7 +9,6 @@ when the broker is gone, and a webhook that hangs must not hold up claims.
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from outbox_tasks.per_process import PerProcess
 from outbox_tasks.signals import breaker_opened, dead_letter, key_blocked, stale
 from outbox_tasks.telemetry.alerts import webhook
 from outbox_tasks.telemetry.alerts.table import AlertTable, Occurrence, check_interval
-from outbox_tasks.text import logger
+from outbox_tasks.text import json_line, logger
 from outbox_tasks.worker.delivery import report_dead
 from outbox_tasks.worker.resources import Resources, serves
 
@@ -178,7 +177,7 @@ class Notifier:
         for row in alerts:
             # The end has the same level, so that whoever read of the beginning reads of the end.
             alert = webhook.as_json(row, self._settings.source)
-            log.warning("%s", json.dumps(alert, ensure_ascii=False), extra={"alert": alert})
+            log.warning("%s", json_line(alert), extra={"alert": alert})
         if (alerts or check) and self._settings.alert_webhook and not self._ended:
             self._post(self._table, self._settings.alert_webhook)
         if self._orders.empty():

@@ -10,7 +10,7 @@ from typing import Any
 from outbox_tasks.errors import AlertsNotInstalled, ConfigurationError, WebhookFailed
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import HIDDEN
-from outbox_tasks.text import moment, redacted, span, without_secrets
+from outbox_tasks.text import moment, one_line, redacted, span, without_secrets
 
 TIMEOUT = 5.0
 """Seconds for connecting, and for each read and write."""
@@ -72,7 +72,7 @@ def text(row: Any, *, listed: bool = False) -> str:
         "waited": span(row.facts.get("oldest", 0.0)),
         "blocked": f"the key{'s' if told > 1 else ''} {', '.join(keys)}" + _more(told - len(keys)),
     }
-    sentence = (OVER if row.over_at else GOING_ON)[row.kind].format_map(facts)
+    sentence = one_line((OVER if row.over_at else GOING_ON)[row.kind].format_map(facts))
     again = row.first_at < row.told_at and not row.over_at
     if listed or not again:
         return sentence
