@@ -449,7 +449,9 @@ class ArchiveBusy(OutboxError):
 
 
 class MaintainedElsewhere(OutboxError):
-    says = "Another process runs the maintenance of this outbox. Wait until it has ended, then try again."
+    says = """
+    Another process runs the maintenance of this outbox. Wait until it has ended, then try again. If none does,
+    `outbox-tasks doctor` names the session that holds its lock."""
 
 
 class UnknownMessage(OutboxError):

@@ -10,6 +10,12 @@ Kind = Literal["writer", "worker", "relay", "operator", "reader"]
 COMPLETED = "UPDATE (count, facts, closed_at)"
 """Of entries in the audit. A trigger says of which: see sql/people.sql."""
 
+REWRITTEN = "UPDATE (payload, headers, content_type, deliver_at)"
+"""Of a supervised task that asks to be run again. A trigger keeps what has ended: see sql/private.sql."""
+
+EDITED = "UPDATE (payload, content_type)"
+"""Of a dead letter."""
+
 TAKEN = "UPDATE (lease, locked_by, locked_until)"
 """Of acts in the background. What they do stays as their audit entry says."""
 
@@ -32,7 +38,7 @@ RELATIONS = (
 GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
     "writer": {},  # it calls functions that have the rights of their owner
     "worker": {
-        "messages": ("SELECT", "UPDATE"),
+        "messages": ("SELECT", REWRITTEN),
         **dict.fromkeys(("leases", "runs"), CHANGED),
         **dict.fromkeys(("waiting", "dead", "trouble"), ("SELECT", "INSERT", "UPDATE")),
         "held": ("SELECT", "UPDATE"),
@@ -51,7 +57,10 @@ GIVEN: dict[Kind, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("days", "versions", "seq", *VIEWS), READ),
     },
     "operator": {
-        **dict.fromkeys((*WORK, "messages", "destinations"), CHANGED),
+        "messages": ("SELECT", "INSERT", EDITED, "DELETE"),
+        **dict.fromkeys(("ready", "held", "trouble"), CHANGED),
+        **dict.fromkeys(("waiting", "leases", "runs", "dead"), ("SELECT", "UPDATE", "DELETE")),
+        "destinations": CHANGED,
         "freed": ("INSERT",),
         "journal": ("SELECT", "INSERT"),
         "audit": ("SELECT", "INSERT (who, why, action, target, count, facts, once, closed_at)", COMPLETED),

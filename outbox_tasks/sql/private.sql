@@ -15,6 +15,20 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION outbox_messages_keep() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+-- What has ended stays as it was said: a role may rewrite a task that it runs, edit or purge a dead letter, but change no
+-- message that the journal has. Only the owner can.
+BEGIN
+  IF EXISTS (SELECT FROM outbox_journal j WHERE j.first BETWEEN OLD.seq >> 32 << 32 AND OLD.seq AND j.seqs @> OLD.seq)
+     AND NOT pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE') THEN
+    RAISE EXCEPTION 'message % has ended, and the archive is not changed', OLD.id USING ERRCODE = '42501';
+  END IF;
+  RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+END
+$$;
+CREATE TRIGGER outbox_messages_keep BEFORE UPDATE OR DELETE ON outbox_messages
+FOR EACH ROW EXECUTE FUNCTION outbox_messages_keep();
+
 DO $$
 DECLARE
   revoked text;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import uuid4
 
+import psycopg
 import pytest
 from sqlalchemy import Engine
 
@@ -159,3 +160,41 @@ class TestRowLevelSecurity:
     def publish(self, place: Place) -> None:
         with place.engine.begin() as connection:
             Outbox(place.settings()).publish(connection, "order.created", {}, to="orders")
+
+
+class TestALockOfAStranger:
+    """A role with nothing but CONNECT takes the numbers of our advisory locks."""
+
+    @pytest.mark.parametrize(
+        ("taken", "what"),
+        [
+            ("pg_advisory_lock(hashtextextended(' keys orders', 0))", "claims of messages with keys to orders"),
+            ("pg_advisory_lock(hashtextextended('public, pg_temp room orders', 0))", "sends to orders"),
+            ("pg_advisory_lock(hashtextextended('outbox maintain public', 0))", "the maintenance"),
+            (
+                "pg_advisory_lock_shared(('outbox_seq'::regclass::oid::bigint & 127) << 56)",
+                "claims of messages with keys",
+            ),
+        ],
+    )
+    def test_is_named_by_the_doctor(self, place: Place, taken: str, what: str) -> None:
+        settings = place.settings()
+        place.command("init", settings=settings)
+        with psycopg.connect(place.url_of(place.role), application_name="evil", autocommit=True) as stranger:
+            stranger.execute(f"SELECT {taken}")
+            held = found(settings, "lock_of_a_stranger")["lock_of_a_stranger"]
+            assert held.fact.startswith(f"The session {stranger.info.backend_pid} (evil, role {place.role}")
+            assert held.cause.startswith(f"These wait for it: {what}. ")
+            with place.engine.begin() as connection:
+                message = Outbox(settings).publish(connection, "order.created", {}, to="orders", key="a")
+            shown = place.command("show", str(message), settings=settings).output
+            assert f"the session {stranger.info.backend_pid} (evil, role {place.role}" in " ".join(shown.split())
+            stranger.execute("SELECT pg_advisory_unlock_all()")
+            assert found(settings, "lock_of_a_stranger") == {}
+
+    def test_is_none_of_a_writer(self, place: Place) -> None:
+        settings = place.settings()
+        place.command("init", f"--writer={place.role}", settings=settings)
+        with psycopg.connect(place.url_of(place.role)) as writer:
+            writer.execute("SELECT outbox_publish('order.created', '{}'::text, key => 'a', destination => 'orders')")
+            assert found(settings, "lock_of_a_stranger") == {}

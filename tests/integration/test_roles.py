@@ -40,32 +40,32 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 STATEMENTS = {
     "writer": "write/cancel write/publish_once write/publish_one",
     "writer worker relay": "write/publish",
-    "worker": "write/first",
-    "worker relay": "run/end run/fail",
-    "worker operator": "run/retry",
+    "worker": "run/retry write/first",
+    "worker relay": "claim/bury claim/lease deliver/gather run/begin run/end run/fail",
     "writer worker relay operator reader": """
-        act/now act/replay_alone claim/alone doctor/backend doctor/grants doctor/hidden doctor/indexes doctor/prepared
-        doctor/rights doctor/server doctor/sessions doctor/settings doctor/slots doctor/vacuum feed/durable keep/alone
-        look/pages report/identity run/identity""",
+        act/now act/replay_alone claim/alone doctor/backend doctor/grants doctor/hidden doctor/indexes doctor/locks
+        doctor/prepared doctor/rights doctor/server doctor/sessions doctor/settings doctor/slots doctor/vacuum
+        feed/durable keep/alone look/pages report/identity run/identity""",
     "worker relay operator reader": """
         claim/marks claim/next_due claim/spared doctor/upgraded find/aged find/became find/dead find/dead_counted
         find/groups find/messages find/states keep/missing look/archived look/sends run/by_task run/completed
         run/whereabouts test/direct""",
     "worker relay operator": """
-        claim/bury claim/lease claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/gather
-        deliver/size deliver/vain doctor/tasks find/archived find/named find/one find/originals keep/lot keep/measured
-        keep/rows run/begin run/end_waits run/handed_over run/lose run/overtaken run/renew run/requeue
+        claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/size deliver/vain doctor/tasks
+        find/archived find/named find/one find/originals keep/lot keep/measured
+        keep/rows run/end_waits run/handed_over run/lose run/overtaken run/renew run/requeue
         run/unknown run/wait_on test/expire""",
     "relay": """
         alert/end alert/forget alert/looked alert/posted alert/put_off alert/record alert/take_posts
-        alert/turn claim/due claim/wake feed/copy feed/end feed/forget feed/left feed/take inbox/forget
+        alert/turn claim/aside_keys claim/due claim/wake deliver/release deliver/settle feed/bury feed/copy feed/end
+        feed/forget feed/left feed/take inbox/forget
         keep/drop keep/forget keep/turn report/beat
         report/stopped report/tally report/timeline traffic/forget traffic/left traffic/seen""",
     "relay operator": """
         act/begun_by act/discard act/end act/going act/one act/redrive act/renew act/take alert/failed_runs
         audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/admit
-        claim/aside_keys claim/expire claim/look_keys claim/take claim/take_keys claim/timeline
-        claim/unroutable feed/bury deliver/begin deliver/release deliver/sent deliver/settle keep/troubles run/expire
+        claim/expire claim/look_keys claim/take claim/take_keys claim/timeline
+        claim/unroutable deliver/begin deliver/sent keep/troubles run/expire
         test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered traffic/tripped
         traffic/unspent traffic/untried""",
     "relay operator reader": """
@@ -86,7 +86,11 @@ HARM = {
     "SELECT payload FROM outbox_all": "relay operator",
     "SELECT id, state, last_error FROM outbox_all": "relay operator reader",
     "UPDATE outbox_messages SET payload = ''": "worker operator",
+    "UPDATE outbox_messages SET destination = ''": "",
+    "UPDATE outbox_messages SET headers = NULL": "worker",
     "UPDATE outbox_journal SET state = 'sent'": "",
+    "EXPLAIN INSERT INTO outbox_leases (token) VALUES (NULL)": "worker relay",
+    "EXPLAIN INSERT INTO outbox_dead (seq) VALUES (1)": "worker relay",
     "DELETE FROM outbox_journal": "",
     "DELETE FROM outbox_ready": "relay operator",
     "UPDATE outbox_leases SET token = NULL": "worker relay operator",
@@ -427,6 +431,16 @@ class TestTheDoctor:
         assert f"EXECUTE on {name}" in missing.fact
         place.run(*missing.remedy.splitlines())
         assert name not in str(found(settings_of("relay", place), "rights_missing"))
+
+
+class TestTheArchive:
+    @pytest.mark.parametrize("kind", ["worker", "operator"])
+    @pytest.mark.parametrize("statement", ["UPDATE {} SET payload = ''", "DELETE FROM {}"])
+    def test_is_changed_by_nobody(self, place: Place, rows: Rows, kind: Kind, statement: str) -> None:
+        """Also not by roles that rewrite, edit or purge messages at work."""
+        rows.settle(*rows.insert(1))
+        with as_a(kind, place) as connection, pytest.raises(ProgrammingError, match=r"has ended|permission denied"):
+            connection.exec_driver_sql(statement.format(quoted("outbox_messages")))
 
 
 class TestTheAudit:

@@ -47,6 +47,7 @@ OF_THE_DATABASE = (
         TRANSACTIONS, transactions.open_for_long,
         {"xmin_held", "writer_open", "idle_in_transaction", "sessions_hidden"}, needs=("tables",),
     ),
+    Check(TRANSACTIONS, transactions.strangers, {"lock_of_a_stranger"}, needs=("tables",)),
     Check(TRANSACTIONS, transactions.prepared, {"prepared_transaction"}, needs=("tables",)),
     Check(TRANSACTIONS, transactions.slots, {"slot_holds_rows"}, needs=("server",)),
 )  # fmt: skip

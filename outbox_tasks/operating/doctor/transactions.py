@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from outbox_tasks.database.schema import quoted
-from outbox_tasks.operating.doctor.finding import Fine, note, warning
+from outbox_tasks.operating.doctor.finding import Fine, error, note, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.text import span
 
@@ -78,6 +79,21 @@ def _hidden(site: Site) -> Results:
             f"Sessions of other roles that the relay's role may not look into: {hidden}.",
             "One of them may hold something up; the doctor can't know.",
             f"GRANT pg_read_all_stats TO {quoted(site.server.role)};",
+        )
+
+
+def strangers(site: Site) -> Results:
+    """Whether a session that has nothing to do here holds an advisory lock of the outbox."""
+    for row in site.look("locks", destinations=json.dumps(list(site.settings.destinations))):
+        since = "" if row.age is None else f", for {span(row.age)}"
+        yield error(
+            "lock_of_a_stranger",
+            f"The session {row.pid} ({row.application or 'a client'}, role {row.role}{since}) holds an advisory lock "
+            "of the outbox, and its role has no right there.",
+            f"These wait for it: {row.what}. Anybody who may connect to the database can take such a lock, on purpose "
+            "or for something of his own.",
+            _ended([row])
+            + f"REVOKE CONNECT ON DATABASE {quoted(site.server.database)} FROM PUBLIC, {quoted(row.role)};",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -68,7 +69,7 @@ def _own(database: Database, one: Mapping[str, Any]) -> Wait | None:
         if one["state"] == "retrying" or failed:
             return Wait(f"it failed ({failed}), and the next try is due at {due}", "")
         return Wait(f"it is scheduled for {due}", "")
-    return _limited(database, one) or _nobody(database, one)
+    return _limited(database, one) or _locked(database, one) or _nobody(database, one)
 
 
 def behind(head: Mapping[str, Any]) -> Wait:
@@ -102,6 +103,16 @@ def _limited(database: Database, one: Mapping[str, Any]) -> Wait | None:
     if own.rate_limit is not None:
         because = f"{name} gets at most {own.rate_limit:g} a second; it is due since {since}"
         return Wait(because, f"if {name} can take more, raise its rate_limit")
+    return None
+
+
+def _locked(database: Database, one: Mapping[str, Any]) -> Wait | None:
+    """Whether somebody who has nothing to do with the outbox holds one of its locks."""
+    place, names = database.settings.database_schema, json.dumps([one["destination"]])
+    for row in database.ask("doctor/locks.sql", place=place, destinations=names):
+        who = f"the session {row.pid} ({one_line(row.application or 'a client')}, role {one_line(row.role)})"
+        because = f"{who} holds a lock of the outbox, and has no right there; it is due since {moment(_due(one))}"
+        return Wait(because, f"SELECT pg_terminate_backend({row.pid})")
     return None
 
 
