@@ -10,6 +10,7 @@ from outbox_tasks.cli.shared.acts import stoppable
 from outbox_tasks.cli.shared.output import answer, json_option
 from outbox_tasks.cli.shared.store import open_store
 from outbox_tasks.feeds.source import open_source
+from outbox_tasks.operating.wake import wake
 from outbox_tasks.relay.bridge import bridge_all
 from outbox_tasks.relay.store.feeds import Feeds, FeedState
 from outbox_tasks.text import one_line
@@ -39,6 +40,8 @@ def run(name: str | None) -> None:
     """Copy what a feed has, or all feeds, one after the other. Exit code 1 if one could not be copied."""
     with open_store() as store, stoppable() as stopped:
         done = bridge_all(store, stopped.is_set, name)
+        if any(bridged.copied for bridged in done.values()):
+            wake(store.settings)
     lines = []
     for one, bridged in done.items():
         text = f"copied {bridged.copied:,}, {bridged.dead:,} dead" if bridged.taken else "left alone"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outbox_tasks.database.connection import Database
+from outbox_tasks.operating.wake import wake
 
 
 def pause(database: Database, destination: str, who: str, why: str | None) -> None:
@@ -12,4 +13,7 @@ def pause(database: Database, destination: str, who: str, why: str | None) -> No
 
 def resume(database: Database, destination: str, who: str, why: str | None = None) -> bool:
     """End a pause, and close the breaker. Returns whether the destination was paused or had failed."""
-    return bool(database.ask("audit/resume.sql", destination=destination, person=who, reason=why))
+    resumed = bool(database.ask("audit/resume.sql", destination=destination, person=who, reason=why))
+    if resumed:
+        wake(database.settings)
+    return resumed

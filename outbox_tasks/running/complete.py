@@ -45,7 +45,7 @@ def _complete(run: SupervisedRun, result: Any, session: Any) -> None:
         raise
     if ended:
         opened.wake(run.is_completed)
-        if following and run.nudge is not None:
+        if (following or run.frees_key) and run.nudge is not None:
             opened.wake(run.nudge if dispatch is None else partial(run.nudge, dispatch=dispatch))
     elif not opened.run(_verb("run/completed.sql", schema), {"id": run.run.id, "committed": run.completed}, messages):
         raise RunLost(task=run.request.task, id=run.request.id)

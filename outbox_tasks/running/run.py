@@ -75,6 +75,8 @@ class SupervisedRun:
         self.request = task.request
         self.destination = begun and begun.destination
         self.waited = begun and begun.waited
+        self.frees_key = begun is not None and begun.key is not None
+        """What is behind it in its key may be due when it has ended."""
         self.following: list[tuple[str | None, Row]] = []
         """What follows it, as rows, each with its task id."""
         self.replaced = False

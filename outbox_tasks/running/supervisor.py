@@ -149,7 +149,7 @@ class Supervisor:
         elif not ours:
             text = "task %s ended as %s, but its lease had run out: the task runs again, or has run again"
             log.warning(text, run.request.id, state)
-        elif following and self.nudge is not None:
+        elif (following or run.frees_key) and self.nudge is not None:
             self.nudge(dispatch=dispatch)
 
     def _end(self, run: SupervisedRun, state: str | None, retval: Any, again: bool) -> bool:

@@ -73,10 +73,13 @@ class Writer:
         ids = [id, *(sibling(id, name) for name in self._settings.destinations)]
         opened = transaction(session, "outbox.cancel")
         try:
-            return opened.run(self._cancel, {"ids": f"{{{','.join(map(str, ids))}}}"}, self._messages) > 0
+            taken = opened.run(self._cancel, {"ids": f"{{{','.join(map(str, ids))}}}"}, self._messages) > 0
         except Exception as error:
             explain(error, self._settings.database_schema)
             raise
+        if taken and self.nudge is not None:  # what was behind it in its key may be due
+            opened.wake(self.nudge)
+        return taken
 
     def _execute(self, verb: Verb, connection: AnyConnection, made: list[Row]) -> None:
         event_type = made[0]["event_type"]

@@ -24,6 +24,7 @@ from outbox_tasks.operating.archive.replay_sources import Days, Named, Place, So
 from outbox_tasks.operating.archive.storage import shown
 from outbox_tasks.operating.messages.acts import BATCH, STEPS, Done, Operator, Plan
 from outbox_tasks.operating.messages.find import Filter
+from outbox_tasks.operating.wake import wake
 
 EVER = datetime.min.replace(tzinfo=UTC)
 
@@ -168,5 +169,6 @@ class Replayer(Operator):
         with self._database.transaction() as run:
             run("act/replay_alone.sql")
             written = {str(row.id) for row in run("act/replay.sql", **parameters)}
+        wake(self._settings)
         done.count += len(written)
         done.missed += [UUID(copy["of"]) for copy in copies if copy["id"] not in written]

@@ -18,6 +18,7 @@ from uuid import UUID
 from outbox_tasks.database.connection import Database
 from outbox_tasks.errors import EditRefused, PayloadTooLarge
 from outbox_tasks.operating.messages.find import COUNTED, DEAD, Filter, Lookup, start
+from outbox_tasks.operating.wake import wake
 from outbox_tasks.text import storable
 
 Action = Literal["redrive", "discard", "purge"]
@@ -176,7 +177,10 @@ class Operator:
         else:
             kept = action == "discard" and self._settings.archive == "keep"
             rows = self._database.ask("act/discard.sql", **parameters, states=_kinds(states), kept=kept)
-        return {UUID(str(row.id)) for row in rows if row.id is not None} if rows else None
+        changed = {UUID(str(row.id)) for row in rows if row.id is not None} if rows else None
+        if changed:
+            wake(self._settings)
+        return changed
 
     @contextmanager
     def audited(self, action: str, facts: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,94 @@
+"""What people do wakes the claim: nothing waits for beat, which is not there, and nobody waits for the broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from uuid import UUID, uuid4
+
+import pytest
+import redis
+from sqlalchemy.orm import Session
+
+from outbox_tasks import Outbox
+from outbox_tasks.local.ports import free_port
+from outbox_tasks.operating import pauses
+from outbox_tasks.operating.archive.replay import Replay, Replayer
+from outbox_tasks.operating.messages.acts import Operator
+from outbox_tasks.operating.messages.background import Runner
+from outbox_tasks.operating.messages.find import Filter
+from outbox_tasks.relay.store import Store
+from outbox_tasks.settings import CLAIM_QUEUE
+from tests.conftest import MakeStore, Rows, eventually
+from tests.integration.test_redrive import bury
+
+DEAD = Filter(states=("dead",))
+
+
+def redrive(store: Store, rows: Rows) -> None:
+    ids = [UUID(id) for id in bury(rows)]
+    assert Operator(store, "ann").act("redrive", ids).count == 1
+
+
+def discard(store: Store, rows: Rows) -> None:
+    """A dead letter that blocks a key."""
+    ids = [UUID(id) for id in bury(rows, key="order:1")]
+    rows.insert(key="order:1")
+    assert Operator(store, "ann").act("discard", ids).count == 1
+
+
+def redrive_on_the_page(store: Store, rows: Rows) -> None:
+    bury(rows)
+    runner = Runner(store)
+    runner.start()
+    runner.begin("redrive", DEAD, who="ann", why=None, token=uuid4())
+    eventually(lambda: not runner.going())
+    runner.close()
+
+
+def replay(store: Store, rows: Rows) -> None:
+    [id] = rows.insert()
+    rows.settle(id)
+    assert Replayer(store, "ann", None, Replay(Filter(), ids=(UUID(id),), new_ids=True)).replay().count == 1
+
+
+def resume(store: Store, rows: Rows) -> None:
+    rows.insert()
+    pauses.pause(store, "orders", "ann", None)
+    assert pauses.resume(store, "orders", "ann")
+
+
+def cancel(store: Store, rows: Rows) -> None:
+    """The first message of a key: the next one may be sent."""
+    first, _ = rows.insert(2, key="order:1")
+    outbox = Outbox(store.settings)
+    with Session(rows.engine) as session, session.begin():
+        assert outbox.cancel(session, UUID(first))
+
+
+ACTS = [redrive, discard, redrive_on_the_page, replay, resume, cancel]
+
+
+@pytest.fixture
+def queue(broker_url: str) -> Iterator[Callable[[], int]]:
+    """How many claims wait."""
+    with redis.Redis.from_url(broker_url) as client:
+        client.delete(CLAIM_QUEUE)
+        yield lambda: int(client.llen(CLAIM_QUEUE))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_an_act_wakes_the_claim(
+    new_store: MakeStore, rows: Rows, broker_url: str, queue: Callable[[], int], act: Callable[..., None]
+) -> None:
+    act(new_store(broker_url=broker_url), rows)
+    eventually(queue)
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_an_act_does_not_wait_for_a_broker_that_is_away(
+    new_store: MakeStore, rows: Rows, act: Callable[..., None]
+) -> None:
+    began = time.monotonic()
+    act(new_store(broker_url=f"redis://127.0.0.1:{free_port()}/0"), rows)
+    assert time.monotonic() - began < 30
