@@ -17,7 +17,9 @@ MAX_KEY = 255
 MAX_TEXT = 1000
 """The most characters of any other text of a message."""
 MAX_HEADERS = 64 * 1024
-"""The most bytes of its headers, as JSON. The table has the same limits."""
+"""The most bytes of its headers, as JSON."""
+MAX_PAYLOAD = 256 * 1024 * 1024
+"""The most bytes of its payload, for whatever destination. The table has the same limits."""
 
 FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """Every time between these can be shown in every time zone."""

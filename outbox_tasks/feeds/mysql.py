@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from sqlalchemy import URL
 
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.feeds.source import ENOUGH, Row, Source
+from outbox_tasks.feeds.source import ENOUGH, LARGEST, Row, Source
 
 WINDOW = 200
 """Rows that are read at once: their messages may be large."""
@@ -100,22 +100,25 @@ class MySQLSource(Source):
         high = self._rows(connection, "highest")[0][0]
         after, size = LOWEST, 0
         found: list[Row] = []
-        behind: set[str] = set()  # keys with a row that is not committed: their later rows wait
+        behind: set[str | None] = set()  # keys with a row that is not committed: their later rows wait
         while high is not None and after < high and len(found) < most and size < ENOUGH:
             self._read(connection, DIRTY)
             there = self._rows(connection, "all", after=after, high=high, most=WINDOW)
             self._read(connection, COMMITTED)
             last = there[-1][0] if len(there) == WINDOW else high
-            rows = {number: row for number, *row in self._rows(connection, "look", after=after, high=last)}
-            keys = {number: row[1] for number, row in rows.items()} | dict(there)
+            read = self._rows(connection, "look", after=after, high=last, enough=ENOUGH, largest=LARGEST)
+            rows = {row[0]: Row(*row) for row in read}
+            size += sum(row.size for row in rows.values())
+            if size >= ENOUGH and rows:  # there may be more, which was not read
+                last = max(rows)
+            keys = {number: row.key for number, row in rows.items()}
+            keys |= {number: key for number, key in there if number <= last}
             for number in sorted(keys):
                 key = keys[number]
                 if number not in rows:
                     behind.add(key)
                 elif key is None or key not in behind:
-                    id, _, age, message = rows[number]
-                    found.append(Row(number, id, key, max(0.0, float(age)), message))
-                    size += len(message)
+                    found.append(rows[number])
             after = last
         self._read(connection, COMMITTED)
         return found[:most]

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from outbox_tasks import sql
 from outbox_tasks.database.patient import Patient
-from outbox_tasks.feeds.source import ENOUGH, Row, Source
+from outbox_tasks.feeds.source import ENOUGH, LARGEST, Row, Source
 
 ALL = 0
 """The class that stands for all keys."""
@@ -61,9 +61,10 @@ class PostgresSource(Source):
                 floors[class_] = min(floor, floors.get(class_, floor))
         all_ = floors.pop(ALL, None)
         found = self._rows(
-            connection, "look", high=marks[0][0], floors=json.dumps(floors), all_=all_, most=most, size=ENOUGH
-        )
-        return [Row(number, id, key, max(0.0, age), message) for number, id, key, age, message in found]
+            connection, "look", high=marks[0][0], floors=json.dumps(floors), all_=all_, most=most, enough=ENOUGH,
+            largest=LARGEST,
+        )  # fmt: skip
+        return [Row(*row) for row in found]
 
     def _check(self, connection: Any) -> None:
         """Whether rows can be deleted here, and all are to be seen."""

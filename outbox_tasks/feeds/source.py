@@ -28,7 +28,13 @@ COUNTED = 10_000
 """`lag` counts so many rows at most."""
 
 ENOUGH = 16 * 1024 * 1024
-"""Characters. A look that has found messages of this size finds no more rows."""
+"""Bytes. A look that has found rows of this size finds no more."""
+
+LARGEST = 400 * 1024 * 1024
+"""Bytes of a message that is read as a whole: the largest `max_bytes` in base64, and some more."""
+
+OLDEST = 1e10
+"""Seconds. Anybody can write an infinite time."""
 
 SOURCES = {
     "postgres": "outbox_tasks.feeds.postgres:PostgresSource",
@@ -46,9 +52,10 @@ class Row(NamedTuple):
     number: int
     id: str
     key: str | None
-    age: float
-    """Seconds since it was written, by the source's own clock, as it was read."""
+    size: int
+    """Bytes of the message."""
     message: str
+    """If it has more than `LARGEST` bytes, its beginning."""
 
 
 class Source(ABC):
@@ -94,7 +101,7 @@ class Source(ABC):
         """How many rows are there, `COUNTED` at most, and the age of the oldest in seconds."""
         with self._connection() as connection:
             count, age = self._rows(connection, "lag", most=COUNTED)[0]
-            return count, max(0.0, float(age or 0.0))
+            return count, min(max(0.0, float(age or 0.0)), OLDEST)
 
     def ddl(self) -> str:
         """What `init` runs."""

@@ -13,13 +13,15 @@ from sqlalchemy import URL
 
 from outbox_tasks import sql
 from outbox_tasks.errors import ConfigurationError
-from outbox_tasks.feeds.source import ENOUGH, Row, Source
+from outbox_tasks.feeds.source import ENOUGH, LARGEST, Row, Source
 
 LASTING = {
     sqlite3.SQLITE_AUTH, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PERM,
     sqlite3.SQLITE_READONLY,
 }  # fmt: skip
 """Errors that don't go away by themselves. A missing table is SQLITE_ERROR."""
+
+NOT_OURS = "Somebody has put another table in the place of the one that `outbox-tasks feed init` makes"
 
 DELETED = 200
 """Rows that one transaction deletes: writers wait for it."""
@@ -86,11 +88,14 @@ class SQLiteSource(Source):
         look = self._verb("look")
         found: list[Row] = []
         size = 0
-        with closing(connection.execute(look.text.decode(), look.values({"most": most}))) as cursor:
-            for number, id, key, age, message in cursor:
+        values = look.values({"most": most, "largest": LARGEST})
+        with closing(connection.execute(look.text.decode(), values)) as cursor:
+            for number, id, key, bytes_, message in cursor:
+                if type(number) is not int:
+                    raise self._misused(f"a row has the number {number!r:.40}. {NOT_OURS}")
                 key = None if key is None else _text(key)
-                found.append(Row(number, _text(id), key, max(0.0, age or 0.0), _text(message)))
-                size += len(found[-1].message)
+                found.append(Row(number, _text(id), key, bytes_ or 0, _text(message)))
+                size += found[-1].size + len(found[-1].id)
                 if size > ENOUGH:
                     break
         return found

@@ -36,7 +36,7 @@ LONGEST_OF_ALL = 60.0
 """The same where feeds are copied one after the other."""
 
 LARGEST_COPY = 4 * 1024 * 1024
-"""Characters of messages that are copied at once, if they are of several rows: a copy has a time limit."""
+"""Bytes of messages that are copied at once, if they are of several rows: a copy has a time limit."""
 
 PACE = 2.0
 """Seconds whose share of `rate_limit` a run copies at most. Then the feed waits as long as these rows may take."""
@@ -109,7 +109,7 @@ def _copy(
 ) -> bool:
     """Copy rows, large ones a few at a time; those that PostgreSQL refuses as dead letters. Returns whether the lease
     is still ours. `clean`: all that was copied before is deleted at the source."""
-    if len(rows) == 1 or sum(len(row.message) for row in rows) <= LARGEST_COPY:
+    if len(rows) == 1 or sum(row.size for row in rows) <= LARGEST_COPY:
         try:
             return _write(feeds, feed, token, [copied(row, feed, settings) for row in rows], done, clean=clean)
         except (psycopg.DataError, psycopg.IntegrityError) as error:
@@ -147,7 +147,7 @@ def bridge_all(
                     done[name] = Bridged(error=f"there is no feed {name!r} in the settings")
                 else:
                     done[name] = bridge(Feeds(store), source, store.settings, longest=longest, stop=stop)
-            except (ConfigurationError, DatabaseTooSlow) as error:
+            except (ConfigurationError, DatabaseTooSlow, psycopg.DataError, psycopg.IntegrityError) as error:
                 done[name] = Bridged(error=str(error))
     finally:
         listed.close()

@@ -11,16 +11,16 @@ from typing import Any, get_args
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from outbox_tasks.errors import NoRoute
-from outbox_tasks.feeds.source import Row
-from outbox_tasks.model import EVENT_ID, MAX_EVENT_TYPE, MAX_HEADERS, MAX_KEY, MAX_TEXT, Priority, sibling
+from outbox_tasks.feeds.source import LARGEST, Row
+from outbox_tasks.model import EVENT_ID, MAX_EVENT_TYPE, MAX_HEADERS, MAX_KEY, MAX_PAYLOAD, MAX_TEXT, Priority, sibling
 from outbox_tasks.relay.store.feeds import Copy
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import is_encodable, is_text
 
 MAX_DESTINATION = 255
 LONGEST_DELAY = 3653 * 86_400.0
-LARGEST = 400 * 1024 * 1024
-"""Characters of a row that can be copied: the largest `max_bytes` in base64, and some more."""
+LONG = 1024 * 1024
+"""Characters of a text from which on it is copied as base64: in JSON each of its characters could be twelve."""
 UNREADABLE = "outbox.unreadable"
 """The event type of a row that names none."""
 
@@ -29,9 +29,9 @@ OPTIONAL = ("aggregate_type", "aggregate_id", "content_type", "deliver_at", "del
 
 def copied(row: Row, feed: str, settings: Settings) -> Copy:
     """The messages of a row. `settings`: with the feed's routes."""
-    if len(row.message) > LARGEST:
-        why = f"it has {len(row.message):,} characters, over the {LARGEST:,} that can be copied; this is its beginning"
-        return unreadable(row._replace(message=row.message[:100_000]), feed, why)
+    if row.size > LARGEST:
+        why = f"it has {row.size:,} bytes, over the {LARGEST:,} that can be copied; this is its beginning"
+        return unreadable(row, feed, why)
     try:
         id, said = UUID(row.id), _read(row, feed, settings)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
@@ -46,8 +46,8 @@ def copied(row: Row, feed: str, settings: Settings) -> Copy:
 
 
 def unreadable(row: Row, feed: str, why: str) -> Copy:
-    """A dead letter with the row's own text."""
-    body = b64encode(row.message.encode(errors="replace")).decode()
+    """A dead letter with the row's own text, as much of it as a message can have."""
+    body = b64encode(row.message.encode(errors="replace")[:MAX_PAYLOAD]).decode()
     message = {"id": str(_id(row, feed)), "event_type": UNREADABLE, "destination": _nowhere(feed),
                "data": body, "content_type": "text/plain; charset=utf-8"}  # fmt: skip
     return Copy(row.number, _sound(row.id), [message], _sound(f"row {row.number} of feed {feed} is no message: {why}"))
@@ -107,16 +107,26 @@ def _add_payload(made: dict[str, Any], said: dict[str, Any]) -> None:
     text, data = said.get("text"), said.get("data")
     if text is not None:
         _need(isinstance(text, str) and is_encodable(text), "its text is no text")
-        # PostgreSQL's JSON has no NUL
-        made.update({"data": b64encode(text.encode()).decode()} if "\0" in text else {"text": text})
+        if len(text) > LONG or "\0" in text:  # PostgreSQL's JSON has no NUL
+            _need_room(body := text.encode())
+            made["data"] = b64encode(body).decode()
+        else:
+            made["text"] = text
         return
     if not isinstance(data, str):
         raise TypeError("it has neither text nor data")
     try:
-        b64decode(data, validate=True)
+        body = b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError(f"its data is not base64: {error}") from None
+    _need_room(body)
     made["data"] = data
+
+
+def _need_room(payload: bytes) -> None:
+    _need(
+        len(payload) <= MAX_PAYLOAD, f"its payload has {len(payload):,} bytes, over the {MAX_PAYLOAD:,} of any message"
+    )
 
 
 def _check(made: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import SplitResult, parse_qsl
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from outbox_tasks.errors import ConfigurationError
+from outbox_tasks.model import MAX_PAYLOAD
 from outbox_tasks.text import redacted
 
 CLAIM_CHECK_LARGEST = 64 * 1024 * 1024
@@ -99,7 +100,7 @@ LARGEST_BUNDLE = 1000
 """Messages that a bundle may have."""
 BundleSize = Annotated[int, Field(ge=1, le=LARGEST_BUNDLE)]
 Processes = Annotated[int, Field(ge=1, le=10_000)]
-Bytes = Annotated[int, Field(ge=1, le=256 * 1024 * 1024)]
+Bytes = Annotated[int, Field(ge=1, le=MAX_PAYLOAD)]
 """Of one payload, which is in memory several times while it is sent."""
 PerSecond = Annotated[float, Field(ge=0.0001, le=1_000_000, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65_535)]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import suppress
 from uuid import uuid4
 
+import psycopg
+import pymysql
 import pytest
 
 from outbox_tasks.feeds.source import Source
@@ -21,8 +25,8 @@ class TestLook:
         one, two = source.look(10)
         assert (one.id, one.key, one.message) == (written[0], "kéy 😀", '{"text": "Zoë 😀 %s :x \\\\"}')
         assert (two.id, two.key, two.message) == (written[1], None, "{}")
+        assert (one.size, two.size) == (len(one.message.encode()), 2)
         assert two.number > one.number
-        assert 0 <= two.age <= one.age < 30
 
     def test_only_committed_rows_are_seen(self, place: Place, source: Source) -> None:
         writer = place.connect()
@@ -101,6 +105,52 @@ class TestLook:
         place.write(writer, "a")
         writer.commit()
         assert len(source.look(10)) == 2
+
+    def test_no_time_that_somebody_has_written_stops_it(self, place: Place, source: Source) -> None:
+        moments = {
+            "postgresql": ["infinity", "-infinity", "4713-01-01 BC", "294276-01-01"],
+            "sqlite": ["infinity", 1e300, b"\0\xff", "9e999", -1e308, 5373484, "-4713-11-24"],
+        }.get(place.dialect, ["0000-00-00", "0001-01-01", "9999-12-31"])
+        writer = place.connect()
+        mark = "?" if place.dialect == "sqlite" else "%s"
+        if place.dialect in ("mysql", "mariadb"):
+            run(writer, "SET sql_mode = ''")
+        for moment in moments:
+            id = uuid4()
+            write = f"INSERT INTO outbox_feed (id, created_at, message) VALUES ({mark}, {mark}, {mark})"
+            run(writer, write, (str(id), moment, "{}"))
+            writer.commit()
+            count, age = source.lag()
+            assert (count, 0 <= age <= 1e10) == (1, True)
+            [row] = source.look(10)
+            assert row.id == str(id)
+            source.delete([(row.number, row.id)])
+
+    def test_of_a_very_large_message_it_reads_the_beginning(
+        self, place: Place, source: Source, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(f"{type(source).__module__}.LARGEST", 1_000_000)
+        monkeypatch.setattr(f"{type(source).__module__}.ENOUGH", 1_500_000)
+        writer = place.connect()
+        for letter in "abc":
+            place.write(writer, message=1_000_001 * letter)
+        last = place.write(writer)
+        writer.commit()
+        rows = []
+        while found := source.look(10):
+            assert len(found) <= 2
+            rows += found
+            source.delete([(row.number, row.id) for row in found])
+        assert [(row.size, row.message) for row in rows[:3]] == [(1_000_001, 100_000 * letter) for letter in "abc"]
+        assert rows[3].id == last
+
+    def test_no_key_is_longer_than_a_message_may_have(self, place: Place, source: Source) -> None:
+        """The database refuses it, or the relay sees that it is too long."""
+        writer = place.connect()
+        with suppress(psycopg.Error, pymysql.Error, sqlite3.Error):
+            place.write(writer, "k" * 50_000_000)
+            writer.commit()
+        assert all(len(str(row.key)) <= 256 for row in source.look(10))
 
 
 class TestDelete:

@@ -176,7 +176,6 @@ class TestTheRow:
         [row] = source.look(10)
         assert (row.id, row.key, row.message) == (str(id), "kéy 😀", place.rows()[0].message)
         assert row.message.isascii()
-        assert 0 <= row.age < 60
         source.delete([(row.number, row.id)])
         source.close()
         assert found(place) == set()

@@ -190,30 +190,60 @@ def test_a_large_row_has_the_time_that_it_takes(box: Box, app: App, settings: Ma
 def test_a_row_that_nobody_could_copy_is_a_dead_letter_with_its_beginning(
     box: Box, feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outbox_tasks.relay.feed_rows.LARGEST", 200_000)
+    for module in ("relay.feed_rows", "feeds.sqlite"):
+        monkeypatch.setattr(f"outbox_tasks.{module}.LARGEST", 200_000)
     app.write(1, text=300_000 * "x")
     good = app.write(1)
     assert run(feeds, app.source, storage) == Bridged(copied=2, dead=1)
     assert ids(box)[1:] == good
     assert box.value("SELECT octet_length(payload) FROM outbox_messages ORDER BY seq LIMIT 1") == 100_000
-    assert "characters, over the 200,000 that can be copied" in box.value("SELECT error FROM outbox_trouble")
+    assert "bytes, over the 200,000 that can be copied" in box.value("SELECT error FROM outbox_trouble")
     assert app.left() == 0
 
 
 def test_odd_ids_and_numbers_stop_nobody(box: Box, feeds: Feeds, app: App, storage: Store) -> None:
     app.database.execute(f"INSERT INTO outbox_feed (id, message) VALUES (CAST(x'{36 * 'ff'}' AS text), '{{}}')")
-    app.insert(f"{36 * 'a'}\0b", None, "{}")
+    with pytest.raises(sqlite3.IntegrityError):
+        app.insert(f"{36 * 'a'}\0b", None, "{}")
     app.database.execute("INSERT INTO outbox_feed (number, id, message) VALUES (-5, ?, '{}')", [str(uuid4())])
     twice = app.write(1)[0]
     app.insert(twice, None, '{"event_type": "a", "text": ""}')
     app.database.execute(
         f"INSERT INTO outbox_feed (number, id, message) VALUES ({2**63 - 1}, ?, '{{}}')", [str(uuid4())]
     )
-    assert run(feeds, app.source, storage) == Bridged(copied=6, dead=4)
+    assert run(feeds, app.source, storage) == Bridged(copied=5, dead=3)
     assert ids(box).count(twice) == 2
     assert app.left() == 0
     assert run(feeds, app.source, storage) == Bridged()
     box.check_books()
+
+
+@pytest.mark.parametrize(("long", "why"), [
+    ({"headers": {"x": 70_000 * "x"}}, "its headers have 70,009 bytes"),
+    ({"text": 2_000_000 * "\x01é"}, "its payload has 6,000,000 bytes"),
+], ids=["headers", "text"])  # fmt: skip
+def test_a_row_of_any_size_is_copied_or_dead(
+    box: Box, feeds: Feeds, app: App, storage: Store, monkeypatch: pytest.MonkeyPatch, long: dict[str, Any], why: str
+) -> None:
+    monkeypatch.setattr("outbox_tasks.relay.feed_rows.MAX_PAYLOAD", 5_000_000)
+    first, [large], last = app.write(1), app.write(1, **long), app.write(1)
+    assert run(feeds, app.source, storage) == Bridged(copied=3, dead=1)
+    assert ids(box) == [*first, large, *last]
+    assert app.left() == 0
+    assert why in box.value("SELECT error FROM outbox_trouble")
+    assert box.value("SELECT max(octet_length(payload)) FROM outbox_messages") <= 5_000_000
+    box.check_books()
+
+
+@pytest.mark.parametrize("number", ["'abc'", "1e30", "9e999", "NULL", "x'ff'", "1.5"])
+def test_a_table_that_is_no_feed_is_trouble_that_is_told(
+    feeds: Feeds, app: App, storage: Store, settings: MakeSettings, number: str
+) -> None:
+    """A feed's application may put any table in its place. A drain goes on to the other feeds."""
+    app.database.execute("DROP TABLE outbox_feed")
+    app.database.execute("CREATE TABLE outbox_feed (number, id, created_at, ordering_key, message)")
+    app.database.execute(f"INSERT INTO outbox_feed VALUES ({number}, '{uuid4()}', 'now', NULL, '{{}}')")
+    assert "has put another table" in str(run(feeds, app.source, storage).error)
 
 
 def test_rows_that_the_source_keeps_are_trouble_that_is_told(box: Box, feeds: Feeds, app: App, storage: Store) -> None:

@@ -5,7 +5,7 @@ CREATE TABLE IF NOT EXISTS :schema.outbox_feed (
   number bigint PRIMARY KEY,
   id uuid NOT NULL DEFAULT gen_random_uuid(),
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-  ordering_key text,
+  ordering_key text CHECK (ordering_key <> '' AND length(ordering_key) <= 255),
   message text NOT NULL
 );
 

@@ -1,8 +1,9 @@
--- The first rows, by number, with their age in seconds. Whoever writes has the whole database, so no earlier row comes
--- later.
+-- The first rows, by number. Whoever writes has the whole database, so no earlier row comes later.
 --
--- most: rows.
-SELECT number, id, ordering_key, (julianday('now') - julianday(created_at)) * 86400.0, message
+-- most: rows. largest: bytes of a message that is read as a whole; of another one its beginning. Returns also the bytes of
+-- the message: of a text with a NUL, SQLite tells the length up to there.
+SELECT number, id, substr(ordering_key, 1, 256), length(CAST(message AS BLOB)),
+       CASE WHEN length(CAST(message AS BLOB)) > :largest THEN substr(message, 1, 100000) ELSE message END
 FROM :schema.outbox_feed
 ORDER BY number
 LIMIT :most
