@@ -137,6 +137,10 @@ class InvalidMessage(MessageRefused):
     says = "The message {event_type!r} was refused: {field} = {value!r} {rule}."
 
 
+class InvalidArgument(MessageRefused):
+    says = "The call was refused, and nothing was written: {argument} = {value!r} {rule}."
+
+
 class UnknownDestination(MessageRefused):
     says = """{event_type!r} was refused: {destination!r} is not a configured destination. Known: {known}.
     Add [destinations.{destination}] to outbox.toml, or correct the name."""

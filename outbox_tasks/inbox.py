@@ -81,6 +81,8 @@ class Inbox:
         if not _is_storable(consumer):
             reason = f"a consumer's name must be text of 1 to {LONGEST} characters, without NUL"
             raise InboxMisused(consumer=short(consumer), reason=reason)
+        if schema is not None and not isinstance(schema, str):
+            raise InboxMisused(consumer=consumer, reason=f"schema = {short(schema)!r} is not the name of a schema")
         self.consumer = consumer
         self._schema = schema
         self._first = Verb("write/first.sql", schema, "first.sql")
@@ -126,7 +128,10 @@ class Inbox:
         Raises `InboxMisused`, now or when a call has no id; a call also raises what `first` raises.
         """
         opens = self._opening(begin)
-        identify = message_id or self._id_of_task
+        identify: Any = message_id or self._id_of_task
+        if not callable(identify):
+            reason = f"message_id = {short(identify)!r} is not a function of the call's arguments"
+            raise InboxMisused(consumer=self.consumer, reason=reason)
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             asynchronous = inspect.iscoroutinefunction(function)

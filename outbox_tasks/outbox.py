@@ -17,6 +17,7 @@ from celery.result import AsyncResult
 from outbox_tasks.errors import UncapturableTask
 from outbox_tasks.model import Message, Priority
 from outbox_tasks.settings import Settings
+from outbox_tasks.writing.arguments import check, check_app, check_task, each_message
 from outbox_tasks.writing.capture import (
     capture_app,
     capturing,
@@ -37,6 +38,7 @@ from outbox_tasks.writing.transactions import (
     SyncSession,
     current,
     is_awaited,
+    is_django,
     is_kind,
     transaction,
     unwrapped,
@@ -82,6 +84,11 @@ class Outbox:
     def __init__(
         self, settings: Settings | None = None, *, celery: Celery | None = None, feed: Feed | None = None
     ) -> None:
+        check("settings", settings, settings is None or isinstance(settings, Settings), "must be outbox_tasks.Settings")
+        if celery is not None:
+            check_app("celery", celery)
+        named = feed is None or isinstance(feed, str) or callable(feed)
+        check("feed", feed, named, "must be the name of a feed, or a function that returns it")
         self.settings = settings or Settings()
         self.celery = celery
         self.feed = feed
@@ -129,8 +136,8 @@ class Outbox:
     ) -> list[UUID] | Awaitable[list[UUID]]:
         """Check all messages, then insert them. Returns their ids."""
         if is_kind(session, "sqlalchemy.ext.asyncio", "AsyncConnection"):
-            return session.run_sync(self._writer.write, messages)  # type: ignore[union-attr]
-        return self._writer.write(session, messages)  # type: ignore[arg-type]
+            return session.run_sync(self._writer.write, each_message(messages))  # type: ignore[union-attr]
+        return self._writer.write(session, each_message(messages))  # type: ignore[arg-type]
 
     @overload
     def cancel(self, session: AnyAsync, id: UUID) -> Awaitable[bool]: ...
@@ -142,6 +149,7 @@ class Outbox:
         False: it is sent already, or being sent, or unknown. If it has several destinations, it is taken back from
         those to which it was not sent yet. Await this with an `AsyncSession` or `AsyncConnection`. Raises
         `NotInTransaction`; with a feed always `FeedCantCancel`."""
+        check("id", id, isinstance(id, UUID), "must be a UUID, as publish returns it")
         session = unwrapped(session)
         if is_awaited(session):
             return session.run_sync(self._writer.cancel, id)  # type: ignore[union-attr]
@@ -169,6 +177,7 @@ class Outbox:
         Raises `NotInTransaction`, or a `MessageRefused` before anything is written, also if the task's class stores
         nothing and returns None.
         """
+        check_task(task)
         if isinstance(task, chord):
             refuse_chords(task.app, "celery.chord")
         stored: list[str | None] = []
@@ -226,6 +235,9 @@ class Outbox:
         """
         from outbox_tasks.celery import install  # an application that only writes does not need it
 
+        check_app("app", app)
+        fits = capture is None or is_django(capture) or callable(capture)
+        check("capture", capture, fits, "must be a scoped_session, Django's connection, or a function")
         install(app, self.settings)
         app.outbox_of_app = self
         if self.celery is None:
@@ -240,6 +252,7 @@ class Outbox:
         """
         from outbox_tasks.running import supervise  # an application that only writes does not need it
 
+        check_app("app", app)
         supervise(app, self.settings)
         app.outbox_of_app = self
 

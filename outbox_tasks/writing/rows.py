@@ -105,7 +105,9 @@ def _missing(message: Message, trace: Mapping[str, str]) -> Mapping[str, str]:
 
 def _destinations(message: Message, settings: Settings) -> list[str]:
     to = settings.routed(message.event_type) if message.to is None else message.to
-    names = [to] if isinstance(to, str) else list(to)
+    names = [to] if isinstance(to, str) or not isinstance(to, Iterable) else list(to)
+    if not all(isinstance(name, str) for name in names):
+        _refuse(message, "to", to, "must be the name of a destination, or a list of names")
     if not names:
         _refuse(message, "to", names, "names no destination")
     if len(set(names)) < len(names):

@@ -87,7 +87,11 @@ def transaction(session: object, event_type: str) -> Transaction:
         return _OfAsyncSession(session, event_type)
     if is_django(session):
         return _OfDjango(session, event_type)
-    raise UnsupportedSession(kind=f"{type(session).__module__}.{type(session).__qualname__}")
+    raise _unsupported(session)
+
+
+def _unsupported(session: object) -> UnsupportedSession:
+    return UnsupportedSession(kind=f"{type(session).__module__}.{type(session).__qualname__}")
 
 
 def unwrapped(session: Any) -> Any:
@@ -123,6 +127,8 @@ def current(capture: Any) -> Any:
         if registry is not None and not _has_session(registry):
             return None
         session = capture()
+    if session is not None and not is_django(session) and not hasattr(session, "in_transaction"):
+        raise _unsupported(session)
     if session is None or not (session.in_atomic_block if is_django(session) else session.in_transaction()):
         return None
     return session

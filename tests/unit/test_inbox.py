@@ -51,6 +51,12 @@ class TestRefusals:
         with pytest.raises(InboxMisused, match="Session is not something that begins transactions"):
             BILLING.once(Session())  # type: ignore[call-overload]
 
+    def test_arguments_of_a_wrong_kind_are_refused(self) -> None:
+        with pytest.raises(InboxMisused, match="schema = 5 is not the name of a schema"):
+            Inbox("billing", schema=5)  # type: ignore[arg-type]
+        with pytest.raises(InboxMisused, match="message_id = 'id' is not a function"):
+            BILLING.once(sessionmaker(), message_id="id")  # type: ignore[call-overload]
+
     def test_an_async_function_with_a_sync_sessionmaker_is_refused(self) -> None:
         async def charge() -> None: ...
 

@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from celery import Celery
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, Session, mapped_column
 from sqlmodel import Field, SQLModel
 
 from outbox_tasks.errors import (
+    InvalidArgument,
     InvalidMessage,
     MessageRefused,
     NoRoute,
@@ -106,6 +108,8 @@ class Holder(BaseModel):
         pytest.param({"headers": {"celery-message": "{}"}}, InvalidMessage, "is not for the app", id="a forged task"),
         pytest.param({"to": "ordres"}, UnknownDestination, "Known: audit, orders", id="unknown destination"),
         pytest.param({"to": ["orders", "x"]}, UnknownDestination, "'x' is not", id="one unknown destination"),
+        pytest.param({"to": 5}, InvalidMessage, "to = 5 must be the name of a destination", id="number as destination"),
+        pytest.param({"to": [None]}, InvalidMessage, "to = [None] must be", id="None among destinations"),
         pytest.param({"to": []}, InvalidMessage, "names no destination", id="to nowhere"),
         pytest.param({"event_type": "none.a"}, InvalidMessage, "names no destination", id="route to nowhere"),
         pytest.param({"event_type": "other"}, NoRoute, "no route names a destination", id="no route"),
@@ -167,6 +171,29 @@ def test_a_message_that_can_not_be_delivered_is_refused(
 def test_a_value_that_the_database_would_refuse_is_refused(outbox: Outbox, fields: dict[str, Any]) -> None:
     with pytest.raises(MessageRefused):
         outbox.publish(NO_SESSION, "order.created", "x", **fields)
+
+
+WRONG: dict[str, Callable[[Outbox, Any], Any]] = {
+    "messages": lambda outbox, value: outbox.publish_many(NO_SESSION, value),
+    "messages ": lambda outbox, value: outbox.publish_many(NO_SESSION, [value]),
+    "id": lambda outbox, value: outbox.cancel(NO_SESSION, value),
+    "task": lambda outbox, value: outbox.delay(NO_SESSION, value),
+    "settings": lambda outbox, value: Outbox(value),
+    "celery": lambda outbox, value: Outbox(outbox.settings, celery=value),
+    "feed": lambda outbox, value: Outbox(outbox.settings, feed=value),
+    "app": lambda outbox, value: outbox.install(value),
+    "app ": lambda outbox, value: outbox.supervise(value),
+    "capture": lambda outbox, value: outbox.install(Celery(set_as_current=False), capture=value),
+}
+
+
+@pytest.mark.parametrize("argument", WRONG)
+@pytest.mark.parametrize("value", [5, b"x", ["x"], Outbox], ids=repr)
+def test_an_argument_of_a_wrong_kind_is_refused_by_name(outbox: Outbox, argument: str, value: Any) -> None:
+    if value is Outbox and argument in ("feed", "capture"):
+        pytest.skip("it is a function, as far as anybody knows")
+    with pytest.raises(InvalidArgument, match=rf"nothing was written: {argument.strip()} = .* must be "):
+        WRONG[argument](outbox, value)
 
 
 @pytest.mark.parametrize("session", [None, object(), "postgresql://", create_engine("sqlite://")])
