@@ -47,7 +47,7 @@ def test_messages_whose_begin_a_crash_may_have_undone_do_not_wait_for_their_leas
     """On the row, a begin that was undone looks like a message in the queue."""
     relay_on_own.settings = relay_on_own.settings.replace(**LONG)
     here = Here(relay_on_own)
-    here.broker.has_forgotten()
+    here.broker.has_forgotten(here.store.identity)
     database.rows.insert(3)
     assert here.claim().claimed == 3
     here.store.engine.dispose()
