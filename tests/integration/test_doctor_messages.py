@@ -107,6 +107,12 @@ def test_messages_for_a_destination_that_is_not_configured_here(settings: MakeSe
     assert "there is no settings file /" in seen["destination_unknown"].cause
 
 
+def test_no_name_that_a_writer_chooses_is_a_command_of_ours(settings: MakeSettings, rows: Rows) -> None:
+    rows.insert(destination="new]\noutbox-tasks purge", locked_until=seconds_from_now(-600))
+    remedy = found(settings(), "destination_unknown")["destination_unknown"].remedy
+    assert [line[:5] for line in remedy.splitlines()] == ["Add ["]
+
+
 def test_dead_letters_and_the_keys_that_they_hold_up(settings: MakeSettings, rows: Rows) -> None:
     assert found(settings(), "dead_letters", "keys_blocked") == {}
     rows.insert(2, status="dead", dead_at=seconds_from_now(-60), last_error_code="http_400")

@@ -12,7 +12,7 @@ from outbox_tasks.operating.doctor.site import MARGIN, TIMEOUT, Results, Site, a
 from outbox_tasks.relay.feed_list import FeedList
 from outbox_tasks.relay.store.feeds import Feeds
 from outbox_tasks.settings.feed import FeedPlace
-from outbox_tasks.text import many, some
+from outbox_tasks.text import many, shell_line, some
 
 READ = 20
 """Sources that are read; the others are counted."""
@@ -65,7 +65,7 @@ def copied(site: Site) -> Results:
         error(
             "feed_late", problem.sentence,
             "What its application publishes is not sent. The rows wait in its database, and nothing is lost.",
-            f"outbox-tasks feed run {problem.about} copies at once, and says what is wrong.",
+            f"{shell_line('feed', 'run', problem.about)} copies at once, and says what is wrong.",
         )
         for problem in health.feeds(site.settings, Feeds(site.store).states())
     ]  # fmt: skip

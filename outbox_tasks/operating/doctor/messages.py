@@ -12,7 +12,7 @@ from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.operating.doctor.transactions import oldest_snapshot
 from outbox_tasks.operating.overview import COUNTED, MINUTES, Destinations, DestinationStatus, rates
 from outbox_tasks.operating.status import dead_letters_wait, waits, why_not_in_order
-from outbox_tasks.text import many, span
+from outbox_tasks.text import many, one_line, shell_line, span
 
 UNMAINTAINED = 3 * 3600.0
 """Seconds without maintenance after which it counts as stopped: it is due each hour."""
@@ -84,7 +84,7 @@ def waiting(site: Site) -> Results:
             f"{problem.text}.",
             f"More than stale_after ({settings.stale_after:g} s). Another finding mostly says why: no worker, no beat, "
             "a queue that is stuck, an open transaction.",
-            f"outbox-tasks status\noutbox-tasks list --destination {problem.about}",
+            f"outbox-tasks status\n{shell_line('list', '--destination', problem.about)}",
         )
     for problem in health.unknown(destinations):
         yield error(
@@ -92,7 +92,7 @@ def waiting(site: Site) -> Results:
             f"{problem.text}.",
             "Their writer knows more destinations than the relay, or the relay reads another file than this one: "
             f"{settings.origin}.",
-            f"Add [destinations.{problem.about}] to the relay's settings and restart its workers.",
+            f"Add [destinations.{one_line(problem.about)}] to the relay's settings and restart its workers.",
         )
     for problem in health.silent(destinations, site.heartbeats):
         yield error(
@@ -150,7 +150,7 @@ def _refuses(name: str, one: DestinationStatus) -> Finding:
         "destination_refuses",
         f"{why_not_in_order(name, one)}.",
         "It answers, but takes nothing: its address, its credentials or what it expects may have changed.",
-        f"outbox-tasks errors\noutbox-tasks pause {name}: its messages wait, and spend no attempts.",
+        f"outbox-tasks errors\n{shell_line('pause', name)}: its messages wait, and spend no attempts.",
     )
 
 
@@ -164,7 +164,7 @@ def _paused(row: Any, destinations: Destinations) -> Iterator[Finding]:
             "paused",
             f"{row.name} has been paused for {span(age)}, by {row.paused_by}{why}{waiting}.",
             "Its messages wait until it is resumed.",
-            f"outbox-tasks resume {row.name}",
+            shell_line("resume", row.name),
         )
     elif row.state in ("open", "trying"):
         yield error(
@@ -173,7 +173,7 @@ def _paused(row: Any, destinations: Destinations) -> Iterator[Finding]:
             f"not reach it ({row.error_code}: {row.error}){waiting}.",
             "Its messages wait, and spend no attempts. The relay tries one of them from time to time. When one gets "
             "through, all are sent again.",
-            f"Mend the destination. To try at once: outbox-tasks resume {row.name}",
+            f"Mend the destination. To try at once: {shell_line('resume', row.name)}",
         )
 
 

@@ -6,7 +6,7 @@ import json
 
 from outbox_tasks.operating.doctor.finding import Fine, error, warning
 from outbox_tasks.operating.doctor.site import Results, Site
-from outbox_tasks.text import span
+from outbox_tasks.text import shell_line, span
 
 SUPERVISE = (
     "Call outbox.supervise(app) in the module of the application's Celery app, and restart its workers.\n"
@@ -57,8 +57,8 @@ def waiting(site: Site) -> Results:
                 f"{tasks} wait in {where}; the first has waited for {span(row.oldest)}{again}.",
                 f"More than stale_after ({site.settings.stale_after:g} s). The workers are busy, or have lost the "
                 "broker.",
-                f"Start more of the application's workers; see what they do: outbox-tasks list --destination "
-                f"{row.destination} --state running",
+                "Start more of the application's workers; see what they do: "
+                + shell_line("list", "--destination", row.destination, "--state", "running"),
             )
     if not rows or (all(row.oldest <= site.settings.stale_after for row in rows) and alive):
         running = sum(site.destinations[name].states["running"] for name in celery if name in site.destinations)

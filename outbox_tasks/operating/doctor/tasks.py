@@ -9,7 +9,7 @@ from outbox_tasks.operating.doctor.finding import Fine, error
 from outbox_tasks.operating.doctor.live_workers import Worker, ask_workers
 from outbox_tasks.operating.doctor.site import TIMEOUT, Results, Site
 from outbox_tasks.settings.destination import Destination
-from outbox_tasks.text import many
+from outbox_tasks.text import many, shell_line
 
 NEWEST = 1_000
 """Messages whose tasks are asked about."""
@@ -46,7 +46,7 @@ def known(site: Site) -> Results:
             "Celery throws such a task away ('Received unregistered task'). If it is supervised, it is sent again "
             "until a worker knows it; if not, it is lost.",
             "Let the worker's app import the module of the task (include=…, autodiscover_tasks()), or correct the name "
-            f"or the queue of the call. Then send what was lost again: outbox-tasks replay --type {task}",
+            f"or the queue of the call. Then send what was lost again: {shell_line('replay', '--type', task)}",
         )
     if not unknown:
         yield Fine("no worker is known to get tasks that it does not know")

@@ -8,7 +8,7 @@ from typing import Any
 from outbox_tasks.database.schema import quoted
 from outbox_tasks.operating.doctor.finding import Fine, error, note, warning
 from outbox_tasks.operating.doctor.site import Results, Site
-from outbox_tasks.text import span
+from outbox_tasks.text import one_line, span
 
 SHOWN = 5
 """Sessions that are named; the others are counted."""
@@ -108,8 +108,13 @@ def prepared(site: Site) -> Results:
         f"Prepared transactions that nobody has committed or rolled back ({len(rows)}): {names}.",
         f"{KEEPS} They also outlive a restart of the server."
         + " A later message under the same keys waits for them." * any(row.keys for row in rows),
-        "\n".join(f"ROLLBACK PREPARED '{row.gid}';  -- or COMMIT PREPARED" for row in rows[:SHOWN]),
+        "\n".join(f"ROLLBACK PREPARED {_literal(row.gid)};  -- or COMMIT PREPARED" for row in rows[:SHOWN]),
     )
+
+
+def _literal(name: str) -> str:
+    """A name that anybody may have chosen, for a statement that people copy."""
+    return "'" + one_line(name).replace("'", "''") + "'"
 
 
 def slots(site: Site) -> Results:
