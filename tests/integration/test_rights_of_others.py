@@ -125,8 +125,10 @@ class TestRowLevelSecurity:
             assert "Row-level security" in done.output, done.output
         [problem] = health.examine(relay)
         assert "Row-level security" in problem.text
-        hidden = found(relay, "rows_hidden")["rows_hidden"]
+        findings = found(relay)
+        hidden = findings["rows_hidden"]
         assert f"from the role {place.role}" in hidden.fact
+        assert "check_failed" not in findings
         place.run(*hidden.remedy.partition("\n--")[0].split("\n"))
         assert found(relay, "rows_hidden") == {}
         assert health.examine(relay)[0].code != "database"

@@ -64,7 +64,7 @@ def version(site: Site) -> Results:
             "Install the newer release here too.",
         )  # fmt: skip
     except DatabaseUnavailable as away:
-        if getattr(getattr(away.__cause__, "orig", None), "sqlstate", None) != NO_RIGHTS:
+        if getattr(away.__cause__, "sqlstate", None) != NO_RIGHTS:
             raise
         # The next checks say which rights are missing, or that rows are hidden.
     else:
