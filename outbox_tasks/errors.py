@@ -57,8 +57,8 @@ class NoDestinations(OutboxError):
 class UnsupportedDialect(OutboxError):
     says = """
     The database dialect {dialect!r} is not supported here. Use one of: {supported}. The relay's own tables need
-    PostgreSQL; an application whose data is in MySQL, MariaDB or SQLite publishes with Outbox(feed=…), see
-    docs/feeds.md."""
+    PostgreSQL, in tests too: see docs/testing.md. An application whose data is in MySQL, MariaDB or SQLite for good
+    publishes with Outbox(feed=…): see docs/feeds.md."""
 
 
 class UnsupportedSession(OutboxError):
@@ -303,8 +303,8 @@ class SchemaOutgrown(SchemaTooOld):
 
 class UnsupportedDjangoDatabase(UnsupportedDialect):
     says = """The outbox tables can't be made in Django's database {alias!r}: it is {dialect}, and only {supported} is
-    supported. Use that, in tests too, or keep the app "outbox_tasks" out of this database with a database router
-    (allow_migrate)."""
+    supported. Use that, in tests too (see docs/testing.md), or keep the app "outbox_tasks" out of this database with a
+    database router (allow_migrate)."""
 
 
 class UnknownRole(OutboxError):

@@ -27,6 +27,7 @@ from outbox_tasks.writing.capture import (
     refuse_unaccepted,
     storing_on_commit,
 )
+from outbox_tasks.writing.eager import say_if_eager, say_when_configured
 from outbox_tasks.writing.feed import Feed, FeedWriter
 from outbox_tasks.writing.nudge import broker_nudge, feed_nudge
 from outbox_tasks.writing.record import Target
@@ -185,6 +186,7 @@ class Outbox:
             if isinstance(task, str):
                 app = self.celery or current_app
                 return app.send_task(task, args, kwargs, **options)
+            say_if_eager(task.app)
             result = task.apply_async(args, kwargs, **options)
         if result is not None:
             return result
@@ -210,6 +212,7 @@ class Outbox:
     def _capturing(self, session: AnySession, *, confirm: bool, stored: list[str | None]) -> Iterator[None]:
         """`stored` gets the ids of the tasks that are stored."""
         transaction(session, "celery.task")
+        say_if_eager(self.celery or current_app)
         target = self._target(session, confirm=confirm)
 
         def store(message: Message) -> object:
@@ -239,6 +242,7 @@ class Outbox:
         fits = capture is None or is_django(capture) or callable(capture)
         check("capture", capture, fits, "must be a scoped_session, Django's connection, or a function")
         install(app, self.settings)
+        say_when_configured(app)
         app.outbox_of_app = self
         if self.celery is None:
             self.celery = app
@@ -254,6 +258,7 @@ class Outbox:
 
         check_app("app", app)
         supervise(app, self.settings)
+        say_when_configured(app)
         app.outbox_of_app = self
 
     @overload

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from celery import current_app
 from django.core import checks
 
 from outbox_tasks.errors import ConfigurationError, NoDestinations, SettingsFileError
 from outbox_tasks.operating.two_places import two_places
 from outbox_tasks.settings import Settings
+from outbox_tasks.writing.eager import REMEDY, eager
 
 
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
@@ -35,6 +37,8 @@ def _found() -> Iterator[checks.CheckMessage]:
             hint = "Leave out the one that is not meant: commands and workers use the first."
             text = f"{two.fact} What the project publishes into the second one is never sent."
             yield checks.Warning(text, hint=hint, id="outbox_tasks.W004")
+    if fact := eager(current_app):
+        yield checks.Warning(fact, hint=REMEDY, id="outbox_tasks.W005")
     if settings.database_url is None:
         hint = "Set database_url in OUTBOX, to a PostgreSQL database: postgresql://…"
         text = "The relay has no database: DATABASES['default'] is not PostgreSQL, and there is no database_url."

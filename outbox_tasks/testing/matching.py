@@ -62,6 +62,8 @@ class WantedTask:
     args: Sequence[Any] | None = None
     kwargs: Mapping[str, Any] | None = None
     queue: str | None = None
+    eager: str | None = None
+    """If the task's app is eager: what that means."""
 
     def is_named(self, message: SeenMessage) -> bool:
         """Whether the task's name matches."""
@@ -113,6 +115,8 @@ def explained(
     matching = sum(not wanted.differences(message) for message in seen if wanted.is_named(message))
     expected = "at least one" if times is None else "none" if not times else str(times)
     lines = [f"{call}({wanted}): {expected} expected, {matching or 'none'} found."]
+    if not matching and isinstance(wanted, WantedTask) and wanted.eager:
+        lines.append(f"{wanted.eager} See docs/testing.md.")
     if not seen:
         return "\n".join([*lines, f"Nothing was {verb}. {hint}"])
     lines.append(f"What was {verb} ({len(seen)}):")

@@ -8,6 +8,8 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from uuid import UUID
 
+from celery import current_app
+
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.model import Outcome
 from outbox_tasks.settings import Settings
@@ -16,6 +18,7 @@ from outbox_tasks.testing.matching import Wanted, WantedTask, explained
 from outbox_tasks.testing.messages import SeenMessage, StoredTask
 from outbox_tasks.testing.pipe import REFUSED, Consumer, Drained, Pipe, Point
 from outbox_tasks.testing.rows import ProbeStore, rolled_back_by_django, seen_within
+from outbox_tasks.writing.eager import eager
 
 COMMITTED = "Only committed messages are seen here; for others there is outbox.within(session)."
 OPEN = "Messages of an AsyncSession are written, and seen, when it commits."
@@ -113,7 +116,8 @@ class Published:
         """The first stored Celery task that matches: `task` is a task or a name, which may be a pattern; `args` are
         all of its positional arguments, `kwargs` may be a part. Raises `AssertionError` as `assert_published`."""
         __tracebackhide__ = True
-        found = self._check(WantedTask(_name(task), args, kwargs, queue), _counted(times), "assert_task")
+        why = eager(current_app if isinstance(task, str) else task.app)
+        found = self._check(WantedTask(_name(task), args, kwargs, queue, why), _counted(times), "assert_task")
         assert found[0].task is not None
         return found[0].task
 

@@ -79,9 +79,11 @@ def storing_on_commit(session: Any, inside: Callable[[], AbstractContextManager[
 
 
 def _calls_task(function: Any) -> bool:
-    """Whether it is `delay` or `apply_async` of a task or signature, perhaps with arguments."""
+    """Whether it is `delay` or `apply_async` of a task or signature, perhaps with arguments. A call of an eager app is
+    left to the commit: it can't be stored, and would run inside the transaction."""
     function = _without_arguments(function)
-    return _task_of(function) is not None and function.__name__ in CALLS
+    task = _task_of(function)
+    return task is not None and function.__name__ in CALLS and not task.app.conf.task_always_eager
 
 
 def _task_deferred_by(function: Any) -> Any:

@@ -19,7 +19,7 @@ import redis
 from celery import Celery, Task, chain, chord, group, signals
 from celery.app.trace import build_tracer
 from celery.contrib.django.task import DjangoTask
-from celery.exceptions import TimeoutError
+from celery.exceptions import AlwaysEagerIgnored, TimeoutError
 from celery.result import AsyncResult
 from kombu.exceptions import EncodeError
 from sqlalchemy import Engine, text
@@ -38,6 +38,7 @@ from outbox_tasks.errors import (
     UnsupportedSession,
 )
 from outbox_tasks.model import Bundle, Step, Ticket
+from outbox_tasks.operating.doctor import examine
 from outbox_tasks.relay.deliver import deliver
 from outbox_tasks.relay.store import Store
 from outbox_tasks.wire.celery_message import ENVELOPE, TaskMessage
@@ -358,6 +359,63 @@ def on_commit(function: Any, **options: Any) -> None:
     from django.db import transaction
 
     transaction.on_commit(function, **options)
+
+
+class TestEagerApps:
+    """Celery runs their tasks where they are called."""
+
+    @pytest.fixture
+    def app(self, app: Celery) -> Celery:
+        app.conf.task_always_eager = True
+        app.seen = []
+
+        @app.task(name="shapes.eager", shared=False)
+        def see(what: str) -> str:
+            app.seen.append(what)
+            return what
+
+        return app
+
+    def test_that_they_store_nothing_is_said_once_for_an_app(
+        self, outbox: Outbox, app: Celery, session: Session, rows: Rows, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        task = app.tasks["shapes.eager"]
+        with session.begin():
+            assert outbox.delay(session, task, "delay").get() == "delay"
+            with outbox.capture(session):
+                assert task.delay("capture").get() == "capture"
+            with pytest.warns(AlwaysEagerIgnored):
+                by_name = outbox.delay(session, "shapes.eager", "by name")
+        assert stored(rows) == [by_name.id]
+        [said] = [record.getMessage() for record in caplog.records if "is eager" in record.getMessage()]
+        assert said.startswith("The Celery app 'shapes' is eager (task_always_eager): each task runs at once")
+
+    @pytest.mark.parametrize("how", ["install", "supervise"])
+    def test_an_app_says_so_as_soon_as_it_is_configured(
+        self, outbox: Outbox, how: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        late = Celery("late", set_as_current=False)
+        getattr(outbox, how)(late)
+        assert not caplog.messages
+        late.config_from_object({"task_always_eager": True})
+        assert late.conf.task_always_eager
+        assert "The Celery app 'late' is eager" in caplog.text
+        [finding] = examine(outbox.settings, late, ["always_eager"]).findings
+        assert (finding.code, finding.fact in caplog.text) == ("always_eager", True)
+
+    def test_with_django_what_waits_for_the_commit_goes_on_waiting(
+        self, outbox: Outbox, app: Celery, engine: Engine, rows: Rows
+    ) -> None:
+        task = app.tasks["shapes.eager"]
+        with driver("Django", outbox, engine) as django:
+            from django.db import transaction
+
+            django.begin()
+            with outbox.capture(django.session):
+                transaction.on_commit(partial(task.delay, "after the commit"))
+            assert app.seen == []
+            django.commit()
+        assert (app.seen, stored(rows)) == (["after the commit"], [])
 
 
 class TestClassesThatWaitForTheCommit:

@@ -224,6 +224,10 @@ def test_check_tells_of_settings_that_can_t_be_right(project: Project) -> None:
     said = project.manage(("check",), DATABASE=sqlite, OUTBOX_OF_DJANGO=json.dumps(SAID))
     assert "(outbox_tasks.W003) The relay has no database" in said
     assert "W002" not in said
+    (project.directory / "shop" / "__init__.py").write_text("from relay import app")
+    (project.directory / "relay.py").write_text(f"{RELAY}\napp.conf.task_always_eager = True")
+    said = project.manage(("check",), OUTBOX_OF_DJANGO=json.dumps(SAID))
+    assert "(outbox_tasks.W005) The Celery app 'shop' is eager (task_always_eager)" in said
 
 
 ROLE = """

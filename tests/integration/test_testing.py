@@ -281,6 +281,12 @@ class TestTasks:
         outbox.assert_no_task("shop.tasks.send_receipt", args=(43,))
         assert "1 found" in refusal(outbox.assert_no_task)
 
+    def test_a_refusal_names_an_eager_app(self, outbox: OutboxProbe, app: Celery, monkeypatch: Any) -> None:
+        task = app.tasks["shop.tasks.send_receipt"]
+        assert "eager" not in refusal(outbox.assert_task, task)
+        monkeypatch.setitem(app.conf, "task_always_eager", True)
+        assert "is eager (task_always_eager): each task runs at once" in refusal(outbox.assert_task, task)
+
     def test_an_event_is_no_task(self, outbox: OutboxProbe, publish: Publish) -> None:
         publish()
         outbox.assert_no_task()
@@ -753,7 +759,8 @@ django.setup()
 """
 
 
-OF_THE_PAGE = ("test_published.py", "test_rolled_back.py", "test_async.py", "test_drained.py", "test_crash.py")
+OF_THE_PAGE = ("test_published.py", "test_rolled_back.py", "test_async.py", "test_drained.py", "test_crash.py",
+               "test_eager.py", "test_worker.py")  # fmt: skip
 
 FAILS = """
 from shop import engine, place_order
@@ -852,7 +859,7 @@ class TestThePlugin:
         ]
 
     def test_the_examples_of_the_page_pass(self, said: str) -> None:
-        assert self.outcomes(said, *OF_THE_PAGE) == ["PASSED"] * (2 + 1 + 1 + 4 + 1), said
+        assert self.outcomes(said, *OF_THE_PAGE) == ["PASSED"] * (2 + 1 + 1 + 4 + 1 + 2 + 1), said
 
     def test_the_example_for_django_passes(self, said: str) -> None:
         assert self.outcomes(said, "with_django/test_django.py") == ["PASSED"] * 2, said

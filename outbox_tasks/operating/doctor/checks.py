@@ -90,6 +90,7 @@ AFTERWARDS = (
     Check(MESSAGES, messages.queue, {"queue_stuck", "queue_slow"}, needs=("tables", "broker")),
     Check(FEEDS, feeds.sources, {"feed_list", "feed_away"}, needs=("tables",)),
     Check(FEEDS, feeds.copied, {"feed_late"}, needs=("tables",)),
+    Check(TASKS, tasks.stored, {"always_eager"}),
     Check(TASKS, tasks.known, {"task_unknown"}, needs=("tables",), uses=("broker",)),
     Check(TASKS, supervised.brokers, {"tasks_with_the_relay"}),
     Check(TASKS, supervised.waiting, {"tasks_unsupervised", "tasks_wait"}, needs=("tables", "indexes")),

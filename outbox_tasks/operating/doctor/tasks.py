@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outbox_tasks.broker.task_broker import app_of
-from outbox_tasks.operating.doctor.finding import Fine, error
+from outbox_tasks.operating.doctor.finding import Fine, error, warning
 from outbox_tasks.operating.doctor.live_workers import Worker, ask_workers
 from outbox_tasks.operating.doctor.site import TIMEOUT, Results, Site
 from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import many, shell_line
+from outbox_tasks.writing.eager import REMEDY, eager
+
+DONE = {
+    "run": "it has run (confirm = run)",
+    "sent": "its broker has it (confirm = sent)",
+    None: "it has run, if the app that stores it has install or supervise (confirm is not set)",
+}
 
 NEWEST = 1_000
 """Messages whose tasks are asked about."""
@@ -50,6 +57,15 @@ def known(site: Site) -> Results:
         )
     if not unknown:
         yield Fine("no worker is known to get tasks that it does not know")
+
+
+def stored(site: Site) -> Results:
+    """Whether the calls of tasks of the app can be stored, and until when the outbox keeps them."""
+    if site.installed and (fact := eager(site.installed)):
+        yield warning("always_eager", fact, "Nobody repeats a task that fails or is killed there.", REMEDY)
+    for name, destination in site.settings.destinations.items():
+        if destination.scheme == "celery":
+            yield Fine(f"a task of {name} is done when {DONE[destination.confirm]}")
 
 
 def _workers(site: Site, destination: Destination) -> Sequence[Worker]:
