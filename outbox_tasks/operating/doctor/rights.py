@@ -10,6 +10,7 @@ from outbox_tasks.database.rights import HOUSEKEEPING, RELATIONS, WRITTEN, Kind,
 from outbox_tasks.database.schema import qualified, quoted
 from outbox_tasks.operating.doctor.finding import Fine, error, warning
 from outbox_tasks.operating.doctor.site import Results, Site
+from outbox_tasks.text import shell_line
 
 TABLES = [f"outbox_{name}" for name in RELATIONS]
 
@@ -114,8 +115,8 @@ def _revoked(site: Site, role: str, kinds: list[Kind], unasked: set[Right]) -> s
     tables = sorted({_named(site, name) for name, privilege, _ in unasked if privilege != "EXECUTE"})
     lines = [f"REVOKE ALL ON TABLE {', '.join(tables)} FROM {whom} CASCADE;"] if tables else []
     lines += [f"REVOKE ALL ON FUNCTION {', '.join(called)} FROM {whom} CASCADE;"] if called else []
-    again = " ".join(f"--{kind} {role}" for kind in kinds)
-    return "\n".join([*lines, f"-- then: outbox-tasks init {again}"] if kinds else lines)
+    again = shell_line("init", *(word for kind in kinds for word in (f"--{kind}", role)))
+    return "\n".join([*lines, f"-- then: {again}"] if kinds else lines)
 
 
 def _named(site: Site, name: str) -> str:
