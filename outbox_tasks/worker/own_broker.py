@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.database.activity import CROSSED, LATE
-from outbox_tasks.errors import CrossedWires
+from outbox_tasks.errors import CrossedWires, DatabaseUnavailable
 from outbox_tasks.relay.store import Store
 from outbox_tasks.worker.resources import Resources
 
@@ -24,7 +25,8 @@ def check(resources: Resources, broker: Broker, store: Store) -> None:
         resources.crossed = True
         facts = {"started": "", "broker": crossed.broker, "theirs": crossed.theirs}
         seen = [{"name": CROSSED, "kind": CROSSED, "ago": 0, "facts": facts}]
-        store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE)
+        with suppress(DatabaseUnavailable):  # the broker is not ours all the same
+            store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE)
         raise
     if resources.crossed:
         store.ask("report/stopped.sql", name=CROSSED, started="")

@@ -81,6 +81,9 @@ def test_the_second_relay_on_a_broker_refuses_and_names_both(mine: Settings, oth
         assert f"schema {settings.database_schema}, server " in str(refused.value)
     assert codes(other) == ["crossed"]
     assert codes(mine) == crossed(mine) == []
+    read_only = make_url(str(other.database_url)).update_query_dict({"options": "-c default_transaction_read_only=on"})
+    with pytest.raises(CrossedWires):
+        check(relay(other.replace(database_url=text_of(read_only), statement_timeout=0)))
     check(relay(other.replace(broker_url=str(other.broker_url).replace("/0", "/1"))))
     assert codes(other) == []
 
