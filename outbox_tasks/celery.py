@@ -112,7 +112,8 @@ def _tune(**_: Any) -> None:
 
 
 def install(app: Celery, settings: Settings) -> Resources:
-    """Add the relay's tasks, queues and schedule to `app`. The app's own configuration stays as it is.
+    """Add the relay's tasks, queues and schedule to `app`. The app's own configuration stays as it is, but its
+    connections to the broker verify TLS where it says nothing else.
 
     Call it before or after the app is configured. A second call changes nothing, and returns the first one's resources.
     A worker checks at its start whether the app's configuration rules out the relay.

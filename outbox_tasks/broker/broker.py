@@ -20,6 +20,7 @@ from kombu.serialization import prepare_accept_content
 from outbox_tasks.broker import stamp
 from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, queues_of
 from outbox_tasks.broker.pinned import PATIENCE, joined, transport_options, trouble
+from outbox_tasks.broker.tls import own_connection
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
 from outbox_tasks.internals import keep_redis_client, redis_length
 from outbox_tasks.model import Bundle
@@ -239,8 +240,7 @@ class Broker:
         given, timeout = conf.broker_transport_options, self._timeout
         ours = transport_options(joined(conf.broker_write_url), self.settings, timeout=timeout or PATIENCE)
         options = {**ours, **given} if timeout is None else {**given, **ours}
-        made: Connection = self.app.connection_for_write(transport_options=options, connect_timeout=timeout)
-        return made
+        return own_connection(self.app, transport_options=options, connect_timeout=timeout)
 
     def close(self) -> None:
         """Close its connections."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from ssl import CERT_NONE
 from typing import Any
 
+from celery import Celery
 from celery.app.amqp import AMQP
 from kombu import Connection
 from kombu.utils.url import parse_ssl_cert_reqs, url_to_parts
@@ -36,6 +37,16 @@ def verified(
             transport_options["sentinel_kwargs"] = _of_sentinels(transport_options, ssl)
     keywords |= {"ssl": ssl or False, "transport_options": transport_options}
     return Connection(url, *arguments, **keywords)
+
+
+def own_connection(app: Celery, **options: Any) -> Connection:
+    """A connection of ours to the broker of an app, which makes its own as it likes if it has no relay installed."""
+    if app.amqp.Connection is Connection:
+        url = app.conf.broker_write_url or ""
+        url, ssl = _told(url if isinstance(url, str) else ";".join(url), app.conf.broker_use_ssl)
+        options |= {"url": url or None, "ssl": ssl or None}
+    made: Connection = app.connection_for_write(**options)
+    return made
 
 
 class VerifyingAMQP(AMQP):  # type: ignore[misc]

@@ -262,6 +262,13 @@ class TestAnApplicationsBroker:
             assert "certificate" in str(outcome.error).lower()
             got_nothing(server)
 
+    def test_a_nudge_to_an_app_without_the_relay(self, ours: Path) -> None:
+        with listener(ours) as server:
+            app = self.app(f"rediss://{LOGIN}:{server.port}/0")
+            with pytest.raises(BrokerUnreachable, match=r"(?i)certificate"):
+                Broker(app, Settings(), timeout=1).wake_claim()
+            got_nothing(server)
+
     def test_what_it_says_itself_stays_also_for_destinations(self, others: Path) -> None:
         with listener(others) as server:
             app = self.app(
