@@ -35,4 +35,4 @@ def main(moment: str, *arguments: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]) if len(sys.argv) > 1 and sys.argv[1] not in ("-h", "--help") else __doc__)

@@ -37,7 +37,7 @@ class Outage:
             self._since = now
         if now >= self._told + TELL_EVERY:
             self._told = now
-            log.error("beat has sent nothing for %.0f s, and tries again and again: %s", now - self._since, error)
+            log.error("beat can't send anything, and tries again and again: %s", error)
 
     def is_over(self) -> None:
         """A send has worked."""

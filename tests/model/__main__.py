@@ -17,6 +17,9 @@ from tests.model.variants import BIG, BIG_RUNS, RUNS, SEARCHED
 
 
 def main(arguments: list[str]) -> int:
+    if not {"-h", "--help"}.isdisjoint(arguments):
+        print(__doc__)
+        return 0
     variants, states = [], 0
     steps: page.Edges = {}
     began = time.process_time()
