@@ -17,10 +17,11 @@ from celery import Celery
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
 from outbox_tasks.celery import install
-from outbox_tasks.errors import BrokerUnreachable, ConfigurationError
+from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, WebhookFailed
 from outbox_tasks.model import Outcome, Result
 from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.settings import Settings
+from outbox_tasks.telemetry.alerts import webhook
 from tests.certificates import self_signed
 from tests.conftest import eventually
 from tests.contract.messages import loaded, message, sent_by
@@ -119,6 +120,7 @@ DESTINATIONS = {
     "kafka": f"kafka://{LOGIN}:{{port}}/orders?tls=true",
     "mqtts": f"mqtts://{LOGIN}:{{port}}/orders",
     "nats": f"nats://{LOGIN}:{{port}}/orders?tls=true",
+    "nats, whose server asks for TLS": f"nats://{LOGIN}:{{port}}/orders",
     "rediss": f"rediss://{LOGIN}:{{port}}/0/q",
     "rediss+stream": f"rediss+stream://{LOGIN}:{{port}}/0/s",
     "sns": "sns://eu-west-1/123456789012/t?endpoint=https://127.0.0.1:{port}",
@@ -173,6 +175,13 @@ class TestDestinations:
             with listener(others, GREETING if name == "nats" else b"") as server:
                 assert send(DESTINATIONS[name], server, others).result is Result.OUTAGE
                 got_nothing(server)
+
+
+def test_the_webhook_of_alerts(ours: Path) -> None:
+    with listener(ours) as server:
+        with pytest.raises(WebhookFailed, match=r"(?i)certificate"):
+            webhook.post(f"https://{LOGIN}:{server.port}/", {})
+        got_nothing(server)
 
 
 def reach(app: Celery) -> None:
