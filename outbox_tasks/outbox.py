@@ -206,13 +206,13 @@ class Outbox:
         docs/tasks.md.
         """
         with self._capturing(session, confirm=confirm, stored=[]):
+            say_if_eager(self.celery or current_app)
             yield
 
     @contextmanager
     def _capturing(self, session: AnySession, *, confirm: bool, stored: list[str | None]) -> Iterator[None]:
         """`stored` gets the ids of the tasks that are stored."""
         transaction(session, "celery.task")
-        say_if_eager(self.celery or current_app)
         target = self._target(session, confirm=confirm)
 
         def store(message: Message) -> object:

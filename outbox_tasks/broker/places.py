@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 KINDS = {
@@ -14,6 +15,7 @@ KINDS = {
 PORTS = {"amqp": "5672", "redis": "6379", "sentinel": "26379"}
 
 
+@lru_cache(64)
 def same_place(one: str, other: str) -> bool:
     """Whether two broker URLs lead to the same place, whoever logs in there. Each may be several, with `;` between."""
     return one == other or not _places(one).isdisjoint(_places(other))

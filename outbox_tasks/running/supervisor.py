@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, repeat
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -15,6 +15,7 @@ from uuid import uuid4
 from celery import Celery, states
 from celery.exceptions import Ignore, MaxRetriesExceededError
 
+from outbox_tasks.broker.pinned import joined
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.store import Store
@@ -55,6 +56,11 @@ class Supervisor:
         self.settings = settings
         self.nudge = broker_nudge(settings, app)
         self._runs = PerProcess(self._connect, lambda parents: parents[0].engine.dispose(close=False))
+
+    @cached_property
+    def broker(self) -> str:
+        """Where the app's workers get their tasks. Kept, because Celery's configuration takes long to read."""
+        return joined(self.app.conf.broker_write_url)
 
     def _connect(self) -> tuple[Runs, str]:
         runs = Runs.connect(self.settings)

@@ -11,7 +11,6 @@ from collections.abc import Collection
 
 from celery import Celery
 
-from outbox_tasks.broker.pinned import joined
 from outbox_tasks.broker.places import same_place
 from outbox_tasks.settings import Settings
 from outbox_tasks.settings.destination import Destination
@@ -22,14 +21,16 @@ def by_default(app: Celery, settings: Settings, destination: Destination, task: 
     supervisor = vars(app).get("outbox_supervisor")
     if supervisor is None or destination.confirm is not None or _outbox(supervisor.settings) != _outbox(settings):
         return False
-    own = joined(app.conf.broker_write_url)
+    own = supervisor.broker
     return same_place(destination.option("broker") or settings.broker_url or own, own) and knows(app, task, queues)
 
 
 def knows(app: Celery, task: str, queues: Collection[str]) -> bool:
     """Whether the task or its queue is the app's own. A name of another application may be called, too."""
+    if task in app.tasks:
+        return True
     own = {getattr(queue, "name", queue) for queue in app.conf.task_queues or ()} | {app.conf.task_default_queue}
-    return task in app.tasks or not own.isdisjoint(queues)
+    return not own.isdisjoint(queues)
 
 
 def _outbox(settings: Settings) -> tuple[str | None, str | None]:
