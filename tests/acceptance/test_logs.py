@@ -42,8 +42,8 @@ def schema(engine: Engine, log_format: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedValkey]:
-    """A Redis-compatible server with a password."""
+def server(log_format: str) -> Iterator[EmbeddedValkey]:
+    """A Redis-compatible server with a password, for each format: its relay has an outbox of its own."""
     with EmbeddedValkey() as made:
         yield made
 
