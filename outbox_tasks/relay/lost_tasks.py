@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from outbox_tasks.database.activity import LATE
 from outbox_tasks.errors import BrokerUnreachable, DatabaseTooSlow
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings.destination import Destination
@@ -85,7 +86,7 @@ class LostTasks:
             return
         self._next = now + self._every
         asked = [{"destination": name, "queue": each.queue} for name, each in self._destinations.items()]
-        rows = self._store.ask("run/handed_over.sql", asked=json.dumps(asked), soon=SOON * self._every)
+        rows = self._store.ask("run/handed_over.sql", asked=json.dumps(asked), soon=SOON * self._every, late=LATE)
         for name in self._memories.keys() - {row.destination for row in rows}:
             self._memories[name].empty_at.clear()
         for name in {row.destination for row in rows}:
@@ -124,10 +125,11 @@ class LostTasks:
     def _look_at_queue(self, destination: Destination, broker: TaskBroker, row: Any) -> None:
         first = broker.first(row.queue)  # what was in front of it has been taken by now
         waiting, held = broker.waiting(row.queue)
-        if held is not None and self._look_before(destination, row.queue, first, held):
+        # Workers that don't supervise take tasks too, and run them without a word. That is no loss.
+        if row.heard and held is not None and self._look_before(destination, row.queue, first, held):
             return  # what is due again now must not wait on
         empty_at = self._memories[destination.name].empty_at
-        if waiting or held or held is None:
+        if waiting or held or held is None or not row.heard:
             empty_at.pop(row.queue, None)
         else:
             if row.queue in empty_at:

@@ -19,6 +19,7 @@ from outbox_tasks.relay.publishers import Publishers
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, seconds_from_now
 from tests.integration.supervised import QUEUE, Send, Tasks, supervised
+from tests.integration.test_doctor_messages import beats
 
 
 class Looking(LostTasks):
@@ -30,7 +31,9 @@ class Looking(LostTasks):
 
 
 @pytest.fixture
-def lost(confirming: Store) -> Iterator[Looking]:
+def lost(confirming: Store, rows: Rows) -> Iterator[Looking]:
+    """A worker that supervises serves the queue."""
+    beats(rows, "tasks", queues=[QUEUE])
     made = Looking(confirming, partial(TaskBroker, settings=confirming.settings))
     yield made
     made.close()
@@ -95,6 +98,26 @@ def test_a_task_that_is_neither_in_the_queue_nor_with_a_worker_is_sent_again(
     assert rows.one(taken["id"]).last_error_code == "not_started"
     lost.look()
     assert rows.state(taken["id"]) == "handed over"
+
+
+def test_what_workers_take_that_do_not_supervise_is_not_sent_again_before_its_time(
+    tasks: Tasks, rows: Rows, send: Send, lost: Looking
+) -> None:
+    """They run it, and say nothing. It would run again every few seconds."""
+    with rows.engine.begin() as connection:
+        connection.execute(rows.tables.heartbeats.update().values(seen_at=seconds_from_now(-60)))
+    ids = rows.insert(3, payload=b"{}")
+    send()
+    rows.change(ids, handed_at=seconds_from_now(-60))
+    for left in (2, 0):
+        while len(tasks.headers()) > left:
+            tasks.take()
+        for _ in range(3):
+            lost.look()
+    assert {rows.state(id) for id in ids} == {"handed over"}
+    tasks.client.flushdb()
+    lost.look()
+    assert {rows.state(id) for id in ids} == {"retrying"}, "a flush is certain"
 
 
 def test_tasks_that_the_queue_has_gone_past_are_sent_again_while_it_is_busy(
@@ -206,7 +229,7 @@ def test_the_queue_of_a_stored_task_is_in_its_row(confirming: Store, rows: Rows)
     )
     for envelope in envelopes:
         rows.insert(2, headers={"celery-message": json.dumps(envelope)}, handed_at=seconds_from_now(-9), begun=False)
-    parameters = {"asked": '[{"destination": "orders", "queue": "celery"}]', "soon": 1.0}
+    parameters = {"asked": '[{"destination": "orders", "queue": "celery"}]', "soon": 1.0, "late": 30.0}
     found = {row[:4] for row in confirming.ask("run/handed_over.sql", **parameters)}
     assert found == {("orders", "mails", 4, 4), ("orders", None, 2, 2)}
 
@@ -222,7 +245,7 @@ def test_a_broker_that_is_away_is_no_trouble(new_store: MakeStore, rows: Rows) -
 
 
 UNREADABLE = [
-    "{", "NaN", "5", '"text"', "[]", '{"priority": NaN}', '{"queue": "\\ud800"}', '{"n": 1e999999}', "[" * 100_000,
+    "{", "NaN", "5", '"text"', "[]", '{"priority": NaN}', '{"queue": "\\ud800"}', '{"n": 1e999999}', "[" * 60_000,
 ]  # fmt: skip
 
 
@@ -235,7 +258,7 @@ def test_a_task_that_can_not_be_read_hides_none_of_the_others(
     ids = rows.insert(3, payload=b"{}")
     send()
     asked = json.dumps([{"destination": "orders", "queue": QUEUE}])
-    found = confirming.ask("run/handed_over.sql", asked=asked, soon=0.0)
+    found = confirming.ask("run/handed_over.sql", asked=asked, soon=0.0, late=30.0)
     assert {row.queue: row.count for row in found} == {QUEUE: 3, None: len(UNREADABLE)}
     lost.look()
     tasks.client.flushdb()

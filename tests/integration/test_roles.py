@@ -53,7 +53,7 @@ STATEMENTS = {
     "worker relay operator": """
         claim/recall claim/supersede claim/sure_keys claim/unmark_keys deliver/size deliver/vain doctor/tasks
         find/archived find/named find/one find/originals keep/lot keep/measured
-        keep/rows run/end_waits run/handed_over run/lose run/overtaken run/renew run/requeue
+        keep/rows run/end_waits run/lose run/overtaken run/renew run/requeue
         run/unknown run/wait_on test/expire""",
     "relay": """
         alert/end alert/forget alert/looked alert/posted alert/put_off alert/record alert/take_posts
@@ -65,7 +65,7 @@ STATEMENTS = {
         act/begun_by act/discard act/end act/going act/one act/redrive act/renew act/take alert/failed_runs
         audit/about audit/changed audit/close audit/entry audit/former audit/latest claim/admit
         claim/expire claim/look_keys claim/take claim/take_keys claim/timeline
-        claim/unroutable deliver/begin deliver/sent keep/troubles run/expire
+        claim/unroutable deliver/begin deliver/sent keep/troubles run/expire run/handed_over
         test/forward test/others traffic/metered traffic/meters traffic/probes traffic/recovered traffic/tripped
         traffic/unspent traffic/untried""",
     "relay operator reader": """

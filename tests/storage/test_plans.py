@@ -70,7 +70,11 @@ def hops(box: Box) -> list[tuple[str, int, dict[str, Any]]]:
         ("deliver/settle.sql", 6000, {**fence, "patience": 5, "said": json.dumps(failed)}),
         ("deliver/release.sql", 6000, {"token": TOKEN, "ids": ids, "wait": 0.0, "shut": False}),
         ("run/expire.sql", 200, {"most": 100}),
-        ("run/handed_over.sql", 300, {"soon": 9.0, "asked": '[{"destination": "d1", "queue": "celery"}]'}),
+        (
+            "run/handed_over.sql",
+            300,
+            {"soon": 9.0, "late": 30.0, "asked": '[{"destination": "d1", "queue": "celery"}]'},
+        ),
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from outbox_tasks.database.activity import LATE
 from outbox_tasks.operating.doctor.finding import Fine, error, warning
 from outbox_tasks.operating.doctor.site import Results, Site
 from outbox_tasks.text import shell_line, span
@@ -33,7 +34,7 @@ def waiting(site: Site) -> Results:
     if not celery:
         return
     asked = json.dumps([{"destination": name, "queue": each.queue} for name, each in celery.items()])
-    rows = site.store.ask("run/handed_over.sql", asked=asked, soon=0.0)
+    rows = site.store.ask("run/handed_over.sql", asked=asked, soon=0.0, late=LATE)
     alive = [worker for worker in site.heartbeats.supervising if worker.alive]
     served = {queue for worker in alive for queue in worker.queues}
     for row in rows:
