@@ -162,6 +162,9 @@ UNSETTLED = "unsettled"
 LEASE_EXPIRED, DIRECT_EXPIRED = "lease_expired", "direct_expired"
 """Codes of messages whose lease ran out before their send began: that of a claim, and that of their writer."""
 
+UNKNOWN_DESTINATION = "unknown_destination"
+"""A message to a destination that is not configured."""
+
 TOO_LARGE = "too_large"
 """A message that nobody can send: the destination, or the database, does not manage its size."""
 

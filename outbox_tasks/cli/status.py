@@ -16,6 +16,7 @@ from outbox_tasks.cli.shared.status_table import status_shown
 from outbox_tasks.cli.shared.store import installed, open_store
 from outbox_tasks.database.schema import VERSION
 from outbox_tasks.errors import OutboxError
+from outbox_tasks.operating.overview import cut
 from outbox_tasks.operating.status import Queues, dead_letters_wait, read, why_not_in_order
 from outbox_tasks.relay.store import Store
 
@@ -62,6 +63,7 @@ def snapshot(store: Store, queues: Queues) -> dict[str, Any]:
     return {
         "findings": [asdict(problem) for problem in found.problems],
         "destinations": destinations,
+        "more_destinations": cut(seen.destinations),
         "feeds": [state._asdict() for state in seen.feeds],
         "dead_letters": dead_letters_wait(seen.destinations),
         "workers": [

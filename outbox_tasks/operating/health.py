@@ -24,6 +24,9 @@ BOUND = 100
 NAMED = 3
 """Workers that are named; the others are counted."""
 
+STRANGE = 10
+"""The same of unknown destinations."""
+
 SILENT = 60.0
 """Seconds for which messages are due and none is sent, before that counts. One send takes less."""
 
@@ -153,10 +156,13 @@ def feeds(settings: Settings, states: Iterable[FeedState]) -> Iterator[Problem]:
 
 def unknown(destinations: Destinations) -> Iterator[Problem]:
     """Destinations that have due messages, and are not configured here."""
-    for name, one in destinations.items():
-        if not one.configured and one.oldest is not None:
-            waits = f"messages have been due for {span(one.oldest)}, and no such destination is configured here"
-            yield Problem("unknown", name, f"{name}: {waits}; after {span(GRACE)} they are dead letters")
+    due = {name: one.oldest for name, one in destinations.items() if not one.configured and one.oldest is not None}
+    for name, oldest in [*due.items()][:STRANGE]:
+        waits = f"messages have been due for {span(oldest)}, and no such destination is configured here"
+        yield Problem("unknown", name, f"{name}: {waits}; after {span(GRACE)} they are dead letters")
+    if (more := len(due) - STRANGE) > 0:
+        least = "at least " if overview.cut(destinations) else ""
+        yield Problem("unknown", "", f"{least}{more} more destinations have due messages, and are not configured here")
 
 
 def silent(destinations: Destinations, heartbeats: Heartbeats) -> Iterator[Problem]:

@@ -32,6 +32,9 @@ COUNTED = 10_000
 KEYS = 1_000
 """Keys of a destination whose heads are looked at for the oldest."""
 
+STRANGE = 100
+"""Destinations that are not configured, of which so many are looked at: a writer can name any number."""
+
 MINUTES, HOUR = 4, 60
 """Rates are taken over this minute and so many before it; if nothing was sent in these, refusals over the last hour."""
 
@@ -125,15 +128,21 @@ def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview
     return Overview(found, Heartbeats.read(store), publishing, Feeds(store).states() if store.settings.feeds else [])
 
 
-def destinations(database: Database, bound: int = BOUND, *, estimate: bool = True) -> dict[str, DestinationStatus]:
-    """By name: the destinations that are configured, that have messages, or that are paused or out of reach."""
+def destinations(
+    database: Database, bound: int = BOUND, *, estimate: bool = True, only: str | None = None
+) -> dict[str, DestinationStatus]:
+    """By name: the destinations that are configured, and `STRANGE` others that have messages, or that are paused or out
+    of reach; or one alone."""
     configured = database.settings.destinations
     breakers = {row.name: row._asdict() for row in database.ask("traffic/states.sql")}
-    present = {row.destination for row in database.ask("look/present.sql")}
-    names = sorted({*configured, *breakers, *present})
+    if only is None:
+        present = {row.destination for row in database.ask("look/present.sql", known=[*configured], most=STRANGE)}
+        names = sorted({*configured, *sorted({*breakers, *present} - configured.keys())[:STRANGE]})
+    else:
+        names = [only]
     found = {name: DestinationStatus(name in configured) for name in names}
-    for name, row in breakers.items():
-        found[name].breaker = row
+    for name in found.keys() & breakers.keys():
+        found[name].breaker = breakers[name]
     parts: dict[Part, list[Any]] = defaultdict(list)
     for row in database.ask("look/counts.sql", destinations=names, most=bound):
         parts[row.destination, row.place].append(row)
@@ -147,6 +156,11 @@ def destinations(database: Database, bound: int = BOUND, *, estimate: bool = Tru
         one.oldest = _longest(one.oldest, row.oldest)
     _add_sends(database, found)
     return found
+
+
+def cut(found: Destinations) -> bool:
+    """Whether there may be more destinations that are not configured."""
+    return sum(not one.configured for one in found.values()) >= STRANGE
 
 
 def _add_sends(database: Database, found: Mapping[str, DestinationStatus]) -> None:

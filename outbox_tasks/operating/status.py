@@ -128,7 +128,8 @@ def dead_letters_wait(destinations: Destinations) -> str | None:
     ]
     first = max(one.dead_for or 0.0 for one in dead.values())
     waits = "waits" if count == 1 else "wait"
-    return f"{letters} {waits} for a person, the first for {span(first)}: {some(where, NAMED)}"
+    least = "at least " if overview.cut(destinations) else ""
+    return f"{least}{letters} {waits} for a person, the first for {span(first)}: {some(where, NAMED)}"
 
 
 def keys_held_up(name: str, count: int) -> str:

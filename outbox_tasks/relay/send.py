@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from outbox_tasks.destinations import Publisher
 from outbox_tasks.errors import OutboxError
-from outbox_tasks.model import Bundle, LeasedMessage, Outcome, Result, Ticket
+from outbox_tasks.model import UNKNOWN_DESTINATION, Bundle, LeasedMessage, Outcome, Result, Ticket
 from outbox_tasks.relay.publishers import outcomes_of
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import SLOW, Settings
@@ -146,7 +146,7 @@ def send(publishers: Mapping[str, Publisher], destination: str, messages: Sequen
         publisher = publishers.get(destination)
         if publisher is None:
             # A relay with newer settings claimed it, and can also send it.
-            return [Outcome.retry("unknown_destination", f"{destination!r} is not configured here")] * len(messages)
+            return [Outcome.retry(UNKNOWN_DESTINATION, f"{destination!r} is not configured here")] * len(messages)
         return publisher.publish(messages)
 
     return outcomes_of(publish, destination, messages)

@@ -136,7 +136,7 @@ CREATE FUNCTION outbox_cancel(ids uuid[]) RETURNS SETOF uuid LANGUAGE sql SECURI
 $$;
 
 -- How many messages publish workers could send now: those that are due, and those already in their hands. Of one
--- destination, or of all. Not those of a paused destination, nor those behind another message of their key; and one message
+-- destination, or of all: of a thousand, since a writer can name any number. Not those of a paused destination, nor those behind another message of their key; and one message
 -- of a destination that is out of reach, since one tries it. Counts each destination up to `most`, by indexes, so a backlog
 -- of millions costs no more.
 CREATE FUNCTION outbox_backlog(destination text DEFAULT NULL, most integer DEFAULT 10000) RETURNS bigint
@@ -156,7 +156,8 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
     FROM known WHERE known.name IS NOT NULL AND outbox_backlog.destination IS NULL
   ), asked AS (
     SELECT name, CASE WHEN d.opened_at IS NULL THEN outbox_backlog.most ELSE 1 END AS most
-    FROM (SELECT name FROM known UNION SELECT l.destination FROM outbox_leases l) AS n LEFT JOIN outbox_destinations d USING (name)
+    FROM ((SELECT name FROM known LIMIT 1001) UNION SELECT l.destination FROM outbox_leases l) AS n
+    LEFT JOIN outbox_destinations d USING (name)
     WHERE name = coalesce(outbox_backlog.destination, name) AND name <> '' AND d.paused_at IS NULL
   ), leased AS (
     SELECT l.destination AS name, sum(cardinality(l.seqs)) AS count FROM outbox_leases l GROUP BY l.destination

@@ -17,7 +17,7 @@ from celery import Celery
 
 from outbox_tasks.database.activity import LATE
 from outbox_tasks.errors import OutboxError
-from outbox_tasks.model import Bundle, Step, Verdict
+from outbox_tasks.model import UNKNOWN_DESTINATION, Bundle, Step, Verdict
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.claim import Tally
 from outbox_tasks.relay.store import Store
@@ -111,8 +111,8 @@ class Counters:
             self.ran("publish")
 
     def _count_claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
-        for row in tally.buried:
-            self.count(row.destination, ["dead"])
+        for row in tally.buried:  # a writer can name any number of unknown destinations: they are counted together
+            self.count("" if row.code == UNKNOWN_DESTINATION else row.destination, ["dead"])
         for (destination, cause), count in tally.again.items():
             self.count(destination, [cause] * count)
         facts = {"claimed": tally.claimed, "bundles": tally.bundles, "held_back": tally.held_back}

@@ -9,10 +9,13 @@ import pytest
 from sqlalchemy import Connection, literal_column, text
 
 from outbox_tasks.model import Step, Verdict
+from outbox_tasks.operating import overview
 from outbox_tasks.operating.overview import STATES, DestinationStatus, archived, destinations
+from outbox_tasks.operating.status import Queues, read
 from outbox_tasks.relay.store import Store
 from tests.conftest import MakeStore, Rows, seconds_from_now
-from tests.integration.conftest import Lease, after
+from tests.integration.browsing import Visit
+from tests.integration.conftest import Command, Lease, after
 from tests.integration.plans import explained, pages, scanned
 
 A_LEASE = UUID(int=7)
@@ -49,6 +52,27 @@ def test_counts_have_the_states_of_the_view(store: Store, rows: Rows, key: str |
 
 def test_a_destination_without_messages_is_counted_as_empty(store: Store) -> None:
     assert destinations(store) == {"orders": DestinationStatus()}
+
+
+def test_a_writer_can_name_any_number_of_destinations(store: Store, rows: Rows, visit: Visit, command: Command) -> None:
+    """Some of them are looked at, and it is said that there may be more."""
+    others = text("'unknown-' || generate_series")
+    for state in ({}, {"key": "k"}, {"locked_until": seconds_from_now(60)}, {"status": "dead"}):
+        rows.insert(150, destination=others, **state)
+    rows.insert(2)
+    found = overview.destinations(store)
+    assert (len(found), overview.cut(found), found["orders"].due) == (overview.STRANGE + 1, True, 2)
+    problems = [problem for problem in read(store, Queues(store.settings)).problems if problem.code == "unknown"]
+    assert len(problems) == 11
+    assert problems[-1].text.startswith("at least 90 more destinations have due messages")
+    said = command("status").output
+    assert "and perhaps more that are not configured" in said
+    assert "at least 100 dead letters" in said.replace("~", "")
+    browser = visit()
+    assert "There may be more destinations that are not configured" in browser.text("/")
+    for name in ("unknown-1", "unknown-99"):
+        assert "No such destination is configured here" in browser.text(f"/destinations/{name}")
+    assert browser.get("/destinations/nothing").status == 404
 
 
 def test_destinations_that_are_no_longer_configured_are_counted(store: Store, rows: Rows) -> None:
@@ -154,7 +178,7 @@ def test_looks_at_many_rows_read_few_of_them(store: Store, rows: Rows, connectio
         "look/counts.sql": (3000, {"destinations": ["orders"], "most": 100}),
         "look/heads.sql": (1500, {"blocking": blocking, "most": 100}),
         "look/blocked_keys.sql": (1500, {"blocking": blocking, "most": 100, "size": 5}),
-        "look/present.sql": (100, {}),
+        "look/present.sql": (100, {"known": ["orders"], "most": 100}),
         "look/pages.sql": (100, {}),
     }
     for analyzed in (False, True):

@@ -84,6 +84,8 @@ class TestList:
         ids = {*rows.insert(1), *rows.insert(1, key="k"), *rows.insert(1, status="dead", dead_at=seconds_from_now(-1))}
         times = ("infinity", "-infinity", "12345-06-07", "0044-03-15 BC", "9999-12-31 23:59:59+00")
         for time, column in product(times, ("created_at", "deliver_at", "locked_until", "dead_at")):
+            if column == "deliver_at" and time[:1] in "i19":
+                continue  # the table refuses it
             [id] = rows.insert(1)
             rows.change([id], **{column: text(f"'{time}'::timestamptz")})
             ids.add(id)

@@ -8,7 +8,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import product
 from math import isfinite
 from typing import Any
 from uuid import UUID, uuid4
@@ -224,8 +223,8 @@ class TestBegin:
     def test_a_time_that_python_cannot_represent_stops_no_begin(self, store: Store, rows: Rows) -> None:
         """Also on PostgreSQL before 17, which has no difference of infinite times."""
         ids = rows.insert(9)
-        for n, (column, when) in enumerate(product(("created_at", "deliver_at"), TIMES)):
-            rows.change(ids[n : n + 1], **{column: text(f"'{when}'::timestamptz")})
+        for n, when in enumerate(TIMES):
+            rows.change(ids[n : n + 1], created_at=text(f"'{when}'::timestamptz"))
         lease = token()
         assert len(take(store, {"orders": 9}, lease)) == 9
         begun = store.begin(Bundle("orders", lease, tuple(Ticket(id, 0, "a") for id in ids)))
@@ -473,6 +472,24 @@ class TestBuryUnroutable:
             runs += 1
         assert 1 <= runs <= 5
         assert Counter(row.status for row in rows.hot()) == {"pending": 3, "dead": 380}
+
+    @pytest.mark.parametrize("key", [None, "k"])
+    def test_takes_a_lot_at_a_time_and_goes_on_at_once(
+        self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, key: str | None
+    ) -> None:
+        """Each message may be for a destination of its own; of others it is not time yet."""
+        monkeypatch.setattr("outbox_tasks.relay.store.claims.LOT", 10)
+        monkeypatch.setattr("outbox_tasks.relay.store.claims.LOOKED", 15)
+        rows.insert(2)
+        rows.insert(40, destination=text("'new-' || generate_series"), key=key)
+        rows.insert(95, destination=text("'unknown-' || generate_series"), locked_until=LONG_AGO, key=key)
+        pause, lots = 1000.0, []
+        for _ in range(20):
+            lots.append(len(store.bury_unroutable(pause)))
+            if lots[-1] < 10:
+                store._buried_at = -1000.0  # as if the pause were over
+        assert max(lots) <= 10
+        assert sum(lots) == 95
 
     def test_skips_rows_that_another_has_locked(self, store: Store, rows: Rows, engine: Engine) -> None:
         rows.insert(2, destination="gone", locked_until=LONG_AGO)

@@ -47,6 +47,7 @@ def hops(box: Box) -> list[tuple[str, int, dict[str, Any]]]:
     box.connection.execute("UPDATE outbox_held SET free = true WHERE seq % 1000 < 200")
     ids = [str(id) for [id] in box.rows("SELECT id FROM outbox_messages WHERE seq = ANY (%s)", seqs)]
     fence: dict[str, Any] = {"token": TOKEN, "destination": "d2"}
+    known = ["d0", "d1", "d2", "d3"]
     span = {"destination": "d1", "size": 100, "priority": 0, "weight": 1, "xid": "0", "seq": 0, "until": END}
     window = {"destination": "d2", "size": 100, "longest": 10, "blocks": True, "start": 0}
     keyed = {"share": json.dumps([window]), "high": LAST, "first": 0, "since": "-infinity", "marks": "[]"}
@@ -60,9 +61,9 @@ def hops(box: Box) -> list[tuple[str, int, dict[str, Any]]]:
         ("claim/look_keys.sql", 3000, keyed),
         ("claim/wake.sql", 200, {"most": 100}),
         ("claim/expire.sql", 400, {"most": 100, "messages": 1000, "since": "-infinity"}),
-        ("claim/due.sql", 300, {**due, "known": ["d0", "d1", "d2", "d3"]}),
+        ("claim/due.sql", 300, {**due, "known": known}),
         ("claim/next_due.sql", 50, {"ahead": 60.0}),
-        ("claim/unroutable.sql", 300, {"grace": 3600.0, "most": 100, "known": ["d0", "d1", "d2", "d3"]}),
+        ("claim/unroutable.sql", 300, {"grace": 3600.0, "most": 100, "look": 100, "past": "", "known": known}),
         ("claim/marks.sql", 50, {}),
         ("deliver/gather.sql", 400, {**fence, "token": str(uuid4()), "tokens": [str(uuid4()) for _ in range(25)]}),
         ("deliver/begin.sql", 2000, {**fence, "holder": "me", "hold": 40.0, "room": 9, "keep": 18.0}),

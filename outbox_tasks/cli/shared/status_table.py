@@ -80,6 +80,8 @@ def _destinations(found: Found, narrow: bool) -> Table:
             _count(one["sent"]),
             _count(one["failed"], style="yellow"),
         )
+    if found["more_destinations"]:
+        table.caption = "and perhaps more that are not configured"
     return table
 
 

@@ -92,7 +92,7 @@ def waiting(site: Site) -> Results:
             f"{problem.text}.",
             "Their writer knows more destinations than the relay, or the relay reads another file than this one: "
             f"{settings.origin}.",
-            f"Add [destinations.{one_line(problem.about)}] to the relay's settings and restart its workers.",
+            f"Add [destinations.{one_line(problem.about) or '…'}] to the relay's settings and restart its workers.",
         )
     for problem in health.silent(destinations, site.heartbeats):
         yield error(

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 
 from outbox_tasks.database.connection import Database, Run
 from outbox_tasks.database.schema import DEAD, PENDING
-from outbox_tasks.model import TOO_LARGE, Bundle
+from outbox_tasks.model import TOO_LARGE, UNKNOWN_DESTINATION, Bundle
 from outbox_tasks.relay.store import processes
 from outbox_tasks.relay.store.claimed import Claimed
 from outbox_tasks.relay.store.ends import Ends
@@ -29,6 +29,9 @@ BUNDLES, MESSAGES = 1000, 10_000
 
 MOST_NOTED = 10_000
 """Messages that are marked after a failover: more have hardly been sent in the moment that it undid."""
+
+LOT, LOOKED = 1000, 1000
+"""Messages to unknown destinations that are buried at once, and destinations that are looked at for them."""
 
 STRANGE_EVERY = 30.0
 """Seconds between two looks for messages to destinations that are not configured."""
@@ -58,7 +61,9 @@ class Claims(Database):
         self._strange_at = -inf
         """When messages to destinations that are not configured were last looked for: by `anything_due`,"""
         self._buried_at = -inf
-        """and by `bury_unroutable`."""
+        """and by `bury_unroutable`,"""
+        self._buried_past = ""
+        """which goes on after this destination."""
 
     def claim(
         self,
@@ -182,16 +187,21 @@ class Claims(Database):
 
     def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
         """Make dead letters of messages that have been due for `GRACE` seconds for destinations that are not
-        configured: some of them at each call, but none within `pause` seconds after the last one."""
+        configured: a lot of them at each call, but none within `pause` seconds after it found less than that."""
         now = time.monotonic()
         if now < self._buried_at + pause:
             return []
         self._buried_at = now
+        asked = {"known": list(self.settings.destinations), "grace": GRACE, "past": self._buried_past}
         with self.transaction() as run:
-            found = run("claim/unroutable.sql", known=list(self.settings.destinations), grace=GRACE, most=1000)
+            *found, end = run("claim/unroutable.sql", **asked, look=LOOKED, most=LOT)
             rows = [_unroutable(row) for row in found]
             if rows:
                 self._bury(run, [Dead(row, row.code, row.error) for row in rows])
+        if len(rows) >= LOT:
+            self._buried_at = -inf
+        else:
+            self._buried_past = end.destination
         return rows
 
     def anything_due(self) -> bool:
@@ -237,4 +247,4 @@ def _named(row: Claimed) -> dict[str, Any]:
 def _unroutable(row: Any) -> Claimed:
     error = f"no destination '{row.destination[:100]}' is configured"
     fields = (row.seq, row.id, row.destination, row.event_type, row.attempts, DEAD, False, row.key, row.priority)
-    return Claimed(*fields, "unknown_destination", error)
+    return Claimed(*fields, UNKNOWN_DESTINATION, error)

@@ -1,4 +1,5 @@
--- The destinations that have messages at work, configured or not: one probe of an index for each.
+-- Destinations that have messages at work and are not `known`: one probe of an index for each. A writer can name any number,
+-- so of each table it finds `most` of them, the first ones.
 WITH RECURSIVE lane AS (
   (SELECT destination FROM :schema.outbox_ready WHERE key IS NULL ORDER BY destination LIMIT 1)
   UNION ALL
@@ -30,10 +31,10 @@ WITH RECURSIVE lane AS (
   SELECT (SELECT r.destination FROM :schema.outbox_runs r WHERE r.destination > run.destination
           ORDER BY r.destination LIMIT 1) FROM run WHERE run.destination IS NOT NULL
 )
-SELECT destination FROM lane WHERE destination IS NOT NULL
-UNION SELECT destination FROM keyed WHERE destination IS NOT NULL
-UNION SELECT destination FROM held WHERE destination IS NOT NULL
-UNION SELECT destination FROM waiting WHERE destination IS NOT NULL
-UNION SELECT destination FROM dead WHERE destination IS NOT NULL
-UNION SELECT destination FROM :schema.outbox_leases
-UNION SELECT destination FROM run WHERE destination IS NOT NULL
+(SELECT destination FROM lane WHERE destination <> ALL (:known::text[]) LIMIT :most::integer)
+UNION (SELECT destination FROM keyed WHERE destination <> ALL (:known) LIMIT :most)
+UNION (SELECT destination FROM held WHERE destination <> ALL (:known) LIMIT :most)
+UNION (SELECT destination FROM waiting WHERE destination <> ALL (:known) LIMIT :most)
+UNION (SELECT destination FROM dead WHERE destination <> ALL (:known) LIMIT :most)
+UNION (SELECT DISTINCT destination FROM :schema.outbox_leases WHERE destination <> ALL (:known) LIMIT :most)
+UNION (SELECT destination FROM run WHERE destination <> ALL (:known) LIMIT :most)

@@ -38,6 +38,9 @@ def destination(visit: Visit) -> Response:
     name = visit.arguments["name"]
     found = overview.look_at(visit)
     one = found.seen.destinations.get(name)
+    if one is None and counted.cut(found.seen.destinations):
+        alone = visit.look(f"destination {name} alone", lambda: counted.destinations(visit.store, only=name)[name])
+        one = alone if any(alone.states.values()) else None
     if one is None:
         raise NotFound(f"There is no destination {name!r}, and no message to one.")
     course, now = (overview.sends_to(visit, name, *spans) for spans in ((WIDTH, SPANS), (MINUTE, MINUTES)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outbox_tasks.operating import overview as counted
 from outbox_tasks.web import overview
 from outbox_tasks.web.http import Response
 from outbox_tasks.web.pages.workers import in_order
@@ -31,6 +32,7 @@ def start(visit: Visit) -> Response:
         destinations=named[:DESTINATIONS],
         number=len(everything),
         more_destinations=len(named) - DESTINATIONS,
+        cut=counted.cut(everything),
         supervised=any(one.states["handed over"] or one.states["running"] for one in everything.values()),
         drawn=overview.drawn(visit, (name for name, _ in named[:DESTINATIONS])),
         hours=overview.WIDTH * overview.SPANS // 3600,
