@@ -46,7 +46,7 @@ CREATE TABLE outbox_messages (
   aggregate_type text CHECK (length(aggregate_type) <= 1000),
   aggregate_id   text CHECK (length(aggregate_id) <= 1000),
   content_type   text NOT NULL DEFAULT 'application/json' CHECK (length(content_type) <= 1000),
-  headers        jsonb CHECK (octet_length(headers::text) <= 65536),
+  headers        jsonb CHECK (octet_length(headers::text) <= 66560),  -- 64 KiB, and what a replay adds
   payload        bytea NOT NULL CHECK (octet_length(payload) <= 268435456)
 ) PARTITION BY RANGE (seq);
 

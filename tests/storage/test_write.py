@@ -303,7 +303,7 @@ LONG = "\U0001f4ee"
 TOO_MUCH: list[dict[str, Any]] = [
     {"event_type": LONG * 256}, {"event_type": ""}, {"destination": LONG * 256}, {"destination": ""},
     {"aggregate_type": LONG * 1001}, {"aggregate_id": LONG * 1001}, {"content_type": LONG * 1001},
-    {"key": LONG * 256}, {"headers": {"a": "x" * 65_530}}, {"deliver_at": "infinity"},
+    {"key": LONG * 256}, {"headers": {"a": "x" * 66_560}}, {"deliver_at": "infinity"},
 ]  # fmt: skip
 
 
@@ -327,7 +327,10 @@ class TestLimits:
 
     def test_the_table_takes_what_python_takes(self, box: Box, verb: str) -> None:
         most = {"aggregate_type": LONG * 1000, "aggregate_id": LONG * 1000, "content_type": LONG * 1000}
-        write(box, verb, event_type=LONG * 255, key=LONG * 255, headers={"a": "x" * (MAX_HEADERS - 9)}, **most)
+        headers = {"a": "x" * (MAX_HEADERS - 9)}
+        if verb != "publish_once":  # the table has room for what a replay adds
+            headers["replayed-id"] = str(uuid4())
+        write(box, verb, event_type=LONG * 255, key=LONG * 255, headers=headers, **most)
         assert len(messages(box)) == 1
 
     @pytest.mark.parametrize("verb", ["publish_one", "publish"])
