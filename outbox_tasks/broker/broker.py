@@ -125,6 +125,18 @@ class Broker:
         with self.producer() as producer:
             return queue_length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
 
+    def prefetch_grows(self) -> bool:
+        """Whether a worker takes more tasks while some wait in it for their time. Not from quorum queues, and not on
+        RabbitMQ 4: there the prefetch of a consumer is set once and for all."""
+        if self.app.connection_for_write().transport.driver_type != "amqp":
+            return True
+        kinds = [(queue.queue_arguments or {}).get("x-queue-type") for queue in self.app.amqp.queues.values()]
+        if "quorum" in kinds:
+            return False
+        with self.producer() as producer:
+            version = str(producer.connection.connection.server_properties.get("version", ""))
+        return version.split(".")[0] in ("0", "1", "2", "3")
+
     def note_behind(self) -> None:
         """Tell all writers for a while that older messages wait, where the broker is a Redis."""
         with self.producer() as producer:

@@ -50,6 +50,8 @@ class ClaimTask(RelayTask):
         """After a claim of beat's, or of this: send the next one for the moment when a message is due, if that is
         before beat's next claim. It waits in the worker."""
         headers, now = self.request.headers or {}, time.monotonic()
+        if not self.resources.tasks_may_wait:
+            return
         if now < self._returns_at or not (headers.get(BY_BEAT) or headers.get(IN_TIME)):
             return
         wait = self.resources.store.until_next_due(self.resources.settings.claim_interval)
@@ -64,7 +66,8 @@ class ClaimTask(RelayTask):
 
     def _is_anything_due(self) -> bool:
         try:
-            found = self.resources.store.anything_due()
+            # What is due before beat's next look: the claim comes back in time for it.
+            found = self.resources.store.anything_due(self.resources.settings.claim_interval)
         except OutboxError as error:
             # Once is enough: a beat may have no access to the database, and it need not.
             log.log(logging.DEBUG if self._blind_until > 0 else logging.WARNING, WITHOUT_ASKING, error)

@@ -38,6 +38,7 @@ class _TaskListener(Listener):
 
     def __init__(self, task: Task, resources: Resources) -> None:
         self._task, self._resources = task, resources
+        self.retries_by_celery = resources.tasks_may_wait
 
     def no_slot(self) -> None:
         self._resources.slots_full.note()

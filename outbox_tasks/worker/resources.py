@@ -13,6 +13,7 @@ from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import ALL_QUEUES
 from outbox_tasks.broker.pinned import joined
 from outbox_tasks.broker.task_broker import TaskBroker
+from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.operating.messages.background import Runner
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.feed_list import FeedList
@@ -45,6 +46,7 @@ class Resources:
         self.database_away_at: float | None = time.monotonic()
         """When a claim of this process last found the database away; None once it has ended the leases that a crash of
         the database may have left."""
+        self._tasks_may_wait: bool | None = None
         self._store = PerProcess(self._open_store, lambda parents: parents.engine.dispose(close=False))
         self._publishers = PerProcess(lambda: Publishers(self.settings))
         self._lost_tasks = PerProcess(self._open_lost_tasks)
@@ -72,6 +74,16 @@ class Resources:
         if (url, destinations) == (given.broker_url, given.destinations):
             return given
         return given.replace(broker_url=url, destinations=destinations)
+
+    @property
+    def tasks_may_wait(self) -> bool:
+        """Whether a task may wait for its time in a worker: see `Broker.prefetch_grows`."""
+        if self._tasks_may_wait is None:
+            try:
+                self._tasks_may_wait = self.broker.prefetch_grows()
+            except BrokerUnreachable:
+                return False
+        return self._tasks_may_wait
 
     @property
     def store(self) -> Store:

@@ -18,12 +18,17 @@ from outbox_tasks.errors import CrossedWires
 from outbox_tasks.local.servers import EmbeddedValkey
 from tests.acceptance.nodes import PLAIN, Relay
 from tests.conftest import Rows, Stream, eventually
-from tests.contract.counterparts.rabbitmq import Counterpart
-from tests.contract.counterparts.rabbitmq import rabbit as rabbit
+from tests.contract.counterparts.rabbitmq import Counterpart, running
 from tests.fault import several_apps
 from tests.fault.conftest import CALM, destinations, drained
 
 APPS = ("shop", "mail")
+
+
+@pytest.fixture(params=[3, 4], ids=["RabbitMQ 3", "RabbitMQ 4"])
+def rabbit(request: pytest.FixtureRequest) -> Counterpart:
+    """Of each version."""
+    return running(request.param)
 
 
 @pytest.fixture
@@ -79,6 +84,34 @@ def test_the_relay_works_on_rabbitmq_and_each_app_gets_its_own_tasks(
             last = str(nudging.publish(session, "order.created", {}, to="orders"))
         eventually(lambda last=last: last in stream.ids())
     assert {worker.container.status for worker in workers} == {"running"}
+
+
+@pytest.mark.parametrize("rabbit", [4], indirect=True)
+def test_messages_that_wait_for_a_retry_hold_up_no_others(
+    relay: Relay, rows: Rows, stream: Stream, values: dict[str, Any]
+) -> None:
+    """There a worker's prefetch can't grow, so none of them waits in a worker."""
+    waits = {**values["destinations"]["told"], "backoff_base": 45, "backoff_cap": 45}
+    told = {"destinations": {**values["destinations"], "told": waits}}
+    relay.publish(**told)
+    relay.ready()
+    relay.claim(**told)
+    relay.beat(**told)
+    relay.ready()
+    for _ in range(6):
+        rows.insert(destination="told", payload=json.dumps({"fail": 9}).encode())
+    eventually(lambda: sum(row.attempts for row in rows.hot()) >= 2)
+    [good] = rows.insert()
+    eventually(lambda: good in stream.ids(), 30)
+
+
+def test_tasks_wait_in_workers_only_where_the_prefetch_grows(rabbit: Counterpart, relay: Relay) -> None:
+    version = int(rabbit.version.split(".")[0])
+    with Celery(broker=rabbit.broker, set_as_current=False) as app, closing(Broker(app, relay.settings)) as broker:
+        assert broker.prefetch_grows() is (version == 3)
+        app.conf.task_default_queue_type = "quorum"
+        del app.amqp.queues
+        assert not broker.prefetch_grows()
 
 
 def test_a_broker_keeps_the_stamp_of_one_outbox(rabbit: Counterpart, relay: Relay) -> None:

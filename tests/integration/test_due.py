@@ -42,6 +42,14 @@ def test_what_is_due_later_or_dead_does_not_count(store: Store, rows: Rows, key:
     assert not store.anything_due()
 
 
+@pytest.mark.parametrize("key", [None, "order:1"], ids=["without a key", "with a key"])
+def test_what_is_due_before_beats_next_look_counts(store: Store, rows: Rows, key: str | None) -> None:
+    """Then the claim comes back in time for it."""
+    rows.insert(key=key, locked_until=seconds_from_now(30))
+    assert store.anything_due(50)
+    assert not store.anything_due()
+
+
 @pytest.mark.parametrize("columns", [{}, {"priority": -1}, {"key": "order:1"}, {"destination": "mails"}])
 def test_the_next_message_that_is_due_within_some_seconds_is_found(
     store: Store, rows: Rows, columns: dict[str, Any]

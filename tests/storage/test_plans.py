@@ -52,7 +52,8 @@ def hops(box: Box) -> list[tuple[str, int, dict[str, Any]]]:
     window = {"destination": "d2", "size": 100, "longest": 10, "blocks": True, "start": 0}
     keyed = {"share": json.dumps([window]), "high": LAST, "first": 0, "since": "-infinity", "marks": "[]"}
     front = json.dumps([{"destination": "d1", "priority": 0, "xid": END, "seq": 0, "until": END}])
-    due = {"front": front, "keyed": json.dumps([{"destination": "d1", "start": LAST}]), "since": "-infinity"}
+    started = [{"destination": "d1", "start": LAST}]
+    due = {"front": front, "keyed": json.dumps(started), "since": "-infinity", "ahead": 1.0}
     failed = [{"id": id, "step": "outage", "attempt": 1, "wait": 1.0, "code": "away", "error": "gone"} for id in ids]
     bundle = [{"token": str(uuid4()), "destination": "d1", "seqs": list(range(LAST + 1, LAST + 101))}]
     return [

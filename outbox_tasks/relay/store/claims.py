@@ -204,14 +204,15 @@ class Claims(Database):
             self._buried_past = end.destination
         return rows
 
-    def anything_due(self) -> bool:
-        """Whether a claim may find something to do."""
+    def anything_due(self, ahead: float = 0.0) -> bool:
+        """Whether a claim may find something to do, or something is due within `ahead` seconds."""
         configured = self.settings.destinations
         front, now, known = json.dumps(self._lanes.fronts(configured)), time.monotonic(), None
         if now - self._strange_at > STRANGE_EVERY:
             self._strange_at, known = now, [*configured]
         keyed = json.dumps(self._keys.fronts(configured))
-        [[found]] = self.ask("claim/due.sql", front=front, keyed=keyed, since=self._ends.none_before, known=known)
+        asked = {"front": front, "keyed": keyed, "since": self._ends.none_before, "known": known, "ahead": ahead}
+        [[found]] = self.ask("claim/due.sql", **asked)
         return found or self._keys.must_go_back(self.ask)
 
     def until_next_due(self, ahead: float) -> float | None:

@@ -1,10 +1,10 @@
--- Whether a claim may find something to do now: something is ready, a wait is over, a held message may be free; or something
--- is leased, so that a claim sees if the broker has lost it.
+-- Whether a claim may find something to do now: something is ready, a wait is over within `ahead` seconds, a held message may
+-- be free; or something is leased, so that a claim sees if the broker has lost it.
 --
 -- front: JSON rows of destination, priority, xid, seq and until, as `span` of take.sql; keyed: JSON rows of destination and
 -- start, as `share` of look_keys.sql; since: of `locked_until`, where an earlier look found no more; known: the configured
 -- destinations; null: others are not asked for.
-SELECT EXISTS (SELECT FROM :schema.outbox_waiting WHERE due <= now())
+SELECT EXISTS (SELECT FROM :schema.outbox_waiting WHERE due <= now() + :ahead::float * interval '1 second')
     OR EXISTS (SELECT FROM :schema.outbox_leases WHERE locked_until >= :since::timestamptz)
     OR EXISTS (SELECT FROM :schema.outbox_runs WHERE locked_until <= now())
     OR EXISTS (SELECT FROM :schema.outbox_held WHERE free) OR EXISTS (SELECT FROM :schema.outbox_freed)

@@ -1,7 +1,9 @@
-"""RabbitMQ, as Debian packages it: a node of our own, with an epmd of its own, in a directory that goes with it."""
+"""RabbitMQ, as Debian packages it: a node of our own, with an epmd of its own, in a directory that goes with it. That
+of the stable release, and version 4, which .ci/rabbitmq.sh unpacks."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import closing
 from functools import cache
@@ -19,7 +21,9 @@ from tests.contract.counterparts import Received
 from tests.contract.own_server import ChildCounterpart, listens
 
 # Not the one on the PATH: that is a wrapper which becomes another user and can't run beside the system's server.
-SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+SERVER = "usr/lib/rabbitmq/bin/rabbitmq-server"
+
+UNPACKED = Path.home() / ".cache/outbox_tasks/rabbitmq"
 
 # Erlang's own format. The other one, RabbitMQ translates at each start, which takes a second of the processor's time.
 CONFIG = """
@@ -34,6 +38,7 @@ CONFIG = """
 class Counterpart(ChildCounterpart):
     name: ClassVar[str] = "amqp"
     largest: ClassVar[int | None] = 200_000
+    root: ClassVar[Path] = Path("/")
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +48,7 @@ class Counterpart(ChildCounterpart):
 
     @classmethod
     def missing(cls) -> str | None:
-        found = SERVER.exists() and shutil.which("epmd") and shutil.which("erl_call")
+        found = (cls.root / SERVER).exists() and shutil.which("epmd") and shutil.which("erl_call")
         return None if found else "RabbitMQ is not installed (the Debian package rabbitmq-server)"
 
     def launch(self) -> Child:
@@ -51,7 +56,7 @@ class Counterpart(ChildCounterpart):
         if self._epmd is None or not self._epmd.alive:
             self._epmd = Child.start("epmd", ["epmd"], env=self._env)
             eventually(lambda: listens(self._epmd_port))
-        return Child.start("RabbitMQ", [str(SERVER)], env=self._env, cwd=self.directory)
+        return Child.start("RabbitMQ", [str(self.root / SERVER)], env=self._env, cwd=self.directory)
 
     def answers(self) -> bool:
         try:
@@ -112,6 +117,11 @@ class Counterpart(ChildCounterpart):
         connection.connect()
         return connection
 
+    @property
+    def version(self) -> str:
+        with closing(self.connection()) as connection:
+            return str(connection.server_properties["version"])
+
     def declare(self, queue: str, **options: Any) -> None:
         with closing(self.connection()) as connection:
             connection.channel().queue_declare(queue, durable=True, auto_delete=False, **options)
@@ -128,6 +138,7 @@ class Counterpart(ChildCounterpart):
         home = str(self.directory)
         return {
             "HOME": home,  # its cookie
+            "PATH": f"{self.root}/usr/lib/erlang/bin:{os.environ['PATH']}",
             "ERL_EPMD_PORT": str(self._epmd_port),
             "ERL_EPMD_ADDRESS": LOOPBACK,
             # Then its script becomes the server, instead of waiting for it.
@@ -146,7 +157,17 @@ class Counterpart(ChildCounterpart):
         }
 
 
-node = cache(Counterpart)
+class Rabbit4(Counterpart):
+    """RabbitMQ 4."""
+
+    root = UNPACKED
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return None if (UNPACKED / "ready").exists() else "RabbitMQ 4 is not here: .ci/rabbitmq.sh unpacks it"
+
+
+node, node4 = cache(Counterpart), cache(Rabbit4)
 """The one of this process, which lasts as long: to load RabbitMQ takes six seconds of the processor's time."""
 
 
@@ -161,13 +182,18 @@ def _received(message: Any) -> Received:
     )
 
 
-@pytest.fixture
-def rabbit() -> Counterpart:
-    """A running RabbitMQ. Skips the test if there is none."""
-    if missing := Counterpart.missing():
+def running(version: int) -> Counterpart:
+    """A running RabbitMQ 3 or 4. Skips the test if there is none."""
+    if missing := (Counterpart if version == 3 else Rabbit4).missing():
         pytest.skip(missing)
-    made = node()
+    made = node() if version == 3 else node4()
     made.start()
     with closing(made.connection()) as connection:
         connection.channel().exchange_delete(STAMP)  # that of an earlier test's outbox
     return made
+
+
+@pytest.fixture
+def rabbit() -> Counterpart:
+    """A running RabbitMQ. Skips the test if there is none."""
+    return running(3)
