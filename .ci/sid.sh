@@ -16,7 +16,7 @@ unpack() {
   rm -rf "$apt"
   loader=$(find -L "$to" -path '*/ld-linux*' | head -1)
   libraries=$(find "$to" -type d -path '*/lib/*-linux-gnu' | paste -sd:)
-  find "$to/usr" -type f -perm /111 \( -path '*/usr/sbin/*' -o -path '*/erts-*/bin/*' \) | while read -r program; do
+  find "$to/usr" -type f -perm /111 \( -path '*/usr/sbin/*' -o -path '*/erlang/*bin/*' \) | while read -r program; do
     [ "$(head -c 4 "$program" | tail -c 3 | tr -d '\0')" = ELF ] || continue
     mv "$program" "$program.elf"
     printf '#!/bin/sh\nexec %s --library-path %s %s "$@"\n' "$loader" "$libraries" "$program.elf" >"$program"
