@@ -16,9 +16,10 @@ from outbox_tasks.local.ports import LOOPBACK
 from outbox_tasks.local.processes import Child
 from outbox_tasks.local.servers import EmbeddedServer
 
-SMALL = (
-    f"--bind-address={LOOPBACK}", "--innodb-buffer-pool-size=64M", "--user=root",
-)  # fmt: skip
+AS_US = ("--user=root",) if os.geteuid() == 0 else ()
+"""Both run as root only if they are told to."""
+
+SMALL = (f"--bind-address={LOOPBACK}", "--innodb-buffer-pool-size=64M", *AS_US)
 
 UNPACKED = Path.home() / ".cache/outbox_tasks/mysql/mysqld"
 """Where .ci/run unpacks MySQL, which Debian's stable releases don't have."""
@@ -41,7 +42,7 @@ class _MySQL(EmbeddedServer):
 
     def _prepared(self, *argv: str) -> None:
         if not (self.directory / "data").exists():
-            command = [argv[0], "--no-defaults", *argv[1:], "--user=root", *self._own()[:1]]
+            command = [argv[0], "--no-defaults", *argv[1:], *AS_US, *self._own()[:1]]
             done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self._env()})
             assert done.returncode == 0, done.stdout + done.stderr
 
