@@ -68,9 +68,9 @@ class UnsupportedSession(OutboxError):
 
 class UnboundSession(UnsupportedSession):
     says = """
-    The session has no engine for {table}: it has engines for classes or tables of its own, and none for others. Give it
-    a `bind=` for all others, name the outbox's table in its `binds` (see docs/publishing.md), or pass the connection of
-    one of its classes: `session.connection(bind_arguments={{"mapper": Order}})`."""
+    The session has no engine for {table}: its `binds` name other classes and tables. Give it a `bind=` for the rest,
+    name the outbox's table in its `binds` (see docs/publishing.md), or pass the connection of one of its classes:
+    `session.connection(bind_arguments={{"mapper": Order}})`."""
 
 
 class NotInTransaction(OutboxError):
@@ -105,7 +105,7 @@ class Autocommit(NotInTransaction, NoTransaction):
 class NotSupervised(OutboxError):
     says = """
     Nothing was completed: no supervised task runs here. Call complete in the task itself, in its own thread. The task
-    must be stored, its app needs outbox.supervise(app), and its destination no confirm = "sent"."""
+    must be stored, its app needs outbox.supervise(app), and its destination must not have confirm = "sent"."""
 
 
 class RunLost(OutboxError):
@@ -164,10 +164,10 @@ class UncapturableTask(MessageRefused):
 
 class CaptureLost(UncapturableTask):
     says = """
-    The task {task!r} was {fate}: it was called while {where} had a block of outbox.capture or outbox.direct open in a
-    context of its own, so nobody can tell whether the task belongs into the block. FastAPI runs a dependency that is a
+    The task {task!r} was {fate}. It was called while {where} had a block of outbox.capture or outbox.direct open in
+    another context, so nobody can tell whether the task belongs to the block. FastAPI runs a dependency that is a
     generator in this way, unless it is async. Make the generator `async def`, or open the block in the function that
-    calls the tasks."""
+    calls the task."""
 
 
 class ReusedId(OutboxError):
@@ -215,9 +215,9 @@ class LocksSpent(DatabaseUnavailable):
 
 class RowsHidden(DatabaseUnavailable):
     says = """
-    Row-level security would hide rows of the outbox from the role of {url}: {reason}. So nothing would be sent, and
-    nobody told. Switch it off for the tables of the outbox, ALTER TABLE … DISABLE ROW LEVEL SECURITY, or let the role
-    see all rows: ALTER ROLE … BYPASSRLS. `outbox-tasks doctor` prints the statements."""
+    Row-level security would hide rows of the outbox from the role of {url}: {reason}. The relay would send nothing,
+    and nobody would see why. Switch it off for the outbox's tables (ALTER TABLE … DISABLE ROW LEVEL SECURITY), or let
+    the role see all rows (ALTER ROLE … BYPASSRLS). `outbox-tasks doctor` prints the statements."""
 
 
 class BrokerUnreachable(OutboxError):
@@ -227,7 +227,7 @@ class BrokerUnreachable(OutboxError):
 
 class CrossedWires(OutboxError):
     says = """
-    The broker {broker} belongs to another outbox: {theirs}. This relay serves {ours}, and each would take the other's
+    The broker {broker} belongs to another outbox: {owner}. This relay serves {outbox}, and each would take the other's
     tasks. Give each a broker of its own (OUTBOX_BROKER_URL: another number of Redis, or another virtual host), or
     correct OUTBOX_DATABASE_URL. If it is the same outbox, which was moved here, run `outbox-tasks adopt`."""
 
@@ -239,16 +239,16 @@ class SchemaMissing(OutboxError):
 
 class SchemaEmptied(OutboxError):
     says = """
-    The outbox tables in {where} are empty, and nothing says of which version they are: perhaps they come from a dump
+    The outbox tables in {where} are empty, and nothing says which version they have: perhaps they come from a dump
     without data and comments. If this release made them, say so: INSERT INTO outbox_versions (version) VALUES
     ({needed}). Otherwise drop them. Then run `outbox-tasks init` again."""
 
 
 class UnsupportedEncoding(OutboxError):
     says = """
-    The outbox needs a database in UTF8, and this one is in {encoding}, which can't hold each message. Make another one
-    for it: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0. An application can keep its own, and publish through a
-    feed in it: see docs/feeds.md."""
+    The outbox needs a database in UTF8. This one is in {encoding}, which can't hold every message. Make another one for
+    the outbox: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0. An application can keep its own, and publish
+    through a feed in it: see docs/feeds.md."""
 
 
 class SchemaRights(OutboxError):

@@ -19,7 +19,8 @@ from kombu.serialization import prepare_accept_content
 
 from outbox_tasks.broker import stamp
 from outbox_tasks.broker.names import BEHIND, BUNDLE_TASK, CLAIM_TASK, LAST_LANE, PUBLISH_TASK, queues_of
-from outbox_tasks.broker.pinned import PATIENCE, joined, transport_options, trouble
+from outbox_tasks.broker.pinned import PATIENCE, transport_options, trouble
+from outbox_tasks.broker.places import joined
 from outbox_tasks.broker.tls import own_connection
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, CrossedWires
 from outbox_tasks.internals import keep_redis_client, redis_length
@@ -126,8 +127,8 @@ class Broker:
             return queue_length(producer, PUBLISH_QUEUE) * self.settings.bundle_size
 
     def prefetch_grows(self) -> bool:
-        """Whether a worker takes more tasks while some wait in it for their time. Not from quorum queues, and not on
-        RabbitMQ 4: there the prefetch of a consumer is set once and for all."""
+        """Whether a worker takes more tasks while tasks wait in it for their time. It can't with quorum queues, and not
+        on RabbitMQ 4: a consumer's prefetch does not change there."""
         if self.app.connection_for_write().transport.driver_type != "amqp":
             return True
         kinds = [(queue.queue_arguments or {}).get("x-queue-type") for queue in self.app.amqp.queues.values()]
@@ -156,8 +157,8 @@ class Broker:
 
     def has_forgotten(self, outbox: str) -> bool:
         """Whether a Redis has lost its data: somebody emptied it, or it restarted without them. Only the first look
-        after that returns True: it leaves the stamp of this outbox. It is always False for other brokers, and for a
-        Redis where we may not write. It does not look again for a moment.
+        after that returns True, because it leaves the stamp of this outbox. False for other brokers, and for a Redis
+        where we may not write. It does not look again for a moment.
 
         Raises `CrossedWires` if the broker has the stamp of another outbox.
         """
@@ -166,19 +167,19 @@ class Broker:
             return False
         self._looked = now
         with self.producer() as producer:
-            found = stamp.leave(producer, outbox)
-        self.check_stamp(found, outbox)
-        return found is None
+            owner = stamp.leave(producer, outbox)
+        self.check_owner(owner, outbox)
+        return owner is None
 
-    def check_stamp(self, found: str | None, outbox: str) -> None:
-        """Raises `CrossedWires` if the stamp that was found is another outbox's."""
-        if found not in (None, outbox):
-            self._looked = -LOOK_EVERY  # whoever asks again is told again
+    def check_owner(self, owner: str | None, outbox: str) -> None:
+        """Raises `CrossedWires` if the broker's stamp names another outbox than this one."""
+        if owner not in (None, outbox):
+            self._looked = -LOOK_EVERY  # the next call looks again, and raises again
             broker = redacted(joined(self.app.conf.broker_write_url))
-            raise CrossedWires(broker=broker, theirs=one_line(found or "")[:500], ours=one_line(outbox))
+            raise CrossedWires(broker=broker, owner=one_line(owner or "")[:500], outbox=one_line(outbox))
 
     def adopt(self, outbox: str) -> str | None:
-        """Leave the stamp of this outbox in any case; returns the one that was there."""
+        """Leave the stamp of this outbox, whatever stamp is there. Returns the one that was there."""
         with self.producer() as producer:
             before = stamp.look(producer, outbox)
             stamp.replace(producer, outbox)

@@ -8,11 +8,10 @@ WAIT = "outbox_wait"
 """The header of a retry: the seconds that it waits after its arrival at a worker. See `worker/message_checks.py`."""
 
 STAMP = "outbox.stamp"
-"""Says which outbox the broker's relay serves: a key in Redis, an exchange in RabbitMQ. If the key is gone, so is
-everything else."""
+"""Says which outbox the broker's relay serves: a key in Redis, an exchange in RabbitMQ. See `broker/stamp.py`."""
 
 CANARY = "outbox.canary"
-"""The beginning of a key in the Redis of a destination. If it is gone, so is everything else."""
+"""The beginning of a key in the Redis of a destination. If the key is gone, Redis has lost its data."""
 
 BEHIND = "outbox.behind"
 """A key in Redis. While it is there, messages wait that are older than what is published now."""

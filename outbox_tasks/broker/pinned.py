@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -80,11 +79,6 @@ def trouble(connection: Connection) -> tuple[type[BaseException], ...]:
     own = (*transport.connection_errors, *transport.channel_errors)
     # kombu counts KeyError as an error of the connection. Here that would hide our own mistakes.
     return (KombuError, OSError, *(kind for kind in own if kind is not KeyError))
-
-
-def joined(broker_url: str | Sequence[str] | None) -> str:
-    """One text for the broker URLs in Celery's configuration, which may be one, several or none. kombu takes it too."""
-    return broker_url if isinstance(broker_url, str) else ";".join(broker_url or ())
 
 
 def is_redis(broker_url: str) -> bool:

@@ -1,8 +1,8 @@
-"""The stamp on a broker: which outbox its relay serves. Two relays on one broker would take each other's tasks.
+"""The stamp on a broker says which outbox its relay serves. Two relays on one broker would take each other's tasks.
 
-In a Redis it is a key, which also shows that the Redis still has its data. In RabbitMQ it is an exchange that carries
-no messages: RabbitMQ refuses to declare it again with another alternate exchange, and says which one it has. Other
-brokers have none.
+In Redis the stamp is a key. While the key is there, Redis has not lost its data. In RabbitMQ it is an exchange that
+carries no messages. The name of its alternate exchange is the outbox: RabbitMQ refuses to declare the exchange again
+with another name, and its refusal says which name it has. Other brokers have no stamp.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from outbox_tasks.broker.names import STAMP
 
 log = logging.getLogger(__name__)
 
-HAS = re.compile(r"current is (?:the value )?'(.*?)'(?: of type '\w+')?$")
-"""How RabbitMQ ends its refusal."""
+REFUSAL_END = re.compile(r"current is (?:the value )?'(.*?)'(?: of type '\w+')?$")
+"""The end of RabbitMQ's refusal, with the name of the alternate exchange."""
 
 
 def leave(producer: Producer, outbox: str) -> str | None:
-    """Leave the stamp of an outbox, unless there is one. Returns the one that was there; None: none was. For a broker
-    without stamps, or where we may not leave one, `outbox`."""
+    """Leave the stamp of an outbox, unless the broker has a stamp. Returns the stamp that was there before; None: there
+    was none. Returns `outbox` if the broker has no stamps, or does not let us leave one."""
     client = getattr(producer.channel, "client", None)
     try:
         if client is not None:
@@ -38,7 +38,8 @@ def leave(producer: Producer, outbox: str) -> str | None:
 
 
 def look(producer: Producer, outbox: str) -> str | None:
-    """The stamp that is there, as an outbox finds it; None: there is none. Leaves nothing."""
+    """The stamp that is there; None: there is none. This leaves no stamp. `outbox`: RabbitMQ tells its stamp only to
+    those who try to leave their own."""
     client = getattr(producer.channel, "client", None)
     with suppress(*producer.connection.channel_errors):
         if client is not None:
@@ -51,7 +52,7 @@ def look(producer: Producer, outbox: str) -> str | None:
 
 
 def replace(producer: Producer, outbox: str) -> None:
-    """Put the stamp of an outbox in the place of another one's."""
+    """Leave the stamp of an outbox, in place of the one that is there."""
     client = getattr(producer.channel, "client", None)
     if client is not None:
         client.set(STAMP, outbox)
@@ -63,8 +64,8 @@ def replace(producer: Producer, outbox: str) -> None:
 
 def _of_redis(producer: Producer, client: Any) -> str | None:
     # kombu puts the prefix before the key of SET, but not of GET.
-    found: bytes | None = client.get(producer.channel.global_keyprefix + STAMP)
-    return None if found is None else found.decode(errors="replace")
+    stamp: bytes | None = client.get(producer.channel.global_keyprefix + STAMP)
+    return None if stamp is None else stamp.decode(errors="replace")
 
 
 def _is_amqp(producer: Producer) -> bool:
@@ -72,15 +73,15 @@ def _is_amqp(producer: Producer) -> bool:
 
 
 def _declared(producer: Producer, outbox: str) -> str:
-    """Declare the exchange; returns the outbox that it belongs to."""
+    """Declare the exchange. Returns the outbox that it belongs to."""
     try:
-        # On its own channel, which a refusal closes.
+        # On a channel of its own, because a refusal closes it.
         with producer.connection.channel() as channel:
             channel.exchange_declare(
                 STAMP, "fanout", durable=True, auto_delete=False, arguments={"alternate-exchange": outbox}
             )
     except PreconditionFailed as refused:
         text = str(refused.reply_text)
-        found = HAS.search(text)
-        return found[1] if found else text
+        end = REFUSAL_END.search(text)
+        return end[1] if end else text
     return outbox

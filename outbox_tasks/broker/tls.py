@@ -1,5 +1,5 @@
 """Connections to brokers with TLS. They check the server's certificate and its name, unless the URL or the application
-says otherwise: kombu takes any certificate for `rediss://`, and for `amqps://` a trusted one of any name.
+says otherwise. kombu alone takes any certificate for `rediss://`, and for `amqps://` a trusted one of any name.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from celery.app.amqp import AMQP
 from kombu import Connection
 from kombu.utils.url import parse_ssl_cert_reqs, url_to_parts
 
+from outbox_tasks.broker.places import joined
 from outbox_tasks.errors import ConfigurationError
 from outbox_tasks.text import redacted
 
-SECURE = ("rediss", "valkeys", "amqps")
-"""Schemes that mean TLS. Others have it if there are options for it."""
+TLS_SCHEMES = ("rediss", "valkeys", "amqps")
+"""Schemes that mean TLS. The others below mean TLS if the URL has an option for it."""
 
-REDIS, RABBIT = ("redis", "valkey", "sentinel"), ("amqp", "pyamqp")
+REDIS_SCHEMES, RABBITMQ_SCHEMES = ("redis", "valkey", "sentinel"), ("amqp", "pyamqp")
 
-OF_RABBIT = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-"""What a URL may say to py-amqp, beside the two options that say what is checked."""
+RABBITMQ_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+"""Options of a URL that py-amqp takes, beside the two that say what is checked."""
 
 
 def verified(
     url: str | Sequence[str] | None, *arguments: Any, ssl: Any = None, transport_options: Any = None, **keywords: Any
 ) -> Connection:
-    """kombu's `Connection`, which knows whom it speaks to. Raises `ConfigurationError`."""
+    """kombu's `Connection`, which checks the server's certificate. Raises `ConfigurationError`."""
     if url is not None:
-        url = url if isinstance(url, str) else ";".join(url)
-        url, ssl = _told(url, ssl)
+        url, ssl = _url_and_tls(joined(url), ssl)
         if url.startswith("sentinel"):
             transport_options = {**(transport_options or {})}
             transport_options["sentinel_kwargs"] = _of_sentinels(transport_options, ssl)
@@ -40,10 +40,10 @@ def verified(
 
 
 def own_connection(app: Celery, **options: Any) -> Connection:
-    """A connection of ours to the broker of an app, which makes its own as it likes if it has no relay installed."""
+    """A connection to the broker of an app that checks the server's certificate, also if the app has no relay installed
+    and its own connections don't."""
     if app.amqp.Connection is Connection:
-        url = app.conf.broker_write_url or ""
-        url, ssl = _told(url if isinstance(url, str) else ";".join(url), app.conf.broker_use_ssl)
+        url, ssl = _url_and_tls(joined(app.conf.broker_write_url), app.conf.broker_use_ssl)
         options |= {"url": url or None, "ssl": ssl or None}
     made: Connection = app.connection_for_write(**options)
     return made
@@ -56,49 +56,51 @@ class VerifyingAMQP(AMQP):  # type: ignore[misc]
 
 
 class PerHost(dict[str, Any]):
-    """Options of py-amqp for several hosts. Wherever kombu finds no name it enters that of the host: here with each
-    connection, not only with the first."""
+    """Options of py-amqp for several hosts. Where kombu finds no `server_hostname`, it enters the name of the host.
+    Here it never finds one, so that each connection gets the name of its own host."""
 
     def __getitem__(self, name: str) -> Any:
         return None if name == "server_hostname" else super().__getitem__(name)
 
 
-def _told(url: str, given: Any) -> tuple[str, Any]:
-    """The URL, which may be several, without options for TLS; and these as kombu's transports take them. The URL counts
-    before what is given, and a dictionary that an application gives stays as it is."""
+def _url_and_tls(url: str, given: Any) -> tuple[str, Any]:
+    """The URL without its options for TLS, and these options as kombu's transport takes them. The URL may be several,
+    with `;` between. `given`: the application's `broker_use_ssl`, which counts only if the URL has no such option. A
+    dictionary stays as the application wrote it."""
     urls = url.split(";")
-    schemes = {one.partition("://")[0] for one in urls}
+    schemes = {each.partition("://")[0] for each in urls}
     try:
-        parts = [url_to_parts(one) for one in urls]
+        parts = [url_to_parts(each) for each in urls]
     except ValueError:  # its text may quote a password
         raise _unusable(url, "it can't be read; special characters in a password are percent-encoded") from None
-    asked = {name: value for part in parts for name, value in part.query.items() if name.startswith("ssl_")}
-    if not schemes <= {*SECURE, *REDIS, *RABBIT} or (isinstance(given, dict) and given and not asked):
+    options = {name: value for part in parts for name, value in part.query.items() if name.startswith("ssl_")}
+    if not schemes <= {*TLS_SCHEMES, *REDIS_SCHEMES, *RABBITMQ_SCHEMES} or (
+        isinstance(given, dict) and given and not options
+    ):
         return url, given
-    if not (asked or given or schemes.intersection(SECURE)):
+    if not (options or given or schemes.intersection(TLS_SCHEMES)):
         return url, None
-    checked, named = asked.pop("ssl_cert_reqs", "required"), asked.pop("ssl_check_hostname", "true").lower() != "false"
+    plain_url = ";".join(map(_without_options, urls))
     try:
-        required = parse_ssl_cert_reqs(checked)
+        cert_reqs = parse_ssl_cert_reqs(options.pop("ssl_cert_reqs", "required"))
     except KeyError:
         raise _unusable(url, "its ssl_cert_reqs must be required, optional or none") from None
-    named = named and required != CERT_NONE
-    bare = ";".join(map(_without_options, urls))
-    if schemes.isdisjoint({*RABBIT, "amqps"}):
-        return bare, {**asked, "ssl_cert_reqs": required, "ssl_check_hostname": named}
-    if unknown := sorted(asked.keys() - set(OF_RABBIT)):
+    check_hostname = options.pop("ssl_check_hostname", "true").lower() != "false" and cert_reqs != CERT_NONE
+    if schemes.isdisjoint({*RABBITMQ_SCHEMES, "amqps"}):
+        return plain_url, {**options, "ssl_cert_reqs": cert_reqs, "ssl_check_hostname": check_hostname}
+    if unknown := sorted(options.keys() - set(RABBITMQ_OPTIONS)):
         raise _unusable(url, f"RabbitMQ's client does not know its option {unknown[0]}")
-    found = {name.removeprefix("ssl_"): value for name, value in asked.items()} | {"cert_reqs": required}
-    if not named:
-        return bare, found
+    tls = {name.removeprefix("ssl_"): value for name, value in options.items()} | {"cert_reqs": cert_reqs}
+    if not check_hostname:
+        return plain_url, tls
     hosts = [part.hostname for part in parts]
     if len(set(hosts)) > 1:
-        return bare, PerHost(found, server_hostname=None)
-    return bare, {**found, "server_hostname": hosts[0]}  # kombu would enter 127.0.0.1 for localhost
+        return plain_url, PerHost(tls, server_hostname=None)
+    return plain_url, {**tls, "server_hostname": hosts[0]}  # kombu would enter 127.0.0.1 for localhost
 
 
 def _of_sentinels(transport_options: Mapping[str, Any], ssl: Any) -> dict[str, Any]:
-    """How to connect to the sentinels. Whoever answers in their place says which server gets the password."""
+    """How to connect to the sentinels. TLS is for them too: their answer says which server gets the password."""
     sockets = {name: value for name, value in transport_options.items() if name.startswith("socket_")}
     return {**sockets, **({"ssl": True, **ssl} if ssl else {}), **(transport_options.get("sentinel_kwargs") or {})}
 

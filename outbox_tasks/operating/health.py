@@ -24,8 +24,8 @@ BOUND = 100
 NAMED = 3
 """Workers that are named; the others are counted."""
 
-STRANGE = 10
-"""The same of unknown destinations."""
+NAMED_UNKNOWN = 10
+"""Unknown destinations that are named; the others are counted."""
 
 SILENT = 60.0
 """Seconds for which messages are due and none is sent, before that counts. One send takes less."""
@@ -102,8 +102,9 @@ def judge_worker(heartbeats: Heartbeats, name: str) -> Iterator[Problem]:
 
 def _crossed(heartbeats: Heartbeats) -> Iterator[Problem]:
     if (crossed := heartbeats.last.get(CROSSED)) is not None:
-        theirs = f"the broker {crossed.facts.get('broker')} belongs to another outbox: {crossed.facts.get('theirs')}"
-        yield Problem("crossed", "", f"{theirs}. A relay of this one found its stamp there {span(crossed.age)} ago")
+        broker, owner = crossed.facts.get("broker"), crossed.facts.get("owner")
+        fact = f"the broker {broker} belongs to another outbox: {owner}"
+        yield Problem("crossed", "", f"{fact}. A relay of this outbox found its stamp there {span(crossed.age)} ago")
 
 
 def _shared_names(heartbeats: Heartbeats) -> Iterator[Problem]:
@@ -157,10 +158,10 @@ def feeds(settings: Settings, states: Iterable[FeedState]) -> Iterator[Problem]:
 def unknown(destinations: Destinations) -> Iterator[Problem]:
     """Destinations that have due messages, and are not configured here."""
     due = {name: one.oldest for name, one in destinations.items() if not one.configured and one.oldest is not None}
-    for name, oldest in [*due.items()][:STRANGE]:
+    for name, oldest in [*due.items()][:NAMED_UNKNOWN]:
         waits = f"messages have been due for {span(oldest)}, and no such destination is configured here"
         yield Problem("unknown", name, f"{name}: {waits}; after {span(GRACE)} they are dead letters")
-    if (more := len(due) - STRANGE) > 0:
+    if (more := len(due) - NAMED_UNKNOWN) > 0:
         least = "at least " if overview.cut(destinations) else ""
         yield Problem("unknown", "", f"{least}{more} more destinations have due messages, and are not configured here")
 

@@ -32,8 +32,8 @@ COUNTED = 10_000
 KEYS = 1_000
 """Keys of a destination whose heads are looked at for the oldest."""
 
-STRANGE = 100
-"""Destinations that are not configured, of which so many are looked at: a writer can name any number."""
+MOST_UNKNOWN = 100
+"""Destinations that are looked at though they are not configured: a writer can name any number."""
 
 MINUTES, HOUR = 4, 60
 """Rates are taken over this minute and so many before it; if nothing was sent in these, refusals over the last hour."""
@@ -131,13 +131,13 @@ def read(store: Store, bound: int = BOUND, *, estimate: bool = True) -> Overview
 def destinations(
     database: Database, bound: int = BOUND, *, estimate: bool = True, only: str | None = None
 ) -> dict[str, DestinationStatus]:
-    """By name: the destinations that are configured, and `STRANGE` others that have messages, or that are paused or out
-    of reach; or one alone."""
+    """By name: the destinations that are configured, and up to `MOST_UNKNOWN` others that have messages, are paused or
+    out of reach. `only`: this one alone."""
     configured = database.settings.destinations
     breakers = {row.name: row._asdict() for row in database.ask("traffic/states.sql")}
     if only is None:
-        present = {row.destination for row in database.ask("look/present.sql", known=[*configured], most=STRANGE)}
-        names = sorted({*configured, *sorted({*breakers, *present} - configured.keys())[:STRANGE]})
+        present = {row.destination for row in database.ask("look/present.sql", known=[*configured], most=MOST_UNKNOWN)}
+        names = sorted({*configured, *sorted({*breakers, *present} - configured.keys())[:MOST_UNKNOWN]})
     else:
         names = [only]
     found = {name: DestinationStatus(name in configured) for name in names}
@@ -160,7 +160,7 @@ def destinations(
 
 def cut(found: Destinations) -> bool:
     """Whether there may be more destinations that are not configured."""
-    return sum(not one.configured for one in found.values()) >= STRANGE
+    return sum(not one.configured for one in found.values()) >= MOST_UNKNOWN
 
 
 def _add_sends(database: Database, found: Mapping[str, DestinationStatus]) -> None:

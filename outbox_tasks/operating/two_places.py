@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from celery import Celery
 
-from outbox_tasks.broker.pinned import joined
-from outbox_tasks.broker.places import same_place
+from outbox_tasks.broker.places import joined, same_place
 from outbox_tasks.errors import OutboxError
 from outbox_tasks.relay.store import Store
 from outbox_tasks.settings import Settings

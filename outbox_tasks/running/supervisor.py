@@ -15,7 +15,7 @@ from uuid import uuid4
 from celery import Celery, states
 from celery.exceptions import Ignore, MaxRetriesExceededError
 
-from outbox_tasks.broker.pinned import joined
+from outbox_tasks.broker.places import joined
 from outbox_tasks.errors import ConfigurationError, DatabaseUnavailable, OutboxError, SchemaMissing
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.relay.store import Store

@@ -1,4 +1,4 @@
-"""Whether the broker is this outbox's, and has what it was given: at the start of a worker, and before each claim."""
+"""Whether the broker is this outbox's, and still has its queues: at the start of a worker, and before each claim."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def check(resources: Resources, broker: Broker, store: Store) -> None:
         forgotten = broker.has_forgotten(store.identity)
     except CrossedWires as crossed:
         resources.crossed = True
-        facts = {"started": "", "broker": crossed.broker, "theirs": crossed.theirs}
+        facts = {"started": "", "broker": crossed.broker, "owner": crossed.owner}
         seen = [{"name": CROSSED, "kind": CROSSED, "ago": 0, "facts": facts}]
-        with suppress(DatabaseUnavailable):  # the broker is not ours all the same
+        with suppress(DatabaseUnavailable):  # CrossedWires matters more
             store.ask("report/beat.sql", seen=json.dumps(seen), late=LATE)
         raise
     if resources.crossed:

@@ -11,7 +11,7 @@ from celery import Celery, bootsteps
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.names import ALL_QUEUES
-from outbox_tasks.broker.pinned import joined
+from outbox_tasks.broker.places import joined
 from outbox_tasks.broker.task_broker import TaskBroker
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.operating.messages.background import Runner

@@ -9,8 +9,7 @@ from typing import Any
 from celery.concurrency import ALIASES
 
 from outbox_tasks.broker.broker import Broker
-from outbox_tasks.broker.pinned import joined
-from outbox_tasks.broker.places import same_place
+from outbox_tasks.broker.places import joined, same_place
 from outbox_tasks.destinations import is_green
 from outbox_tasks.errors import BrokerUnreachable, ConfigurationError, DatabaseUnavailable
 from outbox_tasks.operating.two_places import two_places

@@ -1,4 +1,4 @@
-"""Checks what an application passes to `Outbox`, where a wrong kind would fail late or say nothing."""
+"""Checks what an application passes to `Outbox`, where a value of a wrong kind would fail late, or not at all."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def write_out_to(connection: Connection) -> None:
 
 
 def engine_of(session: Session, of: Table) -> Engine | Connection:
-    """Where the session writes to a table. A session with replicas reads elsewhere. Raises `UnboundSession`."""
+    """Where the session writes to a table: a session with replicas reads elsewhere. Raises `UnboundSession`."""
     try:
         with as_if_flushing(session):
             return session.get_bind(clause=_write_to(of))
@@ -149,7 +149,7 @@ def chosen_by(session: Session, of: Table) -> Connection:
 
 @cache
 def _write_to(of: Table) -> Update:
-    # SQLAlchemy's own example of a `get_bind` knows UPDATE and DELETE, but takes an INSERT for a read.
+    # An UPDATE stands for all writes: the `get_bind` in SQLAlchemy's documentation takes an INSERT for a read.
     return update(of)
 
 

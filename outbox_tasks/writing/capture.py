@@ -60,7 +60,7 @@ def direct() -> AbstractContextManager[None]:
 def storing_on_commit(session: Any, inside: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
     """At the end, make the calls of tasks that Django's connection would make after its commit: they are stored now,
     in a block that `inside` opens. What else waits for the commit goes on waiting. Other kinds of sessions have nothing
-    like it. Raises `UncapturableTask` if a class of tasks lets its calls wait in a way that nobody can make now."""
+    like it. Raises `UncapturableTask` if a class of tasks hides its calls in functions that wait for the commit."""
     before = [function for _, function, *_ in getattr(session, "run_on_commit", ())]
     yield
     kept: list[Any] = []
@@ -79,15 +79,16 @@ def storing_on_commit(session: Any, inside: Callable[[], AbstractContextManager[
 
 
 def _calls_task(function: Any) -> bool:
-    """Whether it is `delay` or `apply_async` of a task or signature, perhaps with arguments. A call of an eager app is
-    left to the commit: it can't be stored, and would run inside the transaction."""
+    """Whether it is `delay` or `apply_async` of a task or signature, perhaps with arguments. A call of an eager app
+    waits for the commit: it can't be stored, and would run inside the transaction."""
     function = _without_arguments(function)
     task = _task_of(function)
     return task is not None and function.__name__ in CALLS and not task.app.conf.task_always_eager
 
 
 def _task_deferred_by(function: Any) -> Any:
-    """The task, if this is a method of its class that is no call, or a function that its call has made; else None."""
+    """The task whose class lets this function wait for the commit, so that it can call the task then; None: there is
+    none. It is another method of the class than those that call a task, or a function that one of these has made."""
     function = _without_arguments(function)
     if (task := _task_of(function)) is not None:
         return None if function.__name__ in (*CALLS, "run", "__call__") else task

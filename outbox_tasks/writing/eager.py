@@ -30,7 +30,7 @@ def say_if_eager(app: Celery) -> None:
 
 
 def say_when_configured(app: Celery) -> None:
-    """The same, as soon as the app has its configuration."""
+    """Log it as soon as the app has its configuration."""
 
     def say(**_: Any) -> None:
         say_if_eager(app)

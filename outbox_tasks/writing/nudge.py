@@ -21,8 +21,8 @@ from celery import Celery
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.feeds import wake_feed
-from outbox_tasks.broker.pinned import PinnedCelery, joined
-from outbox_tasks.broker.places import same_place
+from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.broker.places import joined, same_place
 from outbox_tasks.errors import BrokerUnreachable
 from outbox_tasks.per_process import PerProcess
 from outbox_tasks.settings import Settings

@@ -30,8 +30,7 @@ Store = Callable[[Message], object]
 may live longer, its `is_active` says whether the transaction is still open."""
 
 Confirms = Callable[[Celery, str, Collection[str]], bool]
-"""Whether a task is supervised, wherever its destination does not say so. It gets the app, the task's name and its
-queues."""
+"""Whether a task is supervised if its destination does not say so. It gets the app, the task's name and its queues."""
 
 
 class Target(NamedTuple):

@@ -134,8 +134,8 @@ def _serialized(message: Message, settings: Settings) -> tuple[str | bytes, str]
         if not is_encodable(text):
             raise ValueError("half of a surrogate pair is no text")
     except Exception as error:  # to read an attribute may run code of the application, even a query
-        circle = isinstance(error, RecursionError)
-        reason = "it contains itself, or is nested too deeply" if circle else error
+        too_deep = isinstance(error, RecursionError)
+        reason = "it contains itself, or is nested too deeply" if too_deep else error
         raise PayloadNotSerializable(event_type=message.event_type, reason=reason) from error
     return text, message.content_type or JSON
 
@@ -153,8 +153,8 @@ def _by_setting(message: Message, serializer: Any) -> tuple[str | bytes, str]:
 
 
 def _check_whole(value: object, *, in_model: bool = False) -> None:
-    """Refuse what would become less than it is, without an error. Fields that are not loaded, as after a commit, are
-    loaded. `in_model`: it is inside of one, whose keys pydantic encodes."""
+    """Refuse a value that would be encoded as less than it is, without an error. Fields that SQLAlchemy has not loaded,
+    as after a commit, are loaded. `in_model`: the value is inside a model, where pydantic encodes the keys."""
     items: Iterable[object]
     if isinstance(value, dict):
         for key in value if not in_model else ():
@@ -183,11 +183,11 @@ def _fields(value: object) -> Iterable[str]:
 
 
 def _read(value: object, name: str) -> object:
-    """A field as the application reads it. The encoder reads what a model has in memory: what SQLAlchemy has expired,
-    or `model_construct` was not given, is not there, and would be left out."""
-    there = getattr(value, "__dict__", {})
+    """A field as the application reads it. The encoder reads only what a model has in memory. It would leave out what
+    SQLAlchemy has expired, or what `model_construct` did not get."""
+    in_memory = getattr(value, "__dict__", {})
     try:
-        return there[name] if name in there else getattr(value, name)
+        return in_memory[name] if name in in_memory else getattr(value, name)
     except Exception as error:
         raise ValueError(f"{type(value).__name__}.{name} can't be read: {error}") from error
 

@@ -17,7 +17,7 @@ from outbox_tasks.settings.destination import Destination
 
 
 def by_default(app: Celery, settings: Settings, destination: Destination, task: str, queues: Collection[str]) -> bool:
-    """`settings`: of whoever stores or sends the task. `queues`: those that it may go to."""
+    """`settings`: those of the process that stores or sends the task. `queues`: those that the task may go to."""
     supervisor = vars(app).get("outbox_supervisor")
     if supervisor is None or destination.confirm is not None or _outbox(supervisor.settings) != _outbox(settings):
         return False
@@ -26,7 +26,7 @@ def by_default(app: Celery, settings: Settings, destination: Destination, task: 
 
 
 def knows(app: Celery, task: str, queues: Collection[str]) -> bool:
-    """Whether the task or its queue is the app's own. A name of another application may be called, too."""
+    """Whether the task or one of its queues is the app's own. An app may also call a task of another application."""
     if task in app.tasks:
         return True
     own = {getattr(queue, "name", queue) for queue in app.conf.task_queues or ()} | {app.conf.task_default_queue}

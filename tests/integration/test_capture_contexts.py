@@ -122,7 +122,7 @@ class TestThreads:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(manager.__enter__).result()
             with pytest.raises(
-                CaptureLost, match=r"mail' was refused: .*Shop\.plain \(.*test_capture_contexts.*async def"
+                CaptureLost, match=r"mail' was refused\. .*Shop\.plain \(.*test_capture_contexts.*async def"
             ):
                 shop.mail.delay()
             with Session(shop.engine) as session, session.begin(), shop.outbox.capture(session):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, urlsplit
 
-from outbox_tasks.broker.pinned import joined
+from outbox_tasks.broker.places import joined
 from outbox_tasks.settings.destination import Destination, options_of, split
 
 PORTS = {

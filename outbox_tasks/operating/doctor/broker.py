@@ -65,15 +65,15 @@ def info(producer: Producer) -> dict[str, Any] | None:
 
 def stamped(site: Site) -> Results:
     """Whether the broker belongs to this outbox."""
-    ours = site.store.identity
+    outbox = site.store.identity
     with site.broker.producer() as producer:
-        found = stamp.look(producer, ours)
+        owner = stamp.look(producer, outbox)
     try:
-        site.broker.check_stamp(found, ours)
+        site.broker.check_owner(owner, outbox)
     except CrossedWires as crossed:
         yield error(
             "crossed_wires",
-            f"The broker {crossed.broker} belongs to another outbox: {crossed.theirs}. This is {ours}.",
+            f"The broker {crossed.broker} belongs to another outbox: {crossed.owner}. This is {outbox}.",
             "Two relays on one broker take each other's tasks: messages wait until their leases end. So a relay whose "
             "outbox is not the broker's does not start, and claims nothing.",
             "Give each a broker of its own (OUTBOX_BROKER_URL: another number of Redis, or another virtual host), or "
@@ -81,7 +81,7 @@ def stamped(site: Site) -> Results:
             "The same outbox, moved here (docs/operate.md, One broker, one outbox): outbox-tasks adopt",
         )
         return
-    if found is not None:
+    if owner is not None:
         yield Fine("it belongs to this outbox")
 
 
