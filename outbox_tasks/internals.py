@@ -254,8 +254,8 @@ def raise_as_sqlalchemy(connection: Connection, error: BaseException, text: str,
 
 @contextmanager
 def as_if_flushing(session: Session) -> Iterator[None]:
-    """`Session._flushing`: by this mark a session's own `get_bind` knows that the ORM writes, as SQLAlchemy's
-    documentation shows it."""
+    """`Session._flushing`: a session's own `get_bind` knows by this mark that the ORM writes. So does the example in
+    SQLAlchemy's documentation."""
     before, session._flushing = session._flushing, True
     try:
         yield

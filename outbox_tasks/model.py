@@ -19,7 +19,7 @@ MAX_TEXT = 1000
 MAX_HEADERS = 64 * 1024
 """The most bytes of its headers, as JSON."""
 MAX_PAYLOAD = 256 * 1024 * 1024
-"""The most bytes of its payload, for whatever destination. The table has the same limits."""
+"""The most bytes of its payload, to any destination. The table has the same limits."""
 
 FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """Every time between these can be shown in every time zone."""

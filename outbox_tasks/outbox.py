@@ -175,8 +175,8 @@ class Outbox:
         `task` is a task, a signature (also a chain or group) or the name of a task. The result has the id that the
         task will have. With `countdown` or `eta` the task waits in the table; a task that expires there is discarded.
         With `confirm`, its row stays until the task has run, whatever the destination's setting of that name says.
-        Raises `NotInTransaction`, or a `MessageRefused` before anything is written, also if the task's class stores
-        nothing and returns None.
+        Raises `NotInTransaction`, or a `MessageRefused` before anything is written. A class of tasks that stores
+        nothing and returns None is refused too.
         """
         check_task(task)
         if isinstance(task, chord):
@@ -202,8 +202,8 @@ class Outbox:
         return and raise the same as ever. With Django, `delay_on_commit` and `transaction.on_commit(task.delay)` are
         stored at the end of the block. A retry of the running task is not stored, because its exception rolls the
         transaction back. `confirm`: as for `apply_async`.
-        Raises `NotInTransaction`. A call raises `CaptureLost` if it runs in another context than the block's: see
-        docs/tasks.md.
+        Raises `NotInTransaction`. A call that may belong to the block, but runs in another context, raises
+        `CaptureLost`: see docs/tasks.md.
         """
         with self._capturing(session, confirm=confirm, stored=[]):
             say_if_eager(self.celery or current_app)

@@ -134,7 +134,7 @@ def one_line(text: str) -> str:
 
 
 def json_line(value: object) -> str:
-    """As JSON in one line, for all who read lines: a terminal obeys nothing in it either."""
+    """As JSON in one line. Line breaks and control characters are codes, so no terminal obeys them."""
     line = json.dumps(value, ensure_ascii=False, default=str)
     return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
@@ -223,7 +223,7 @@ def _secrets(url: str) -> Iterator[str]:
         found = password if colon else user
         if found and scheme not in CONTAINERS:
             yield from (found, unquote(found))
-            # Who reads the URL in another way takes the end of a password for a host, or its beginning for a port.
+            # Some clients take the end of such a password for the host, or its beginning for the port, and quote it.
             yield from re.split(r"[@/?#:;]", found)
     query = rest.partition("?")[2]
     if scheme in WEB:

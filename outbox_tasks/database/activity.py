@@ -9,7 +9,7 @@ SERVER = "server"
 """The name and kind of the row that remembers the database's timeline."""
 
 CROSSED = "crossed"
-"""The name and kind of the row that says that a relay found the stamp of another outbox on its broker."""
+"""The name and kind of the row which says that a relay found another outbox's stamp on its broker."""
 
 SENT = ("sent", "handed")
 """Outcomes of a send that arrived."""

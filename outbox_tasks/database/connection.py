@@ -52,8 +52,8 @@ SESSION = {
     "standard_conforming_strings": "on", "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off", "idle_session_timeout": "0", "row_security": "off",
 }  # fmt: skip
-"""Settings that we rely on. A role or a database may have other defaults. Where row-level security would hide rows, a
-statement fails: nobody would know of messages that a claim can't see."""
+"""Settings that we rely on. A role or a database may have other defaults. With `row_security` off, a statement fails
+where row-level security would hide rows: nobody would know of messages that a claim can't see."""
 
 PLANNING = {f"enable_{kind}": "off" for kind in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")} | {"jit": "off"}
 """Every statement must find its rows by index, even if its plan was made while the table was empty."""
@@ -65,7 +65,7 @@ READ_ONLY = "25006"
 """SQLSTATE of a server that takes no writes, such as the old primary after a failover."""
 
 REFUSALS: dict[str, type[DatabaseUnavailable]] = {"check_enable_rls": RowsHidden, "LockAcquireExtended": LocksSpent}
-"""Functions of PostgreSQL that refuse a statement, and what we make of that."""
+"""The error for a statement that one of these functions of PostgreSQL has refused."""
 
 NETWORK_TIME = 2.0
 """The server ends a statement within `statement_timeout`; its answer may take so many seconds more."""
@@ -392,6 +392,6 @@ def _unavailable(settings: Settings, error: object) -> DatabaseUnavailable:
     if isinstance(error, NoAnswer | psycopg.errors.QueryCanceled):
         kind = DatabaseTooSlow
     elif isinstance(error, psycopg.Error):
-        # By the function of PostgreSQL that refused it: the text can be in any language.
+        # The text of the refusal can be in any language, the name of the function can't.
         kind = REFUSALS.get(error.diag.source_function or "", kind)
     return kind(url=redacted(url), reason=reason)

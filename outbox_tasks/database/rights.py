@@ -11,7 +11,7 @@ COMPLETED = "UPDATE (count, facts, closed_at)"
 """Of entries in the audit. A trigger says of which: see sql/people.sql."""
 
 REWRITTEN = "UPDATE (payload, headers, content_type, deliver_at)"
-"""Of a supervised task that asks to be run again. A trigger keeps what has ended: see sql/private.sql."""
+"""Of a supervised task that asks to run again. A trigger keeps what has ended: see sql/private.sql."""
 
 EDITED = "UPDATE (payload, content_type)"
 """Of a dead letter."""
@@ -112,8 +112,8 @@ def allows(kind: Kind, name: str, privilege: str, column: str | None) -> bool:
     """Whether this kind of role has a privilege on a table, on one of its columns, or on a function with its types."""
     if privilege == "EXECUTE":
         return name.partition("(")[0] in functions(kind)
-    for one in dict(rights(kind)).get(name, ()):
-        what, _, columns = one.rstrip(")").partition(" (")
-        if what == privilege and (not columns or column in columns.split(", ")):
+    for given in dict(rights(kind)).get(name, ()):
+        given_privilege, _, columns = given.rstrip(")").partition(" (")
+        if given_privilege == privilege and (not columns or column in columns.split(", ")):
             return kind != "reader" or column not in HIDDEN
     return False

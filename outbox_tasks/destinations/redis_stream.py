@@ -72,7 +72,7 @@ class RedisStreamPublisher:
             health_check_interval=5,
             # Redis may have run an XADD whose answer was lost. So the relay decides about retries, and records them.
             retry=Retry(NoBackoff(), 0),
-            # The default of redis-py before 6 is not to look at the name.
+            # redis-py before 6 does not check the name unless it is asked to.
             **({"ssl_check_hostname": True} if parts.scheme.startswith("rediss") else {}),
         ).make_connection()
         self._answered = False

@@ -34,8 +34,8 @@ def _found() -> Iterator[checks.CheckMessage]:
         yield checks.Warning(str(error), id="outbox_tasks.W002")
     for two in two_places(settings):
         if two.breaks:
-            hint = "Leave out the one that is not meant: commands and workers use the first."
-            text = f"{two.fact} What the project publishes into the second one is never sent."
+            hint = "Take out the value that is not meant: commands and workers use the first."
+            text = f"{two.fact} What the project publishes into the second database is never sent."
             yield checks.Warning(text, hint=hint, id="outbox_tasks.W004")
     if fact := eager(current_app):
         yield checks.Warning(fact, hint=REMEDY, id="outbox_tasks.W005")

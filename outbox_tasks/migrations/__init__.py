@@ -259,7 +259,7 @@ def _filled_in(script: str, place: str) -> str:
 
 PREPARED = """
   IF current_setting('server_encoding') <> 'UTF8' THEN
-    RAISE EXCEPTION 'The outbox needs a database in UTF8, and this one is in %', current_setting('server_encoding');
+    RAISE EXCEPTION 'The outbox needs a database in UTF8. This one is in %', current_setting('server_encoding');
   END IF;
   PERFORM pg_advisory_xact_lock(hashtextextended('outbox_tasks ' || place, 0));
   IF to_regnamespace(quote_ident(place)) IS NULL THEN

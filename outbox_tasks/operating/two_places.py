@@ -1,4 +1,4 @@
-"""Two settings that name two places: one of them is left over, or somebody looks at the wrong one."""
+"""Settings that stand in two places with different values: one is left over, or somebody looks at the wrong server."""
 
 from __future__ import annotations
 
@@ -17,69 +17,67 @@ from outbox_tasks.settings.django_project import DATABASE, in_project, place_of,
 from outbox_tasks.settings.sources import PREFIX, read_file, settings_file
 from outbox_tasks.text import redacted
 
-CODE = "the settings in code"
+CODE, APP = "the settings in code", "the Celery app"
 
 
 @dataclass(frozen=True)
 class TwoPlaces:
-    """A setting with two values."""
+    """A setting that stands in two places, with values that lead to different servers."""
 
     used: str
-    """Where the one stands that counts."""
+    """Where the value stands that counts."""
     ignored: str
-    """Where the other one stands."""
-    here: str
-    there: str
+    """Where the other value stands."""
+    used_url: str
+    ignored_url: str
     breaks: bool
-    """Whether something can't work: the other one is where an application writes, or what a worker takes from."""
+    """Whether something can't work: the other value says where an application writes, or where its workers take."""
 
     @property
     def fact(self) -> str:
-        """What is so, as a sentence."""
-        return f"{self.used} names {self.here}, and {self.ignored} names {self.there}."
+        """Both, as a sentence."""
+        return f"{self.used} names {self.used_url}, and {self.ignored} names {self.ignored_url}."
 
 
 def two_places(settings: Settings, app: Celery | None = None) -> Iterator[TwoPlaces]:
-    """What the settings name twice, and not alike. `app`: the one that the relay is installed in."""
+    """The settings that stand in two places with different values. `app`: the one that the relay is installed in."""
     for name in ("database_url", "broker_url"):
-        value: str | None = getattr(settings, name)
-        if value is None:
+        url: str | None = getattr(settings, name)
+        if url is None:
             continue
-        said = _said(name)
+        urls = _urls(name)
         if name == "broker_url" and app is not None and (broker := joined(app.conf.broker_read_url)):
-            said["the Celery app"] = broker
-        used = next((where for where, one in said.items() if one == value), CODE)
-        for where, other in said.items():
+            urls[APP] = broker
+        used = next((where for where, other in urls.items() if other == url), CODE)
+        for where, other in urls.items():
             if name == "broker_url":
-                same = same_place(value, other)
+                same = same_place(url, other)
             else:
-                same = (where == DATABASE and in_project(value)) or _same_database(settings, other)
+                same = (where == DATABASE and in_project(url)) or _same_database(settings, other)
             if not same:
-                breaks = where in (DATABASE, "the Celery app")
-                yield TwoPlaces(used, where, redacted(value), redacted(other), breaks)
+                yield TwoPlaces(used, where, redacted(url), redacted(other), breaks=where in (DATABASE, APP))
 
 
-def _said(name: str) -> dict[str, str]:
-    """The values of a setting by where they stand, the first one counts."""
+def _urls(name: str) -> dict[str, str]:
+    """The values of a setting, by the place where each stands. The first one counts."""
     project, its_database = read_django()
-    places = {
-        f"{PREFIX}{name.upper()}": os.environ,
-        "OUTBOX in Django's settings": project,
-        str(settings_file()): read_file(),
-        DATABASE: its_database,
+    values = {
+        (variable := f"{PREFIX}{name.upper()}"): os.environ.get(variable),
+        "OUTBOX in Django's settings": project.get(name),
+        str(settings_file()): read_file().get(name),
+        DATABASE: its_database.get(name),
     }
-    found = ((where, values.get(where if values is os.environ else name)) for where, values in places.items())
-    return {where: str(value) for where, value in found if value}
+    return {where: str(value) for where, value in values.items() if value}
 
 
 def _same_database(settings: Settings, other: str) -> bool:
-    """Whether another URL leads to the relay's database. If the URLs don't say so, the servers are asked: a pooler, or
-    another name of the host, may be between."""
+    """Whether another URL leads to the relay's database. If the URLs don't say so, the servers are asked: one URL may
+    lead through a pooler, or name the host in another way. Servers that can't be asked count as two."""
     if settings.database_url == other:
         return True
     try:
         stores = Store.connect(settings), Store.connect(settings.replace(database_url=other))
-        with closing(stores[0]) as one, closing(stores[1]) as two:
-            return place_of(one.engine.url) == place_of(two.engine.url) or one.identity == two.identity
+        with closing(stores[0]) as own, closing(stores[1]) as named:
+            return place_of(own.engine.url) == place_of(named.engine.url) or own.identity == named.identity
     except OutboxError:
         return False

@@ -1,4 +1,4 @@
-"""Wakes the claim after what people do: what became due by that need not wait for beat."""
+"""Wakes the claim after acts of people: a message that became due by one does not wait for beat."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _nudges: dict[tuple[str | None, int], Nudge | None] = {}
 
 
 def wake(settings: Settings) -> None:
-    """Nudge the claim in the background, after the commit. It waits for no broker and never raises: see `Nudge`."""
+    """Nudge the claim in the background; call this after the commit. It waits for no broker, and never raises: see
+    `Nudge`."""
     app = app_or_default()
     installed = app if "outbox_relay" in vars(app) else None
     place = settings.broker_url, id(installed)

@@ -76,7 +76,7 @@ class SupervisedRun:
         self.destination = begun and begun.destination
         self.waited = begun and begun.waited
         self.frees_key = begun is not None and begun.key is not None
-        """What is behind it in its key may be due when it has ended."""
+        """Whether another message of its key may be due when it has ended."""
         self.following: list[tuple[str | None, Row]] = []
         """What follows it, as rows, each with its task id."""
         self.replaced = False
@@ -99,7 +99,7 @@ class SupervisedRun:
 
     @property
     def target(self) -> Target:
-        """What follows is supervised itself, unless it is another application's."""
+        """The tasks that follow are supervised too, if they are this application's own."""
         return Target(self.follow, knows)
 
     def follow(self, message: Message) -> None:

@@ -48,7 +48,7 @@ SETTLED_WITHIN = 5.0
 """Seconds after which a copy's row has been settled, as a rule. A worker may get the copy before that."""
 
 UNKNOWN_FOR = 180.0
-"""Seconds for which a heartbeat names a task that its worker does not know. Until then another copy has come."""
+"""Seconds for which a heartbeat names a task that its worker does not know. A further copy comes sooner than that."""
 
 AGAIN = 1.0
 """Seconds until the next try while the database is away, and until a second look."""

@@ -37,15 +37,15 @@ def split(url: str) -> SplitResult:
     return SplitResult(scheme.lower(), *rest)
 
 
-URL_AS_IT_STANDS = re.compile("(?<==)[^&=]*://[^&]*")
-"""The value of an option, such as broker=redis://…"""
+PLAIN_URL = re.compile("(?<==)[^&=]*://[^&]*")
+"""The value of an option that is a URL, and not encoded as a whole: broker=redis://…"""
 
 
 @lru_cache
 def options_of(url: str) -> tuple[tuple[str, str], ...]:
-    """The options behind the question mark, decoded. A plus is a plus, as in base64; a space is %20. What is a URL as
-    it stands is not decoded: whoever reads that URL does so, and its password may have a %23."""
-    query = URL_AS_IT_STANDS.sub(lambda found: found[0].replace("%", "%25"), split(url).query)
+    """The options behind the question mark, decoded. A plus is a plus, as in base64; a space is %20. A plain URL is not
+    decoded: its reader does that, and its password may have a %23."""
+    query = PLAIN_URL.sub(lambda found: found[0].replace("%", "%25"), split(url).query)
     return tuple(parse_qsl(query.replace("+", "%2B"), keep_blank_values=True))
 
 

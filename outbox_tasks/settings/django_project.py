@@ -19,7 +19,7 @@ from outbox_tasks.settings.destination import HIDDEN
 NAME, ALIAS, APP = "OUTBOX", "default", "outbox_tasks.django"
 VARIABLE = "DJANGO_SETTINGS_MODULE"
 DATABASE = f"DATABASES[{ALIAS!r}]"
-"""Where a project says in which database the outbox's tables are."""
+"""Where a project names the database of the outbox's tables."""
 
 
 def read_django() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -56,7 +56,7 @@ def is_django() -> bool:
 
 
 def is_postgresql(database: Mapping[str, Any]) -> bool:
-    """Whether an entry of `DATABASES` is PostgreSQL. The name of an engine of others may not say so."""
+    """Whether an entry of `DATABASES` is PostgreSQL. The name of an engine that is not Django's may not say so."""
     engine = database.get("ENGINE", "")
     if any(word in engine for word in ("postgresql", "postgis")):
         return True
@@ -66,7 +66,7 @@ def is_postgresql(database: Mapping[str, Any]) -> bool:
 
     try:
         return bool(load_backend(engine).DatabaseWrapper.vendor == "postgresql")
-    except Exception:  # whoever uses the database is told
+    except Exception:  # Django raises it when the database is used
         return False
 
 

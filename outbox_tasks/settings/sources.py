@@ -27,7 +27,7 @@ DEFAULT_FILE = "outbox.toml"
 NOT_SETTINGS = {CONFIG_VARIABLE, "OUTBOX_FLOWER_PASSWORD"}
 """Variables with our prefix that are read elsewhere: the place of the settings file, and Flower's password."""
 
-OF_A_SERVICE = (
+SERVICE_LINKS_IGNORED = (
     "are ignored: Kubernetes has set them for the Service %s (service links). Set enableServiceLinks: false in the "
     "pod's spec, or give the Service another name"
 )
@@ -53,13 +53,13 @@ SERVICE_LINK = re.compile(
     r"|(OUTBOX(?:_\w+)?)_PORT=(?:tcp|udp|sctp)://.*",
     re.DOTALL,
 )
-"""The variables that Kubernetes sets in each pod for a Service called outbox, or outbox-…: OUTBOX_WEB_PORT is a setting
-too, with another value."""
+"""The variables that Kubernetes sets in each pod for a Service called outbox, or outbox-…. Such a variable may have the
+name of a setting, as OUTBOX_WEB_PORT, but never its value."""
 
 
 class Environment(EnvSettingsSource):
-    """The environment. It is not ours alone: it logs a variable with our prefix that is no setting once, and ignores
-    it. It also ignores what Kubernetes sets for a Service, which may have the name of a setting."""
+    """The environment. Others set variables with our prefix too: each one that is no setting is ignored, and logged
+    once. So are those that Kubernetes sets for a Service, which may have the name of a setting."""
 
     logged: ClassVar[set[str]] = set()
     """The variables, and the Services, that this process has logged."""
@@ -70,8 +70,8 @@ class Environment(EnvSettingsSource):
         self.env_vars = {name: text for name, text in self.env_vars.items() if name.upper() not in links}
         for service in sorted({*links.values()} - self.logged):
             self.logged.add(service)
-            names = ", ".join(sorted(name for name, of in links.items() if of == service))
-            log.warning("%s %s", names, OF_A_SERVICE % service.lower().replace("_", "-"))
+            names = ", ".join(sorted(name for name, named in links.items() if named == service))
+            log.warning("%s %s", names, SERVICE_LINKS_IGNORED % service.lower().replace("_", "-"))
         for variable in sorted(os.environ.keys() - known - links.keys() - self.logged):
             if variable.startswith(PREFIX):
                 self.logged.add(variable)
@@ -80,9 +80,9 @@ class Environment(EnvSettingsSource):
 
 
 def _service_links() -> dict[str, str]:
-    """What Kubernetes has set for Services whose names begin like ours: variable → Service."""
-    found = ((name, SERVICE_LINK.fullmatch(f"{name}={value}")) for name, value in os.environ.items())
-    return {name: match[1] or match[2] for name, match in found if match}
+    """The variables that Kubernetes has set for Services whose names begin like ours: variable → Service."""
+    matches = ((name, SERVICE_LINK.fullmatch(f"{name}={value}")) for name, value in os.environ.items())
+    return {name: match[1] or match[2] for name, match in matches if match}
 
 
 def settings_file() -> Path:

@@ -111,7 +111,7 @@ class Counters:
             self.ran("publish")
 
     def _count_claimed(self, tally: Tally, seconds: float, **_: Any) -> None:
-        for row in tally.buried:  # a writer can name any number of unknown destinations: they are counted together
+        for row in tally.buried:  # unknown destinations are counted together: a writer can name any number
             self.count("" if row.code == UNKNOWN_DESTINATION else row.destination, ["dead"])
         for (destination, cause), count in tally.again.items():
             self.count(destination, [cause] * count)

@@ -197,8 +197,8 @@ class Json(logging.Formatter):
 
 
 def _text(kind: Any) -> Any:
-    """Celery's formatter, but the line of an alert is its JSON object alone, and only the first line of a record begins
-    at the margin: no text of others looks like a record of its own."""
+    """Celery's formatter, with two differences. The line of an alert is its JSON object alone. Only the first line of a
+    record begins at the margin, so that no text of others looks like a record of its own."""
 
     class Text(kind):  # type: ignore[misc]
         def format(self, record: logging.LogRecord) -> str:

@@ -63,7 +63,7 @@ class WantedTask:
     kwargs: Mapping[str, Any] | None = None
     queue: str | None = None
     eager: str | None = None
-    """If the task's app is eager: what that means."""
+    """If the task's app is eager: the sentence that says so."""
 
     def is_named(self, message: SeenMessage) -> bool:
         """Whether the task's name matches."""

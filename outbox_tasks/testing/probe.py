@@ -116,8 +116,8 @@ class Published:
         """The first stored Celery task that matches: `task` is a task or a name, which may be a pattern; `args` are
         all of its positional arguments, `kwargs` may be a part. Raises `AssertionError` as `assert_published`."""
         __tracebackhide__ = True
-        why = eager(current_app if isinstance(task, str) else task.app)
-        found = self._check(WantedTask(_name(task), args, kwargs, queue, why), _counted(times), "assert_task")
+        is_eager = eager(current_app if isinstance(task, str) else task.app)
+        found = self._check(WantedTask(_name(task), args, kwargs, queue, is_eager), _counted(times), "assert_task")
         assert found[0].task is not None
         return found[0].task
 

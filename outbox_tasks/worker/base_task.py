@@ -18,25 +18,25 @@ from outbox_tasks.internals import limit_only_tasks
 
 log = logging.getLogger(__name__)
 
-TELL_EVERY = 60.0
+LOG_OUTAGE_EVERY = 60.0
 """Seconds between two lines of a beat that can't reach its broker."""
 
 
 class Outage:
-    """An outage of the broker, as beat tells of it. Beat has to send something each second, and Celery would write a
-    whole traceback each time."""
+    """Logs that beat can't reach its broker. Beat sends something each second, and Celery would log a traceback each
+    time."""
 
     def __init__(self) -> None:
         self._since: float | None = None
-        self._told = float("-inf")
+        self._logged_at = float("-inf")
 
     def goes_on(self, error: BrokerUnreachable) -> None:
         """A send has failed."""
         now = time.monotonic()
         if self._since is None:
             self._since = now
-        if now >= self._told + TELL_EVERY:
-            self._told = now
+        if now >= self._logged_at + LOG_OUTAGE_EVERY:
+            self._logged_at = now
             log.error("beat can't send anything, and tries again and again: %s", error)
 
     def is_over(self) -> None:
@@ -44,7 +44,7 @@ class Outage:
         if self._since is not None:
             log.warning("beat sends again, after %.0f s", time.monotonic() - self._since)
             self._since = None
-            self._told = float("-inf")
+            self._logged_at = float("-inf")
 
 
 class RelayTask(Task):
@@ -98,7 +98,7 @@ class RelayTask(Task):
     ) -> Any:
         """Send it to its own queue, whatever the app's routes, default exchange or `task_always_eager` say.
 
-        `self.retry` and beat use it too. Raises `BrokerUnreachable`; for beat, which will try again, it returns None.
+        `self.retry` and beat use it too. Raises `BrokerUnreachable`; beat, which tries again, gets None instead.
         The task never expires: Celery would compare the clocks of two hosts. It ignores the caller's producer: beat's
         does not recover from every loss of its channel.
         """

@@ -66,7 +66,7 @@ class ClaimTask(RelayTask):
 
     def _is_anything_due(self) -> bool:
         try:
-            # What is due before beat's next look: the claim comes back in time for it.
+            # A claim that beat sends now comes back for what is due before beat's next look.
             found = self.resources.store.anything_due(self.resources.settings.claim_interval)
         except OutboxError as error:
             # Once is enough: a beat may have no access to the database, and it need not.

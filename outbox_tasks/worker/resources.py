@@ -54,8 +54,9 @@ class Resources:
 
     @cached_property
     def settings(self) -> Settings:
-        """The given settings. If they name no broker, they get the app's, for `celery://` destinations too. Tasks that
-        a destination makes of events are supervised if this app runs them, unless its `confirm` says otherwise.
+        """The given settings. If they name no broker, they get the app's, for `celery://` destinations too. If this app
+        supervises the tasks that a destination makes of events, the destination gets `confirm = "run"`, unless it says
+        otherwise.
 
         Don't read this before the app is configured.
         """

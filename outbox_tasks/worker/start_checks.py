@@ -42,7 +42,7 @@ def check(resources: Resources) -> None:
         for name in publishers:
             publishers[name]
         store.check_version()
-        # With a connection of its own, which no process of the pool inherits.
+        # This broker has connections of its own, so that no process of the pool inherits one.
         with closing(Broker(resources.app, settings)) as broker:
             own_broker.check(resources, broker, store)
     except (BrokerUnreachable, DatabaseUnavailable) as error:

@@ -305,5 +305,5 @@ class TestUrls:
     @pytest.mark.parametrize("url", ["redis://h/1", "redis://h", "rediss://h/1/"])
     def test_a_list_of_redis_must_be_named(self, url: str) -> None:
         """Nobody would notice one that fills."""
-        with pytest.raises(ConfigurationError, match=r"names no queue; .* redis\+stream://.* celery://\?broker="):
+        with pytest.raises(ConfigurationError, match=r"must name a queue, .* redis\+stream://.* celery://\?broker="):
             load(*configured(url))

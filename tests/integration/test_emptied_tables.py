@@ -123,7 +123,7 @@ class TestADatabaseThatIsNotInUtf8:
             try:
                 refused = place.command("init", settings=place.settings())
                 assert (refused.exit_code, refused.output.count("\n")) == (1, 1)
-                assert f"needs a database in UTF8, and this one is in {encoding}" in refused.output
+                assert f"needs a database in UTF8. This one is in {encoding}" in refused.output
                 assert encoding in found(place.settings(), "database_encoding")["database_encoding"].fact
                 source = open_source("shop", place.url)
                 if encoding == "SQL_ASCII":  # bytes that nobody can read
@@ -140,7 +140,7 @@ class TestADatabaseThatIsNotInUtf8:
 def test_so_many_days_that_locks_run_out_are_named(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = place.settings()
     assert found(settings, "many_days") == {}
-    monkeypatch.setattr(tables, "AT_ONCE", 1_000)  # instead of hundreds of days
+    monkeypatch.setattr(tables, "LOOKS_AT_ONCE", 1_000)  # instead of hundreds of days
     many = found(settings, "many_days")["many_days"]
     assert many.fact.startswith("3 days of messages are kept: a look for a message takes 15 locks")
     assert "max_locks_per_transaction = " in many.remedy

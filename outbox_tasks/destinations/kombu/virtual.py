@@ -23,9 +23,9 @@ from outbox_tasks.wire.cloudevents import UNEXPRESSED, unexpressed
 log = logging.getLogger(__name__)
 
 
-UNNAMED = (
-    "it names no queue; as in redis://localhost:6379/1/orders. A stream is redis+stream://localhost:6379/1/orders, and "
-    "Celery tasks go by celery://?broker=redis://localhost:6379/1"
+NO_QUEUE = (
+    "it must name a queue, as redis://localhost:6379/1/orders does. A stream is "
+    "redis+stream://localhost:6379/1/orders. Celery tasks go by celery://?broker=redis://localhost:6379/1"
 )
 
 
@@ -51,8 +51,8 @@ class VirtualSender:
                 if path:
                     raise destination.unusable("it has either a queue or fanout=<channel>")
                 self._fanout = Exchange(options["fanout"], "fanout")
-            elif not path:  # Redis takes any name, and a list that nobody reads grows in silence
-                raise destination.unusable(UNNAMED)
+            elif not path:  # a list that nobody reads would grow without a sign
+                raise destination.unusable(NO_QUEUE)
             if destination.scheme == "rediss":
                 ssl = {f"ssl_{name}": value for name, value in tls_of(options).items()}
                 ssl["ssl_check_hostname"] = bool(ssl["ssl_cert_reqs"])

@@ -169,6 +169,7 @@ class Replayer(Operator):
         with self._database.transaction() as run:
             run("act/replay_alone.sql")
             written = {str(row.id) for row in run("act/replay.sql", **parameters)}
-        wake(self._settings)
+        if written:
+            wake(self._settings)
         done.count += len(written)
         done.missed += [UUID(copy["of"]) for copy in copies if copy["id"] not in written]

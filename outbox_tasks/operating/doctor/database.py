@@ -57,7 +57,7 @@ def reach(site: Site) -> Results:
         yield error(
             "database_encoding",
             f"The database {row.database!r} is in {row.encoding}, not in UTF8.",
-            "Texts with other characters than it has can't be stored, or come out as others.",
+            "Texts with characters that it lacks can't be stored, or come out with other characters.",
             "Dump it, and restore it into another one: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0.",
         )
 
@@ -169,15 +169,15 @@ def timeline(site: Site) -> Results:
 
 
 def settings(site: Site) -> Results:
-    """Whether two settings name two databases, or two brokers."""
+    """Whether a setting stands in two places, with two databases or two brokers."""
     found = [
         (warning if two.breaks else note)(
             "two_places",
             two.fact,
             f"Workers and commands use what {two.used} names. What goes to the other place stays there."
             if two.breaks
-            else "The first one counts.",
-            "Leave out the one that is not meant.",
+            else "The first value counts.",
+            "Take out the value that is not meant.",
         )
         for two in two_places(site.settings, site.installed)
     ]

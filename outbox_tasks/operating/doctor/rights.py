@@ -1,4 +1,4 @@
-"""Who may do what with the tables: whether our role lacks a right or sees no rows, and whether others have too many."""
+"""Who may do what with the tables: whether our role lacks a right or sees no rows, and whether a role has too many."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections import defaultdict
 from typing import get_args
 
 from outbox_tasks.database.rights import HOUSEKEEPING, RELATIONS, WRITTEN, Kind, allows, functions, rights
-from outbox_tasks.database.schema import qualified, quoted
+from outbox_tasks.database.schema import quoted
 from outbox_tasks.operating.doctor.finding import Fine, error, warning
 from outbox_tasks.operating.doctor.site import Results, Site
-from outbox_tasks.text import shell_line
+from outbox_tasks.text import shell_line, some
 
 TABLES = [f"outbox_{name}" for name in RELATIONS]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-SHOWN = 4
+NAMED_TABLES = 4
 """Tables of a role that are named; the others are counted."""
 
 Right = tuple[str, str, str | None]
-"""A table or function, a privilege, and the column, if it is one of a column."""
+"""A table or function, a privilege, and the column if the privilege is on a column."""
 
 
 def lacking(site: Site) -> Results:
@@ -30,16 +30,16 @@ def lacking(site: Site) -> Results:
     for row in site.look("rights", needed=json.dumps(needed), functions=list(functions("relay"))):
         lacks.setdefault(row.name, []).append(row.privilege)
     granted = [
-        (", ".join(sorted(some)), name, f"FUNCTION {name}" if some == ["EXECUTE"] else _named(site, name))
-        for name, some in lacks.items()
+        (", ".join(sorted(privileges)), name, f"FUNCTION {name}" if privileges == ["EXECUTE"] else site.qualified(name))
+        for name, privileges in lacks.items()
     ]
     role = site.server.role
     if granted:
         yield error(
             "rights_missing",
-            f"The role {role} lacks rights: {'; '.join(f'{some} on {name}' for some, name, _ in granted)}.",
+            f"The role {role} lacks rights: {'; '.join(f'{privileges} on {name}' for privileges, name, _ in granted)}.",
             "If the relay works with this role, whatever needs them fails: claims, sends, counts, housekeeping.",
-            "\n".join(f"GRANT {some} ON {what} TO {quoted(role)};" for some, _, what in granted),
+            "\n".join(f"GRANT {privileges} ON {what} TO {quoted(role)};" for privileges, _, what in granted),
         )
     else:
         yield Fine(f"the role {role} has all rights that it needs")
@@ -53,71 +53,64 @@ def hidden(site: Site) -> Results:
         return
     role = quoted(site.server.role)
     switched = "\n".join(
-        f"ALTER TABLE {_named(site, row.name)} {'NO FORCE' if row.own else 'DISABLE'} ROW LEVEL SECURITY;"
+        f"ALTER TABLE {site.qualified(row.name)} {'NO FORCE' if row.own else 'DISABLE'} ROW LEVEL SECURITY;"
         for row in rows
     )
     yield error(
         "rows_hidden",
         f"Row-level security hides rows of {', '.join(row.name for row in rows)} from the role {site.server.role}.",
-        "Messages would stay there without a word, so the relay refuses to work. Rights keep others out already: "
-        "see docs/security.md.",
+        "The relay refuses to work, because it could not know of the messages in them. Rights keep others out "
+        "already: see docs/security.md.",
         f"{switched}\n-- or, if it must stay on: ALTER ROLE {role} BYPASSRLS;",
     )
 
 
 def surplus(site: Site) -> Results:
-    """Whether somebody has rights that belong to no kind of role that was given to him."""
-    given: dict[str, set[Right]] = defaultdict(set)
+    """Whether a role has rights that no kind of role has, of those that it was given."""
+    granted: dict[str, set[Right]] = defaultdict(set)
     for row in site.look("grants", names=TABLES, functions=[*WRITTEN, *HOUSEKEEPING]):
-        given[row.role].add((row.name, row.privilege, row.column_))
+        granted[row.role].add((row.name, row.privilege, row.column_))
     too_many = []
-    for role, mine in given.items():
-        kinds = [kind for kind in KINDS if _is_a(kind, mine) or (kind == "relay" and role == site.server.role)]
-        if unasked := {one for one in mine if not any(allows(kind, *one) for kind in kinds)}:
-            too_many.append((role, kinds, unasked))
+    for role, rights_ in granted.items():
+        kinds = [kind for kind in KINDS if _is_a(kind, rights_) or (kind == "relay" and role == site.server.role)]
+        if extra := {right for right in rights_ if not any(allows(kind, *right) for kind in kinds)}:
+            too_many.append((role, kinds, extra))
     if not too_many:
         yield Fine("nobody has rights on the tables but those whom `init` gave them")
         return
     yield warning(
         "rights_surplus",
-        "; ".join(f"{role} has {_listed(unasked)}" for role, _, unasked in too_many) + ".",
-        "Nobody gave these by `outbox-tasks init`. Who has them may read payloads, or forge, change or delete "
+        "; ".join(f"{role} has {_listed(extra)}" for role, _, extra in too_many) + ".",
+        "`outbox-tasks init` did not give these rights. Whoever has them may read payloads, or forge, change or delete "
         "messages. Perhaps they come from the default privileges of the schema, or from a dump.",
-        "\n".join(_revoked(site, *one) for one in too_many),
+        "\n".join(_revoked(site, *role) for role in too_many),
     )
 
 
-def _is_a(kind: Kind, mine: set[Right]) -> bool:
-    """Whether a role has what this kind needs."""
-    have = {(name.partition("(")[0], privilege) for name, privilege, _ in mine}
-    tables = {(name, one.partition(" ")[0]) for name, privileges in rights(kind) for one in privileges}
+def _is_a(kind: Kind, granted: set[Right]) -> bool:
+    """Whether a role has all rights that this kind needs."""
+    have = {(name.partition("(")[0], privilege) for name, privilege, _ in granted}
+    tables = {(name, privilege.partition(" ")[0]) for name, privileges in rights(kind) for privilege in privileges}
     return have >= (tables or {(name, "EXECUTE") for name in WRITTEN})
 
 
-def _listed(unasked: set[Right]) -> str:
+def _listed(extra: set[Right]) -> str:
     """`SELECT, DELETE on outbox_dead, outbox_ready, …`: the tables with the same privileges together."""
     of_each: dict[str, set[str]] = defaultdict(set)
-    for name, privilege, _ in unasked:
+    for name, privilege, _ in extra:
         of_each[name].add(privilege)
     together: dict[str, list[str]] = defaultdict(list)
     for name, privileges in sorted(of_each.items()):
         together[", ".join(sorted(privileges))].append(name)
-    return "; ".join(
-        f"{privileges} on {', '.join(names[:SHOWN])}" + f" and {len(names) - SHOWN} more" * (len(names) > SHOWN)
-        for privileges, names in together.items()
-    )
+    return "; ".join(f"{privileges} on {some(names, NAMED_TABLES)}" for privileges, names in together.items())
 
 
-def _revoked(site: Site, role: str, kinds: list[Kind], unasked: set[Right]) -> str:
-    """Statements that take all its rights on these tables away, and the command that gives back its own."""
+def _revoked(site: Site, role: str, kinds: list[Kind], extra: set[Right]) -> str:
+    """What takes all rights on these tables from a role, and gives those of its kind back."""
     whom = role if role == "PUBLIC" else quoted(role)
-    called = sorted({name for name, privilege, _ in unasked if privilege == "EXECUTE"})
-    tables = sorted({_named(site, name) for name, privilege, _ in unasked if privilege != "EXECUTE"})
+    functions_ = sorted({name for name, privilege, _ in extra if privilege == "EXECUTE"})
+    tables = sorted({site.qualified(name) for name, privilege, _ in extra if privilege != "EXECUTE"})
     lines = [f"REVOKE ALL ON TABLE {', '.join(tables)} FROM {whom} CASCADE;"] if tables else []
-    lines += [f"REVOKE ALL ON FUNCTION {', '.join(called)} FROM {whom} CASCADE;"] if called else []
+    lines += [f"REVOKE ALL ON FUNCTION {', '.join(functions_)} FROM {whom} CASCADE;"] if functions_ else []
     again = shell_line("init", *(word for kind in kinds for word in (f"--{kind}", role)))
     return "\n".join([*lines, f"-- then: {again}"] if kinds else lines)
-
-
-def _named(site: Site, name: str) -> str:
-    return qualified(site.settings.database_schema, name)

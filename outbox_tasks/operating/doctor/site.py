@@ -15,6 +15,7 @@ from celery import Celery
 
 from outbox_tasks.broker.broker import Broker
 from outbox_tasks.broker.pinned import PinnedCelery
+from outbox_tasks.database.schema import qualified
 from outbox_tasks.operating import overview
 from outbox_tasks.operating.doctor.finding import Finding, Fine
 from outbox_tasks.operating.doctor.live_workers import Worker, ask_workers
@@ -118,6 +119,10 @@ class Site:
     def look(self, what: str, **parameters: Any) -> Sequence[Any]:
         """What a verb in sql/doctor finds. Raises `DatabaseUnavailable` or `SchemaMissing`."""
         return self.store.ask(f"doctor/{what}.sql", place=self.settings.database_schema, **parameters)
+
+    def qualified(self, name: str) -> str:
+        """The name of a table or index of ours, as a statement takes it."""
+        return qualified(self.settings.database_schema, name)
 
     def close(self) -> None:
         """Close what was opened."""

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from outbox_tasks import sql
-from outbox_tasks.database.schema import NO_RIGHTS, VERSION, qualified, where
+from outbox_tasks.database.schema import NO_RIGHTS, VERSION, where
 from outbox_tasks.errors import DatabaseUnavailable, SchemaMissing, SchemaTooNew, SchemaTooOld
 from outbox_tasks.operating.doctor.finding import Finding, Fine, error, note, or_fine, warning
 from outbox_tasks.operating.doctor.site import Results, Site
@@ -24,9 +24,12 @@ HELD = 5
 USUAL = 5000
 """Dead rows at which autovacuum starts, more or less, on a table that has no option for that."""
 
-LOCKS, AT_ONCE = 5, 5
-"""Locks that a look for a message takes for each day: the partitions of messages and of the journal, and their three
-indexes. And so many such looks at the same time should have room."""
+LOCKS_A_DAY = 5
+"""Locks that a look for a message takes for each day: on the partitions of messages and of the journal, and on their
+three indexes."""
+
+LOOKS_AT_ONCE = 5
+"""Looks for messages for which the server should have locks at the same time."""
 
 Options = dict[str, str]
 
@@ -72,30 +75,26 @@ def version(site: Site) -> Results:
         yield Fine(f"the tables have version {VERSION}")
 
 
-def _named(site: Site, name: str) -> str:
-    return qualified(site.settings.database_schema, name)
-
-
 def days(site: Site) -> Results:
-    """Whether new messages get numbers of today, and whether few enough days are kept."""
+    """Whether new messages get the numbers of today, and whether few enough days are kept."""
     [row] = site.look("days")
     if row.behind:
         yield error(
             "sequence_behind",
             "The sequence outbox_seq is behind the messages that are there.",
-            "An upgrade by logical replication, a restore of some tables or a setval has left it there, or outbox_days "
-            "is empty. Inserts of messages fail, or land in a day that is over, and messages with keys wait.",
+            "A logical upgrade, a restore of some tables or a setval has left it there, or outbox_days is empty. "
+            "Inserts of messages fail, or go into a day that is over, and messages with keys wait.",
             "outbox-tasks maintain",
         )
-    locks = row.days * LOCKS
-    if row.room < AT_ONCE * locks:
-        enough = -(-AT_ONCE * locks // row.clients)
+    locks = row.days * LOCKS_A_DAY
+    if row.room < LOOKS_AT_ONCE * locks:
+        enough = -(-LOOKS_AT_ONCE * locks // row.clients)
         yield warning(
             "many_days",
             f"{row.days:,} days of messages are kept: a look for a message takes {locks:,} locks, and the server has "
             f"room for {row.room:,}.",
-            "If some look at the same time, as publish with an id, cancel and show do, one fails with 'out of shared "
-            "memory'. So may other transactions.",
+            "publish with an id, cancel and show look for messages. If several do so at the same time, one fails with "
+            "'out of shared memory', and other transactions may fail too.",
             "Keep fewer days: OUTBOX_ARCHIVE_RETENTION. Or restart the server after "
             f"ALTER SYSTEM SET max_locks_per_transaction = {enough};",
         )
@@ -127,9 +126,9 @@ def _same(made: str, columns: list[str]) -> bool:
 def _index_missing(site: Site, name: str, table: str, made: str, *, there: bool) -> Finding:
     # An index of a partitioned table can't be built concurrently.
     concurrently = table in _made()[0]
-    made = made.replace(f" ON {table}", f" ON {_named(site, table)}")
+    made = made.replace(f" ON {table}", f" ON {site.qualified(table)}")
     made = made.replace("INDEX", "INDEX CONCURRENTLY", 1) if concurrently else made
-    drop = f"DROP INDEX {_named(site, name)};\n" if there else ""
+    drop = f"DROP INDEX {site.qualified(name)};\n" if there else ""
     return error(
         "index_missing",
         f"The index {name} on {table} " + ("has other columns than ours." if there else "is missing."),
@@ -139,12 +138,12 @@ def _index_missing(site: Site, name: str, table: str, made: str, *, there: bool)
 
 
 def _index_invalid(site: Site, name: str, *, known: bool) -> Finding:
-    drop = f"DROP INDEX CONCURRENTLY {_named(site, name)};"
+    drop = f"DROP INDEX CONCURRENTLY {site.qualified(name)};"
     return (error if known else warning)(
         "index_invalid",
         f"The index {name} is invalid: its build was broken off.",
         "PostgreSQL updates it with each write, but can't use it.",
-        f"REINDEX INDEX CONCURRENTLY {_named(site, name)};" if known else drop,
+        f"REINDEX INDEX CONCURRENTLY {site.qualified(name)};" if known else drop,
     )
 
 
@@ -167,7 +166,7 @@ def _autovacuum_off(site: Site, server: Any, own: dict[str, Options]) -> Iterato
     ]  # fmt: skip
     why = "Each message leaves dead rows. Nobody removes them, so tables and indexes grow, and looks get slower."
     if of_tables:
-        remedy = "\n".join(f"ALTER TABLE {_named(site, name)} RESET (autovacuum_enabled);" for name in of_tables)
+        remedy = "\n".join(f"ALTER TABLE {site.qualified(name)} RESET (autovacuum_enabled);" for name in of_tables)
         yield error("autovacuum_off", f"Autovacuum is off for {', '.join(of_tables)}.", why, remedy)
     if off:
         what = f"Autovacuum is off on this server ({' and '.join(f'{setting} = off' for setting in off)})."
@@ -188,7 +187,7 @@ def _dead_rows(site: Site, row: Any, options: Options) -> Iterator[Finding]:
             f"{holder}",
             "Looks and wakes step over them. Autovacuum is off or too slow, or an old snapshot keeps it from removing "
             "them.",
-            f"VACUUM (VERBOSE) {_named(site, row.name)};  -- how many are 'dead but not yet removable'"
+            f"VACUUM (VERBOSE) {site.qualified(row.name)};  -- how many are 'dead but not yet removable'"
             + (f"\n{remedy}" if remedy else ""),
         )
 
@@ -202,14 +201,14 @@ def _changed(site: Site, name: str, options: Options) -> Iterator[Finding]:
             "table_options",
             f"{name} has lost options: {', '.join(lost)}.",
             "With the server's defaults, autovacuum waits for a share of the rows: too long with a large backlog.",
-            f"ALTER TABLE {_named(site, name)} SET ({_assigned(lost, ours)});",
+            f"ALTER TABLE {site.qualified(name)} SET ({_assigned(lost, ours)});",
         )
     if other:
         yield note(
             "table_options",
             f"{name} has options of your own: {_assigned(other, other)}.",
             "With ours, autovacuum starts after so many dead rows, whatever the table's size.",
-            f"If that is not on purpose: ALTER TABLE {_named(site, name)} SET ({_assigned(other, ours)});",
+            f"If that is not on purpose: ALTER TABLE {site.qualified(name)} SET ({_assigned(other, ours)});",
         )
 
 

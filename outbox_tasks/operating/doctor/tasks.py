@@ -12,22 +12,22 @@ from outbox_tasks.settings.destination import Destination
 from outbox_tasks.text import many, shell_line
 from outbox_tasks.writing.eager import REMEDY, eager
 
-DONE = {
+DONE_WHEN = {
     "run": "it has run (confirm = run)",
     "sent": "its broker has it (confirm = sent)",
     None: "it has run, if the app that stores it has install or supervise (confirm is not set)",
 }
 
-NEWEST = 1_000
-"""Messages whose tasks are asked about."""
+NEWEST_MESSAGES = 1_000
+"""Workers are asked about the tasks of so many messages."""
 
-NAMED = 5
+NAMED_TASKS = 5
 """Tasks that have a finding each. The others are counted."""
 
 
 def known(site: Site) -> Results:
-    """Whether each worker knows the tasks that go to its queues. Celery lets a worker throw away those that it does not
-    know, and says so in the log of this worker only."""
+    """Whether each worker knows the tasks that go to its queues. Celery lets a worker throw away tasks that it does not
+    know. Only the log of this worker says so."""
     celery = {name: each for name, each in site.settings.destinations.items() if each.scheme == "celery"}
     if not celery:
         return
@@ -36,7 +36,7 @@ def known(site: Site) -> Results:
     for name, destination in celery.items():
         if task := destination.option("task"):
             asked[name].add((task, destination.queue))
-    for row in site.look("tasks", asked=list(celery), most=NEWEST):
+    for row in site.look("tasks", asked=list(celery), most=NEWEST_MESSAGES):
         made = celery[row.destination].option("task") or row.event
         asked[row.destination].add((row.task or made, row.queue or celery[row.destination].queue))
     for name, tasks in asked.items():
@@ -45,8 +45,9 @@ def known(site: Site) -> Results:
             for worker in workers:
                 if queue in worker.queues and worker.tasks is not None and task not in worker.tasks:
                     unknown.setdefault(task, set()).add(worker.name)
-    for task, names in sorted(unknown.items())[:NAMED]:
-        others = f" (and {many(len(unknown) - NAMED, 'other task')})" if len(unknown) > NAMED else ""
+    for task, names in sorted(unknown.items())[:NAMED_TASKS]:
+        rest = len(unknown) - NAMED_TASKS
+        others = f" (and {many(rest, 'other task')})" if rest > 0 else ""
         yield error(
             "task_unknown",
             f"{', '.join(sorted(names))} takes from the queue of {task}{others}, and does not know this task.",
@@ -65,11 +66,11 @@ def stored(site: Site) -> Results:
         yield warning("always_eager", fact, "Nobody repeats a task that fails or is killed there.", REMEDY)
     for name, destination in site.settings.destinations.items():
         if destination.scheme == "celery":
-            yield Fine(f"a task of {name} is done when {DONE[destination.confirm]}")
+            yield Fine(f"a task of {name} is done when {DONE_WHEN[destination.confirm]}")
 
 
 def _workers(site: Site, destination: Destination) -> Sequence[Worker]:
-    """The workers that answer on the broker of a destination. That it can't be reached is another finding."""
+    """The workers that answer on the broker of a destination; none, if it can't be reached: another check says so."""
     if destination.takes_the_relays_broker and "broker" in site.reached:
         return site.workers
     app = app_of(destination, site.settings.model_copy(update={"send_timeout": 2 * TIMEOUT}))

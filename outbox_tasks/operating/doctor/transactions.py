@@ -83,7 +83,7 @@ def _hidden(site: Site) -> Results:
 
 
 def strangers(site: Site) -> Results:
-    """Whether a session that has nothing to do here holds an advisory lock of the outbox."""
+    """Whether a session holds an advisory lock of the outbox, though its role has no right on the outbox."""
     for row in site.look("locks", destinations=json.dumps(list(site.settings.destinations))):
         since = "" if row.age is None else f", for {span(row.age)}"
         yield error(
@@ -91,7 +91,7 @@ def strangers(site: Site) -> Results:
             f"The session {row.pid} ({row.application or 'a client'}, role {row.role}{since}) holds an advisory lock "
             "of the outbox, and its role has no right there.",
             f"These wait for it: {row.what}. Anybody who may connect to the database can take such a lock, on purpose "
-            "or for something of his own.",
+            "or by chance.",
             _ended([row])
             + f"REVOKE CONNECT ON DATABASE {quoted(site.server.database)} FROM PUBLIC, {quoted(row.role)};",
         )
@@ -113,7 +113,7 @@ def prepared(site: Site) -> Results:
 
 
 def _literal(name: str) -> str:
-    """A name that anybody may have chosen, for a statement that people copy."""
+    """A name as a literal of SQL in one line. Anybody may have chosen the name, and people copy the statement."""
     return "'" + one_line(name).replace("'", "''") + "'"
 
 

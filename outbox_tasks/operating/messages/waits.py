@@ -107,7 +107,7 @@ def _limited(database: Database, one: Mapping[str, Any]) -> Wait | None:
 
 
 def _locked(database: Database, one: Mapping[str, Any]) -> Wait | None:
-    """Whether somebody who has nothing to do with the outbox holds one of its locks."""
+    """Whether a role without a right on the outbox holds one of its locks."""
     place, names = database.settings.database_schema, json.dumps([one["destination"]])
     for row in database.ask("doctor/locks.sql", place=place, destinations=names):
         who = f"the session {row.pid} ({one_line(row.application or 'a client')}, role {one_line(row.role)})"
