@@ -267,7 +267,7 @@ class FeedMissing(SchemaMissing):
 class FeedRights(OutboxError):
     says = """
     The database user of this session may not write to {table}: {reason}. Its owner can allow it:
-    GRANT INSERT ON {table} TO …"""
+    GRANT INSERT (id, ordering_key, message) ON {table} TO …"""
 
 
 class SourceTrouble(OutboxError):

@@ -197,6 +197,8 @@ def _url(found: re.Match[str]) -> str:
 
 def _redacted(url: str) -> str:
     scheme, separator, rest = url.partition("://")
+    if not separator and "@" in url:  # as postgresql:secret@host, where the slashes are forgotten
+        return STARS + url[url.rindex("@") :].partition("?")[0]
     if rest.startswith("?"):
         return f"{scheme}{separator}"
     login, at, place = rest.rpartition("@")

@@ -58,6 +58,10 @@ def test_a_url_is_shown_without_what_nobody_may_see(url: str, shown: str) -> Non
     assert without_secrets(f'"{url}" is refused (see {url}).') == f'"{shown}" is refused (see {shown}).'
 
 
+def test_a_url_without_its_slashes_is_shown_without_its_login() -> None:
+    assert redacted(f"postgresql:{SECRET}@h/d") == redacted(f"postgresql:u:{SECRET}@h/d?x={SECRET}") == "***@h/d"
+
+
 @pytest.mark.parametrize(
     ("url", "said", "shown"),
     [
