@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,17 @@ MAX_KEY = 255
 MAX_TEXT = 1000
 """The most characters of any other text of a message."""
 MAX_HEADERS = 64 * 1024
-"""The most bytes of its headers, as JSON."""
+"""The most bytes of its headers: see `size_of_headers`."""
 MAX_PAYLOAD = 256 * 1024 * 1024
 """The most bytes of its payload, to any destination. The table has the same limits."""
 
 FIRST, LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """Every time between these can be shown in every time zone."""
+
+
+def size_of_headers(headers: Mapping[str, str]) -> int:
+    """The bytes of headers as JSON, as the table counts them."""
+    return len(json.dumps(headers, ensure_ascii=False).encode())
 
 
 def as_time(seconds: float) -> datetime:

@@ -29,8 +29,8 @@ ALONE: dict[str, Any] = {
     "user": "", "password": "", "passfile": NO_FILE, "sslcert": NO_FILE, "sslkey": "", "hostaddr": "", "options": "",
     "gssencmode": "disable",
 }  # fmt: skip
-"""What libpq would take from the relay's variables, service and files if the URL does not say it: the relay's password
-and its client certificate are nothing for the server of a tenant."""
+"""Parameters that libpq would take from the relay's variables and files if the URL lacks them. The server of a tenant
+must not get the relay's password or its client certificate."""
 
 LASTING = ("28", "3D", "3F", "42")
 """Classes of SQLSTATE that don't go away by themselves: no login, no database, no schema, no table or no right."""
@@ -67,7 +67,7 @@ class PostgresSource(Source):
         return [Row(*row) for row in found]
 
     def _check(self, connection: Any) -> None:
-        """Whether rows can be deleted here, and all are to be seen."""
+        """Whether rows can be deleted here, and row-level security hides none."""
         replica, hidden = self._rows(connection, "check")[0]
         if replica:
             raise self._unavailable("it takes no writes, as replicas do")

@@ -21,8 +21,8 @@ from outbox_tasks.text import redacted, said, without_secrets
 
 TIMEOUT = 10.0
 
-LONGEST = 4
-"""Times `timeout`: a call that takes longer is cut off, even if the server sends a byte now and then."""
+LONGEST_CALL = 4
+"""In `timeout`s. A call that takes longer is cut off, even if the server sends a byte now and then."""
 
 COUNTED = 10_000
 """`lag` counts so many rows at most."""
@@ -34,7 +34,7 @@ LARGEST = 400 * 1024 * 1024
 """Bytes of a message that is read as a whole: the largest `max_bytes` in base64, and some more."""
 
 OLDEST = 1e10
-"""Seconds. Anybody can write an infinite time."""
+"""Seconds. No row is said to be older: anybody can write an infinite time."""
 
 SOURCES = {
     "postgres": "outbox_tasks.feeds.postgres:PostgresSource",
@@ -61,8 +61,9 @@ class Row(NamedTuple):
 class Source(ABC):
     """A feed in its database. It connects when first used; after trouble, at the next use.
 
-    A call waits at most `timeout` seconds for a sign of the server, and takes at most four times that. It raises
-    `SourceUnavailable`, or `SourceMisused` for what only a person can mend. A source is for one thread at a time."""
+    A call waits at most `timeout` seconds for a sign of the server, and takes at most `LONGEST_CALL` times as long. It
+    raises `SourceUnavailable`, or `SourceMisused` for what only a person can mend. A source is for one thread at a
+    time."""
 
     dialect: ClassVar[str]
     style: ClassVar[str]
@@ -108,8 +109,8 @@ class Source(ABC):
         return "".join(f"{statement};\n\n" for statement in self._statements())
 
     def init(self) -> str:
-        """Create what is missing. Returns the statements that were run. A person does this: `PGPASSWORD` and the like
-        count, as for psql. When the relay reads and deletes, the URL alone does."""
+        """Create what is missing. Returns the statements that were run. A person does this, so `PGPASSWORD` and the
+        like count, as for psql. For the relay only the URL counts."""
         self._by_hand = True
         with self._connection() as connection:
             for statement in self._statements():
@@ -175,7 +176,7 @@ class Source(ABC):
         except Exception as error:
             self.close()
             if self._cut_off:
-                raise self._unavailable(f"its answer took more than {LONGEST * self.timeout:g} s") from error
+                raise self._unavailable(f"its answer took more than {LONGEST_CALL * self.timeout:g} s") from error
             raise self._trouble(error) from error
         except BaseException:  # such as a task's time limit
             self.close()
@@ -183,16 +184,16 @@ class Source(ABC):
 
     @contextmanager
     def _in_time(self) -> Iterator[None]:
-        """Cuts the line when the time is over: a time limit for one read begins anew with each byte."""
+        """Cuts the connection when the time is over: a time limit for one read begins anew with each byte."""
         self._cut_off = False
-        timer = threading.Timer(LONGEST * self.timeout, self._cut)
+        timer = threading.Timer(LONGEST_CALL * self.timeout, self._cut)
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
-            timer.join()  # it may be cutting: what is opened next could have the same number
+            timer.join()  # while it cuts, nothing may open a socket that could get the same number
 
     def _cut(self) -> None:
         self._cut_off = True

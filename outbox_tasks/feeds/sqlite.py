@@ -21,7 +21,7 @@ LASTING = {
 }  # fmt: skip
 """Errors that don't go away by themselves. A missing table is SQLITE_ERROR."""
 
-NOT_OURS = "Somebody has put another table in the place of the one that `outbox-tasks feed init` makes"
+ANOTHER_TABLE = "Somebody has put another table in the place of the one that `outbox-tasks feed init` makes"
 
 DELETED = 200
 """Rows that one transaction deletes: writers wait for it."""
@@ -92,7 +92,7 @@ class SQLiteSource(Source):
         with closing(connection.execute(look.text.decode(), values)) as cursor:
             for number, id, key, bytes_, message in cursor:
                 if type(number) is not int:
-                    raise self._misused(f"a row has the number {number!r:.40}. {NOT_OURS}")
+                    raise self._misused(f"a row has the number {number!r:.40}. {ANOTHER_TABLE}")
                 key = None if key is None else _text(key)
                 found.append(Row(number, _text(id), key, bytes_ or 0, _text(message)))
                 size += found[-1].size + len(found[-1].id)

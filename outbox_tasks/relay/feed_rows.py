@@ -12,15 +12,25 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from outbox_tasks.errors import NoRoute
 from outbox_tasks.feeds.source import LARGEST, Row
-from outbox_tasks.model import EVENT_ID, MAX_EVENT_TYPE, MAX_HEADERS, MAX_KEY, MAX_PAYLOAD, MAX_TEXT, Priority, sibling
+from outbox_tasks.model import (
+    EVENT_ID,
+    MAX_EVENT_TYPE,
+    MAX_HEADERS,
+    MAX_KEY,
+    MAX_PAYLOAD,
+    MAX_TEXT,
+    Priority,
+    sibling,
+    size_of_headers,
+)
 from outbox_tasks.relay.store.feeds import Copy
 from outbox_tasks.settings import Settings
 from outbox_tasks.text import is_encodable, is_text
 
 MAX_DESTINATION = 255
 LONGEST_DELAY = 3653 * 86_400.0
-LONG = 1024 * 1024
-"""Characters of a text from which on it is copied as base64: in JSON each of its characters could be twelve."""
+LONGEST_TEXT = 1024 * 1024
+"""Characters. A longer text is copied as base64: in JSON each of its characters could take twelve."""
 UNREADABLE = "outbox.unreadable"
 """The event type of a row that names none."""
 
@@ -46,7 +56,7 @@ def copied(row: Row, feed: str, settings: Settings) -> Copy:
 
 
 def unreadable(row: Row, feed: str, why: str) -> Copy:
-    """A dead letter with the row's own text, as much of it as a message can have."""
+    """A dead letter with the row's own text, cut to what a message can have."""
     body = b64encode(row.message.encode(errors="replace")[:MAX_PAYLOAD]).decode()
     message = {"id": str(_id(row, feed)), "event_type": UNREADABLE, "destination": _nowhere(feed),
                "data": body, "content_type": "text/plain; charset=utf-8"}  # fmt: skip
@@ -107,7 +117,7 @@ def _add_payload(made: dict[str, Any], said: dict[str, Any]) -> None:
     text, data = said.get("text"), said.get("data")
     if text is not None:
         _need(isinstance(text, str) and is_encodable(text), "its text is no text")
-        if len(text) > LONG or "\0" in text:  # PostgreSQL's JSON has no NUL
+        if len(text) > LONGEST_TEXT or "\0" in text:  # PostgreSQL's JSON has no NUL
             _need_room(body := text.encode())
             made["data"] = b64encode(body).decode()
         else:
@@ -143,7 +153,7 @@ def _check(made: dict[str, Any]) -> None:
     headers = made.get("headers", {})
     _need(isinstance(headers, dict), "its headers are no JSON object")
     _need(all(is_text(name) and is_text(value) for name, value in headers.items()), "its headers are not all text")
-    size = len(json.dumps(headers, ensure_ascii=False).encode())
+    size = size_of_headers(headers)
     _need(size <= MAX_HEADERS, f"its headers have {size:,} bytes as JSON, over the {MAX_HEADERS:,} that they may have")
 
 

@@ -125,7 +125,7 @@ class LostTasks:
     def _look_at_queue(self, destination: Destination, broker: TaskBroker, row: Any) -> None:
         first = broker.first(row.queue)  # what was in front of it has been taken by now
         waiting, held = broker.waiting(row.queue)
-        # Workers that don't supervise take tasks too, and run them without a word. That is no loss.
+        # A worker that does not supervise may have taken the task: it says nothing, and nothing is lost.
         if row.heard and held is not None and self._look_before(destination, row.queue, first, held):
             return  # what is due again now must not wait on
         empty_at = self._memories[destination.name].empty_at

@@ -67,7 +67,7 @@ def judge(settings: Settings, destination: str, ticket: Ticket, outcome: Outcome
     most = MAX_ATTEMPTS if configured is None else configured.max_attempts
     if outcome.result is Result.DEAD or (counts and ticket.spent >= most):
         return Verdict(ticket, Step.DEAD, 0.0, code, error)
-    if outcome.result is Result.OUTAGE:  # each is longer, but not so long that it is late once the destination is back
+    if outcome.result is Result.OUTAGE:  # the wait grows, but the message must not be late once the destination is back
         wait = min(backoff(settings, ticket.attempt, destination=configured), settings.breaker_pause_max)
         return Verdict(ticket, Step.OUTAGE, max(wait, asked(outcome)), code, error)
     wait = backoff(settings, ticket.spent, destination=configured, at_least=asked(outcome))

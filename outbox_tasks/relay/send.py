@@ -37,13 +37,11 @@ def begin_and_send(
         with tracing.sending(bundle.destination, configured.scheme if configured else "", free) as sends:
             sends.outcomes = send_in_order(store.settings, publishers, bundle.destination, sends.messages)
         outcomes = {message.id: outcome for message, outcome in zip(free, sends.outcomes, strict=True)}
-    return [
-        (
-            Ticket(m.id, m.attempts, m.event_type, m.key, m.latest, m.age, m.spared),
-            outcomes.get(m.id) or Outcome.behind(),
-        )
-        for m in messages
-    ]
+    return [(_ticket(message), outcomes.get(message.id) or Outcome.behind()) for message in messages]
+
+
+def _ticket(of: LeasedMessage) -> Ticket:
+    return Ticket(of.id, of.attempts, of.event_type, of.key, of.latest, of.age, of.spared)
 
 
 def _safe_to_send(bundle: Bundle, begun: Mapping[str, LeasedMessage]) -> list[LeasedMessage]:

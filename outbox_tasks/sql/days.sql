@@ -32,12 +32,12 @@ END
 $$;
 
 CREATE FUNCTION outbox_days_found() RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
--- Notes the days of the partitions that are there. Who dumps the tables without their rows, or empties them, leaves none.
+-- Notes the days of the partitions that are there. A dump without rows, or somebody who empties the tables, leaves no days.
 DECLARE
   there CONSTANT integer[] := ARRAY(SELECT substring(c.relname FROM '[0-9]+$')::integer FROM pg_inherits i
                                     JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'outbox_messages'::regclass);
   reached CONSTANT bigint := coalesce(greatest(pg_sequence_last_value('outbox_seq'), (SELECT max(seq) FROM outbox_messages)), 0);
-  -- The day of that number; if it has no partition, the next one that has.
+  -- The day of that number; if this day has no partition, the next day that has one.
   today CONSTANT integer := coalesce((SELECT min(day) FROM unnest(there) AS day WHERE day >= reached >> 32), reached >> 32);
 BEGIN
   PERFORM outbox_day_make(today);
@@ -64,9 +64,9 @@ BEGIN
     UPDATE outbox_days SET ended_at = clock_timestamp() WHERE number = last.number;
     INSERT INTO outbox_days (number, date) VALUES (last.number + 1, today) RETURNING * INTO last;
   END IF;
-  -- A new day begins at its first number. And a sequence is behind the rows after an upgrade by logical replication, a restore
-  -- of some tables, or a setval. It moves before any partition is made: writers would have numbers of one that they can't see
-  -- yet. It moves at once, whatever becomes of this transaction; and never back.
+  -- The sequence moves to the first number of a new day; or to the last row, if it is behind the rows after a logical upgrade, a
+  -- restore of some tables, or a setval. It moves before any partition is made: otherwise writers would get numbers of a
+  -- partition that they can't see yet. It moves at once, even if this transaction rolls back; and never back.
   IF to_regclass(format('outbox_messages_%s', last.number)) IS NOT NULL THEN
     EXECUTE format('SELECT max(seq) FROM outbox_messages_%s', last.number) INTO reached;
   END IF;

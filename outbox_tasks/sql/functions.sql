@@ -124,7 +124,8 @@ BEGIN
   END IF;
   RETURN outbox_publish(
     event_type, payload, key::text, destination, headers, deliver_at, id,
-    coalesce(content_type, CASE pg_typeof(payload) WHEN 'bytea'::regtype THEN 'application/octet-stream' ELSE 'application/json' END),
+    coalesce(content_type,
+             CASE pg_typeof(payload) WHEN 'bytea'::regtype THEN 'application/octet-stream' ELSE 'application/json' END),
     aggregate_type, aggregate_id, priority, latest);
 END
 $$;
@@ -136,9 +137,9 @@ CREATE FUNCTION outbox_cancel(ids uuid[]) RETURNS SETOF uuid LANGUAGE sql SECURI
 $$;
 
 -- How many messages publish workers could send now: those that are due, and those already in their hands. Of one
--- destination, or of all: of a thousand, since a writer can name any number. Not those of a paused destination, nor those behind another message of their key; and one message
--- of a destination that is out of reach, since one tries it. Counts each destination up to `most`, by indexes, so a backlog
--- of millions costs no more.
+-- destination, or of all; but of a thousand at most, since a writer can name any number. Not those of a paused destination, nor
+-- those behind another message of their key; and one message of a destination that is out of reach, since one tries it. Counts
+-- each destination up to `most`, by indexes, so a backlog of millions costs no more.
 CREATE FUNCTION outbox_backlog(destination text DEFAULT NULL, most integer DEFAULT 10000) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$

@@ -1,8 +1,8 @@
--- The tables are their owner's alone until he lets others use them. Part of schema.sql.
+-- Nobody but the owner has rights on the tables until the owner grants some. Part of schema.sql.
 
 CREATE FUNCTION outbox_private(made regclass) RETURNS void LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
--- Takes away the rights that others have on a new table, view or sequence by the default privileges of its schema: Supabase
--- gives them to everybody.
+-- Takes away the rights that the default privileges of the schema gave others on a new table, view or sequence. Supabase has
+-- such privileges for everybody.
 DECLARE
   other text;
 BEGIN
@@ -16,8 +16,8 @@ END
 $$;
 
 CREATE FUNCTION outbox_messages_keep() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
--- What has ended stays as it was said: a role may rewrite a task that it runs, edit or purge a dead letter, but change no
--- message that the journal has. Only the owner can.
+-- Only the owner can change a message that has ended, that is, one in the journal. Other roles may rewrite a task that runs, and
+-- edit or purge a dead letter.
 BEGIN
   IF EXISTS (SELECT FROM outbox_journal j WHERE j.first BETWEEN OLD.seq >> 32 << 32 AND OLD.seq AND j.seqs @> OLD.seq)
      AND NOT pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE') THEN
@@ -34,9 +34,11 @@ DECLARE
   revoked text;
 BEGIN
   PERFORM outbox_private(c.oid) FROM pg_class c
-  WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relname LIKE 'outbox\_%' AND c.relkind IN ('r', 'p', 'v', 'S')
-    -- A feed that was here before has rights that somebody gave.
-    AND c.relname NOT IN ('outbox_feed', 'outbox_feed_number') AND (c.relname <> 'outbox_inbox' OR to_regclass('outbox_feed') IS NULL);
+  WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema()))
+    AND c.relname LIKE 'outbox\_%' AND c.relkind IN ('r', 'p', 'v', 'S')
+    -- A feed that was here before keeps its rights, and its inbox too: somebody granted them.
+    AND c.relname NOT IN ('outbox_feed', 'outbox_feed_number')
+    AND (c.relname <> 'outbox_inbox' OR to_regclass('outbox_feed') IS NULL);
   FOR revoked IN
     SELECT format('REVOKE ALL ON FUNCTION %s FROM %s CASCADE', f.oid::regprocedure, a.grantee::regrole)
     FROM pg_proc f CROSS JOIN LATERAL aclexplode(f.proacl) AS a

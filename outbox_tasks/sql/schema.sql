@@ -32,7 +32,7 @@ $$;
 -- the first number of the next partition. So writers need no clock, and never lack a partition.
 CREATE SEQUENCE outbox_seq;
 
--- The checks hold for whoever writes. What they bound is read by a claim, an index or a page, many rows at a time.
+-- The checks are for whoever writes. A claim, an index or a page reads what they bound, of many rows at a time.
 CREATE TABLE outbox_messages (
   seq            bigint PRIMARY KEY,
   id             uuid NOT NULL DEFAULT outbox_uuid7(),
@@ -232,7 +232,7 @@ $$;
 CREATE TABLE outbox_destinations (
   name         text PRIMARY KEY,
   failures     integer NOT NULL DEFAULT 0,  -- sends in a row that found it out of reach: see traffic/tripped.sql
-  different    integer NOT NULL DEFAULT 0,  -- how many messages met that for the first time in these sends
+  different    integer NOT NULL DEFAULT 0,  -- how many messages met their first outage in these sends
   failed_at    timestamptz,
   error_code   text,
   error        text,

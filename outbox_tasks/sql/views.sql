@@ -37,7 +37,8 @@ SELECT m.id, p.seq, p.destination, m.key, m.event_type, p.place,
        coalesce(p.attempts, coalesce(t.attempts, 0) + (p.begun_at IS NOT NULL)::integer) AS attempts,
        coalesce(t.spared, 0) AS spared, coalesce(t.outages, 0) AS outages, t.code AS last_error_code,
        t.error AS last_error, m.payload, m.content_type, m.headers,
-       m.aggregate_type, m.aggregate_id, m.priority, m.latest, m.deliver_at, m.created_at, p.lease, p.begun_at, p.holder AS locked_by, p.locked_until, p.handed_at, p.dead_at, p.unheard, p.kin, t.history
+       m.aggregate_type, m.aggregate_id, m.priority, m.latest, m.deliver_at, m.created_at, p.lease, p.begun_at,
+       p.holder AS locked_by, p.locked_until, p.handed_at, p.dead_at, p.unheard, p.kin, t.history
 FROM (
   SELECT seq, destination, 'ready' AS place, since AS locked_until, attempts::integer, NULL::uuid AS lease,
          NULL::timestamptz AS begun_at, NULL::text AS holder, NULL::timestamptz AS handed_at,

@@ -29,6 +29,7 @@ from outbox_tasks.model import (
     Priority,
     TaskHeaders,
     sibling,
+    size_of_headers,
     uuid7,
 )
 from outbox_tasks.settings import Settings
@@ -242,7 +243,7 @@ def _check(message: Message) -> None:
 
 
 def _check_size(message: Message, headers: Mapping[str, str]) -> None:
-    if (size := len(json.dumps(headers, ensure_ascii=False).encode())) > MAX_HEADERS:
+    if (size := size_of_headers(headers)) > MAX_HEADERS:
         _refuse(message, "headers", headers, f"have {size:,} bytes as JSON, and may have {MAX_HEADERS:,}")
 
 

@@ -35,7 +35,7 @@ class Store(Claims, Deliveries):
 
     @cached_property
     def identity(self) -> str:
-        """Which outbox this is, for its stamp on the broker. It stays over a failover, and differs for a copy."""
+        """Which outbox this is, for its stamp on the broker. The same after a failover, and another one for a copy."""
         return str(self.ask("report/identity.sql", place=self.settings.database_schema)[0].identity)
 
     def close(self) -> None:

@@ -30,8 +30,11 @@ BUNDLES, MESSAGES = 1000, 10_000
 MOST_NOTED = 10_000
 """Messages that are marked after a failover: more have hardly been sent in the moment that it undid."""
 
-LOT, LOOKED = 1000, 1000
-"""Messages to unknown destinations that are buried at once, and destinations that are looked at for them."""
+BURIED_AT_ONCE = 1000
+"""Messages to unknown destinations that become dead letters at once, with a key and without."""
+
+DESTINATIONS_AT_ONCE = 1000
+"""Destinations that are looked at for such messages at once."""
 
 STRANGE_EVERY = 30.0
 """Seconds between two looks for messages to destinations that are not configured."""
@@ -74,8 +77,8 @@ class Claims(Database):
         tries: Collection[str] = (),
     ) -> tuple[list[Claimed], list[Bundle]]:
         """Take up to `shares[destination]` due messages of each destination, and lease the bundles that `pack` makes of
-        them. Each bundle has a lease of its own; the first probe has the claim's. `tries`: the destinations whose one
-        message is a probe; if there is one that has never failed, it is taken.
+        them. Each bundle has a lease of its own; the first probe has the claim's. `tries`: the destinations that
+        give one message only, a probe; it is one that has never failed, if there is any.
 
         What can't be sent any more becomes a dead letter: it is returned, and in no bundle.
         """
@@ -187,18 +190,19 @@ class Claims(Database):
 
     def bury_unroutable(self, pause: float = 0.0) -> list[Claimed]:
         """Make dead letters of messages that have been due for `GRACE` seconds for destinations that are not
-        configured: a lot of them at each call, but none within `pause` seconds after it found less than that."""
+        configured. Each call buries up to `BURIED_AT_ONCE`. If it found fewer, calls in the next `pause` seconds bury
+        none."""
         now = time.monotonic()
         if now < self._buried_at + pause:
             return []
         self._buried_at = now
         asked = {"known": list(self.settings.destinations), "grace": GRACE, "past": self._buried_past}
         with self.transaction() as run:
-            *found, end = run("claim/unroutable.sql", **asked, look=LOOKED, most=LOT)
+            *found, end = run("claim/unroutable.sql", **asked, look=DESTINATIONS_AT_ONCE, most=BURIED_AT_ONCE)
             rows = [_unroutable(row) for row in found]
             if rows:
                 self._bury(run, [Dead(row, row.code, row.error) for row in rows])
-        if len(rows) >= LOT:
+        if len(rows) >= BURIED_AT_ONCE:
             self._buried_at = -inf
         else:
             self._buried_past = end.destination

@@ -19,8 +19,8 @@ from outbox_tasks.relay.store.lanes import FRONT
 from outbox_tasks.relay.store.queues import Queue, Window
 from outbox_tasks.settings import Settings
 
-LOOK = 100
-"""Ready rows that are looked at for the one message that tries a destination."""
+ROWS_FOR_A_TRY = 100
+"""Ready rows that are looked at for the one message that tries a destination; claim/take.sql has the same number."""
 
 
 class Keys:
@@ -47,7 +47,9 @@ class Keys:
         if not alone:
             return [], []
         high, marks = self._go_back(run)
-        mine = {row.destination: LOOK if row.destination in tries else shares[row.destination] for row in alone}
+        mine = {
+            row.destination: ROWS_FOR_A_TRY if row.destination in tries else shares[row.destination] for row in alone
+        }
         rows = run(
             "claim/look_keys.sql",
             share=json.dumps([self._share(name, size) for name, size in mine.items()]),

@@ -76,7 +76,7 @@ class Lanes:
         self._life: str | None = None
 
     def spans(self, shares: Mapping[str, int], tries: Container[str] = ()) -> list[dict[str, Any]]:
-        """Which parts of the lanes to look at for these shares: see claim/take.sql. For a try it is the front."""
+        """Which parts of the lanes to look at for these shares: see claim/take.sql. A try looks from the front."""
         return [
             {"destination": name, "size": size, "tries": name in tries, "priority": priority, "weight": weight, **span}
             for name, size in shares.items()

@@ -57,7 +57,7 @@ class Window:
     seen: int
     """All ready rows up to this number are in the window."""
     tries: bool = False
-    """It takes one message only, of the keys whose first one has never failed, if there are any."""
+    """Whether it takes one message only: of a key whose first message has never failed, if there is such a key."""
     taken: list[Any] = field(default_factory=list)
     replaced: set[int] = field(default_factory=set)
     """Numbers of the taken ones that have failed, and that a newer one of their key replaces."""

@@ -1,9 +1,9 @@
 -- Takes back bundles whose leases have run out. If the send had begun, nobody knows how it ended: the attempt counts,
 -- and each message travels alone from then on. Each message says what happened.
 --
--- most: bundles; messages: of all of them, but one bundle is taken back in any case; since: of `locked_until`, where an
--- earlier look found no more. Returns of each message destination, cause and seq; and one row without a number, that says
--- when this looked, and of how many bundles.
+-- most: how many bundles; messages: how many these may have together, but one bundle is taken back in any case; since: an
+-- earlier look found that no lease ends before. Returns destination, cause and seq of each message; and one row without a
+-- number, which says when this looked, and how many bundles it took back.
 WITH over AS MATERIALIZED (
   SELECT ctid AS at, locked_until, cardinality(seqs) AS count FROM :schema.outbox_leases
   WHERE locked_until <= now() AND locked_until >= :since::timestamptz

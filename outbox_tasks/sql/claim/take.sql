@@ -1,10 +1,10 @@
 -- Takes due messages without a key: of each destination at most its share, and of each priority the first ones. With
 -- this they are gone from ready; `lease.sql`, in the same transaction, leases them.
 --
--- span: JSON rows of destination, size (its share), tries (it has an open circuit, so what has never failed goes first of
--- the first 100), priority, weight, and which part of the lane to look at: what comes
--- after (xid, seq), up to the transaction `until`. A claim goes on where it was before, and looks once at what was
--- written by transactions that were open then. Returns the messages; and one row without a number, with the snapshot
+-- span: JSON rows of destination, size (its share), tries (its circuit is open: of its first 100 messages, those that have never
+-- failed go first), priority, weight, and which part of the lane to look at: what comes after (xid, seq), up to the
+-- transaction `until`. A claim goes on where it was before, and looks once at what was written by transactions that were open
+-- then. Returns the messages; and one row without a number, with the snapshot
 -- in which this looked, and as `id` since when the server counts: a crash begins that anew.
 WITH found AS MATERIALIZED (
   SELECT r.at, r.destination, r.xid, r.seq, span.size AS share, span.tries AND r.attempts > 0 AS failed,

@@ -1,9 +1,9 @@
 -- Takes messages that have been due for `grace` seconds for destinations that are not `known`, to be buried in the same
 -- transaction. Writers may know of a destination before the relay does.
 --
--- past: it looks at the destinations after this one, `look` of them: a writer can name any number. most: of the messages with
--- a key, and of those without. Returns the messages; and one row without a number, with the destination after which the next
--- look begins: an empty text if there was none left.
+-- past: this looks at the `look` destinations after this one, because a writer can name any number. most: so many messages with
+-- a key are taken, and so many without. Returns the messages; and one row without a number, with the destination after which
+-- the next look begins (an empty text: at the first one).
 WITH RECURSIVE place AS (
   SELECT :past::text AS destination, 0 AS n
   UNION ALL

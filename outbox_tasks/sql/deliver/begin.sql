@@ -22,7 +22,8 @@ WITH begun AS (
 )
 SELECT m.seq, m.id::text, m.event_type, m.destination, m.key, m.payload, m.content_type, m.headers,
        m.aggregate_type, m.aggregate_id, date_part('epoch', m.created_at) AS created_at, coalesce(t.attempts, 0) + 1 AS attempts,
-       coalesce(t.spared, 0) AS spared, m.latest, date_part('epoch', clock_timestamp()) - date_part('epoch', coalesce(t.since, m.deliver_at, m.created_at)) AS age
+       coalesce(t.spared, 0) AS spared, m.latest,
+       date_part('epoch', clock_timestamp()) - date_part('epoch', coalesce(t.since, m.deliver_at, m.created_at)) AS age
 FROM :schema.outbox_messages m
 LEFT JOIN LATERAL (SELECT * FROM :schema.outbox_trouble t
                    WHERE t.seq = m.seq AND (SELECT troubled FROM ours) LIMIT 1) AS t ON true

@@ -1,11 +1,11 @@
 -- Records what became of messages of a bundle. Those that are not named stay in its lease.
 --
--- token; destination; patience: outages in a row that are spared, while others get through.
+-- token; destination; patience: a message's outages in a row are spared if they are fewer than this.
 -- said: JSON rows of id, step, wait (seconds), attempt, code, error, and token (of a retry).
 --   sent
 --   retry     again soon, by Celery: leased for `wait` seconds under a token of its own
 --   release   again after `wait` seconds
---   outage    the same, and the attempt is spared: it does not count against max_attempts
+--   outage    the same, and the attempt is mostly spared: it does not count against max_attempts
 --   behind    an earlier message of its key failed: it was not sent
 --   handed    a supervised task: it must begin to run within `wait` seconds, twice as long after each time it did not
 --   dead · discarded
@@ -17,11 +17,13 @@ WITH lease AS MATERIALIZED (
   FOR UPDATE
 ), ours AS MATERIALIZED (
   SELECT m.seq, m.id, m.event_type, m.destination, m.key, m.priority, m.latest, octet_length(m.payload) AS size,
-         coalesce(t.since, m.deliver_at, m.created_at) AS since, lease.holder, clock.now, clock.now + r.wait * interval '1 second' AS due,
+         coalesce(t.since, m.deliver_at, m.created_at) AS since, lease.holder,
+         clock.now, clock.now + r.wait * interval '1 second' AS due,
          r.step, r.attempt, r.code, r.error, r.token, coalesce(t.outages, 0) AS outages, coalesce(t.unheard, 0) AS unheard,
          least(r.attempt, 30000) - (r.step = 'behind')::integer AS attempts,
-         -- An outage says nothing about the message, unless it alone meets many: others get through if the destination's row
-         -- of failures is shorter. A failure of several together says nothing about each: nobody knows which caused it.
+         -- An outage says nothing about the message. But if the message has met more outages in a row than the destination,
+         -- others get through, and the message may be the cause. A failure of several messages together says nothing about
+         -- each of them: nobody knows which of them caused it.
          coalesce(t.spared, 0) + (coalesce(r.code = 'failed_together', false) OR r.step = 'outage' AND (
            coalesce(t.outages, 0) + 1 < :patience::integer
            OR EXISTS (SELECT FROM :schema.outbox_destinations d

@@ -1,6 +1,6 @@
--- The rights of others than the owner on our tables, views and sequence, on partitions, and on functions that have the rights
--- of their owner: role, name, privilege, column (null: not of a column). names: of the tables, views and sequence, a text[].
--- functions: a text[].
+-- The rights that roles other than the owner have on our tables, views and sequence, on partitions, and on functions that run
+-- with the rights of their owner: role, name, privilege, column_ (null: the right is not on a column). names: of the tables,
+-- views and sequence, a text[]. functions: a text[].
 WITH ours AS (
 \ir parts/ours.sql
 ), relation AS (

@@ -1,9 +1,9 @@
 -- The queues of the tasks that are handed over and do not run yet: destination, queue (null: its name is not in the
 -- message), count (of those looked at, the first ones to be sent again), ending (how many of them would be sent again
 -- within `soon` seconds), again (how many were), oldest (for how many seconds the first has waited), now, heard (whether a
--- worker that would say that it begins them serves the queue).
+-- worker that supervises serves the queue: it says that it begins a task, and others don't).
 -- asked: JSON rows of destination, and queue: that of tasks which were not stored as such; soon; late: seconds after which a
--- heartbeat is not fresh.
+-- heartbeat is too old.
 SELECT f.*, EXISTS (SELECT FROM :schema.outbox_heartbeats h
                     WHERE h.kind = 'tasks' AND h.seen_at > f.now - :late::float * interval '1 second'
                       AND h.facts -> 'queues' @> to_jsonb(f.queue)) AS heard

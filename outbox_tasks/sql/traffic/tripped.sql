@@ -1,12 +1,12 @@
--- Counts a send that found the destination out of reach: this is the breaker's whole rule, with parts/recovered.sql.
+-- Counts a send that found the destination out of reach (an outage). With parts/recovered.sql this is the breaker's whole rule.
 --
--- The circuit opens when `enough` sends in a row met that, of at least `enough` different messages. A message counts the
--- first time only: its repetitions say something about the message. While the circuit is open, one message at a time tries.
--- After three that failed there is a pause, each twice as long as the one before, up to `longest`. Other sends that fail
--- began before it opened.
--- destination; token; code; error; enough; pause; longest. Returns whether the circuit is open; no row, if the destination
--- has none yet.
-WITH fresh AS (  -- of a lease that is gone nobody knows: one
+-- The circuit opens after `enough` outages in a row, if they were of at least `enough` different messages. Only the first outage
+-- of a message counts as different: a repetition says something about the message, not about the destination. While the
+-- circuit is open, one message at a time tries. After three tries that failed there is a pause, each twice as long as the one
+-- before, up to `longest`. Other sends that fail meanwhile began before the circuit opened, and are no tries.
+-- destination; token; code; error; enough; pause; longest. Returns whether the circuit is open; returns no row if the destination
+-- has no row yet: see meters.sql.
+WITH fresh AS (  -- the messages of this lease that meet their first outage; if the lease is gone, it counts as one message
   SELECT CASE WHEN count(*) = 0 THEN 1 ELSE count(*) FILTER (WHERE t.seq IS NULL) END::integer AS count
   FROM :schema.outbox_leases l CROSS JOIN LATERAL unnest(l.seqs) AS s
   LEFT JOIN :schema.outbox_trouble t ON t.seq = s AND t.outages > 0

@@ -49,8 +49,8 @@ $$;
 -- Else anybody could call it from a table of his own, with columns of types that run his own functions.
 REVOKE EXECUTE ON FUNCTION :schema.outbox_feed_number() FROM PUBLIC;
 
--- In a new feed nobody has rights by the default privileges of the schema. Rights on an inbox beside the relay's own tables
--- were given by somebody.
+-- Takes away the rights that the default privileges of the schema gave on a new feed. An inbox beside the relay's own tables
+-- keeps its rights: somebody granted them.
 DO $do$
 DECLARE
   revoked text;

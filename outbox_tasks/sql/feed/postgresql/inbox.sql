@@ -1,8 +1,9 @@
--- In SQL_ASCII a text can be any bytes, and nobody could read a row that has others than those of UTF8.
+-- In SQL_ASCII a text can be any bytes. Nobody could read a row whose bytes are not UTF8.
 DO $do$
 BEGIN
   IF current_setting('server_encoding') = 'SQL_ASCII' THEN
-    RAISE EXCEPTION 'a feed needs a database that knows its encoding, such as UTF8, and this one is in SQL_ASCII' USING ERRCODE = '42000';
+    RAISE EXCEPTION 'a feed needs a database that knows its encoding, such as UTF8, and this one is in SQL_ASCII'
+      USING ERRCODE = '42000';
   END IF;
 END
 $do$;

@@ -2,7 +2,7 @@
 -- lowest `floor` of these. A row for each mark, or one without. The number is read before the marks: who leaves a mark
 -- later gets higher numbers. Run it before look.sql: what is visible there had left its mark, or was committed. Class 0 is
 -- that of all keys. `feed`: the bits of this feed in its marks. See feed.sql.
--- A restore or a setval may have left the sequence behind the rows, so the highest one counts too.
+-- A restore or a setval may have left the sequence behind the rows, so the highest number of a row counts too.
 WITH last AS MATERIALIZED (
   SELECT greatest(last_value - 1 + is_called::integer, (SELECT max(number) FROM :schema.outbox_feed)) AS high,
          tableoid::bigint & 127 AS feed

@@ -14,7 +14,7 @@ WITH RECURSIVE place AS (
     ELSE (
       SELECT r.seq FROM :schema.outbox_ready r WHERE r.key IS NULL AND r.destination = place.name AND r.priority = p
       ORDER BY r.xid DESC, r.seq DESC LIMIT 1) END AS seq
-  FROM (SELECT name FROM place LIMIT 100) AS place CROSS JOIN generate_series(-1, 1) AS p  -- for a hint these do
+  FROM (SELECT name FROM place LIMIT 100) AS place CROSS JOIN generate_series(-1, 1) AS p  -- a hint needs no more
 ), begin AS (
   SELECT CASE WHEN :newer::boolean THEN :last::bigint + 1 ELSE least(:last::bigint, n.last_value + 1) END AS start,
          CASE WHEN :newer::boolean THEN (SELECT min(seq) FROM lane) ELSE (SELECT max(seq) + 1 FROM lane) END AS hint
