@@ -478,8 +478,8 @@ class TestBuryUnroutable:
         self, store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch, key: str | None
     ) -> None:
         """Each message may be for a destination of its own; of others it is not time yet."""
-        monkeypatch.setattr("outbox_tasks.relay.store.claims.LOT", 10)
-        monkeypatch.setattr("outbox_tasks.relay.store.claims.LOOKED", 15)
+        monkeypatch.setattr("outbox_tasks.relay.store.claims.BURIED_AT_ONCE", 10)
+        monkeypatch.setattr("outbox_tasks.relay.store.claims.DESTINATIONS_AT_ONCE", 15)
         rows.insert(2)
         rows.insert(40, destination=text("'new-' || generate_series"), key=key)
         rows.insert(95, destination=text("'unknown-' || generate_series"), locked_until=LONG_AGO, key=key)
