@@ -188,7 +188,7 @@ class Traffic(Database):
     def tripped(self, destination: str, lease: str, code: str | None, error: str | None) -> bool:
         """Count a send that found the destination out of reach. Returns whether the breaker is open now."""
         settings = self.settings
-        said = {
+        outage = {
             "destination": destination,
             "token": lease,
             "code": storable(code),
@@ -197,10 +197,10 @@ class Traffic(Database):
             "pause": settings.breaker_pause,
             "longest": settings.breaker_pause_max,
         }
-        rows = self.ask("traffic/tripped.sql", **said)
-        if not rows:
+        rows = self.ask("traffic/tripped.sql", **outage)
+        if not rows:  # the destination has no row yet
             self.ask("traffic/meters.sql", names=[destination])
-            rows = self.ask("traffic/tripped.sql", **said)
+            rows = self.ask("traffic/tripped.sql", **outage)
         return bool(rows and rows[0].open)
 
     def recovered(self, destination: str) -> None:
