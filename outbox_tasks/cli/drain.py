@@ -30,6 +30,7 @@ def drain(seconds: float | None) -> None:
     For cron, or a function that runs on a schedule. It takes leases as workers do, so several drains and workers can
     run at once. A message that fails is due again later. Ctrl-C and SIGTERM end it after the current bundle. Exit
     code 1 if a message is dead, or if due messages could not be sent: it says which destination has them, and why.
+    What waits behind something else is no failure.
     """
     raise SystemExit(_run(seconds))
 
@@ -61,7 +62,8 @@ def _run(seconds: float | None) -> int:
             publishers.close()
         not_sent = unsent(store) if drained.ended else []
     _report(drained, not_sent)
-    return int(bool(drained.dead or drained.steps[Step.OUTAGE] or not_sent))
+    failed = any(one.state != "behind" for one in not_sent)
+    return int(bool(drained.dead or drained.steps[Step.OUTAGE] or failed))
 
 
 def _report(drained: Drained, not_sent: Sequence[Unsent]) -> None:

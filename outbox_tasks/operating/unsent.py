@@ -19,7 +19,7 @@ class Unsent:
     waiting: int
     """How many, counted up to some thousand."""
     state: str
-    """`trouble`, `paused` or `limited`."""
+    """`trouble`, `paused`, `limited` or `behind`: something else comes first, which is no failure of this drain."""
     why: str
 
 
@@ -44,4 +44,7 @@ def unsent(store: Store) -> list[Unsent]:
             found.append(Unsent(name, waiting, "trouble", why))
         elif configured.rate_limit is not None or configured.concurrency is not None:
             found.append(Unsent(name, one.due, "limited", "its rate_limit or concurrency is used up for now"))
+        else:
+            why = "something else comes first, or they were written just now (see outbox-tasks keys and doctor)"
+            found.append(Unsent(name, one.due, "behind", why))
     return [one for one in found if one.waiting]

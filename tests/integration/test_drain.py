@@ -258,6 +258,16 @@ def test_messages_that_a_rate_leaves_for_later_are_reported(told: Told, rows: Ro
     assert "orders still has 2 messages, because its rate_limit or concurrency is used up for now." in said
 
 
+def test_what_waits_behind_a_dead_letter_of_its_key_is_reported(told: Told, rows: Rows, stream: Stream) -> None:
+    here = {"orders": {"url": stream.url, "max_bytes": 100}}
+    rows.insert(1, key="one", payload=b"0" * 101)
+    assert told(here)[0] == 1  # it is dead
+    rows.insert(1, key="one")
+    code, said = told(here)
+    assert code == 0, "no drain can do anything about it"
+    assert said.startswith("Sent 0. orders still has 1 message, because something else comes first")
+
+
 def test_keys_keep_their_order_and_are_sent_to_the_end(
     drained: Callable[..., Drained], rows: Rows, engine: Engine, settings: MakeSettings, stream: Stream
 ) -> None:
